@@ -1,6 +1,6 @@
-"""Every test case the onnx package carries, in one form: a model and data it must reproduce.
+"""Every test case of the onnx package in one form: a model, inputs, and the expected outputs.
 
-Two sources: the 1,884 node cases made in memory, and the models stored in the wheel with their data beside them.
+Two sources: the 1,884 node cases, generated in memory, and the models stored in the wheel together with their data.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROTOS = {"tensor_type": onnx.TensorProto, "sequence_type": onnx.SequenceProto,
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and inputs by name with the outputs it must give for them."""
+    """A model, and pairs of inputs by name and expected outputs."""
 
     name: str
     model: onnx.ModelProto
@@ -34,7 +34,7 @@ class Case:
 
 @functools.cache
 def node_cases() -> tuple[Case, ...]:
-    """All node cases; making them takes seconds, so once a process."""
+    """All node cases. Generating them takes seconds, so they are cached for the process."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -57,7 +57,7 @@ def node_cases() -> tuple[Case, ...]:
 
 @functools.cache
 def shipped_cases() -> tuple[Case, ...]:
-    """All models in the wheel; the light ones have no stored inputs and get onnx's own dummy values."""
+    """All models in the wheel. The light ones have no stored inputs and get the dummy values of onnx."""
     return (*_stored(), *_light())
 
 
@@ -86,7 +86,7 @@ def _free_inputs(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _named(model: onnx.ModelProto, values: list[Any]) -> dict[str, Any]:
-    """Values in order to the inputs they are for; a case may leave trailing optional ones out."""
+    """Values by input name, assigned in order; a case may omit trailing optional inputs."""
     free = [value.name for value in _free_inputs(model)]
     names = free if len(free) == len(values) else [value.name for value in model.graph.input]
     return dict(zip(names, values, strict=False))

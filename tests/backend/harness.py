@@ -1,7 +1,7 @@
-"""What must hold when an optimizer is let loose on a case; says everything that does not.
+"""Optimizes a test case, checks all requirements on the result, and reports every violation.
 
-The oracle is onnx's own expected output, not the original graph, and the comparison is written here on purpose: it must
-not share a mistake with the verifier it helps to judge.
+The reference is the expected output stored by onnx, not the original graph. The comparison is implemented here on
+purpose, so that it does not share a mistake with the verifier that it tests.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ OWNER_KEYS = {"sardonyx.module_path", "sardonyx.source_module"}
 
 @dataclass(frozen=True)
 class Report:
-    """Of one case: whether its values could be checked at all, and what was wrong."""
+    """Result for one case: whether its values could be checked, and the failures."""
 
     runnable: bool
     failures: tuple[str, ...]
 
 
 def examine(case: Case, optimize: Optimizer) -> Report:
-    """Optimize the case's model and check every law on the result."""
-    engine = _reproducing(case)
+    """Optimize the case's model and check every requirement on the result."""
+    engine = _reproducing_engine(case)
     before = case.model.SerializeToString(deterministic=True)
     try:
         optimized = optimize(case.model)
         again = optimize(optimized)
-    except Exception:  # whatever it is, it is a finding
+    except Exception:  # any exception is a failure of the optimizer
         return Report(engine is not None, (f"{case.name}: crash: {traceback.format_exc(limit=-3)}",))
     failures = [
-        *_broken_laws(case.model, optimized),
+        *_violations(case.model, optimized),
         *([] if again == optimized else ["not idempotent"]),
         *([] if case.model.SerializeToString(deterministic=True) == before else ["the caller's model was changed"]),
         *([] if engine is None else wrong_values(case, optimized, engine)),
@@ -49,27 +49,27 @@ def examine(case: Case, optimize: Optimizer) -> Report:
     return Report(engine is not None, tuple(f"{case.name}: {failure}" for failure in failures))
 
 
-def _reproducing(case: Case) -> Open | None:
-    """The first engine that gives the expected outputs for the untouched model."""
+def _reproducing_engine(case: Case) -> Open | None:
+    """Returns the first engine that gives the expected outputs for the original model, otherwise None."""
     engines: tuple[Open, ...] = (lambda model: runtime.Session(model, threads=1), runtime.ReferenceSession)
     return next((engine for engine in engines if case.data and not wrong_values(case, case.model, engine)), None)
 
 
 def wrong_values(case: Case, model: onnx.ModelProto, engine: Open) -> list[str]:
-    """What is wrong with a model's outputs for a case; nothing where they are as expected."""
+    """Returns the differences between the outputs of a model and the expected outputs of a case."""
     try:
         opened = engine(model)
         results = [(opened.run(inputs), expected) for inputs, expected in case.data]
     except RuntimeFailure as failure:
         return [f"does not run: {failure}"]
-    found: list[str] = []
+    differences: list[str] = []
     for outputs, expected in results:
         if len(outputs) != len(expected):
-            found.append(f"{len(outputs)} outputs instead of {len(expected)}")
+            differences.append(f"{len(outputs)} outputs instead of {len(expected)}")
         for index, (got, wanted) in enumerate(zip(outputs, expected, strict=False)):
             if difference := _difference(got, wanted, case.rtol, case.atol):
-                found.append(f"wrong: output {index}: {difference}")
-    return found
+                differences.append(f"wrong: output {index}: {difference}")
+    return differences
 
 
 def _difference(got: Any, expected: Any, rtol: float, atol: float) -> str | None:
@@ -94,7 +94,7 @@ def _difference(got: Any, expected: Any, rtol: float, atol: float) -> str | None
     return None if close.all() else f"{np.count_nonzero(~close)} of {close.size} values differ"
 
 
-def _broken_laws(before: onnx.ModelProto, after: onnx.ModelProto) -> Iterator[str]:
+def _violations(before: onnx.ModelProto, after: onnx.ModelProto) -> Iterator[str]:
     for full in (False, True):
         if _valid(before, full=full) is None and (complaint := _valid(after, full=full)):
             yield f"invalid: {complaint}"
@@ -123,7 +123,7 @@ def _compute_nodes(model: onnx.ModelProto) -> int:
 
 
 def nodes_of(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Every node: of the graph, of control-flow bodies, of functions."""
+    """All nodes of the graph, of control-flow bodies and of functions."""
     stack = [*model.graph.node, *(node for function in model.functions for node in function.node)]
     while stack:
         node = stack.pop()

@@ -1,4 +1,4 @@
-"""The node-suite harness is itself held to account: every way an optimizer can be wrong must be reported by name."""
+"""Tests of the node-suite harness: every kind of optimizer fault is reported by name."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ def optimizer(change: Callable[[onnx.ModelProto], object]) -> Callable[[onnx.Mod
     return optimize
 
 
-def test_an_honest_optimizer_passes() -> None:
+def test_a_correct_optimizer_passes() -> None:
     report = examine(case(), optimizer(lambda model: None))
     assert report.runnable
     assert report.failures == ()
 
 
 def test_a_case_that_no_engine_reproduces_is_not_runnable_but_still_examined() -> None:
-    honest = case()
-    inputs, (y, z) = honest.data[0]
-    impossible = Case("c", honest.model, ((inputs, [y + 1, z]),), 1e-6, 1e-7)
+    correct = case()
+    inputs, (y, z) = correct.data[0]
+    impossible = Case("c", correct.model, ((inputs, [y + 1, z]),), 1e-6, 1e-7)
     report = examine(impossible, optimizer(lambda model: model.graph.output.pop()))
     assert not report.runnable
     assert any("interface" in failure for failure in report.failures)
@@ -94,7 +94,7 @@ def crash(model: onnx.ModelProto) -> None:
     raise KeyError("gone")
 
 
-def never_twice_the_same(model: onnx.ModelProto) -> None:
+def change_producer_name(model: onnx.ModelProto) -> None:
     model.producer_name += "!"
 
 
@@ -108,7 +108,7 @@ def never_twice_the_same(model: onnx.ModelProto) -> None:
         (grow, "grew from 5 to 6 nodes"),
         (drop_body_owner, "no owner: Relu"),
         (subtract, "wrong: output 0"),
-        (never_twice_the_same, "not idempotent"),
+        (change_producer_name, "not idempotent"),
     ],
 )
 def test_every_fault_is_named(fault: Callable[[onnx.ModelProto], object], finding: str) -> None:

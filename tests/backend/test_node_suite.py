@@ -1,6 +1,6 @@
 """onnx's own test cases through the optimizer: no crash, no wrong value, no invalid model, no changed interface.
 
-1,884 node cases and 149 stored models, dealt out in hands so that test processes share them evenly.
+1,884 node cases and 149 stored models, divided into shards so that test processes share them evenly.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from backend.cases import Case, node_cases, shipped_cases
 from backend.harness import examine
 from sardonyx.ir import io
 
-NODE_HANDS = 38
-SHIPPED_HANDS = 4
+NODE_SHARDS = 38
+SHIPPED_SHARDS = 4
 
 
 def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
     return io.to_proto(sardonyx.optimize(model, verify="off").model)
 
 
-def hold(cases: tuple[Case, ...], runnable_at_least: float) -> None:
+def check(cases: tuple[Case, ...], runnable_at_least: float) -> None:
     reports = [examine(case, optimize) for case in cases]
     failures = [failure for report in reports for failure in report.failures]
     assert not failures, f"{len(failures)} findings in {len(cases)} cases:\n" + "\n".join(failures)
@@ -29,13 +29,13 @@ def hold(cases: tuple[Case, ...], runnable_at_least: float) -> None:
     assert runnable >= runnable_at_least * len(cases), f"only {runnable} of {len(cases)} could be checked for values"
 
 
-@pytest.mark.parametrize("hand", range(NODE_HANDS))
-def test_node_cases(hand: int) -> None:
+@pytest.mark.parametrize("shard", range(NODE_SHARDS))
+def test_node_cases(shard: int) -> None:
     assert len(node_cases()) >= 1884
-    hold(node_cases()[hand::NODE_HANDS], runnable_at_least=0.9)
+    check(node_cases()[shard::NODE_SHARDS], runnable_at_least=0.9)
 
 
-@pytest.mark.parametrize("hand", range(SHIPPED_HANDS))
-def test_shipped_models(hand: int) -> None:
+@pytest.mark.parametrize("shard", range(SHIPPED_SHARDS))
+def test_shipped_models(shard: int) -> None:
     assert len(shipped_cases()) >= 149
-    hold(shipped_cases()[hand::SHIPPED_HANDS], runnable_at_least=0.9)
+    check(shipped_cases()[shard::SHIPPED_SHARDS], runnable_at_least=0.9)

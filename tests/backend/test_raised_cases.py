@@ -1,7 +1,7 @@
-"""onnx's own test cases, raised: what ran before and gave the expected values does so in the newer opset.
+"""onnx's own test cases in newer opsets: a case that ran and gave the expected values still does after raising.
 
-A case is tried in the opset it is written for and, where the same text is valid in an older version of its operators
-and runs there, in that too. By default a small share of the cases; all of them with
+A case is raised from the opset it is written for and, if the same nodes are valid and run in older versions of its
+operators, from those opsets too. By default a small share of the cases runs; all of them run with
 
     SARDONYX_ALL_CASES=1 python -m pytest tests/backend/test_raised_cases.py
 """
@@ -38,7 +38,7 @@ def written_in(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
 
 
 def older(case: Case) -> Iterator[onnx.ModelProto]:
-    """The case in its own opset, and in the last one before each change of its operators."""
+    """The case in its own opset, and in the last opset before each change of its operators."""
     own, operators = opset_of(case.model), {node.op_type for node in case.model.graph.node if not node.domain}
     for opset in range(OLDEST, NEWEST):
         changed = any(since(each, opset) != since(each, opset + 1) for each in operators)

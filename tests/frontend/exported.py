@@ -32,7 +32,7 @@ class Exported:
 
     @property
     def nodes(self) -> list[ir.Node]:
-        """Every node, bodies and functions included."""
+        """All nodes, including those of bodies and functions."""
         return [node for scope in scopes(self.model) for node in scope.graph]
 
     def owners(self, *op_types: str) -> list[str]:
@@ -41,10 +41,10 @@ class Exported:
 
     def tags(self) -> dict[str, set[str]]:
         """Path -> tags, as they are written."""
-        found: dict[str, set[str]] = defaultdict(set)
+        tags: dict[str, set[str]] = defaultdict(set)
         for node in self.nodes:
-            found[node.metadata_props[p.MODULE_PATH]].add(node.metadata_props[p.SOURCE_MODULE])
-        return found
+            tags[node.metadata_props[p.MODULE_PATH]].add(node.metadata_props[p.SOURCE_MODULE])
+        return tags
 
 
 def exported(
@@ -56,7 +56,7 @@ def exported(
     others: Sequence[Sequence[torch.Tensor]] = (),
     **kwargs: object,
 ) -> Exported:
-    """Export a module, and hold the result to the module on the example and on other inputs."""
+    """Export a module, and compare the result with the module on the example and on other inputs."""
     with prepared(module) as plain:
         call = Call(plain, args, kwargs)
         model, _ = traced.export(call, exporter, axes or {}, None, style or TagStyle())

@@ -17,7 +17,7 @@ from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.verification import Oracle
 
 MASK = "attention_mask"
-TRIALS = 3  # as many as an export has
+TRIALS = 3  # the number that an export uses
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def module() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def decoder(module: nn.Module) -> tuple[ir.Model, Oracle]:
-    """An exported decoder, and the module it comes from as the reference of its mutants."""
+    """An exported decoder, and its module as the reference for mutants."""
     _, inputs = models.build("llama")
     exported = sardonyx.export(module, kwargs=inputs, dynamic="auto")
     assert exported.model is not None
@@ -41,7 +41,7 @@ def operator(model: ir.Model, op_type: str) -> ir.Node:
 
 
 def changed(model: ir.Model, node: ir.Node, operand: int, op_type: str, number: object) -> None:
-    """Put an operator with a constant between a node and one of its operands."""
+    """Insert an operator with a constant between a node and one of its operands."""
     value = node.inputs[operand]
     assert value is not None
     constant = ir.Node("", "Constant", [], attributes=[ir.AttrTensor("value", ir.tensor(np.asarray(number)))])
@@ -65,13 +65,13 @@ def never_see_itself(model: ir.Model) -> None:
     changed(model, operator(model, "LessOrEqual"), 1, "Sub", np.int64(1))
 
 
-def turn_faster(model: ir.Model) -> None:
-    """Angles of the rotary embedding as of positions one percent further apart."""
+def rotate_faster(model: ir.Model) -> None:
+    """Rotary embedding with angles that are one percent too large."""
     changed(model, operator(model, "Cos"), 0, "Mul", np.float32(1.01))
 
 
 def off_at(kept: int, real_tokens_so_far: Callable[[ir.tape.Tape, ir.Value], ir.Value]) -> Callable[[ir.Model], None]:
-    """A hundredth too much in some positions of the logits, by the mask there and the tokens up to there."""
+    """Logits that are 1 % too large at some positions, selected by the mask and the previous tokens."""
 
     def mutate(model: ir.Model) -> None:
         tape, graph = ir.tape.Tape(), model.graph
@@ -104,7 +104,7 @@ padding_on_the_left = off_at(0, number_of(0, "Equal"))
 
 @pytest.mark.parametrize(
     "mutate",
-    [ignore_padding, see_one_token_ahead, never_see_itself, turn_faster, first_real_token, padding_on_the_right],
+    [ignore_padding, see_one_token_ahead, never_see_itself, rotate_faster, first_real_token, padding_on_the_right],
 )
 def test_a_wrong_position_that_counts_is_found(
     mutate: Callable[[ir.Model], None], decoder: tuple[ir.Model, Oracle]
@@ -129,7 +129,7 @@ def test_padding_that_sees_no_key_is_counted_and_not_compared(decoder: tuple[ir.
 
 
 @pytest.mark.parametrize("path", ["model.layers.0.self_attn", "model.layers.1"])
-def test_a_module_is_cut_out_on_an_example_that_is_padded_on_the_left(
+def test_a_module_is_extracted_with_an_example_that_is_padded_on_the_left(
     path: str, module: nn.Module, decoder: tuple[ir.Model, Oracle]
 ) -> None:
     padded = {"input_ids": torch.arange(6)[None], MASK: torch.tensor([[0, 0, 1, 1, 1, 1]])}

@@ -14,7 +14,7 @@ from sardonyx.frontend.tracing import decompositions, dynamo
 
 
 class Module(nn.Module):
-    """A linear layer, and a function of what goes in and what comes out of it."""
+    """A linear layer, and a function of its input and its output."""
 
     def __init__(self, body: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
@@ -26,14 +26,14 @@ class Module(nn.Module):
 
 
 def composite(x: Tensor, y: Tensor) -> Tensor:
-    """Operators that are views, casts or nothing, depending on their operands; one in a part without gradients."""
+    """Operators that are views, casts or no-ops depending on their operands; one of them without gradients."""
     with torch.no_grad():
         angles = (x.float() * 2).cos().to(y.dtype)
     return y.transpose(0, 1).reshape(-1).unsqueeze(0).sum() + (y.contiguous() * angles)
 
 
-def written_anew(x: Tensor, y: Tensor) -> Tensor:
-    """Writes that nothing else sees: every later use has the new values, every earlier one the old."""
+def written_in_place(x: Tensor, y: Tensor) -> Tensor:
+    """In-place writes without aliases: later uses have the new values, earlier uses the old ones."""
     before = y * 2
     y += 1
     y.mul_(x)
@@ -42,7 +42,7 @@ def written_anew(x: Tensor, y: Tensor) -> Tensor:
 
 
 def made_of_ranges(x: Tensor, y: Tensor) -> Tensor:
-    """An operator that is decomposed into others, some of which take no operand and are decomposed in turn."""
+    """An operator that is decomposed into others, some of which have no operand and are decomposed again."""
     return y + nn.functional.interpolate(x.reshape(1, -1, 8), size=16, mode="linear").reshape(-1, 16)[:, ::2]
 
 
@@ -53,7 +53,7 @@ def written_through_a_view(x: Tensor, y: Tensor) -> Tensor:
 
 
 def narrowed_by_writing(x: Tensor, y: Tensor) -> Tensor:
-    """A sum of both types would be wider than what it is written to."""
+    """The sum has a wider type than the tensor it is written to."""
     half = y.half() * 1
     half += x.double()
     return half.float() + x
@@ -64,7 +64,7 @@ def _leave(_program: torch.export.ExportedProgram) -> None:
 
 
 def _modes(monkeypatch: pytest.MonkeyPatch, module: nn.Module) -> tuple[list[str], list[Counter[str]]]:
-    """Export node by node and torch's way; which of them was used first, and the operators that came out of each."""
+    """Export node by node and with torch's decomposition. Returns which was used first, and the operators of each."""
     used: list[str] = []
     run = decompositions._Rewriter.run  # pyright: ignore[reportPrivateUsage]
 
@@ -85,15 +85,15 @@ def _modes(monkeypatch: pytest.MonkeyPatch, module: nn.Module) -> tuple[list[str
     return used, operators
 
 
-@pytest.mark.parametrize("body", [composite, written_anew, made_of_ranges])
-def test_is_torchs_own_graph(body: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("body", [composite, written_in_place, made_of_ranges])
+def test_the_graph_equals_torchs_own(body: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     used, (local, whole) = _modes(monkeypatch, Module(body))
     assert used == ["local"]
     assert local == whole
 
 
 @pytest.mark.parametrize("body", [written_through_a_view, narrowed_by_writing])
-def test_is_left_to_torch_where_others_see_a_write(
+def test_visible_writes_are_left_to_torch(
     body: Callable[[Tensor, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used, (local, whole) = _modes(monkeypatch, Module(body))
@@ -120,10 +120,10 @@ def test_a_buffer_that_is_written_to_is_left_to_torch(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(("shape", "masked"), [((5, 8), False), ((2, 3, 2, 5, 8), True)])
 def test_attention_of_any_rank_is_exported_and_verified(shape: tuple[int, ...], masked: bool) -> None:
-    """Torch's exporter takes four dimensions alone."""
+    """Torch's exporter supports only four dimensions."""
 
     def attend(x: Tensor, y: Tensor) -> Tensor:
         mask = torch.ones(5, 5).tril() > 0 if masked else None
         return nn.functional.scaled_dot_product_attention(x, y, y + 1, attn_mask=mask)
 
-    sardonyx.export(Module(attend), torch.randn(shape))  # raises where the graph computes anything else
+    sardonyx.export(Module(attend), torch.randn(shape))  # raises if the graph computes anything else

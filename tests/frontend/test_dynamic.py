@@ -1,4 +1,4 @@
-"""An axis is dynamic exactly if the module runs with other sizes; a fixed one has a reason."""
+"""An axis is dynamic exactly if the module runs with other sizes; a static one has a reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sardonyx.frontend.inputs.dynamic import Dynamic, find_dynamic, position_limit
 
 
-def found(module: nn.Module, leaves: dict[str, Tensor], longest: int | None = None) -> Dynamic:
+def dynamic_dims(module: nn.Module, leaves: dict[str, Tensor], longest: int | None = None) -> Dynamic:
     def run(tensors: Sequence[Tensor]) -> Any:
         return module(*tensors)
 
@@ -20,7 +20,7 @@ def found(module: nn.Module, leaves: dict[str, Tensor], longest: int | None = No
 
 
 class Text(nn.Module):
-    """Tokens with learned positions and a mask; the table keeps two rows for itself."""
+    """Tokens with learned positions and a mask; two rows of the table are reserved."""
 
     def __init__(self, positions: int = 20) -> None:
         super().__init__()
@@ -32,14 +32,14 @@ class Text(nn.Module):
 
 
 class Square(nn.Module):
-    """Takes square pictures only."""
+    """Accepts only square images."""
 
     def forward(self, image: Tensor) -> Tensor:
         return image @ image.transpose(2, 3) + image.transpose(2, 3)
 
 
 class Continued(nn.Module):
-    """A past, new tokens, and a mask over both."""
+    """Has a past, new tokens, and a mask over both."""
 
     def forward(self, ids: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         new = ids[:, None, :, None].expand(-1, key.shape[1], -1, key.shape[3]).float()
@@ -51,40 +51,40 @@ TOKENS = {"ids": torch.randint(0, 30, (2, 11)), "mask": torch.ones(2, 11, dtype=
 
 
 def test_batch_and_sequence_are_found_with_the_true_limit() -> None:
-    dynamic = found(Text(), TOKENS, longest=20)
+    dynamic = dynamic_dims(Text(), TOKENS, longest=20)
     assert dynamic.axes == {name: {0: "batch", 1: "sequence"} for name in TOKENS}
     assert dynamic.notes == ("sequence at most 18",)
     assert dynamic.maxima == {"sequence": 18}
 
 
-def test_no_limit_is_claimed_where_there_is_none() -> None:
-    assert found(Text(90), TOKENS, longest=20).notes == ()
+def test_no_limit_is_reported_if_there_is_none() -> None:
+    assert dynamic_dims(Text(90), TOKENS, longest=20).notes == ()
 
 
-def test_a_second_sequence_has_a_name_of_its_own() -> None:
+def test_a_second_sequence_has_its_own_name() -> None:
     class Two(nn.Module):
         def forward(self, a: Tensor, b: Tensor) -> Tensor:
             return a.sum(1) + b.sum(1)
 
-    axes = found(Two(), {"a": torch.ones(2, 5).long(), "b": torch.ones(2, 7).long()}).axes
+    axes = dynamic_dims(Two(), {"a": torch.ones(2, 5).long(), "b": torch.ones(2, 7).long()}).axes
     assert axes == {"a": {0: "batch", 1: "sequence"}, "b": {0: "batch", 1: "b_1"}}
 
 
-def test_height_and_width_move_apart_where_the_module_lets_them() -> None:
-    dynamic = found(nn.Conv2d(3, 4, 3), {"x": torch.ones(2, 3, 8, 8)})
+def test_height_and_width_are_independent_if_the_module_allows_it() -> None:
+    dynamic = dynamic_dims(nn.Conv2d(3, 4, 3), {"x": torch.ones(2, 3, 8, 8)})
     assert dynamic.axes == {"x": {0: "batch", 2: "x_2", 3: "x_3"}}
     assert len(dynamic.notes) == 1
     assert dynamic.notes[0].startswith("x:1 stays 3: RuntimeError")
 
 
-def test_height_and_width_share_a_name_where_they_must_be_equal() -> None:
-    axes = found(Square(), {"x": torch.ones(2, 3, 8, 8)}).axes["x"]
+def test_height_and_width_share_a_name_if_they_must_be_equal() -> None:
+    axes = dynamic_dims(Square(), {"x": torch.ones(2, 3, 8, 8)}).axes["x"]
     assert axes[2] == axes[3] == "x_2"
 
 
 def test_rounding_in_a_pooling_layer_does_not_make_a_size_dynamic() -> None:
     module = nn.Sequential(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3 * 16, 2))
-    dynamic = found(module, {"x": torch.ones(2, 3, 8, 8)})
+    dynamic = dynamic_dims(module, {"x": torch.ones(2, 3, 8, 8)})
     assert dynamic.axes == {"x": {0: "batch"}}
     assert any(note.startswith("x:2 stays 8") for note in dynamic.notes)
 
@@ -92,14 +92,14 @@ def test_rounding_in_a_pooling_layer_does_not_make_a_size_dynamic() -> None:
 def test_a_mask_over_past_and_new_tokens_grows_with_both() -> None:
     cache = {f"past.0.{part}": torch.randn(2, 4, 3, 8) for part in ("key", "value")}
     leaves = {"ids": torch.ones(2, 5).long(), **cache, "mask": torch.ones(2, 8).long()}
-    axes = found(Continued(), leaves).axes
+    axes = dynamic_dims(Continued(), leaves).axes
     assert axes["ids"] == {0: "batch", 1: "sequence"}
     assert axes["past.0.key"] == axes["past.0.value"] == {0: "batch", 2: "past_sequence"}
     assert axes["mask"] == {0: "batch", 1: "past_sequence + sequence"}
 
 
-def test_a_size_of_one_stays() -> None:
-    dynamic = found(nn.Linear(4, 2), {"x": torch.ones(1, 4)})
+def test_a_size_of_one_stays_static() -> None:
+    dynamic = dynamic_dims(nn.Linear(4, 2), {"x": torch.ones(1, 4)})
     assert dynamic.axes == {}
     assert dynamic.notes[0].startswith("x:0 stays 1: a size of 1")
 

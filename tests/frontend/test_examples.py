@@ -55,7 +55,7 @@ ARCHITECTURES: dict[str, dict[str, tuple[int, ...]]] = {
 
 
 class TwoInputs(nn.Module):
-    """Looks a token up and adds a picture's mean."""
+    """Looks up a token and adds the mean of an image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class TwoInputs(nn.Module):
 
 
 class Asks(nn.Module):
-    """Says what it misses."""
+    """Raises an error that names the missing argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,11 +79,11 @@ class Asks(nn.Module):
 
 
 class Session:
-    """What a tracker remembers between frames."""
+    """The state of a tracker between frames."""
 
 
 class Tracks(nn.Module):
-    """Takes an object of a class of its own."""
+    """Takes an object of its own class."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class Tracks(nn.Module):
 
 
 class Parts(nn.Module):
-    """Only holds other modules."""
+    """Only contains other modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Parts(nn.Module):
 
 
 class TakesNothing(nn.Module):
-    """Refuses every input, and notes what it was given where its state is not restored."""
+    """Refuses every input, and records it in a class attribute, which is not restored."""
 
     seen: ClassVar[list[tuple[str, ...]]] = []
 
@@ -111,7 +111,7 @@ class TakesNothing(nn.Module):
         self.table, self.eye = nn.Embedding(9, 4), nn.Conv2d(3, 4, 3)
 
     def forward(self, input_ids: Tensor, pixel_values: Tensor, attention_mask: Tensor) -> Tensor:
-        """Says what it could take.
+        """Documents its argument.
 
         input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): the same as its name says.
         """
@@ -120,7 +120,7 @@ class TakesNothing(nn.Module):
 
 
 class Counts(nn.Module):
-    """Wants a number."""
+    """Takes a number."""
 
     def forward(self, x: Tensor, count: int) -> Tensor:
         return x * count
@@ -132,7 +132,7 @@ def shapes(module: nn.Module, example: Example) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("source", ARCHITECTURES, ids=lambda source: source.partition("?")[0])
-def test_architectures_get_the_inputs_they_take(source: str) -> None:
+def test_architectures_get_the_inputs_they_need(source: str) -> None:
     module = resolve(f"hf-config:{source}").module
     example = derive(module)
     assert shapes(module, example) == ARCHITECTURES[source]
@@ -157,11 +157,13 @@ def test_architectures_get_the_inputs_they_take(source: str) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_plain_modules_are_asked_by_their_layers(module: nn.Module, expected: dict[str, tuple[int, ...]]) -> None:
+def test_inputs_of_plain_modules_follow_from_their_layers(
+    module: nn.Module, expected: dict[str, tuple[int, ...]]
+) -> None:
     assert shapes(module, derive(module)) == expected
 
 
-def test_values_tell() -> None:
+def test_values_are_informative() -> None:
     module = resolve(f"hf-config:BertModel?{BERT},vocab_size=12,pad_token_id=7,eos_token_id=9").module
     kwargs = derive(module).kwargs
     ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
@@ -182,7 +184,7 @@ def test_values_follow_the_seed() -> None:
     assert not torch.equal(first, other)
 
 
-def test_given_sizes_are_kept_and_the_rest_follows_them() -> None:
+def test_given_sizes_are_kept_and_the_others_follow() -> None:
     module = resolve(f"hf-config:BertModel?{BERT}").module
     example = derive(module, given={"input_ids": Spec("input_ids", "int32", (3, 16))})
     assert shapes(module, example) == dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (3, 16))
@@ -190,7 +192,7 @@ def test_given_sizes_are_kept_and_the_rest_follows_them() -> None:
     assert example.kwargs["input_ids"].max() < 50
 
 
-def test_given_tensors_are_fed_alone_and_untouched() -> None:
+def test_given_tensors_are_used_alone_and_unchanged() -> None:
     module = resolve(f"hf-config:BertModel?{BERT}").module
     ids = torch.randint(0, 50, (3, 5))
     kwargs = derive(module, given={"input_ids": ids}).kwargs
@@ -199,7 +201,7 @@ def test_given_tensors_are_fed_alone_and_untouched() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "given", "said", "hinted"),
+    ("module", "given", "message", "hint"),
     [
         (nn.Linear(4, 2), {"inptu": Spec("inptu", "float32", (2, 4))}, "no input 'inptu'", "input"),
         (nn.Linear(4, 2), {"input": Spec("input", "float32", (2, 5))}, "cannot be multiplied", "types and sizes"),
@@ -215,21 +217,21 @@ def test_given_tensors_are_fed_alone_and_untouched() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_one_line_with_torchs_reason(
-    module: nn.Module, given: dict[str, Any], said: str, hinted: str
+def test_impossible_inputs_give_one_line_with_torchs_reason(
+    module: nn.Module, given: dict[str, Any], message: str, hint: str
 ) -> None:
     with pytest.raises(UsageError) as caught:
         derive(module, given=given)
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert "\n" not in caught.value.message
-    assert hinted in (caught.value.hint or "")
+    assert hint in (caught.value.hint or "")
 
 
 def test_no_guess_is_tried_twice_and_slow_modules_are_given_up_early(monkeypatch: pytest.MonkeyPatch) -> None:
     module = TakesNothing()
     with pytest.raises(UsageError, match="no example was found"):
         derive(module)
-    tried = module.seen[:-1]  # the last run finds out which parameter is at fault
+    tried = module.seen[:-1]  # the last run determines the parameter that causes the error
     assert len(tried) == len(set(tried)) > 40
     module.seen.clear()
     monkeypatch.setattr(search, "_LONG", 0.0)
@@ -239,7 +241,7 @@ def test_no_guess_is_tried_twice_and_slow_modules_are_given_up_early(monkeypatch
     assert len(module.seen[:-1]) == 10
 
 
-def test_the_module_is_left_as_it_was() -> None:
+def test_the_module_is_unchanged() -> None:
     module = nn.Sequential(nn.BatchNorm1d(4).eval(), nn.BatchNorm1d(4)).train()
     module[0].eval()
     before = {key: value.clone() for key, value in module.state_dict().items()}

@@ -24,13 +24,13 @@ MIXTURES = {
 
 
 def implementation(module: nn.Module) -> str:
-    """How a model computes its experts."""
+    """The expert implementation that a model uses."""
     config: Any = module.config
     return config._experts_implementation
 
 
 def experts_of(module: nn.Module) -> nn.Module:
-    """The module that holds the weights of all experts."""
+    """The module with the weights of all experts."""
     return next(each for each in module.modules() if any(p.dim() == 3 for p in each.parameters(recurse=False)))
 
 
@@ -60,7 +60,7 @@ def test_a_mixture_of_experts_is_verified_on_trials_that_route_differently(
     assert len({tuple(experts) for experts in chosen}) == 3
 
 
-def test_the_way_to_compute_experts_comes_back_after_a_failure() -> None:
+def test_the_expert_implementation_is_restored_after_a_failure() -> None:
     module = resolve(f"hf-config:{MIXTURES['Mixtral']},experts_implementation=eager").module
     seen: list[str] = []
 
@@ -76,7 +76,7 @@ def test_the_way_to_compute_experts_comes_back_after_a_failure() -> None:
 
 
 class Untraceable(nn.Module):
-    """Neither exporter can follow it."""
+    """Neither exporter can trace it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum().item() > 0:
@@ -84,7 +84,7 @@ class Untraceable(nn.Module):
         return x
 
 
-def test_where_both_exporters_fail_both_reasons_are_given_and_neither_is_a_hint() -> None:
+def test_if_both_exporters_fail_both_reasons_are_given_and_neither_is_a_hint() -> None:
     for exporter in ("dynamo", "torchscript"):
         with pytest.raises(ModelError) as refusal:
             sardonyx.export(Untraceable(), torch.ones(3, 3), exporter=exporter)

@@ -22,7 +22,7 @@ Verb = Callable[[nn.Module, tuple[torch.Tensor, ...], Path], object]
 
 
 class Stats:
-    """What a module may keep about itself."""
+    """Mutable state that a module may have."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -30,7 +30,7 @@ class Stats:
 
 
 class Restless(nn.Module):
-    """Changes everything that it can reach with every call; fails halfway where it is told to."""
+    """Changes all of its state with every call, and fails halfway on request."""
 
     def __init__(self, *, failing: bool = False) -> None:
         super().__init__()
@@ -39,9 +39,9 @@ class Restless(nn.Module):
         self.weight_norm = parametrizations.weight_norm(nn.Linear(4, 4))
         self.orthogonal = parametrizations.orthogonal(nn.Linear(4, 4))
         self.dropout = nn.Dropout(0.5).eval()
-        self.hidden = [nn.Linear(4, 4).requires_grad_(False)]  # in no list of modules that torch knows of
+        self.hidden = [nn.Linear(4, 4).requires_grad_(False)]  # not registered with torch
         self.register_buffer("count", torch.zeros(1))
-        self.register_buffer("cache", torch.zeros(100, 100))  # too large to copy without need
+        self.register_buffer("cache", torch.zeros(100, 100))  # too large to copy unnecessarily
         self.linear.bias.requires_grad_(False)
         self.linear.weight.grad = torch.ones(4, 4)
         self.linear.register_forward_hook(lambda _module, _args, result: result * 2)
@@ -66,7 +66,7 @@ class Restless(nn.Module):
 
 
 class Counting(nn.Module):
-    """Counts its calls in a large buffer, and answers with the count."""
+    """Counts its calls in a large buffer, and returns the count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Counting(nn.Module):
 
 
 def lazy() -> nn.Module:
-    """Layers that take their sizes from their first input."""
+    """Layers whose sizes are determined by their first input."""
     return nn.Sequential(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
 
 
@@ -108,19 +108,19 @@ def _extracted(module: nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path
 
 
 def _described(module: nn.Module) -> dict[str, Any]:
-    """All there is to see of a module, the contents of its tensors included."""
-    found: dict[str, Any] = {}
+    """All state of a module, including the contents of its tensors."""
+    description: dict[str, Any] = {}
     hidden = [each for own in module.modules() for each in getattr(own, "hidden", ())]
     for place, each in enumerate([*module.modules(), *hidden]):
         attributes = {name: _value(value) for name, value in vars(each).items()}
-        found[f"{place}"] = (type(each), each.training, list(attributes), attributes)
+        description[f"{place}"] = (type(each), each.training, list(attributes), attributes)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        found[name] = (id(tensor), type(tensor), tensor.requires_grad, id(tensor.grad))
-    return found
+        description[name] = (id(tensor), type(tensor), tensor.requires_grad, id(tensor.grad))
+    return description
 
 
 def _value(value: Any) -> Any:
-    """Something that is equal to itself later if and only if nothing in it has changed."""
+    """A value that compares equal later if and only if nothing has changed."""
     if isinstance(value, nn.parameter.UninitializedTensorMixin):
         return id(value), type(value)
     if isinstance(value, torch.Tensor):
@@ -133,7 +133,7 @@ def _value(value: Any) -> Any:
 
 
 def _chance() -> tuple[Any, ...]:
-    state: Any = np.random.get_state()  # the one that is to stay as it was
+    state: Any = np.random.get_state()  # the global state, which must not change
     return torch.get_rng_state().tolist(), state[1].tolist(), state[2], random.getstate()
 
 
@@ -144,7 +144,7 @@ ROWS = (torch.ones(2, 4),)
 
 @pytest.mark.parametrize("verb", [*CHEAP, _exported, _extracted])
 @pytest.mark.parametrize("make", [Restless, Counting])
-def test_a_module_is_left_as_it_was(verb: Verb, make: Callable[[], nn.Module], tmp_path: Path) -> None:
+def test_a_module_is_unchanged(verb: Verb, make: Callable[[], nn.Module], tmp_path: Path) -> None:
     module = make().train()
     run(module, ROWS, {})  # what a first run imports may use random numbers
     before, chance = _described(module), _chance()
@@ -157,7 +157,7 @@ def test_a_module_is_left_as_it_was(verb: Verb, make: Callable[[], nn.Module], t
 
 
 @pytest.mark.parametrize("verb", [*CHEAP, _exported])
-def test_a_module_that_fails_halfway_is_left_as_it_was(verb: Verb, tmp_path: Path) -> None:
+def test_a_module_that_fails_halfway_is_unchanged(verb: Verb, tmp_path: Path) -> None:
     module = Restless(failing=True)
     before, chance = _described(module), _chance()
     with pytest.raises(SardonyxError, match="halfway"):
@@ -180,7 +180,7 @@ def test_lazy_modules_stay_lazy(verb: Verb, inputs: Any, tmp_path: Path) -> None
         assert any("[2,3," in note for note in result.notes)
 
 
-def test_an_exported_lazy_module_has_the_weights_that_the_caller_gets_next(tmp_path: Path) -> None:
+def test_an_exported_lazy_module_has_the_weights_that_the_next_call_creates(tmp_path: Path) -> None:
     module = lazy()
     made = sardonyx.export(module, PICTURES, tmp_path / "lazy.onnx", exporter="torchscript")
     module.eval()(*PICTURES)

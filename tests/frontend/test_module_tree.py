@@ -19,7 +19,7 @@ from sardonyx.ir import origins
 from sardonyx.records.run import How
 
 
-def test_chains_are_spelled_by_the_nearest_module_that_holds_the_called_one() -> None:
+def test_paths_of_chains_use_the_nearest_module_that_contains_the_called_one() -> None:
     leaf = nn.Tanh()
     a, b = nn.Sequential(leaf), nn.Sequential(leaf)
     root = nn.ModuleDict({"a": a, "b": b})
@@ -30,13 +30,13 @@ def test_chains_are_spelled_by_the_nearest_module_that_holds_the_called_one() ->
     assert tree.path([top, ModuleStep(b, 0), ModuleStep(leaf, 1)]) == "b.0"
     assert tree.path([top, ModuleStep(a, 1), ModuleStep(leaf, 2)]) == "a@1.0"
     assert tree.path([top, ModuleStep(a, 1), ModuleStep(leaf, 3)]) == "a@1.0@1"
-    assert tree.path([top, ModuleStep(a, 0), ModuleStep(leaf, 0)]) == "a.0"  # asked again, it is the same call
+    assert tree.path([top, ModuleStep(a, 0), ModuleStep(leaf, 0)]) == "a.0"  # repeated, it is the same call
     assert tree.path([top, ModuleStep(a, 2), ModuleStep(b, 1), ModuleStep(leaf, 4)]) == "b@1.0"
     assert tree.hierarchy().aliases == {"b.0": "a.0"}
 
 
 class Marked(nn.Module):
-    """Adds a number that no other module adds, after it has called its children, some of them twice."""
+    """Calls its children, some of them twice, then adds a number that no other module adds."""
 
     def __init__(self, number: int, order: list[str]) -> None:
         super().__init__()
@@ -57,12 +57,12 @@ class Marked(nn.Module):
 
 
 class Other(Marked):
-    """Of another class."""
+    """Another class."""
 
 
 @dataclass
 class Sketch:
-    """A module tree in the making, and what a run of it should say."""
+    """A module tree under construction, and the expected result of a run."""
 
     draw: st.DrawFn
     count: int = 0
@@ -89,8 +89,8 @@ class Sketch:
 
 
 def expected(module: nn.Module, path: str, calls: Counter[str]) -> list[tuple[float, str]]:
-    """What runs, in order: the number a module adds, and its path."""
-    found: list[tuple[float, str]] = []
+    """The expected additions in order: the number that a module adds, and its path."""
+    additions: list[tuple[float, str]] = []
     children: Any = module.named_children()
     if isinstance(module, Marked):
         children = [(name, module.get_submodule(name)) for name in module.order]
@@ -99,12 +99,12 @@ def expected(module: nn.Module, path: str, calls: Counter[str]) -> list[tuple[fl
         if not isinstance(child, nn.ModuleList | nn.ModuleDict):
             calls[below] += 1
             below = f"{below}@{calls[below] - 1}" if calls[below] > 1 else below
-        found += expected(child, below, calls)
-    return [*found, (module.number, path)] if isinstance(module, Marked) else found
+        additions += expected(child, below, calls)
+    return [*additions, (module.number, path)] if isinstance(module, Marked) else additions
 
 
 def ran(made: Exported) -> list[tuple[float, str]]:
-    """The number that every addition adds, and its owner."""
+    """The number of every addition in the graph, and its owner."""
     return [(_number(node), origins.owner(node)) for node in made.nodes if node.op_type == "Add"]
 
 
@@ -120,7 +120,7 @@ def _number(node: ir.Node) -> float:
 
 @st.composite
 def trees(draw: st.DrawFn) -> Marked:
-    """A module of modules, up to three levels deep, that calls at least something."""
+    """A nested module, up to three levels deep, that calls at least one module."""
     sketch = Sketch(draw)
     root = Marked(0, [])
     for name in ("first", "second"):
@@ -130,7 +130,7 @@ def trees(draw: st.DrawFn) -> Marked:
     return root
 
 
-def _hold_to_the_truth(module: Marked, exporter: str) -> None:
+def _check_owners(module: Marked, exporter: str) -> None:
     made = exported(module, torch.ones(2), exporter=exporter)
     assert ran(made) == expected(module, "", Counter())
     modules = dict(module.named_modules(remove_duplicate=False))
@@ -140,7 +140,7 @@ def _hold_to_the_truth(module: Marked, exporter: str) -> None:
             assert origins.how(node) is How.DIRECT
         path, tag = node.metadata_props[p.MODULE_PATH], node.metadata_props[p.SOURCE_MODULE]
         assert p.module_of(origins.owner(node)) == path
-        own = path  # of the module, or of the nearest one above that is not torch's own
+        own = path  # the path of the module, or of its nearest parent that is not torch's own
         while own and type(modules[own]).__module__.startswith("torch."):
             own = own.rpartition(".")[0]
         assert tags.setdefault(tag, own) == own  # two modules never share a tag
@@ -150,13 +150,13 @@ def _hold_to_the_truth(module: Marked, exporter: str) -> None:
 @settings(max_examples=25)
 @given(trees())
 def test_every_node_of_a_random_tree_names_the_module_that_ran_it(module: Marked) -> None:
-    _hold_to_the_truth(module, "torchscript")
+    _check_owners(module, "torchscript")
 
 
 @settings(max_examples=3)
 @given(trees())
-def test_so_it_does_when_torch_export_made_it(module: Marked) -> None:
-    _hold_to_the_truth(module, "dynamo")
+def test_every_node_of_a_random_tree_names_its_module_with_torch_export(module: Marked) -> None:
+    _check_owners(module, "dynamo")
 
 
 classes = st.sampled_from(["m.Net", "m.Block", "n.Block", "torch.nn.modules.linear.Linear"])
@@ -164,7 +164,7 @@ parts = st.sampled_from(["a", "b", "0", "1", "layer1"])
 
 
 @given(st.dictionaries(st.lists(parts, min_size=1, max_size=4).map(".".join), classes, max_size=12), st.booleans())
-def test_no_two_modules_that_are_shown_share_a_tag(below: dict[str, str], deep: bool) -> None:
+def test_no_two_listed_modules_share_a_tag(below: dict[str, str], deep: bool) -> None:
     table = p.ModuleTable.of({"": "m.Net", **below}, {}, include_torch_nn=deep)
     hierarchy = p.Hierarchy((), table)
     shown = [path for path, kind in hierarchy.classes.items() if deep or not kind.startswith("torch.")]

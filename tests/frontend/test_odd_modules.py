@@ -24,13 +24,13 @@ ROWS = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
 
 class Odd(nn.Module):
-    """A linear layer, and whatever else is done with it."""
+    """A linear layer and a given function of it."""
 
-    def __init__(self, work: Callable[[Any, torch.Tensor], Any], **held: nn.Module) -> None:
+    def __init__(self, work: Callable[[Any, torch.Tensor], Any], **children: nn.Module) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
         self.work = work
-        for name, module in held.items():
+        for name, module in children.items():
             self.add_module(name, module)
 
     def forward(self, x: torch.Tensor) -> Any:
@@ -38,7 +38,7 @@ class Odd(nn.Module):
 
 
 class Wrapped(nn.Module):
-    """What can be scripted."""
+    """A module that can be scripted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Wrapped(nn.Module):
 
 @dataclasses.dataclass
 class Answer:
-    """An output that is partly no tensor."""
+    """An output with values that are not tensors."""
 
     scores: torch.Tensor
     count: int
@@ -72,14 +72,14 @@ OUTPUTS = {
 
 
 @pytest.mark.parametrize("work", OUTPUTS)
-def test_outputs_that_are_no_tensors_are_left_out_and_noted(work: str) -> None:
+def test_outputs_that_are_not_tensors_are_left_out_and_noted(work: str) -> None:
     function, names, left_out = OUTPUTS[work]
     made = sardonyx.export(Odd(function), ROWS, exporter="torchscript")
     assert made.verdict is not None
     assert made.verdict.passed
     assert list(made.outputs) == names
-    said = [note for note in made.notes if "not tensors" in note]
-    assert said == ([f"outputs that are not tensors are left out of the graph: {left_out}"] if left_out else [])
+    notes = [note for note in made.notes if "not tensors" in note]
+    assert notes == ([f"outputs that are not tensors are left out of the graph: {left_out}"] if left_out else [])
 
 
 def test_both_exporters_leave_the_same_outputs_out() -> None:
@@ -96,14 +96,14 @@ def test_a_module_without_an_output_is_refused(answer: Any) -> None:
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_a_module_is_cut_and_compared_with_a_live_scripted_one(inner: bool, tmp_path: Path) -> None:
+def test_a_module_is_extracted_and_compared_with_a_live_scripted_one(inner: bool, tmp_path: Path) -> None:
     scripted = torch.jit.script(Wrapped())
     live = nn.Sequential(scripted, nn.Tanh()) if inner else scripted
     path = tmp_path / "model.onnx"
     sardonyx.export(live, ROWS, path, exporter="torchscript")
-    found = sardonyx.extract(path, "0.linear" if inner else "linear", live=live, inputs=(ROWS,))
-    assert found.live is not None
-    assert found.live.passed
+    extraction = sardonyx.extract(path, "0.linear" if inner else "linear", live=live, inputs=(ROWS,))
+    assert extraction.live is not None
+    assert extraction.live.passed
 
 
 def test_a_scripted_live_model_gets_inputs_like_those_of_the_file() -> None:
@@ -151,15 +151,15 @@ def _looping(m: Any, x: torch.Tensor) -> torch.Tensor:
     from torch._higher_order_ops.while_loop import while_loop
 
     start = (torch.tensor(0), x)
-    found: Any = while_loop(lambda i, _x: i < 3, lambda i, x: (i + 1, m.linear(x)), start)
-    return found[1]
+    results: Any = while_loop(lambda i, _x: i < 3, lambda i, x: (i + 1, m.linear(x)), start)
+    return results[1]
 
 
 def _scanning(m: Any, x: torch.Tensor) -> torch.Tensor:
     from torch._higher_order_ops.scan import scan
 
-    found: Any = scan(lambda carry, x: (carry + x, (carry + x).clone()), torch.zeros(4), m.linear(x))
-    return found[1]
+    results: Any = scan(lambda carry, x: (carry + x, (carry + x).clone()), torch.zeros(4), m.linear(x))
+    return results[1]
 
 
 def _branching(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -168,8 +168,8 @@ def _branching(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize(("work", "linears"), [(_branching, 1), (_looping, 3), (_scanning, 1)])
 def test_control_flow_is_analyzed_as_it_runs(work: Callable[[Any, torch.Tensor], Any], linears: int) -> None:
-    found = sardonyx.analyze(Odd(work), ROWS)
-    standard = found.forms[0]
+    analysis = sardonyx.analyze(Odd(work), ROWS)
+    standard = analysis.forms[0]
     assert standard.work.macs == linears * 2 * 4 * 4
     assert any("depends on its data" in note for note in standard.notes)
     ran = next(module for module in standard.modules if module.path == "linear")
@@ -185,11 +185,11 @@ def _chained(m: Any, x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def test_names_of_modules_may_hold_anything(tmp_path: Path) -> None:
+def test_names_of_modules_may_contain_any_character(tmp_path: Path) -> None:
     model = Odd(_chained, parts=nn.ModuleDict({key: nn.Linear(4, 4) for key in KEYS}))
     assert len(sardonyx.analyze(model, ROWS).forms) == 3
-    spelled = sardonyx.decompose(model, ROWS)
-    assert torch.equal(spelled(ROWS), model(ROWS))
+    decomposed = sardonyx.decompose(model, ROWS)
+    assert torch.equal(decomposed(ROWS), model(ROWS))
     path = tmp_path / "model.onnx"
     assert sardonyx.export(model, ROWS, path).root_nodes == ()
     cut = sardonyx.extract(path, "parts.x%401", live=model, inputs=(ROWS,))
@@ -204,19 +204,19 @@ def _volume(m: Any, x: torch.Tensor) -> torch.Tensor:
 VOLUME = torch.randn(2, 1, 4, 4, 4, generator=torch.Generator().manual_seed(0))
 
 
-def test_the_tracer_takes_the_lowest_opset_that_works() -> None:
+def test_the_tracer_uses_the_lowest_opset_that_works() -> None:
     made = sardonyx.export(Odd(_volume), VOLUME, exporter="torchscript")
     assert made.result.opsets[""] == 20
     assert any(note.startswith("opset 20, because at 18:") for note in made.notes)
 
 
-def test_an_opset_that_was_asked_for_is_kept_to() -> None:
+def test_a_requested_opset_is_used() -> None:
     with pytest.raises(ModelError, match="at opset 16") as caught:
         sardonyx.export(Odd(_volume), VOLUME, exporter="torchscript", opset=16)
     assert caught.value.hint == "use `opset=20`, which works"
 
 
-def test_an_operator_without_any_opset_is_refused_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_operator_without_any_opset_is_refused_without_warnings(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ModelError, match="aten::fft_fft"):
         sardonyx.export(Odd(lambda m, x: torch.fft.fft(m.linear(x)).abs()), ROWS, exporter="torchscript")
     assert capfd.readouterr().out == ""
@@ -261,20 +261,20 @@ def test_a_module_without_inputs_is_exported() -> None:
     assert sardonyx.export(Constant(), ()).inputs == ()
 
 
-def test_a_compiled_forward_is_traced_as_it_was_written() -> None:
+def test_a_compiled_forward_is_traced_as_the_original() -> None:
     module: Any = Wrapped()
     module.forward = torch.compile(module.forward, backend="eager")
     assert sardonyx.export(module, ROWS, exporter="torchscript").verdict is not None
 
 
-def test_what_runs_only_inside_a_transform_is_compared_with_the_whole_model(tmp_path: Path) -> None:
+def test_a_module_that_runs_only_inside_a_transform_is_compared_with_the_whole_model(tmp_path: Path) -> None:
     module = Odd(lambda m, x: torch.vmap(lambda row: m.linear(row).sum())(x))
     sardonyx.export(module, ROWS, tmp_path / "model.onnx", exporter="torchscript")
-    found = sardonyx.extract(tmp_path / "model.onnx", "linear", live=module, inputs=(ROWS,))
-    assert any("plain tensors" in note for note in found.notes)
+    extraction = sardonyx.extract(tmp_path / "model.onnx", "linear", live=module, inputs=(ROWS,))
+    assert any("plain tensors" in note for note in extraction.notes)
 
 
-def test_a_live_module_that_does_not_run_says_so(tmp_path: Path) -> None:
+def test_a_live_module_that_does_not_run_is_an_error(tmp_path: Path) -> None:
     module: Any = Wrapped()
     sardonyx.export(module, ROWS, tmp_path / "model.onnx", exporter="torchscript")
     module.linear = nn.Linear(5, 4)
@@ -282,7 +282,7 @@ def test_a_live_module_that_does_not_run_says_so(tmp_path: Path) -> None:
         sardonyx.extract(tmp_path / "model.onnx", "linear", live=module, inputs=(ROWS,))
 
 
-def test_reasons_have_no_addresses_and_need_no_words() -> None:
+def test_reasons_have_no_addresses_and_may_be_empty() -> None:
     class Mute(Exception):
         def __str__(self) -> str:
             raise RuntimeError("nothing to say")
@@ -291,7 +291,7 @@ def test_reasons_have_no_addresses_and_need_no_words() -> None:
     assert reason(ValueError(f"{object()!r} is odd")) == "ValueError: <object> is odd"
 
 
-def test_an_operation_that_counts_from_the_end_leaves_others_their_count() -> None:
+def test_an_operation_with_a_negative_axis_does_not_affect_others() -> None:
     def work(_: Any, x: torch.Tensor) -> torch.Tensor:
         return torch.repeat_interleave(x, 2, dim=-1).unsqueeze(0).softmax(-1)
 
@@ -303,7 +303,7 @@ def test_an_operation_that_counts_from_the_end_leaves_others_their_count() -> No
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 def test_a_3d_convolution_may_lack_a_bias(exporter: str, bias: bool) -> None:
-    """Plain torch writes a bias of shape (channels, 2) before its own optimizer removes it."""
+    """Torch itself writes a bias of shape (channels, 2), which its own optimizer removes."""
     module = nn.Conv3d(4, 6, (2, 3, 1), stride=(1, 2, 1), padding=1, dilation=(2, 1, 1), groups=2, bias=bias).eval()
     exported = sardonyx.export(module, torch.randn(2, 4, 5, 6, 3), exporter=exporter)
     (node,) = exported.to_proto().graph.node
@@ -325,7 +325,7 @@ class Checked(nn.Module):
         return x * number if number > 0 else x
 
 
-def test_checks_of_numbers_tell_torch_what_it_may_assume() -> None:
+def test_checks_of_numbers_become_assumptions_of_torch() -> None:
     example = (ROWS, torch.tensor(3))
     with pytest.raises(ModelError, match="control flow depends on values"):
         sardonyx.export(Checked(False), example)

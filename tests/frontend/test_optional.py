@@ -34,7 +34,7 @@ def never_read(module: nn.Module, example: Example) -> tuple[str, ...]:
     return unreached(module, lambda: run(module, example.args, example.kwargs))
 
 
-def test_boxes_and_pictures_are_derived_beside_text() -> None:
+def test_boxes_and_images_are_derived_in_addition_to_text() -> None:
     module = resolve(f"hf-config:{LAYOUT}").module
     example = derive(module)
     text = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (2, 11))
@@ -45,7 +45,7 @@ def test_boxes_and_pictures_are_derived_beside_text() -> None:
     assert never_read(module, example) == ()
 
 
-def test_a_text_leaves_room_for_the_picture_that_belongs_to_it() -> None:
+def test_a_text_contains_placeholders_for_its_image() -> None:
     module = resolve(f"hf-config:{LLAVA}").module
     example = derive(module)
     room = (32 // 8) ** 2
@@ -57,7 +57,7 @@ def test_a_text_leaves_room_for_the_picture_that_belongs_to_it() -> None:
 
 
 class Optional(nn.Module):
-    """Takes more than it needs."""
+    """Has optional inputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Optional(nn.Module):
         return seen if labels is None else seen + self.spare(labels).sum()
 
 
-def test_what_only_training_takes_is_not_added_and_what_nothing_reaches_is_named() -> None:
+def test_inputs_for_training_are_not_added_and_unreached_modules_are_listed() -> None:
     module = Optional()
     example = derive(module)
     assert "image" in shapes(module, example)
@@ -87,7 +87,7 @@ def test_what_only_training_takes_is_not_added_and_what_nothing_reaches_is_named
     assert never_read(module, example) == ("spare",)
 
 
-def test_given_inputs_are_not_added_to() -> None:
+def test_nothing_is_added_to_given_inputs() -> None:
     module = Optional()
     example = derive(module, given={"input_ids": torch.tensor([[1, 2], [3, 4]])})
     assert set(shapes(module, example)) == {"input_ids"}
@@ -123,18 +123,18 @@ QWEN = (
 )
 
 
-def test_pictures_of_a_form_of_their_own_come_from_the_image_processor() -> None:
+def test_images_in_a_special_format_come_from_the_image_processor() -> None:
     module = resolve(f"hf-config:{QWEN}").module
     example = derive(module)
     patches, grid = example.kwargs["pixel_values"], example.kwargs["image_grid_thw"]
     assert patches.shape[0] == grid.prod(1).sum()
-    room = patches.shape[0] // 4 // 2  # four patches make a token, of two pictures
+    room = patches.shape[0] // 4 // 2  # a token for four patches, of two images
     assert (example.kwargs["input_ids"] == 5).sum(1).tolist() == [room, room]
     assert torch.equal(example.kwargs["mm_token_type_ids"], (example.kwargs["input_ids"] == 5).int())
     assert never_read(module, example) == ()
 
 
-def test_where_values_depend_on_each_other_the_trials_are_examples_of_the_same_kind() -> None:
+def test_trials_are_examples_of_the_same_kind_if_values_depend_on_each_other() -> None:
     module = resolve(f"hf-config:{LLAVA}").module
     made = sardonyx.export(module, exporter="torchscript")
     assert made.verdict is not None

@@ -1,4 +1,4 @@
-"""A decoder's example continues a past that the module has computed, with the result of reading all at once."""
+"""A decoder's example continues a past computed by the module, with the same result as one run over all tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def decoder(name: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_the_past_is_real_and_no_other_size_is_like_it(name: str) -> None:
+def test_the_past_is_computed_and_its_length_is_unique(name: str) -> None:
     module = decoder(name)
     example = with_past(module, derive(module))
     kwargs = example.kwargs
@@ -59,7 +59,7 @@ def test_the_past_is_real_and_no_other_size_is_like_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_continuing_equals_reading_all_at_once(name: str) -> None:
+def test_continuing_equals_one_run_over_all_tokens(name: str) -> None:
     module = decoder(name)
     plain = derive(module)
     kwargs = dict(with_past(module, plain).kwargs)
@@ -76,7 +76,7 @@ def test_continuing_equals_reading_all_at_once(name: str) -> None:
 
 @pytest.mark.parametrize("length", [2, 9])
 def test_a_windowed_decoder_continues_a_past_of_any_length(length: int) -> None:
-    """Its own cache keeps a window and counts the rest in a number, which a graph would keep as a constant."""
+    """Its own cache keeps a window and counts the rest in a number, which would be a constant in a graph."""
     module = decoder("mistral")
     kwargs = dict(with_past(module, derive(module)).kwargs)
     pairs = split_cache(kwargs["past_key_values"])
@@ -94,7 +94,7 @@ def test_a_windowed_decoder_continues_a_past_of_any_length(length: int) -> None:
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_decoder_of_an_encoder_continues_with_both_caches(name: str) -> None:
+def test_an_encoder_decoder_continues_with_both_caches(name: str) -> None:
     module = resolve(f"hf-config:{READERS[name]}").module
     plain = derive(module)
     kwargs = dict(with_past(module, plain).kwargs)
@@ -110,7 +110,7 @@ def test_a_decoder_of_an_encoder_continues_with_both_caches(name: str) -> None:
     torch.testing.assert_close(run(module, (), kwargs).logits, whole[:, past:], rtol=1e-4, atol=1e-5)
 
 
-def test_a_joined_cache_is_its_own_and_leaves_the_template_alone() -> None:
+def test_a_rebuilt_cache_is_a_copy_and_the_template_is_unchanged() -> None:
     module = decoder("gpt2")
     kwargs = with_past(module, derive(module)).kwargs
     template: Any = kwargs["past_key_values"]
@@ -133,12 +133,12 @@ def test_a_joined_cache_is_its_own_and_leaves_the_template_alone() -> None:
     "value", [None, 3, torch.ones(2), [torch.ones(2)], nn.Sequential(), SimpleNamespace(layers=[]),
               SimpleNamespace(layers=[SimpleNamespace(keys=None, values=None)])],
 )  # fmt: skip
-def test_what_is_no_filled_cache_is_not_split(value: object) -> None:
+def test_only_filled_caches_are_split(value: object) -> None:
     assert split_cache(value) is None
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("BertModel?num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24", "returns no cache"),
         (
@@ -149,8 +149,8 @@ def test_what_is_no_filled_cache_is_not_split(value: object) -> None:
         ("ViTModel?num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24", "takes no past"),
     ],
 )
-def test_a_module_without_such_a_cache_is_refused(source: str, said: str) -> None:
+def test_a_module_without_such_a_cache_is_refused(source: str, message: str) -> None:
     module = resolve(f"hf-config:{source}").module
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         with_past(module, derive(module))
     assert "`with_past`" in (caught.value.hint or "")

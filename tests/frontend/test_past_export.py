@@ -25,7 +25,7 @@ PAST = [f"{part}.{side}" for part in ("decoder", "encoder") for side in ("key", 
         ("marian", "torchscript"),
     ],
 )
-def test_a_decoder_of_an_encoder_takes_both_caches_and_returns_the_one_that_grows(name: str, exporter: str) -> None:
+def test_an_encoder_decoder_takes_both_caches_and_returns_the_growing_one(name: str, exporter: str) -> None:
     made = sardonyx.export(
         f"hf-config:{READERS[name]}", exporter=exporter, dynamic="auto", options=sardonyx.ExportOptions(with_past=True)
     )  # pyright: ignore
@@ -45,7 +45,7 @@ def test_a_decoder_of_an_encoder_takes_both_caches_and_returns_the_one_that_grow
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.mark.parametrize("dynamic", [None, "auto"])
-def test_every_decoder_of_an_encoder_is_exported_with_past(name: str, exporter: Any, dynamic: Any) -> None:
+def test_every_encoder_decoder_is_exported_with_past(name: str, exporter: Any, dynamic: Any) -> None:
     made = sardonyx.export(
         f"hf-config:{READERS[name]}", exporter=exporter, dynamic=dynamic, options=sardonyx.ExportOptions(with_past=True)
     )

@@ -10,7 +10,7 @@ from sardonyx.frontend.tracing.engine import TorchEngine, widened_in_turn
 
 
 class Tied(nn.Module):
-    """A weight of two modules, a buffer, and a parameter of its own beside children."""
+    """A weight of two modules, a buffer, and a parameter of the module itself."""
 
     scale: Tensor
 
@@ -38,7 +38,7 @@ class Borrowing(nn.Module):
         return nn.functional.linear(x, self.inner.weight, self.inner.bias)
 
 
-def test_shares_the_weights_and_widens_them_in_turn() -> None:
+def test_shares_the_weights_and_widens_one_module_at_a_time() -> None:
     module, ids = Tied().eval(), torch.arange(11)
     precise = widened_in_turn(module)
     assert {id(each) for each in precise.parameters()} == {id(each) for each in module.parameters()}
@@ -51,7 +51,7 @@ def test_shares_the_weights_and_widens_them_in_turn() -> None:
         assert module(ids).dtype is torch.float32
 
 
-def test_a_module_that_borrows_weights_is_widened_as_a_whole() -> None:
+def test_a_module_that_reads_weights_of_another_is_widened_as_a_whole() -> None:
     module, x = Borrowing().eval(), torch.randn(3, 8)
     (answer,) = TorchEngine(Call(module, (x,), {})).run_in_double({"x": x.numpy()}) or [None]
     with torch.no_grad():

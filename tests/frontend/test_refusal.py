@@ -16,7 +16,7 @@ from sardonyx.frontend.running import probe
 
 
 class PackedGru(nn.Module):
-    """Packs its sequence by their lengths."""
+    """Packs its sequences by their lengths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class PackedGru(nn.Module):
 
 
 class PackedByAnotherName(PackedGru):
-    """Nothing in the name of the second parameter says what it is."""
+    """The name of the second parameter does not indicate its meaning."""
 
     def forward(self, ids: Tensor, n: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().forward(ids, n)
@@ -113,7 +113,7 @@ class FromFarAway(Reads):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
-def test_the_parameter_at_fault_is_named(module: nn.Module, at_fault: str, hint: str) -> None:
+def test_the_parameter_that_causes_the_error_is_named(module: nn.Module, at_fault: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         derive(module.eval())
     assert f"parameter '{at_fault}'" in caught.value.message
@@ -126,14 +126,14 @@ def test_lengths_are_derived_and_vary() -> None:
     assert lengths.tolist() == [11, 8]
 
 
-def test_the_hint_for_a_number_can_be_followed() -> None:
+def test_the_hint_for_a_number_works() -> None:
     from sardonyx.records.input_specs import parse_inputs
 
     example = derive(AnnotatedCount().eval(), given=parse_inputs(["times=int64[]"]))
     assert example.args[1].shape == ()
 
 
-def test_a_refusal_that_reads_no_parameter_blames_none() -> None:
+def test_an_error_in_a_line_without_parameters_names_none() -> None:
     class Broken(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> Tensor:
             del x, y

@@ -34,17 +34,17 @@ def test_a_config_class_takes_values_and_gives_the_bare_model() -> None:
         ("BertForTokenClassification", "BertForTokenClassification"),
     ],
 )
-def test_the_task_picks_the_head(task: str, kind: str) -> None:
+def test_the_task_selects_the_head(task: str, kind: str) -> None:
     assert type(resolve(f"hf-config:BertConfig?{TINY}", task=task).module).__name__ == kind
 
 
-def test_a_model_class_is_its_own_head() -> None:
+def test_a_model_class_needs_no_task() -> None:
     assert type(resolve(f"hf-config:BertForMaskedLM?{TINY}").module).__name__ == "BertForMaskedLM"
     with pytest.raises(UsageError, match="already has a head"):
         resolve(f"hf-config:BertForMaskedLM?{TINY}", task="fill-mask")
 
 
-def test_a_saved_model_comes_back_from_its_folder_and_its_config_alone(tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_from_its_folder_or_built_from_its_config(tmp_path: Path) -> None:
     saved: Any = resolve(f"hf-config:BertForMaskedLM?{TINY}").module
     saved.save_pretrained(tmp_path)
     loaded = resolve(f"hf:{tmp_path}").module
@@ -67,7 +67,7 @@ def test_nested_values_and_lists_reach_the_config() -> None:
     assert (list(swin.depths), swin.embed_dim, list(swin.num_heads), swin.qkv_bias) == ([1, 2], 8, [2, 4], False)
 
 
-def test_weights_follow_the_seed_and_leave_the_generator_alone() -> None:
+def test_weights_depend_on_the_seed_and_the_generator_is_unchanged() -> None:
     source = f"hf-config:BertConfig?{TINY}"
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -87,7 +87,7 @@ def test_no_weight_or_statistic_stays_constant() -> None:
     assert (module[1].running_var > 0).all()
 
 
-def test_the_generator_is_given_back_after_a_failure() -> None:
+def test_the_generator_is_restored_after_a_failure() -> None:
     before = torch.get_rng_state()
     with pytest.raises(RuntimeError), seeded(3):
         torch.rand(1) @ torch.rand(2)
@@ -95,7 +95,7 @@ def test_the_generator_is_given_back_after_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "task", "said", "hinted"),
+    ("source", "task", "message", "hint"),
     [
         ("bert", None, "not a model source", "hf-config:"),
         ("hf:", None, "not a model source", "hf-config:"),
@@ -113,15 +113,15 @@ def test_the_generator_is_given_back_after_a_failure() -> None:
         ("hf:not an id", None, "neither a folder nor", "hf:owner/name"),
     ],
 )
-def test_a_wrong_source_is_one_line_and_a_hint(source: str, task: str | None, said: str, hinted: str) -> None:
+def test_a_wrong_source_is_one_line_and_a_hint(source: str, task: str | None, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(source, task=task)
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert "\n" not in caught.value.message
-    assert hinted in (caught.value.hint or "")
+    assert hint in (caught.value.hint or "")
 
 
-def test_a_hub_out_of_reach_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(*_: object) -> None:
         raise socket.gaierror
 
@@ -134,7 +134,9 @@ def test_a_hub_out_of_reach_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("package", ["torchvision", "timm"])
-def test_a_missing_catalogue_says_how_to_get_it(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_for_a_missing_catalogue_explains_how_to_install_it(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(UsageError, match="is not installed") as caught:
         resolve(f"{package}:resnet50")
@@ -198,7 +200,7 @@ def breaks():
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     (tmp_path / "neighbour.py").write_text("WIDTH = 4\n")
-    path = tmp_path / "json.py"  # a name that must not hide the library
+    path = tmp_path / "json.py"  # a name that must not shadow the standard library
     path.write_text(FACTORY)
     return path
 
@@ -222,7 +224,7 @@ def test_a_factory_gives_a_module_with_or_without_inputs(script: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "hinted"),
+    ("name", "message", "hint"),
     [
         ("modul", "has no function 'modul'", "module"),
         ("breaks", "json.py:20: breaks() failed: ZeroDivisionError: division by zero", "see the traceback"),
@@ -231,25 +233,25 @@ def test_a_factory_gives_a_module_with_or_without_inputs(script: Path) -> None:
         ("with_junk", "returned int as example inputs", "a tensor"),
     ],
 )
-def test_a_wrong_factory_says_where(script: Path, name: str, said: str, hinted: str) -> None:
+def test_the_error_for_a_wrong_factory_has_the_place(script: Path, name: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(f"{script}:{name}")
-    assert said in caught.value.message
-    assert hinted in (caught.value.hint or "")
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [("import torch\nimport no_such_package\n", ":2: it cannot be imported: ModuleNotFoundError"),
      ("x = 1\ndef f(:\n", ":2: it cannot be imported: SyntaxError")],
 )  # fmt: skip
-def test_a_file_that_cannot_be_imported_says_where(tmp_path: Path, text: str, said: str) -> None:
+def test_the_error_for_a_file_that_cannot_be_imported_has_the_place(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "broken.py"
     path.write_text(text)
     before = set(sys.modules)
     with pytest.raises(UsageError) as caught:
         resolve(f"{path}:f")
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert not [name for name in set(sys.modules) - before if name.startswith("_sardonyx")]
 
 

@@ -27,7 +27,7 @@ def _same_weights_every_time() -> None:
 
 
 class Block(nn.Module):
-    """A linear layer between two operations of the module's own."""
+    """A linear layer between two operations of the module itself."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Chain(nn.Module):
 
 
 class Borrower(nn.Module):
-    """Calls a module that it does not hold."""
+    """Calls a module that it does not contain."""
 
     def __init__(self, lent: nn.Module) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Recursive(nn.Module):
 
 
 @both
-def test_calls_of_one_module_are_told_apart_and_share_their_tag(exporter: str) -> None:
+def test_calls_of_one_module_have_separate_paths_and_one_tag(exporter: str) -> None:
     made = exported(Chain("twice twice", twice=Block()), X, exporter=exporter)
     assert made.owners("Sin", "Gemm", "Cos") == ["twice", "twice.lin", "twice", "twice@1", "twice@1.lin", "twice@1"]
     assert made.owners("Exp") == [""]
@@ -86,7 +86,7 @@ def test_calls_of_one_module_are_told_apart_and_share_their_tag(exporter: str) -
 
 
 @both
-def test_one_instance_under_two_names_goes_by_the_first(exporter: str) -> None:
+def test_an_instance_with_two_names_uses_the_first(exporter: str) -> None:
     shared = Block()
     made = exported(Chain("first second", first=shared, second=shared), X, exporter=exporter)
     assert made.owners("Sin") == ["first", "first@1"]
@@ -95,7 +95,7 @@ def test_one_instance_under_two_names_goes_by_the_first(exporter: str) -> None:
 
 
 @both
-def test_an_instance_that_two_modules_hold_is_called_by_the_name_each_has_for_it(exporter: str) -> None:
+def test_an_instance_in_two_modules_has_the_name_that_each_uses(exporter: str) -> None:
     shared = Block()
     inner = {"encoder": Chain("table", table=shared), "decoder": Chain("table", table=shared)}
     made = exported(Chain("encoder decoder", shared=shared, **inner), X, exporter=exporter)
@@ -117,7 +117,7 @@ def test_parametrizations_belong_to_the_parametrization(exporter: str) -> None:
 
 
 @both
-def test_hooks_belong_to_the_module_they_hang_on(exporter: str) -> None:
+def test_hooks_belong_to_the_module_they_are_registered_on(exporter: str) -> None:
     module = Chain("a b", a=Block(), b=Block())
     module.a.register_forward_pre_hook(lambda _module, args: (torch.tanh(args[0]),))
     module.a.register_forward_hook(lambda _module, _args, result: torch.abs(result))
@@ -151,7 +151,7 @@ def test_containers_are_on_the_path(exporter: str) -> None:
 
 
 @both
-def test_a_module_belongs_where_it_is_held_whoever_calls_it(exporter: str) -> None:
+def test_the_path_of_a_module_does_not_depend_on_its_caller(exporter: str) -> None:
     owner = Chain("inner", inner=Chain("leaf", leaf=nn.Tanh()))
     module = Chain("owner borrower owner.inner.leaf", owner=owner, borrower=Borrower(owner.inner))
     made = exported(module, X, exporter=exporter)
@@ -161,30 +161,30 @@ def test_a_module_belongs_where_it_is_held_whoever_calls_it(exporter: str) -> No
 
 
 @both
-def test_a_module_that_calls_itself_is_called_again(exporter: str) -> None:
+def test_recursive_calls_are_numbered(exporter: str) -> None:
     made = exported(Chain("deep", deep=Recursive()), X, exporter=exporter)
     assert made.owners("Sin") == ["deep", "deep@1", "deep@2"]
     assert made.owners("Gemm") == ["deep.lin", "deep@1.lin", "deep@2.lin"]
 
 
 @both
-def test_names_may_look_like_ours_and_hold_odd_characters(exporter: str) -> None:
+def test_names_may_look_like_paths_of_sardonyx_and_contain_special_characters(exporter: str) -> None:
     names = ["sardonyx0x0", "module", "a@1", "a", "layer-1", "x y", "größe", "_", "0"]
     children = {name: Chain("op", op=nn.Tanh()) for name in names}
     module = Chain("", **children)
     module.order = names
     made = exported(module, X, exporter=exporter)
-    told = ["a%401" if name == "a@1" else name for name in names]
-    assert made.owners("Tanh") == [f"{name}.op" for name in told]
-    assert made.owners("Exp") == [*told, ""]
-    tags = [tag for found in made.tags().values() for tag in found]
+    escaped = ["a%401" if name == "a@1" else name for name in names]
+    assert made.owners("Tanh") == [f"{name}.op" for name in escaped]
+    assert made.owners("Exp") == [*escaped, ""]
+    tags = [tag for each in made.tags().values() for tag in each]
     assert len({node.name for node in made.nodes}) == len(made.nodes)
     assert len(set(tags)) == len(names) + 1
 
 
 @dataclass
 class Answer:
-    """A result that is no tensor and no tuple."""
+    """A result that is neither a tensor nor a tuple."""
 
     first: torch.Tensor
     rest: tuple[torch.Tensor, dict[str, torch.Tensor]]
@@ -216,7 +216,7 @@ def test_arguments_and_results_of_any_shape(exporter: str) -> None:
 
 
 @both
-def test_compiled_modules_read_as_if_they_never_were(exporter: str) -> None:
+def test_compiled_modules_have_the_paths_of_the_originals(exporter: str) -> None:
     hooked: Any = torch.compile(nn.Tanh())
     hooked.register_forward_hook(lambda _module, _args, result: torch.abs(result))
     compiled = torch.compile(Block())
@@ -234,7 +234,7 @@ def triple(x: torch.Tensor, times: int) -> torch.Tensor:
 
 
 class Scripted(nn.Module):
-    """Code that only a script keeps: a loop, branches, a helper, a function, sizes."""
+    """Code that only scripting preserves: a loop, branches, a helper, a function, sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ class Scripted(nn.Module):
 
 
 class Holder(nn.Module):
-    """Holds a scripted or traced module."""
+    """Contains a scripted or traced module."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -272,7 +272,7 @@ class Holder(nn.Module):
 
 @both
 @pytest.mark.parametrize("kind", ["scripted", "traced", "script of all"])
-def test_scripted_modules_are_followed_inside(exporter: str, kind: str) -> None:
+def test_nodes_inside_scripted_modules_have_their_paths(exporter: str, kind: str) -> None:
     inner = Scripted().eval()
     wrapped = torch.jit.script(inner) if kind == "scripted" else inner
     module: nn.Module = Holder(torch.jit.trace(inner, X) if kind == "traced" else wrapped)
@@ -301,7 +301,7 @@ class Library(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts: list[torch.Tensor] = []
         for part in self.conv(x).chunk(2, 1):
-            parts.append(part / x.size(0))  # noqa: PERF401  # a comprehension is another script
+            parts.append(part / x.size(0))  # noqa: PERF401  # a comprehension is scripted differently
         x = torch.cat(parts, 1).transpose(1, 2)
         if x.dtype == torch.float32:
             x = {"attended": self.attend(x, x, x)[0]}["attended"]
@@ -344,23 +344,23 @@ class Assigning(nn.Module):
 
 
 @both
-def test_what_a_script_does_to_itself_is_refused_in_one_line(exporter: str) -> None:
+def test_a_script_that_changes_itself_is_refused_in_one_line(exporter: str) -> None:
     with pytest.raises(ModelError, match="a scripted module cannot be exported: it uses prim::SetAttr") as refusal:
         exported(Chain("inner", inner=torch.jit.script(Assigning())), X, exporter=exporter)
     assert "torch.jit.script" in str(refusal.value.hint)
 
 
 def _everything(module: nn.Module) -> list[Any]:
-    """All that a module is made of, by identity where it has one."""
-    found: list[Any] = []
+    """All parts of a module, by identity if they have one."""
+    parts: list[Any] = []
     for name, each in module.named_modules(remove_duplicate=False):
         hooks = [list(each.__dict__[table]) for table in each.__dict__ if table.endswith("hooks")]
-        found.append((name, id(each), type(each), each.training, hooks, each.__dict__.get("_compiled_call_impl")))
-    return found
+        parts.append((name, id(each), type(each), each.training, hooks, each.__dict__.get("_compiled_call_impl")))
+    return parts
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_nothing_of_the_module_is_changed_when_it_is_left(fails: bool) -> None:
+def test_the_module_is_unchanged_afterwards(fails: bool) -> None:
     hooked: Any = torch.compile(nn.Tanh())
     hooked.register_forward_hook(lambda _module, _args, result: result)
     turned = parametrizations.orthogonal(nn.Linear(4, 4))
@@ -384,10 +384,10 @@ def test_nothing_of_the_module_is_changed_when_it_is_left(fails: bool) -> None:
 
 
 @both
-def test_tags_may_go_down_to_torchs_own_modules(exporter: str) -> None:
+def test_tags_may_include_torchs_own_modules(exporter: str) -> None:
     module = Chain("a b norm", a=Block(), b=Block(), norm=nn.LayerNorm(4))
     made = exported(module, X, exporter=exporter, style=TagStyle(include_torch_nn=True))
     assert made.tags()["a.lin"] == {"/Chain/Block.a/Linear"}
     assert made.tags()["norm"] == {"/Chain/LayerNorm"}
-    tags = [tag for found in made.tags().values() for tag in found]
+    tags = [tag for each in made.tags().values() for tag in each]
     assert len(tags) == len(set(tags)) == len(made.tags())

@@ -43,7 +43,7 @@ def test_a_malformed_input_is_refused_with_an_example(text: str) -> None:
         parse_input(text)
     assert "\n" not in caught.value.message
     assert caught.value.hint is not None
-    assert parse_input(caught.value.hint.split()[-1])  # the example that the hint shows is right
+    assert parse_input(caught.value.hint.split()[-1])  # the example in the hint is valid
 
 
 def test_an_unknown_element_type_names_the_nearest() -> None:
@@ -82,8 +82,8 @@ def test_a_malformed_dynamic_dim_is_refused(text: str) -> None:
 def test_axes_are_counted_from_the_front_and_must_exist() -> None:
     shapes = {"x": (2, 3, 4)}
     assert resolve_axes(parse_dynamic(["x:-1=w", "x:0=b"]), shapes) == {"x": {2: "w", 0: "b"}}
-    for wrong, said in (("x:3=w", "no axis 3"), ("y:0=b", "no input 'y'")):
-        with pytest.raises(UsageError, match=said):
+    for wrong, message in (("x:3=w", "no axis 3"), ("y:0=b", "no input 'y'")):
+        with pytest.raises(UsageError, match=message):
             resolve_axes(parse_dynamic([wrong]), shapes)
     with pytest.raises(UsageError, match="twice"):
         resolve_axes(parse_dynamic(["x:-1=w", "x:2=v"]), shapes)
@@ -95,7 +95,7 @@ def test_an_unknown_name_lists_the_nearest() -> None:
     assert caught.value.hint == "did you mean input_ids?"
 
 
-def test_arrays_are_read_and_what_is_none_is_refused(tmp_path: Path) -> None:
+def test_arrays_are_read_and_other_files_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.arange(3))
     assert read_arrays(tmp_path / "a.npz")["x"].tolist() == [0, 1, 2]
     (tmp_path / "b.npz").write_text("no archive")

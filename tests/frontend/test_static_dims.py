@@ -1,4 +1,4 @@
-"""A dimension that `auto` found and torch cannot keep dynamic stays static, with a note; a named one is an error."""
+"""A dimension found by `auto` that torch cannot keep dynamic stays static, with a note; a named one is an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.records.run import Verdict
 
 
 class Listed(nn.Module):
-    """Runs at any batch size, but is exported for that of the example: a list has a length."""
+    """Runs at any batch size, but the export fixes that of the example, because a list has a fixed length."""
 
     def forward(self, ids: Tensor, image: Tensor) -> Tensor:
         pictures = torch.cat([picture.sum().reshape(1, 1) for picture in image])
@@ -22,7 +22,7 @@ class Listed(nn.Module):
 
 
 class Windows(nn.Module):
-    """The tracer has an operator for this at a known length only."""
+    """The tracer supports this operator only for a known length."""
 
     def forward(self, ids: Tensor) -> Tensor:
         return ids.unfold(1, 2, 1).sum(-1) * 0.5
@@ -39,7 +39,7 @@ def sizes_tried(verdict: Verdict | None, dim: str) -> set[int]:
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
-def test_what_auto_found_and_the_export_fixes_stays_with_a_note(exporter: Any) -> None:
+def test_a_dim_found_by_auto_that_the_export_fixes_stays_static_with_a_note(exporter: Any) -> None:
     made = sardonyx.export(Listed(), LISTED, dynamic="auto", exporter=exporter)
     assert [each.dynamic for each in made.inputs] == [{1: "sequence"}, {}]
     assert [note for note in made.notes if note.startswith("batch stays 2: ")]
@@ -49,13 +49,13 @@ def test_what_auto_found_and_the_export_fixes_stays_with_a_note(exporter: Any) -
 
 
 @pytest.mark.parametrize(("exporter", "error"), [("dynamo", ModelError), ("torchscript", VerificationFailed)])
-def test_what_the_user_named_and_the_export_fixes_is_an_error(exporter: Any, error: type[Exception]) -> None:
+def test_a_named_dim_that_the_export_fixes_is_an_error(exporter: Any, error: type[Exception]) -> None:
     named = {"ids": {0: "batch"}, "image": {0: "batch"}}
     with pytest.raises(error):
         sardonyx.export(Listed(), LISTED, dynamic=named, exporter=exporter)
 
 
-def test_what_torch_cannot_export_dynamic_stays_with_its_reason() -> None:
+def test_a_dim_that_torch_cannot_export_dynamic_stays_static_with_its_reason() -> None:
     made = sardonyx.export(Windows(), (IDS,), dynamic="auto", exporter="torchscript")
     assert [each.dynamic for each in made.inputs] == [{0: "batch"}]
     assert [note for note in made.notes if note.startswith("sequence stays 5: torch cannot export it dynamic: ")]

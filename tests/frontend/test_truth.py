@@ -27,17 +27,17 @@ def test_an_operation_belongs_to_the_module_that_is_running() -> None:
     ran = [(one.op.split(".")[1], set(one.modules)) for one in traced]
     assert ("convolution", {"features.0"}) in ran
     assert ("relu", {"features.2"}) in ran
-    assert ("mul", {""}) in ran  # between the modules, by the model's own forward
+    assert ("mul", {""}) in ran  # between the modules, in the model's own forward
     assert ("sigmoid", {""}) in ran
     assert [modules for op, modules in ran if op == "addmm"] == [{"heads.a"}, {"heads.b"}]
 
 
-def test_an_instance_goes_by_all_its_names() -> None:
+def test_an_instance_has_all_its_names() -> None:
     traced = tracer.trace(handmade.TwoNames().eval(), (torch.randn(2, 12),), {})
     assert [set(one.modules) for one in traced if "sigmoid" in one.op] == [{"first.1", "second.1"}] * 2
 
 
-def test_calls_are_told_apart() -> None:
+def test_calls_are_distinguished() -> None:
     traced = tracer.trace(handmade.CalledTwice().eval(), (torch.randn(2, 12),), {})
     assert [set(one.calls) for one in traced if "tanh" in one.op] == [{"twice.1"}, {"twice@1.1"}]
 
@@ -61,13 +61,13 @@ def test_hooks_are_gone_after_a_trace() -> None:
 def test_every_tag_names_the_module_that_ran(name: str, exporter: str) -> None:
     verdict = truth.check(name, exporter)
     assert not verdict.disagreements
-    telling = verdict.traced.total() - verdict.traced["untelling"]
-    assert verdict.traced["agree"] + verdict.traced["elided"] >= 0.6 * telling  # else nothing was shown
+    decisive = verdict.traced.total() - verdict.traced["untelling"]
+    assert verdict.traced["agree"] + verdict.traced["elided"] >= 0.6 * decisive  # otherwise the test would show nothing
     assert verdict.unique >= 0.9 * verdict.nodes["agree"]
 
 
-def test_a_tag_one_module_off_is_noticed(tmp_path: Path) -> None:
-    """Sensitivity: moving any telling node to its parent, a sibling or the root is a disagreement."""
+def test_a_tag_of_a_neighbouring_module_is_detected(tmp_path: Path) -> None:
+    """Sensitivity: moving any decisive node to its parent, a sibling or the root is a disagreement."""
     case = architectures.build("bert")
     path = tmp_path / "model.onnx"
     architectures.export(case, path, "torchscript", verify=False)

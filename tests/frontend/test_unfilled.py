@@ -10,7 +10,7 @@ from sardonyx.frontend.models.weights import build_seeded
 
 
 class Tied(nn.Module):
-    """A table that is also the last layer, a layer twice, weights that others keep references to, and statistics."""
+    """A table tied to the last layer, a layer used twice, weights with other references, and statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ def test_everything_but_the_values_is_the_same() -> None:
     assert all(not each.any() for each in bare.parameters())
 
 
-def test_ties_are_kept_and_it_runs() -> None:
+def test_tied_weights_are_kept_and_the_model_runs() -> None:
     bare = build_seeded(Tied, 0, filled=False)
     assert bare.head.weight is bare.table.weight
     assert bare.one is bare.two
     with torch.no_grad():
-        bare.memory.weight_ih_l0.fill_(1.0)  # the layer reads its weights through a list of its own
+        bare.memory.weight_ih_l0.fill_(1.0)  # the layer reads its weights through its own list
         bare.memory.bias_ih_l0.fill_(1.0)
         assert bare.memory(torch.ones(1, 2, 4))[0].any()
         assert bare(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 3, 7)
@@ -54,7 +54,7 @@ def test_buffers_keep_their_values() -> None:
     assert build_seeded(Tied, 0, filled=False).norm.running_var.eq(1).all()
 
 
-def test_an_initialisation_that_reads_its_weights_is_carried_out() -> None:
+def test_an_initialisation_that_reads_its_weights_is_executed() -> None:
     class Reads(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -66,7 +66,7 @@ def test_an_initialisation_that_reads_its_weights_is_carried_out() -> None:
     assert not made.weight.is_meta
 
 
-def test_a_model_that_cannot_be_built_says_why_and_torch_is_left_as_it_was() -> None:
+def test_a_model_that_cannot_be_built_gives_the_reason_and_torch_is_unchanged() -> None:
     before = nn.Module.register_parameter
 
     def broken() -> nn.Module:

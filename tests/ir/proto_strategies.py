@@ -1,4 +1,4 @@
-"""Hypothesis strategies for small ModelProtos that use every corner of the format, tidy or not."""
+"""Hypothesis strategies for small ModelProtos that use every part of the format, including unusual encodings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TYPED = {
 
 @st.composite
 def props(draw: st.DrawFn) -> list[onnx.StringStringEntryProto]:
-    """Metadata, with now and then an entry that is not complete or not unique."""
+    """Metadata, sometimes with an incomplete or duplicate entry."""
     keys = draw(st.lists(NAMES, max_size=3))
     entries = [onnx.StringStringEntryProto(key=key, value=draw(TEXT)) for key in keys]
     if entries and draw(st.integers(0, 9)) == 0:
@@ -33,7 +33,7 @@ def props(draw: st.DrawFn) -> list[onnx.StringStringEntryProto]:
 
 
 def maybe(draw: st.DrawFn, proto: Any, *fields: str) -> Any:
-    """Set some string fields, also to nothing."""
+    """Set some string fields, possibly to the empty string."""
     for field in fields:
         if draw(st.integers(0, 3)) == 0:
             setattr(proto, field, draw(TEXT))
@@ -130,7 +130,7 @@ def value_infos(draw: st.DrawFn, name: str) -> onnx.ValueInfoProto:
 @st.composite
 def attributes(draw: st.DrawFn, name: str, scope: list[str], depth: int) -> AttributeProto:
     proto = AttributeProto(name=name)
-    makers: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
+    strategies: dict[str, tuple[str, st.SearchStrategy[Any]]] = {
         "f": ("FLOAT", st.floats(width=32)),
         "i": ("INT", st.integers(-(2**63), 2**63 - 1)),
         "s": ("STRING", st.binary(max_size=4)),
@@ -145,17 +145,17 @@ def attributes(draw: st.DrawFn, name: str, scope: list[str], depth: int) -> Attr
         "sparse_tensors": ("SPARSE_TENSORS", sparse_tensors()),
     }
     if depth:
-        makers["g"] = ("GRAPH", graphs(scope, depth - 1))
-        makers["graphs"] = ("GRAPHS", graphs(scope, depth - 1))
-    field = draw(st.sampled_from(list(makers)))
-    kind, values = makers[field]
+        strategies["g"] = ("GRAPH", graphs(scope, depth - 1))
+        strategies["graphs"] = ("GRAPHS", graphs(scope, depth - 1))
+    field = draw(st.sampled_from(list(strategies)))
+    kind, values = strategies[field]
     if kind.endswith("S"):
         getattr(proto, field).extend(draw(st.lists(values, max_size=2)))
     elif field in "fis":
         setattr(proto, field, draw(values))
     else:
         getattr(proto, field).CopyFrom(draw(values))
-    if draw(st.integers(0, 9)):  # the first ONNX files say no type
+    if draw(st.integers(0, 9)):  # the first ONNX files store no attribute type
         proto.type = AttributeProto.AttributeType.Value(kind)
     return maybe(draw, proto, "doc_string")
 
@@ -227,8 +227,8 @@ def functions(draw: st.DrawFn, name: str) -> onnx.FunctionProto:
 def models(draw: st.DrawFn) -> onnx.ModelProto:
     """A whole model."""
     proto = onnx.ModelProto(ir_version=draw(st.integers(3, 13)), graph=draw(graphs()))
-    spelling = draw(st.sampled_from(["", "ai.onnx", None]))
-    proto.opset_import.add(domain=spelling, version=draw(st.integers(1, 26)))
+    domain = draw(st.sampled_from(["", "ai.onnx", None]))
+    proto.opset_import.add(domain=domain, version=draw(st.integers(1, 26)))
     if draw(st.booleans()):
         proto.opset_import.add(domain="my.domain", version=1)
     proto.functions.extend(draw(functions(f"f{i}")) for i in range(draw(st.integers(0, 2))))

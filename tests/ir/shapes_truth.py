@@ -1,7 +1,7 @@
-"""Holds everything that is inferred about a model against what comes out when it runs.
+"""Compares everything that is inferred about a model with the results of running it.
 
-Every inner value is made an output. A dim or element that is told must be the number that came out; one that hangs on
-unknowns must be consistent: the same unknown is the same number wherever it appears in one run.
+Every inner value is made an output. A dim or element that is known must equal the observed number. One that depends on
+unknowns must be consistent: an unknown has the same value wherever it appears in one run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from sardonyx.runtime import ReferenceSession, Session
 
 @dataclass
 class Verdict:
-    """What was told, and what of it was wrong."""
+    """How much was inferred, and which of it was wrong."""
 
-    told: int = 0  # dims that are numbers or follow from the inputs' names
+    known: int = 0  # dims that are numbers or follow from the inputs' names
     vague: int = 0  # dims and ranks that are not known
-    elements: int = 0  # of small integer tensors
+    elements: int = 0  # known elements of small integer tensors
     wrong: list[str] = field(default_factory=list[str])
     unknown: dict[str, str] = field(default_factory=dict[str, str])  # value -> operator, where something is vague
 
@@ -48,19 +48,21 @@ def opened(model: onnx.ModelProto, facts: Facts) -> tuple[onnx.ModelProto, list[
 
 
 def sizes_of(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """What the named dims of the inputs are in one run, by the names the algebra gives them."""
+    """The sizes of the named dims of the inputs in one run, by their names in the algebra."""
     sizes: dict[str, int] = {}
     for info in model.graph.input:
         if info.name in feeds:
-            dims = info.type.tensor_type.shape.dim  # none where the rank is left open
+            dims = info.type.tensor_type.shape.dim  # empty if the rank is not declared
             for dim, size in zip(dims, feeds[info.name].shape, strict=False):
                 if dim.dim_param:
                     sizes[repr(expr.symbol(dim.dim_param))] = size
     return sizes
 
 
-def judge(model: onnx.ModelProto, runs: Iterable[Mapping[str, np.ndarray]], facts: Facts | None = None) -> Verdict:
-    """Infer, run at several sizes, compare; a run the engine refuses proves nothing and is passed over."""
+def check_inference(
+    model: onnx.ModelProto, runs: Iterable[Mapping[str, np.ndarray]], facts: Facts | None = None
+) -> Verdict:
+    """Infer, run at several sizes, and compare. Runs that the engine rejects are skipped."""
     if facts is None:
         graph = ir.from_proto(model)
         graph.graph.sort()
@@ -86,12 +88,12 @@ def judge(model: onnx.ModelProto, runs: Iterable[Mapping[str, np.ndarray]], fact
 def compare(
     facts: Facts, values: Sequence[ir.Value], arrays: Sequence[np.ndarray], sizes: dict[str, int], verdict: Verdict
 ) -> None:
-    """One run's results against what was inferred; unknowns are bound to what they turn out to be."""
+    """Compare the results of one run with what was inferred, and bind unknowns to the observed sizes."""
     later: list[tuple[str, Size, int]] = []
     for value, array in zip(values, arrays, strict=True):
         shape, contents = facts.shape(value), facts.contents(value)
-        maker = value.producer()
-        label = f"{maker.op_type if maker is not None else 'input'} {value.name}"
+        producer = value.producer()
+        label = f"{producer.op_type if producer is not None else 'input'} {value.name}"
         if shape is None:
             verdict.vague += 1
             verdict.unknown[label] = "rank"
@@ -110,11 +112,11 @@ def compare(
             if item is not None:
                 verdict.elements += 1
                 later.append((f"{label} element {index}", item, element))
-    _settle(later, sizes, verdict)
+    _check_sizes(later, sizes, verdict)
 
 
-def _settle(later: Sequence[tuple[str, Size, int]], sizes: dict[str, int], verdict: Verdict) -> None:
-    for where, size, number in later:  # bare unknowns first: they say what the others hang on
+def _check_sizes(later: Sequence[tuple[str, Size, int]], sizes: dict[str, int], verdict: Verdict) -> None:
+    for where, size, number in later:  # single unknowns first, since the others depend on them
         is_bare = isinstance(size, Expr) and repr(size).startswith("?") and repr(size)[1:].isdigit()
         if is_bare and sizes.setdefault(repr(size), number) != number:
             verdict.wrong.append(f"{where}: {size} is {number} here and {sizes[repr(size)]} there")
@@ -123,10 +125,10 @@ def _settle(later: Sequence[tuple[str, Size, int]], sizes: dict[str, int], verdi
             verdict.vague += 1
             verdict.unknown.setdefault(where, repr(size))
         else:
-            verdict.told += 1
+            verdict.known += 1
         try:
-            told = expr.value_of(size, sizes)
+            inferred = expr.value_of(size, sizes)
         except KeyError:
-            continue  # hangs on an unknown that nothing in this run shows
-        if told != number:
-            verdict.wrong.append(f"{where}: {size} = {told} is {number}")
+            continue  # depends on an unknown whose value is not observable in this run
+        if inferred != number:
+            verdict.wrong.append(f"{where}: {size} = {inferred} is {number}")

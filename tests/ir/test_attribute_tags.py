@@ -1,4 +1,4 @@
-"""Tags as node attributes: checker and runtime take them everywhere, and they come back true."""
+"""Tags as node attributes: checker and runtime accept them on every node, and they are read back unchanged."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def assert_loads(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize("taken", [True, False])
-def test_every_kind_of_node_may_wear_them(taken: bool) -> None:
+def test_every_kind_of_node_may_have_them(taken: bool) -> None:
     model = with_attribute_tags(io.from_proto(onnx.parser.parse_model(EVERYWHERE)))
     proto = io.to_proto(model)
     for node in (*proto.graph.node, *proto.functions[0].node):
-        worn = [attribute.name for attribute in node.attribute if attribute.name in attribute_tags.ATTRIBUTES]
-        assert bool(worn) is (node.op_type != "Constant")  # whose only attribute many a tool takes for the value
+        tags = [attribute.name for attribute in node.attribute if attribute.name in attribute_tags.ATTRIBUTES]
+        assert bool(tags) is (node.op_type != "Constant")  # many tools take its only attribute for the value
     assert_loads(proto, {"x": np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4), "c": np.array(taken)})
 
 
@@ -99,7 +99,7 @@ def _model(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def test_attributes_come_back_where_the_metadata_was_dropped() -> None:
+def test_attributes_are_read_if_the_metadata_was_dropped() -> None:
     wearing = {
         "__source_module": "/Net/Layer.0",
         "__module_path": "layers.0",
@@ -132,14 +132,14 @@ def test_attributes_come_back_where_the_metadata_was_dropped() -> None:
     assert third.attributes["__source_module"].as_string() == "/Other/Kind.3"
 
 
-def test_metadata_is_believed_before_attributes() -> None:
+def test_metadata_takes_precedence_over_attributes() -> None:
     model = io.from_proto(_model([helper.make_node("Neg", ["x"], ["y"], __source_module="/Old", __module_path="old")]))
     model.graph[0].metadata_props.update({p.MODULE_PATH: "new", p.SOURCE_MODULE: "/New"})
     origins.write(model, origins.attach(model))
     assert model.graph[0].attributes["__module_path"].as_string() == "new"
 
 
-def test_attributes_do_not_keep_equal_nodes_apart() -> None:
+def test_equal_nodes_with_different_tags_are_shared() -> None:
     twins = [
         helper.make_node("Sin", ["x"], ["a"], __source_module="/A", __module_path="a"),
         helper.make_node("Sin", ["x"], ["b"], __source_module="/B", __module_path="b"),
@@ -155,15 +155,15 @@ def test_attributes_do_not_keep_equal_nodes_apart() -> None:
 def test_a_real_model_keeps_them_through_optimize(
     small_model: Callable[[str, str], Path], tmp_path: Path, name: str, exporter: str
 ) -> None:
-    raw, worn, small = small_model(name, exporter), tmp_path / "worn.onnx", tmp_path / "small.onnx"
-    adopted = sardonyx.adopt(raw, worn, tag_attributes=True)
+    raw, tagged, small = small_model(name, exporter), tmp_path / "tagged.onnx", tmp_path / "small.onnx"
+    adopted = sardonyx.adopt(raw, tagged, tag_attributes=True)
     assert adopted.attributes
-    onnx.checker.check_model(worn, full_check=True)
-    run = sardonyx.optimize(worn, small)
+    onnx.checker.check_model(tagged, full_check=True)
+    run = sardonyx.optimize(tagged, small)
     assert run.status == "done"
     assert run.after.nodes == sardonyx.optimize(raw, verify="off").after.nodes
     onnx.checker.check_model(small, full_check=True)
-    for path in (worn, small):
+    for path in (tagged, small):
         for optimize in (False, True):
             Session(path, optimize=optimize)
     for node in io.load(small).graph:

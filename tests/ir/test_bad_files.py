@@ -1,4 +1,4 @@
-"""What cannot be read or written gets one line and a hint, and leaves nothing behind."""
+"""Files that cannot be read or written give an error of one line with a hint, and leave no files behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def small_model(size: int = 1200) -> onnx.ModelProto:
 
 
 def with_external(folder: Path, **entries: str) -> Path:
-    """A model whose weight lies in another file, as the entries say."""
+    """A model whose weight is in another file, described by these entries."""
     proto = small_model()
     weight = proto.graph.initializer[0]
     (folder / "w.bin").write_bytes(weight.raw_data)
@@ -44,7 +44,7 @@ def with_external(folder: Path, **entries: str) -> Path:
 
 
 def refused(call: Callable[[], object], kind: type[SardonyxError], *words: str) -> None:
-    """The call fails with one line that has these words, and a hint."""
+    """The call fails with one line that contains these words, and a hint."""
     with pytest.raises(kind) as caught:
         call()
     message = caught.value.message
@@ -59,7 +59,7 @@ def refused(call: Callable[[], object], kind: type[SardonyxError], *words: str) 
     [b"", b"\0", b"not a model at all", b'{"json": true}', os.urandom(4096), b"PK\x03\x04" + bytes(100), b"\x08\x07"],
     ids=["empty", "zero", "text", "json", "noise", "zip", "no graph"],
 )
-def test_other_files_are_no_models(data: bytes, tmp_path: Path) -> None:
+def test_files_that_are_not_models_are_refused(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(data)
     refused(lambda: io.load(tmp_path / "m.onnx"), ModelError, "m.onnx")
 
@@ -75,14 +75,14 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 1200])
-def test_truncation_is_seen_at_every_byte(size: int, tmp_path: Path) -> None:
-    """A cut between two fields of the model itself, once graph and opset are there, is a model like any other."""
+def test_truncation_is_detected_at_every_byte(size: int, tmp_path: Path) -> None:
+    """Except between two fields of the model itself after graph and opset: that is a valid model."""
     whole = small_model(size).SerializeToString()
     fields = list(wire_format.Bytes.of_buffer(whole).fields(0, len(whole)))
     graph_and_opset = max(f.stop for f in fields if f.number in (7, 8))
     complete = {f.stop for f in fields if f.stop >= graph_and_opset}
     path = tmp_path / "m.onnx"
-    inside = range(300, len(whole) - 300)  # nothing but the weight
+    inside = range(300, len(whole) - 300)  # only bytes of the weight
     for end in range(len(whole)):
         if end in inside and end % 50:
             continue
@@ -91,7 +91,7 @@ def test_truncation_is_seen_at_every_byte(size: int, tmp_path: Path) -> None:
             refused(lambda: io.load(path), ModelError)
 
 
-def test_a_damaged_byte_gives_an_error_of_ours_or_another_model(tmp_path: Path) -> None:
+def test_a_damaged_byte_gives_a_sardonyx_error_or_another_model(tmp_path: Path) -> None:
     whole = bytearray(small_model(3).SerializeToString())
     path = tmp_path / "m.onnx"
     for place in range(len(whole)):
@@ -134,7 +134,7 @@ def test_typed_data_that_does_not_fit_the_shape(tmp_path: Path) -> None:
         ({"length": "8"}, ("8 bytes",)),
     ],
 )
-def test_external_data_that_is_not_there_or_not_safe(
+def test_external_data_that_is_missing_or_unsafe(
     entries: dict[str, str], words: tuple[str, ...], tmp_path: Path
 ) -> None:
     folder = tmp_path / "models"
@@ -147,7 +147,7 @@ def test_external_data_that_is_not_there_or_not_safe(
     refused(lambda: io.load(path), ModelError, *words)
 
 
-def test_good_external_data_is_read(tmp_path: Path) -> None:
+def test_valid_external_data_is_read(tmp_path: Path) -> None:
     model = io.load(with_external(tmp_path))
     weight = model.graph.initializers["w"].const_value
     assert weight is not None
@@ -201,7 +201,7 @@ def test_existing_output_is_kept_without_force(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out.onnx"]
 
 
-def test_output_that_is_a_folder_or_in_no_folder(tmp_path: Path) -> None:
+def test_output_that_is_a_folder_or_in_a_missing_folder(tmp_path: Path) -> None:
     model = io.from_proto(small_model())
     refused(lambda: io.save(model, tmp_path, force=True), OutputError, "folder")
     refused(lambda: io.save(model, tmp_path / "no" / "m.onnx"), OutputError, "folder")
@@ -210,7 +210,7 @@ def test_output_that_is_a_folder_or_in_no_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outside", [False, True])
 @pytest.mark.parametrize("limit", [10, 5_000, 300_000])
 def test_a_full_disk_leaves_nothing_behind(outside: bool, limit: int, tmp_path: Path) -> None:
-    """A limit on file size stands for the disk: writes fail with an error in the middle of the file."""
+    """A limit on the file size simulates the full disk: writes fail in the middle of the file."""
     (tmp_path / "in.onnx").write_bytes(small_model(100_000).SerializeToString())
     model = io.load(tmp_path / "in.onnx")
     folder = tmp_path / "out"
@@ -229,7 +229,7 @@ def test_a_full_disk_leaves_nothing_behind(outside: bool, limit: int, tmp_path: 
 
 
 def test_a_full_disk_for_real(tmp_path: Path) -> None:
-    """A file system of 64 KiB, where this machine lets us have one."""
+    """A file system of 64 KiB, if the machine allows mounting one."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
@@ -245,7 +245,7 @@ def test_a_full_disk_for_real(tmp_path: Path) -> None:
 
 
 def test_no_permission_to_write() -> None:
-    """Run as somebody who is not root, whom nothing forbids."""
+    """Run as another user, because root may write everywhere."""
     model = io.from_proto(small_model())
     folder = Path(tempfile.mkdtemp())  # not tmp_path: another user could not even see it
     folder.chmod(0o555)

@@ -1,4 +1,4 @@
-"""Hostile passes: whatever a rule builds, the driver keeps types, shapes, scopes and stored numbers, and says why."""
+"""Incorrect passes: the driver refuses rewrites that change types, shapes, scopes or stored numbers, with a reason."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Rewrite = Callable[[Match, Builder], Replacement]
 
 
 class Hostile(NodeRule):
-    """Replaces every Neg by whatever it is told."""
+    """Replaces every Neg by the result of a given function."""
 
     name = "hostile"
     accuracy = Accuracy.EXACT
@@ -43,8 +43,8 @@ def source(match: Match) -> ir.Value:
     return value
 
 
-def lie(match: Match, op: Builder) -> ir.Value:
-    """State a type that the node does not make."""
+def declare_wrong_type(match: Match, op: Builder) -> ir.Value:
+    """Declare a type that the node does not produce."""
     return op.Cast(op.learn(op.Cast(source(match), to=10), ir.DataType.FLOAT, None), to=1)
 
 
@@ -52,8 +52,8 @@ def infinite(match: Match, op: Builder) -> ir.Value:
     return op.Mul(source(match), op.constant(np.array([np.inf, 1, 1], np.float32)))
 
 
-def later(match: Match, op: Builder) -> ir.Value:
-    """A constant that is computed when it is written overflows all the same."""
+def lazy_nan(match: Match, op: Builder) -> ir.Value:
+    """A constant that is computed only when it is written is checked too."""
     lazy = ComputedTensor(ir.DataType.FLOAT, [3], lambda: np.array([1, np.nan, 1], np.float32))
     return op.Mul(source(match), op.constant(lazy))
 
@@ -75,9 +75,9 @@ CASES: list[tuple[Rewrite, str]] = [
         lambda match, op: op.Cast(op.Gelu(op.Cast(source(match), to=11)), to=1),
         "ONNX Runtime has no Gelu for double",
     ),
-    (lie, "an intermediate value would be float and not float16"),
+    (declare_wrong_type, "an intermediate value would be float and not float16"),
     (infinite, "a new constant holds infinities or NaN"),
-    (later, "a new constant holds infinities or NaN"),
+    (lazy_nan, "a new constant holds infinities or NaN"),
     (
         lambda match, op: op.Mul(source(match), op.constant(np.full(3, 1e-42, np.float32))),
         "a new constant holds subnormal numbers",
@@ -95,8 +95,8 @@ def test_a_hostile_rewrite_is_refused_with_a_reason(rewrite: Rewrite, reason: st
     model, log = run_passes(text, [Hostile(rewrite)])
     assert op_types(model) == ["Relu", "Neg", "Exp"]
     assert not log.events
-    (said,) = reasons(log)
-    assert reason in said
+    (actual,) = reasons(log)
+    assert reason in actual
     assert_same(text, model)
 
 
@@ -132,8 +132,8 @@ def test_a_rewrite_builds_no_bodies() -> None:
     assert reasons(log) == ["a rewrite cannot create subgraphs"]
 
 
-def test_what_the_source_had_may_stay() -> None:
-    """A weight that is infinite already."""
+def test_infinities_of_the_source_are_allowed() -> None:
+    """The weight is infinite before the rewrite."""
     text = graph_text("""agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1, 1}> {
         a = Mul(x, w)  b = Neg(a)  y = Exp(b)
     }""")
@@ -142,9 +142,9 @@ def test_what_the_source_had_may_stay() -> None:
 
     class Merge(Hostile):
         def match(self, node: ir.Node, graph: Facts) -> Match | None:
-            maker = source(Match((node,))).producer()
-            assert maker is not None
-            return Match((maker, node))
+            producer = source(Match((node,))).producer()
+            assert producer is not None
+            return Match((producer, node))
 
     def merge(match: Match, op: Builder) -> Replacement:
         return op.Mul(match.nodes[0].inputs[0], op.constant(np.array([-np.inf, -1], np.float32)))
@@ -154,13 +154,13 @@ def test_what_the_source_had_may_stay() -> None:
 
 
 def test_a_source_without_kernels_keeps_its_fusions() -> None:
-    """What the runtime cannot run before need not be what it can run afterwards."""
+    """The result needs a kernel only if the source had one."""
     text = graph_text("agraph (bfloat16[N] x) => (bfloat16[N] y) { a = Relu(x)  y = Neg(a) }", 20)
     model, _ = run_passes(text, [Hostile(lambda match, op: op.Gelu(source(match)))])
     assert op_types(model) == ["Relu", "Gelu"]
 
 
-def test_what_a_function_declares_holds_for_one_call_only() -> None:
+def test_types_that_a_function_declares_hold_for_one_call_only() -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "my" : 1]>
         g (float[2] x, int64[4] w) => (float[2] y, int64[4] z) { y = my.F(x)  z = my.F(w) }
         <domain: "my", opset_import: ["" : 18]>

@@ -52,7 +52,7 @@ def visited(**options: bool) -> dict[str, Dependence]:
     return {value.name or "": flow.of(value) for value in values}
 
 
-def test_every_value_depends_on_what_its_operands_do() -> None:
+def test_every_value_depends_on_what_its_operands_depend_on() -> None:
     assert {name: kind for name, kind in visited().items() if name != "d"} == EXPECTED
 
 
@@ -60,7 +60,7 @@ def test_every_value_depends_on_what_its_operands_do() -> None:
     ("defaults_are_constants", {"f": CONSTANT}),
     ("types_are_data", {"e": DATA, "l": DATA, "u": DATA}),
 ])  # fmt: skip
-def test_an_option_changes_only_what_it_says(option: str, changed: dict[str, Dependence]) -> None:
+def test_an_option_changes_only_what_it_names(option: str, changed: dict[str, Dependence]) -> None:
     assert {name: kind for name, kind in visited(**{option: True}).items() if name != "d"} == EXPECTED | changed
 
 

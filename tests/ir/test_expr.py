@@ -1,4 +1,4 @@
-"""The algebra of sizes: whatever it says is what integers say, for every size."""
+"""The algebra of sizes agrees with integer arithmetic for every size."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ OPERATIONS: list[tuple[Callable[[Size, Size], Size], Callable[[int, int], int]]]
 @pytest.mark.slow
 @settings(max_examples=120)
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
-def test_every_operation_is_what_integers_do(one: Size, other: Size, sizes: Sizes) -> None:
+def test_every_operation_agrees_with_integers(one: Size, other: Size, sizes: Sizes) -> None:
     left, right = expr.value_of(one, sizes), expr.value_of(other, sizes)
     for operation, meant in OPERATIONS:
         if right == 0 and operation in (expr.floor_quotient, expr.remainder):
-            continue  # an error of the model: it never runs with such a size
+            continue  # an error of the model: it cannot run at this size
         assert expr.value_of(operation(one, other), sizes) == meant(left, right), operation
 
 
 @settings(max_examples=120)
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
-def test_nothing_is_claimed_that_a_size_contradicts(one: Size, other: Size, sizes: Sizes) -> None:
+def test_no_claim_is_contradicted_by_a_size(one: Size, other: Size, sizes: Sizes) -> None:
     left, right = expr.value_of(one, sizes), expr.value_of(other, sizes)
     assert expr.equal(one, other) in (None, left == right)
     assert expr.less(one, other) in (None, left < right)
@@ -68,7 +68,7 @@ def test_nothing_is_claimed_that_a_size_contradicts(one: Size, other: Size, size
 @pytest.mark.slow
 @settings(max_examples=120)
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
-def test_a_quotient_said_to_be_exact_is(one: Size, other: Size, sizes: Sizes) -> None:
+def test_a_quotient_that_is_claimed_to_be_exact_is_exact(one: Size, other: Size, sizes: Sizes) -> None:
     quotient = expr.exact_quotient(one, other)
     right = expr.value_of(other, sizes)
     if quotient is not None and right:
@@ -91,8 +91,8 @@ def test_sums_and_products_have_one_form(one: Size, other: Size, third: Size) ->
 
 @settings(max_examples=120)
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
-def test_what_divides_is_found(one: Size, other: Size, sizes: Sizes) -> None:
-    """A product divided by one of its factors is the other, whatever the factors are."""
+def test_factors_of_a_product_cancel(one: Size, other: Size, sizes: Sizes) -> None:
+    """A product divided by one of its factors is the other factor."""
     if other != 0:
         assert expr.exact_quotient(expr.multiply(one, other), other) == one
         assert expr.remainder(expr.multiply(one, other), other) == 0
@@ -101,7 +101,7 @@ def test_what_divides_is_found(one: Size, other: Size, sizes: Sizes) -> None:
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(EXPRESSIONS, EXPRESSIONS, SIZES)
-def test_broadcast_is_what_arrays_do(one: Size, other: Size, sizes: Sizes) -> None:
+def test_broadcast_agrees_with_numpy(one: Size, other: Size, sizes: Sizes) -> None:
     left, right = expr.value_of(one, sizes), expr.value_of(other, sizes)
     if left >= 0 and right >= 0 and (left == right or 1 in (left, right)):
         met = right if left == 1 else left
@@ -114,7 +114,7 @@ def test_broadcast_is_what_arrays_do(one: Size, other: Size, sizes: Sizes) -> No
 @pytest.mark.parametrize("n", range(12))
 @pytest.mark.parametrize("m", [1, 3])
 def test_a_capped_size_beside_its_cap_is_the_cap(n: int, m: int) -> None:
-    """What a position table of 5 rows gives for n positions, added to n embeddings."""
+    """As when a position table of 5 rows, sliced to n positions, is added to n embeddings."""
     cap = expr.smaller(5 if m == 3 else 1, N)
     assert expr.broadcast(cap, N) == N
     size = expr.value_of(cap, {"n": n})
@@ -122,7 +122,7 @@ def test_a_capped_size_beside_its_cap_is_the_cap(n: int, m: int) -> None:
         assert n == (n if size == 1 else size)
 
 
-def test_a_size_that_may_be_any_is_not_a_cap() -> None:
+def test_an_unrelated_size_is_not_a_cap() -> None:
     assert expr.broadcast(expr.smaller(M, N), N) != N
 
 
@@ -160,12 +160,12 @@ def test_unknowns_equal_only_themselves_and_are_vague() -> None:
 
 
 @pytest.mark.parametrize("name", ["batch", "a b", "n+1", "Addonnx::Gather_1558_dim_0", "max(n, m)", "", "'", "?1"])
-def test_a_name_stays_a_name_however_it_is_spelled(name: str) -> None:
+def test_any_text_can_be_a_name(name: str) -> None:
     assert expr.declared(expr.symbol(name)) == name
     assert expr.symbol(name) not in (expr.add(N, 1), expr.larger(N, M), expr.unknown(1))
 
 
-def test_a_formula_is_no_name() -> None:
+def test_a_formula_is_not_a_name() -> None:
     assert expr.declared(expr.add(N, 1)) is None
     assert expr.declared(expr.multiply(N, 2)) is None
     assert expr.declared(expr.larger(N, M)) is None

@@ -1,4 +1,4 @@
-"""Weights stay on disk, saving streams them, and no file is ever half written."""
+"""Weights stay on disk, saving streams them, and no file is ever partly written."""
 
 from __future__ import annotations
 
@@ -143,10 +143,10 @@ def test_data_of_another_model_is_not_removed(path: Path) -> None:
 
 
 @pytest.mark.parametrize("commits", [0, 1])
-def test_killed_between_two_renames_the_old_model_still_works(
+def test_the_old_model_still_works_after_a_kill_between_two_renames(
     path: Path, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stop as a kill would, with no clean-up, after so many files were put in place."""
+    """Stop without clean-up, as after a kill, when this number of files was renamed."""
     out = path.parent / "out.onnx"
     io.save(io.load(path), out, external=True)
     done: list[str] = []
@@ -169,7 +169,7 @@ def test_killed_between_two_renames_the_old_model_still_works(
     np.testing.assert_array_equal(saved_weight(out), weight())
 
 
-def test_over_two_gigabytes_goes_outside_of_its_own_accord(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_over_two_gigabytes_is_written_with_external_data(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_INLINE_LIMIT", 2000)
     io.save(io.load(path), path.parent / "out.onnx")
     assert (path.parent / "out.onnx.data").exists()
@@ -178,7 +178,7 @@ def test_over_two_gigabytes_goes_outside_of_its_own_accord(path: Path, monkeypat
         io.save(io.load(path), path.parent / "inline.onnx", external=False)
 
 
-def test_a_file_that_appears_meanwhile_is_not_overwritten(path: Path) -> None:
+def test_a_file_that_appears_while_saving_is_not_overwritten(path: Path) -> None:
     out = path.parent / "out.onnx"
     model = io.load(path)
 
@@ -224,7 +224,7 @@ def test_from_proto_changes_nothing_and_renames_nothing(path: Path) -> None:
 
 
 def test_fields_of_a_later_onnx_are_kept() -> None:
-    """A field no version knows yet, at every level."""
+    """A field that no version of onnx defines, at every level."""
     unknown = b"\xfa\x3e\x03new"  # field 1007
     proto = model_proto()
     proto.functions.append(helper.make_function("d", "f", ["a"], ["b"], [helper.make_node("Abs", ["a"], ["b"])], []))
@@ -234,7 +234,7 @@ def test_fields_of_a_later_onnx_are_kept() -> None:
     assert io.to_proto(io.from_proto(proto)).SerializeToString() == proto.SerializeToString()
 
 
-def test_sparse_initializers_are_constants_like_others() -> None:
+def test_sparse_initializers_are_constants() -> None:
     proto = model_proto()
     values = helper.make_tensor("w", 1, [2], [5.0, 7.0])
     del proto.graph.initializer[:]
@@ -277,7 +277,7 @@ def test_memory_follows_the_graph_not_the_weights(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sympy_is_only_imported_when_dims_are_calculated_with() -> None:
+def test_sympy_is_only_imported_for_arithmetic_on_dims() -> None:
     code = """
 import sys
 from sardonyx.ir import io

@@ -1,4 +1,4 @@
-"""The table of kernels against the runtime that is installed."""
+"""The table of kernels agrees with the installed runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrices side by side: the same values however they are read, from memory or file, small or large."""
+"""Concatenated matrices have the same values however they are read, from memory or file, small or large."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RNG = np.random.default_rng(3)
 
 
 def written(tensor: ConcatTensor, path: Path, position: int = 5) -> bytes:
-    """What a tensor writes to a file, behind some other bytes."""
+    """The bytes that a tensor writes to a file after some other bytes."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     try:
         tensor.write_to(fd, position)

@@ -1,4 +1,4 @@
-"""Modules that are kept apart: what no rewrite may merge, and what `extract` finds afterwards."""
+"""Modules that are kept: no rewrite merges across their borders, and `extract` finds them afterwards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import models as small
 import sardonyx
 from graphs import models
-from ir.test_module_extraction import all_values, assert_true_cut, cut, model, node, op_types
+from ir.test_module_extraction import all_values, assert_correct_cut, cut, model, node, op_types
 from sardonyx.errors import ModelError, UsageError
 from sardonyx.ir import origins
 from sardonyx.ir.io import from_proto, to_proto
@@ -38,13 +38,13 @@ def _optimized(proto: onnx.ModelProto, *patterns: str, **options: Any) -> sardon
 def _paths(proto: onnx.ModelProto) -> list[str]:
     loaded = from_proto(proto)
     origins.attach(loaded)
-    found = {above for each in loaded.graph for path in origins.origins(each) for above in lineage(module_of(path))}
-    return sorted(found - {""})
+    paths = {above for each in loaded.graph for path in origins.origins(each) for above in lineage(module_of(path))}
+    return sorted(paths - {""})
 
 
 @settings(max_examples=25)
 @given(models(), st.data())
-def test_a_kept_module_of_any_graph_can_be_cut_out_exactly(proto: onnx.ModelProto, data: st.DataObject) -> None:
+def test_a_kept_module_of_any_graph_can_be_extracted_exactly(proto: onnx.ModelProto, data: st.DataObject) -> None:
     kept = data.draw(st.sampled_from(_paths(proto)))
     whole = cut(proto, kept, exact=True)
     made: Any = _optimized(proto, kept).model
@@ -59,9 +59,9 @@ def test_a_kept_module_of_any_graph_can_be_cut_out_exactly(proto: onnx.ModelProt
         return
     loaded = from_proto(optimized)
     after = extract(loaded, origins.attach(loaded), kept, exact=True)
-    assert_true_cut(after, all_values(optimized, feeds))
+    assert_correct_cut(after, all_values(optimized, feeds))
     if not _reaches_an_output(proto, whole.outputs):
-        return  # the model does not use the module: dead nodes may be all that is left of it
+        return  # the model does not use the module: its nodes may all be dead
     before = all_values(proto, feeds)
     there = all_values(optimized, feeds)
     for name in after.outputs:
@@ -97,23 +97,23 @@ def test_kept_modules_compute_what_the_live_ones_do(name: str, kept: list[str], 
     run = sardonyx.optimize(raw, fast, options=sardonyx.OptimizeOptions(keep_modules=tuple(kept)), target=target)
     assert run.options["keep_modules"] == tuple(kept)
     for module in kept:
-        found = sardonyx.extract(fast, module, exact=True, live=live, kwargs=inputs)
+        extraction = sardonyx.extract(fast, module, exact=True, live=live, kwargs=inputs)
         before = sardonyx.extract(raw, module, verify=False)
-        assert found.live is not None
-        assert found.live.passed
-        assert [each.shape for each in found.inputs] == [each.shape for each in before.inputs]
-        assert [each.shape for each in found.outputs] == [each.shape for each in before.outputs]
+        assert extraction.live is not None
+        assert extraction.live.passed
+        assert [each.shape for each in extraction.inputs] == [each.shape for each in before.inputs]
+        assert [each.shape for each in extraction.outputs] == [each.shape for each in before.outputs]
 
 
 def test_a_skipped_rewrite_names_the_module_whose_border_it_would_cross() -> None:
     free = _optimized(model(LINEAR, **W))
     kept = _optimized(model(LINEAR, **W), "net.second")
     assert (free.after.nodes, kept.after.nodes) == (2, 3)
-    said = {refusal.reason for each in kept.passes for refusal in each.refusals}
-    assert "it crosses the border of module net.second, which is kept" in said
+    refusals = {refusal.reason for each in kept.passes for refusal in each.refusals}
+    assert "it crosses the border of module net.second, which is kept" in refusals
 
 
-def test_rewrites_inside_and_outside_of_a_kept_module_go_on() -> None:
+def test_rewrites_inside_and_outside_of_a_kept_module_are_applied() -> None:
     nodes = [
         node("MatMul", "x m", "a", "net.first"),
         node("Add", "a w", "b", "net.first"),
@@ -124,7 +124,7 @@ def test_rewrites_inside_and_outside_of_a_kept_module_go_on() -> None:
     assert [each.op_type for each in kept.model.graph] == ["Gemm", "Gemm"]
 
 
-def test_a_kept_module_goes_on_making_what_others_read() -> None:
+def test_a_kept_module_still_computes_what_others_read() -> None:
     nodes = [node("Identity", "x", "a", "net.drop"), node("Relu", "a", "y", "net.act")]
     assert _optimized(model(nodes)).after.nodes == 1
     kept: Any = _optimized(model(nodes), "net.drop")
@@ -162,7 +162,7 @@ def test_a_pattern_that_names_nothing_is_a_usage_error_with_a_suggestion() -> No
         _optimized(model(LINEAR, **W), "/")
 
 
-def test_a_border_that_is_gone_is_a_usage_error() -> None:
+def test_a_border_that_no_longer_exists_is_a_usage_error() -> None:
     fused: Any = _optimized(model(LINEAR, **W)).model
     with pytest.raises(UsageError, match=r"net\.second no longer has a border"):
         _optimized(to_proto(fused), "net.second")

@@ -1,4 +1,4 @@
-"""Cutting modules out of graphs: what belongs, what crosses the boundary, and when a cut must be wider."""
+"""Extraction of modules: their nodes, the values that cross the boundary, and when the cut must be wider."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ X = helper.make_tensor_value_info("x", F, ["batch", 4])
 
 
 def node(op: str, reads: str, makes: str, *modules: str, **attributes: object) -> onnx.NodeProto:
-    """A node of one module, or of several as fusing leaves it."""
+    """A node of one module, or of several as after fusion."""
     made = helper.make_node(op, reads.split(), makes.split(), name=f"{op}_{makes.split()[0]}", **attributes)
     tags = {MODULE_PATH: module_of(owner_of(frozenset(modules)))}
     if len(modules) > 1:
@@ -39,7 +39,7 @@ def node(op: str, reads: str, makes: str, *modules: str, **attributes: object) -
 
 
 def model(nodes: list[onnx.NodeProto], outputs: str = "y", **constants: object) -> onnx.ModelProto:
-    """A model of float rows; outputs are floats of unknown rank, which nothing here depends on."""
+    """A model on rows of floats. Outputs are floats of unknown rank; no test depends on it."""
     graph = helper.make_graph(
         nodes,
         "whole",
@@ -60,7 +60,7 @@ def op_types(made: Extract) -> list[str]:
 
 
 def all_values(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Everything the model computes."""
+    """All values that the model computes."""
     open_up = onnx.ModelProto.FromString(proto.SerializeToString())
     have = {value.name for value in open_up.graph.output}
     names = [name for each in open_up.graph.node for name in each.output if name and name not in have]
@@ -69,8 +69,8 @@ def all_values(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str
     return feeds | dict(zip([value.name for value in open_up.graph.output], results, strict=True))
 
 
-def assert_true_cut(made: Extract, values: dict[str, np.ndarray]) -> None:
-    """The cut is a valid model, and gives what the whole had at its boundary."""
+def assert_correct_cut(made: Extract, values: dict[str, np.ndarray]) -> None:
+    """The cut is a valid model and computes the values that the whole model has at the boundary."""
     proto = to_proto(made.model)
     onnx.checker.check_model(proto, full_check=True)
     results = Session(proto).run({name: values[name] for name in made.inputs})
@@ -95,7 +95,7 @@ def test_the_boundary_has_the_names_types_and_dims_of_the_file() -> None:
     assert value.dtype == ir.DataType.FLOAT
     assert value.shape == ir.Shape(["batch", 4])
     assert (made.path, made.asked, made.straddling, made.notes) == ("net.body", "net.body", (), ())
-    assert_true_cut(made, all_values(model(CHAIN, w=W), {"x": np.ones((3, 4), np.float32)}))
+    assert_correct_cut(made, all_values(model(CHAIN, w=W), {"x": np.ones((3, 4), np.float32)}))
 
 
 def test_the_whole_model_is_the_model_at_the_empty_path() -> None:
@@ -103,7 +103,7 @@ def test_the_whole_model_is_the_model_at_the_empty_path() -> None:
     assert (made.inputs, made.outputs, len(op_types(made))) == (("x",), ("y",), 5)
 
 
-def test_the_source_is_left_as_it_is_and_weights_are_shared() -> None:
+def test_the_source_is_unchanged_and_weights_are_shared() -> None:
     source = from_proto(model(CHAIN, w=W))
     hierarchy = origins.attach(source)
     before = to_proto(source).SerializeToString()
@@ -115,7 +115,7 @@ def test_the_source_is_left_as_it_is_and_weights_are_shared() -> None:
 
 def test_every_node_keeps_its_module() -> None:
     proto = model(CHAIN, w=W)
-    for each in proto.graph.node:  # as an exporter names them, without tags
+    for each in proto.graph.node:  # named as by an exporter, without tags
         each.name = "/" + each.metadata_props[0].value.replace(".", "/") + "/" + each.op_type
         del each.metadata_props[:]
     made = to_proto(cut(proto, "net.body").model)
@@ -127,7 +127,7 @@ def test_a_value_that_leaves_and_comes_back_is_an_output_and_an_input() -> None:
     nodes = [node("Relu", "x", "a", "m"), node("Exp", "a", "b", ""), node("Neg", "b", "y", "m")]
     made = cut(model(nodes), "m")
     assert (made.inputs, made.outputs) == (("x", "b"), ("a", "y"))
-    assert_true_cut(made, all_values(model(nodes), {"x": np.ones((2, 4), np.float32)}))
+    assert_correct_cut(made, all_values(model(nodes), {"x": np.ones((2, 4), np.float32)}))
 
 
 SIZES = [
@@ -148,10 +148,10 @@ def test_arithmetic_on_the_sizes_of_an_input_is_repeated_inside() -> None:
     made = cut(proto, "m")
     assert made.inputs == ("a",)
     assert sorted(op_types(made)) == ["Concat", "Constant", "Gather", "Reshape", "Shape", "Unsqueeze"]
-    assert_true_cut(made, all_values(proto, {"x": np.ones((3, 4), np.float32)}))
+    assert_correct_cut(made, all_values(proto, {"x": np.ones((3, 4), np.float32)}))
 
 
-def test_the_size_of_what_is_not_there_becomes_an_input() -> None:
+def test_the_size_of_a_value_outside_becomes_an_input() -> None:
     nodes = [node("Transpose", "x", "a", "m"), node("Shape", "x", "s", ""), node("Relu", "a", "b", "n")]
     nodes.append(node("Reshape", "b s", "y", "n"))
     made = cut(model(nodes), "n")
@@ -173,20 +173,20 @@ def test_a_size_is_measured_on_an_input_that_has_it(bounds: dict, given: str, at
     proto = model(nodes)
     made = cut(proto, "n")
     assert (made.inputs, op_types(made)) == ((given,), ["Shape", "Relu", "Expand"])
-    assert {name: found.value for name, found in made.model.graph[0].attributes.items()} == attributes
-    assert_true_cut(made, all_values(proto, {"x": np.ones((1, 4), np.float32)}))
+    assert {name: attribute.value for name, attribute in made.model.graph[0].attributes.items()} == attributes
+    assert_correct_cut(made, all_values(proto, {"x": np.ones((1, 4), np.float32)}))
     before = helper.make_opsetid("", 13)
     del proto.opset_import[:]
     proto.opset_import.append(before)
     assert cut(proto, "n").inputs == ((given,) if not attributes else (given, "s"))
 
 
-def test_a_random_value_is_drawn_once_outside() -> None:
+def test_a_random_value_is_generated_once_outside() -> None:
     nodes = [node("RandomNormal", "", "r", "", shape=[2, 4]), node("Add", "x r", "y", "m")]
     assert cut(model(nodes), "m").inputs == ("x", "r")
 
 
-def test_a_constant_that_others_read_is_no_output() -> None:
+def test_a_constant_that_others_read_is_not_an_output() -> None:
     nodes = [node("Constant", "", "one", "m", value_float=1.0), node("Add", "x one", "a", "m")]
     assert cut(model([*nodes, node("Mul", "a one", "y", "n")]), "m").outputs == ("a",)
     made = cut(model([*nodes, node("Mul", "a one", "y", "n")]), "n")
@@ -202,13 +202,13 @@ def test_a_constant_that_callers_may_override_stays_one() -> None:
     assert "w" in made.model.graph.initializers
 
 
-# Nodes of several modules, as an optimizer leaves them
+# Nodes of several modules, as after optimization
 
 
 OTHER = node("Abs", "x", "w", "other")
 
 
-def test_a_tail_fused_with_what_follows_makes_the_cut_wider() -> None:
+def test_a_last_node_fused_with_what_follows_makes_the_cut_wider() -> None:
     nodes = [node("Exp", "x", "a", "p.m"), node("Mul", "a a", "b", "p.m", "p.n"), node("Neg", "b", "y", "p.n"), OTHER]
     made = cut(model(nodes), "p.m")
     assert (made.path, made.asked, made.straddling) == ("p", "p.m", ("Mul_b",))
@@ -217,7 +217,7 @@ def test_a_tail_fused_with_what_follows_makes_the_cut_wider() -> None:
         cut(model(nodes), "p.m", exact=True)
 
 
-def test_a_head_fused_with_what_precedes_makes_the_cut_wider() -> None:
+def test_a_first_node_fused_with_what_precedes_makes_the_cut_wider() -> None:
     nodes = [node("Exp", "x", "a", "p"), node("Mul", "a a", "b", "p", "p.m"), node("Neg", "b", "y", "p.m"), OTHER]
     assert cut(model(nodes), "p.m").path == "p"
 
@@ -242,18 +242,18 @@ SHARED = [
 ]
 
 
-def test_a_node_that_works_for_twins_is_an_input_of_both() -> None:
+def test_a_node_shared_by_two_modules_is_an_input_of_both() -> None:
     for module, inputs in (("p.m", ("c",)), ("p.n", ("a", "c"))):
         made = cut(model(SHARED), module, exact=True)
         assert (made.path, made.inputs, made.straddling) == (module, inputs, ())
 
 
-def test_twins_behind_a_step_that_nobody_owns_make_nothing_wider() -> None:
+def test_shared_nodes_behind_a_node_without_module_make_nothing_wider() -> None:
     nodes = [SHARED[0], node("Abs", "c", "e", ""), node("Exp", "e", "a", "p.m"), node("Mul", "a e", "y", "p.n")]
     assert cut(model(nodes), "p.m", exact=True).inputs == ("e",)
 
 
-def test_a_twin_between_two_nodes_of_a_module_comes_along() -> None:
+def test_a_shared_node_between_two_nodes_of_a_module_is_included() -> None:
     nodes = [
         node("Exp", "x", "a", "p.m"),
         node("Relu", "a", "b", "p.m", "p"),
@@ -290,7 +290,7 @@ def test_one_call_is_cut_out_and_the_others_are_mentioned(path: str) -> None:
         cut(model(TWICE, w=W), path, call=2)
 
 
-def test_work_that_two_calls_share_widens_to_what_holds_both() -> None:
+def test_nodes_shared_by_two_calls_widen_the_cut_to_the_module_of_both() -> None:
     nodes = [
         node("Mul", "x w", "a", "p.twice.lin"),
         node("Add", "a x", "b", "p.twice", "p.twice@1"),
@@ -326,11 +326,11 @@ def test_what_a_body_captures_crosses_the_boundary() -> None:
     proto = model(nodes, w=W, yes=np.array(True))
     made = cut(proto, "m")
     assert (made.inputs, sorted(made.model.graph.initializers)) == (("a",), ["w", "yes"])
-    assert_true_cut(made, all_values(proto, {"x": np.ones((2, 4), np.float32)}))
+    assert_correct_cut(made, all_values(proto, {"x": np.ones((2, 4), np.float32)}))
     assert cut(proto, "m.inner").path == "m"  # a body cannot be cut out of the node that holds it
 
 
-def test_functions_come_along_where_they_are_called() -> None:
+def test_functions_are_included_if_they_are_called() -> None:
     proto = model([node("Exp", "x", "a", "other"), node("Twice", "a", "y", "m", domain="own")])
     imports = [helper.make_opsetid("", 18), helper.make_opsetid("own", 1)]
     for name, calls in (("Twice", "Inner"), ("Inner", "Relu"), ("Unused", "Relu")):
@@ -352,9 +352,9 @@ def test_weights_of_a_file_stay_in_it(tmp_path: Path) -> None:
     )
     source = load(path)
     made = extract(source, origins.attach(source), "m")
-    held = made.model.graph.initializers["w"].const_value
-    assert held is source.graph.initializers["w"].const_value
-    assert type(held).__name__ == "FileTensor"
+    weight = made.model.graph.initializers["w"].const_value
+    assert weight is source.graph.initializers["w"].const_value
+    assert type(weight).__name__ == "FileTensor"
 
 
 @pytest.mark.slow
@@ -376,7 +376,7 @@ def test_every_module_of_any_graph_computes_alone_what_it_computes_in_the_whole(
             made = _cut_unless_whole(loaded, hierarchy, path)
             assert made is not None or source is not proto
             if made is not None:
-                assert_true_cut(made, values)
+                assert_correct_cut(made, values)
 
 
 def _cut_unless_whole(loaded: ir.Model, hierarchy: Hierarchy, path: str) -> Extract | None:
@@ -389,7 +389,7 @@ def _cut_unless_whole(loaded: ir.Model, hierarchy: Hierarchy, path: str) -> Extr
 
 
 def test_sizes_computed_outside_take_time_linear_in_their_number() -> None:
-    """Every step of the size reads the one before it twice, so that there are 2 ** 60 paths through the steps."""
+    """Every step reads the step before it twice, so there are 2 ** 60 paths through the steps."""
     nodes = [node("Relu", "x", "a", "net.m"), node("Shape", "a", "s0", "net")]
     for step in range(60):
         nodes += [

@@ -1,4 +1,4 @@
-"""Names of modules: what they find, and what is said where they find nothing."""
+"""Patterns for modules: which modules they match, and the error if they match none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWNERS = [path for path in CLASSES if path.endswith("query")] + ["pooler"]  # co
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found"),
+    ("pattern", "modules"),
     [
         ("encoder.layer.0", ["encoder.layer.0"]),
         ("encoder.layer", ["encoder.layer"]),
@@ -44,12 +44,12 @@ OWNERS = [path for path in CLASSES if path.endswith("query")] + ["pooler"]  # co
         ("encoder.layer.0.attn.query", ["encoder.layer.0.attn.query"]),
     ],
 )
-def test_a_name_finds_its_modules(wanted: str, found: list[str]) -> None:
-    assert find_modules(HIERARCHY, OWNERS, wanted) == found
+def test_a_name_finds_its_modules(pattern: str, modules: list[str]) -> None:
+    assert find_modules(HIERARCHY, OWNERS, pattern) == modules
 
 
 @pytest.mark.parametrize(
-    ("wanted", "near"),
+    ("pattern", "near"),
     [
         ("encoder.layr.0", "encoder.layer.0"),
         ("layer.1", "encoder.layer.1"),
@@ -57,13 +57,13 @@ def test_a_name_finds_its_modules(wanted: str, found: list[str]) -> None:
         ("encoder.layer.0.*.*.*", "encoder.layer.0"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(wanted: str, near: str) -> None:
+def test_an_unknown_name_is_answered_with_the_nearest(pattern: str, near: str) -> None:
     with pytest.raises(UsageError, match="there is no module") as caught:
-        find_modules(HIERARCHY, OWNERS, wanted)
+        find_modules(HIERARCHY, OWNERS, pattern)
     assert near in (caught.value.hint or "")
 
 
-def test_a_name_like_no_other_leads_to_inspect() -> None:
+def test_a_name_without_similar_ones_refers_to_inspect() -> None:
     with pytest.raises(UsageError) as caught:
         find_modules(HIERARCHY, OWNERS, "zzz")
     assert "inspect" in (caught.value.hint or "")
@@ -82,11 +82,11 @@ def test_a_name_in_full_is_never_read_as_a_glob(paths: list[str]) -> None:
         assert find_modules(Hierarchy(), paths, path) == [path]
 
 
-def test_calls_are_no_part_of_a_name() -> None:
+def test_call_numbers_are_not_part_of_a_name() -> None:
     assert find_modules(Hierarchy(), ["twice.lin", "twice@1.lin"], "twice.*") == ["twice.lin"]
 
 
-def test_a_module_answers_to_all_its_names() -> None:
+def test_a_module_is_found_by_all_its_names() -> None:
     table = ModuleTable.of({"a": "m.A", "b": "m.A"}, {"b": "a", "c": "a"}, include_torch_nn=False)
     assert find_modules(Hierarchy((), table), ["b"], "c") == ["b"]
     assert find_modules(Hierarchy((), table), ["a"], "b") == ["a"]

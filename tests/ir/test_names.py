@@ -1,4 +1,4 @@
-"""Bodies that give their own values the names of outer ones: no rewrite makes a use mean another value."""
+"""Bodies whose values have the names of outer values: no rewrite makes a name refer to another value."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from sardonyx.ir.facts import Facts
 from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
 from sardonyx.runtime import Session
 
-POOL = ("a", "b", "c", "d", "e", "x", "w")  # few names, so that they collide all the time
+POOL = ("a", "b", "c", "d", "e", "x", "w")  # few names, so that collisions are frequent
 SHAPE = (2, 2)
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 Face = tuple[str, int, tuple[int, ...]]
 
 
 class Sketch:
-    """A graph in the making, every value under a name of its own; `shown` tells the name it shares with others."""
+    """A graph under construction. Every value has a unique name; `shown` maps it to its shared name."""
 
     def __init__(self, draw: st.DrawFn, shown: dict[str, str], outer: dict[str, str], depth: int) -> None:
         self.draw = draw
         self.shown = shown
-        self.outer = outer  # values that can be seen from outside, by the names they share
+        self.outer = outer  # values of the enclosing graphs that are visible here, by their shared names
         self.depth = depth
         self.own: dict[str, str] = {}
-        self.read: set[str] = set()  # a name that was read as an outer one stays that in all of the graph
+        self.read: set[str] = set()  # names that refer to outer values, which this graph must not define
         self.nodes: list[onnx.NodeProto] = []
         self.weights: list[onnx.TensorProto] = []
 
     def define(self) -> str:
-        """A value of this graph, named like an outer one more often than not."""
+        """A value of this graph, usually with the name of an outer one."""
         free = [name for name in POOL if name not in self.own and name not in self.read]
         name = self.draw(st.sampled_from(free)) if free else f"v{len(self.shown)}"
         value = f"u{len(self.shown)}"
@@ -47,14 +47,14 @@ class Sketch:
         self.own[name] = value
         return value
 
-    def some(self) -> str:
-        """A value that can be seen from here."""
+    def visible(self) -> str:
+        """A value that is visible here."""
         name = self.draw(st.sampled_from(sorted({*self.own, *self.outer})))
         self.read.add(name)
         return self.own.get(name) or self.outer[name]
 
     def fill(self, nodes: int) -> None:
-        """Constants, some of them equal, and what passes remove, merge or share; and bodies."""
+        """Add constants, some of them equal, nodes that passes remove, merge or share, and bodies."""
         for _ in range(self.draw(st.integers(0, 2))):
             array = np.full(SHAPE, self.draw(st.sampled_from([0.5, 0.25])), np.float32)
             self.weights.append(numpy_helper.from_array(array, self.define()))
@@ -65,11 +65,11 @@ class Sketch:
                     branches = {f"{name}_branch": self._body(name) for name in ("then", "else")}
                     self._node("If", ["flag"], **branches)
                 case "Loop":
-                    self._node("Loop", ["turns", "", self.some()], body=self._body("loop"))
+                    self._node("Loop", ["turns", "", self.visible()], body=self._body("loop"))
                 case "Scan":
-                    self._node("Scan", [self.some(), "many"], body=self._body("scan"), num_scan_inputs=1)
+                    self._node("Scan", [self.visible(), "many"], body=self._body("scan"), num_scan_inputs=1)
                 case kind:
-                    self._node(kind, [self.some() for _ in range(1 + (kind == "Min"))])
+                    self._node(kind, [self.visible() for _ in range(1 + (kind == "Min"))])
 
     def _node(self, kind: str, inputs: list[str], **attributes: Any) -> None:
         self.nodes.append(helper.make_node(kind, inputs, [self.define()], **attributes))
@@ -96,7 +96,7 @@ def _infos(values: Sequence[Face]) -> list[onnx.ValueInfoProto]:
 
 @st.composite
 def nested(draw: st.DrawFn) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """Bodies in bodies, all of it 2 x 2 floats: once with a name for every value, once with names that collide."""
+    """Nested bodies of 2 x 2 floats, once with unique names and once with colliding names."""
     shown = {"x": "x", "y0": "y0"}
     sketch = Sketch(draw, shown, {}, 0)
     sketch.own = dict(shown)
@@ -126,7 +126,7 @@ def _rename(graph: onnx.GraphProto, shown: dict[str, str]) -> None:
 
 
 def answers(model: onnx.ModelProto) -> list[np.ndarray]:
-    """What it computes on either side of every condition."""
+    """The outputs for both values of every condition."""
     rng = np.random.default_rng(0)
     feeds = {name: rng.standard_normal(SHAPE).astype(np.float32) for name in ("x", "y0")}
     feeds["many"] = rng.standard_normal((3, *SHAPE)).astype(np.float32)
@@ -143,7 +143,7 @@ def answers(model: onnx.ModelProto) -> list[np.ndarray]:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(nested())
 def test_every_use_keeps_its_meaning(models: tuple[onnx.ModelProto, onnx.ModelProto]) -> None:
-    """The oracle is the same graph with a name for every value: runtimes differ on which of two they take."""
+    """The reference is the same graph with unique names, because runtimes resolve collisions differently."""
     apart, colliding = models
     made = sardonyx.optimize(colliding, verify="off").model
     assert made is not None
@@ -155,7 +155,7 @@ def test_every_use_keeps_its_meaning(models: tuple[onnx.ModelProto, onnx.ModelPr
 
 
 def _check(graph: onnx.GraphProto, visible: set[str]) -> None:
-    """A name means one thing wherever it can be seen."""
+    """A name refers to one value wherever it is visible."""
     own = [value.name for value in graph.input] + [tensor.name for tensor in graph.initializer]
     own += [name for node in graph.node for name in node.output]
     assert not visible & set(own)

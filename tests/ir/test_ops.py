@@ -24,7 +24,7 @@ OF_RUNTIME = {"LAYER_NORMS", "RMS_NORMS", "NORMALIZES", "ALL_PRODUCTS", "ALL_CON
 FLOATS = np.arange(1, 17, dtype=np.float32).reshape(1, 4, 2, 2) / 20  # all different, and in the domain of Atanh
 SPREAD = np.array([[-2.5, -0.4, 0.0, 0.3], [1.5, 3.0, -7.25, 2.0]], np.float32)
 TWO_OPERANDS = sorted(ops.BINARY | ops.VARIADIC - {"Mean"})  # which onnx cannot evaluate on two shapes
-# What an operator that moves data is given beside the data.
+# The other operands of operators that move data.
 MOVES: Mapping[str, tuple[Sequence[object], Mapping[str, object]]] = {
     "Flatten": ((), {"axis": 2}),
     "Reshape": ((np.array([2, -1]),), {}),
@@ -57,7 +57,7 @@ def outputs(op_type: str, operands: Sequence[np.ndarray], attributes: Mapping[st
 
 
 def operands_of(op_type: str) -> tuple[np.ndarray, np.ndarray]:
-    """Two operands of different shapes of a type that a binary operator takes."""
+    """Two operands of different shapes, of a type that a binary operator accepts."""
     row, column = np.array([[3, 1, 2]]), np.array([[1], [2]])
     if op_type in ops.LOGIC:
         return row > 1, column > 1
@@ -87,7 +87,7 @@ def test_random_operators_are_those_that_onnx_calls_nondeterministic() -> None:
     assert unsure - ops.CONTROL_FLOW - {"AffineGrid", "Dropout", "SequenceMap"} == ops.RANDOM
 
 
-def test_operators_that_move_data_are_all_tried() -> None:
+def test_every_operator_that_moves_data_is_tested() -> None:
     assert MOVES.keys() == ops.MOVES_DATA
 
 
@@ -100,7 +100,7 @@ def test_results_hold_elements_of_the_first_operand_alone(op_type: str) -> None:
     assert set(moved.tolist()) <= set(FLOATS.reshape(-1).tolist())
     once = moved.size == FLOATS.size and set(moved.tolist()) == set(FLOATS.reshape(-1).tolist())
     in_order = once and bool((moved == FLOATS.reshape(-1)).all())
-    if op_type != "Split":  # which loses nothing only if all of its results are read
+    if op_type != "Split":  # Split keeps all elements only if all of its results are read
         assert (op_type in ops.REARRANGES) == once
         assert (op_type in ops.KEEPS_ORDER) == in_order
     assert (op_type in ops.REPEATS) == (moved.size > FLOATS.size)
@@ -156,7 +156,7 @@ def test_the_result_depends_on_the_shape_alone(op_type: str) -> None:
     assert outputs(op_type, [SPREAD.T], {})[0].tobytes() != one.tobytes() or op_type == "Size"
 
 
-def test_of_the_second_operand_of_cast_like_only_the_type_counts() -> None:
+def test_cast_like_depends_only_on_the_type_of_its_second_operand() -> None:
     one, other = (outputs("CastLike", [SPREAD, np.array(each, np.float64)], {})[0] for each in (0, [5, 7]))
     np.testing.assert_array_equal(one, other)
 
@@ -171,7 +171,7 @@ def literals(tree: ast.AST) -> Iterable[tuple[int, frozenset[str]]]:
 
 
 @pytest.mark.slow
-def test_no_other_file_writes_a_trait_out_again() -> None:
+def test_no_other_file_duplicates_a_trait() -> None:
     again = [
         f"{path.relative_to(SOURCE)}:{line} is {name}"
         for path in sorted(SOURCE.rglob("*.py"))

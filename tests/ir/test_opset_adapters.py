@@ -1,4 +1,4 @@
-"""Every adapter, node by node: what it writes runs in the newer opset and gives the same bits as before.
+"""Every adapter, node by node: its result runs in the newer opset and gives the same bits.
 
 The runtime, with its own optimizations off, runs both sides.
 """
@@ -17,7 +17,7 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.opsets.history import NEWEST
 from sardonyx.runtime import Session
 
-# opset, graph, how the new graph's operators are called (None: as before)
+# opset, graph, operators of the new graph (None: unchanged)
 SAME: list[tuple[int, str, list[str] | None]] = [
     (11, "g (float[2, 3, 4] x) => (float[3] y) { y = ReduceSum <axes = [0, -1], keepdims = 0> (x) }", None),
     (11, "g (float[2, 3] x) => (float[1, 1] y) { y = ReduceSum (x) }", None),
@@ -156,7 +156,7 @@ SAME: list[tuple[int, str, list[str] | None]] = [
 def test_the_same_bits_in_every_newer_opset(opset: int, graph: str, operators: list[str] | None) -> None:
     before = parse(graph_text(graph, opset))
     feeds = draw(before, 3, {"*": 4})
-    if "s" in feeds:  # scales of an Upsample, which has none below one
+    if "s" in feeds:  # scales of an Upsample, which must be at least one
         feeds["s"] = np.array([1, 1, 2, 3], np.float32)
     wanted = outputs(before, feeds)
     newest = 21 if "RoiAlign" in graph else NEWEST
@@ -175,7 +175,7 @@ def test_the_same_bits_in_every_newer_opset(opset: int, graph: str, operators: l
 
 HOSTILE = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1.0, 3e38, -3e38, 1e-40, 2.5])
 
-# Graphs of which every axis may be empty
+# Graphs in which every axis may be empty
 DYNAMIC = [
     *(
         (opset, f"g (float[N, M] x) => (float[A, B] y) {{ y = Reduce{name} <axes = [{axis}]> (x) }}")
@@ -211,7 +211,7 @@ DYNAMIC = [
 
 @pytest.mark.parametrize(("opset", "graph"), DYNAMIC, ids=range(len(DYNAMIC)))
 def test_hostile_values_and_empty_axes(opset: int, graph: str) -> None:
-    """Where the source runs, what it was raised to runs as well, and gives the same bits."""
+    """If the source runs, the raised model runs too and gives the same bits."""
     before = parse(graph_text(graph, opset))
     rng = np.random.default_rng(0)
     for newer in sorted({13, 14, 17, 18, 20, NEWEST} - set(range(opset + 1))):
@@ -219,8 +219,8 @@ def test_hostile_values_and_empty_axes(opset: int, graph: str) -> None:
         if after is None:
             continue
         for sizes in itertools.product((0, 1, 2, 4), repeat=2):
-            drawn = draw(before, 0, dict(zip("NM", sizes, strict=True)))
-            feed = {name: rng.choice(HOSTILE, value.shape).astype(value.dtype) for name, value in drawn.items()}
+            like = draw(before, 0, dict(zip("NM", sizes, strict=True)))
+            feed = {name: rng.choice(HOSTILE, value.shape).astype(value.dtype) for name, value in like.items()}
             wanted = _answer(before, feed)
             if wanted is None:
                 continue
@@ -235,7 +235,7 @@ def test_hostile_values_and_empty_axes(opset: int, graph: str) -> None:
 
 
 def _answer(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray] | None:
-    """What the runtime gives; None where it refuses."""
+    """Returns the outputs of the runtime, or None if it refuses to run the model."""
     try:
         return [np.asarray(value) for value in Session(model, threads=1).run(feeds)]
     except RuntimeFailure:
@@ -275,7 +275,7 @@ CLOSE = [
 
 
 @pytest.mark.parametrize(("opset", "graph"), CLOSE, ids=range(len(CLOSE)))
-def test_the_same_but_for_rounding_where_the_runtime_has_other_code(opset: int, graph: str) -> None:
+def test_only_rounding_differs_where_the_runtime_has_other_kernels(opset: int, graph: str) -> None:
     before = onnx.parser.parse_model(graph_text(graph, opset))
     after, why = raised(before, NEWEST)
     assert after is not None, why
@@ -363,7 +363,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("opset", "graph", "reason"), REFUSED, ids=range(len(REFUSED)))
-def test_what_might_not_be_the_same_is_refused(opset: int, graph: str, reason: str) -> None:
+def test_nodes_without_an_equivalent_are_refused(opset: int, graph: str, reason: str) -> None:
     after, why = raised(onnx.parser.parse_model(graph_text(f"g {graph}", opset)), NEWEST)
     assert after is None
     assert reason in why

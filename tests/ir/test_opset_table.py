@@ -1,4 +1,4 @@
-"""The table of changes against every schema onnx has: no change is overlooked, none is called harmless that is not."""
+"""The table of opset changes agrees with the schemas of onnx: it omits no change and marks none wrongly as harmless."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def  # 
 from sardonyx.ir.opsets.adapters import ADAPTERS
 from sardonyx.ir.opsets.history import NEWEST, OLDEST, changes, exists, must_adapt, since
 
-# Where the text of the specification changed what a node means, and no schema shows it.
+# Changes of meaning in the text of the specification that no schema shows.
 ONLY_IN_WORDS = {
     ("AveragePool", 19): "windows that begin in the padding, where sizes are rounded up",
     ("AveragePool", 22): "the same",
@@ -21,9 +21,9 @@ ONLY_IN_WORDS = {
     ("MeanVarianceNormalization", 13): "onnx's inference fails without axes",
     ("OneHot", 11): "negative classes",
     ("Resize", 13): "empty scales are no longer a way to say that there are none",
-    ("Split", 18): "without sizes the number of parts has to be said",
+    ("Split", 18): "without sizes the number of parts must be given",
 }
-# Attributes that are new, and by default what the operator did before.
+# New attributes whose defaults give the former behaviour.
 AS_BEFORE = {
     ("DepthToSpace", "mode"),
     ("DequantizeLinear", "axis"),
@@ -40,11 +40,11 @@ AS_BEFORE = {
 
 
 def histories() -> dict[str, list[defs.OpSchema]]:
-    found: dict[str, list[defs.OpSchema]] = defaultdict(list)
+    by_name: dict[str, list[defs.OpSchema]] = defaultdict(list)
     for schema in defs.get_all_schemas_with_history():
         if schema.domain == "" and schema.since_version <= NEWEST:
-            found[schema.name].append(schema)
-    return {name: sorted(schemas, key=lambda s: s.since_version) for name, schemas in found.items()}
+            by_name[schema.name].append(schema)
+    return {name: sorted(schemas, key=lambda s: s.since_version) for name, schemas in by_name.items()}
 
 
 HISTORIES = histories()
@@ -66,35 +66,35 @@ def types(schema: defs.OpSchema, parameter: defs.OpSchema.FormalParameter) -> se
 
 
 def harm(old: defs.OpSchema, new: defs.OpSchema) -> list[str]:
-    """What a node of the old schema would not find in the new one."""
-    found = ["it is deprecated"] if new.deprecated and not old.deprecated else []
+    """What a valid node of the old schema lacks in the new one."""
+    differences = ["it is deprecated"] if new.deprecated and not old.deprecated else []
     for name, attribute in old.attributes.items():
         other = new.attributes.get(name)
         if other is None:
-            found.append(f"attribute {name} is gone")
+            differences.append(f"attribute {name} is gone")
         elif (attribute.type, default(attribute)) != (other.type, default(other)):
-            found.append(f"attribute {name} has another default")
+            differences.append(f"attribute {name} has another default")
         elif other.required and not attribute.required:
-            found.append(f"attribute {name} is required")
+            differences.append(f"attribute {name} is required")
     for name, attribute in new.attributes.items():
         if name not in old.attributes and (
             attribute.required or (default(attribute) and (new.name, name) not in AS_BEFORE)
         ):
-            found.append(f"attribute {name} is new")
+            differences.append(f"attribute {name} is new")
     for was, now in ((old.inputs, new.inputs), (old.outputs, new.outputs)):
         if len(now) < len(was):
-            found.append("there are fewer places")
+            differences.append("there are fewer places")
         for place, parameter in enumerate(now):
             if place >= len(was):
                 if parameter.option == defs.OpSchema.FormalParameterOption.Single:
-                    found.append(f"{parameter.name} is required")
+                    differences.append(f"{parameter.name} is required")
                 continue
             before = was[place]
             if parameter.option != before.option and parameter.option == defs.OpSchema.FormalParameterOption.Single:
-                found.append(f"{parameter.name} is required")
+                differences.append(f"{parameter.name} is required")
             if lost := types(old, before) - types(new, parameter):
-                found.append(f"{parameter.name} is no longer {sorted(lost)}")
-    return found
+                differences.append(f"{parameter.name} is no longer {sorted(lost)}")
+    return differences
 
 
 def test_the_table_has_every_operator_and_every_version() -> None:
@@ -103,19 +103,19 @@ def test_the_table_has_every_operator_and_every_version() -> None:
 
 
 def kernels() -> dict[str, list[tuple[int, int]]]:
-    """For each standard operator the versions its kernels are for, in the runtime that is installed."""
-    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    """The versions that the kernels of each standard operator support, in the installed runtime."""
+    versions: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for kernel in get_all_opkernel_def():
         if kernel.provider == "CPUExecutionProvider" and kernel.domain == "":
-            found[kernel.op_name].append(kernel.version_range)
-    return found
+            versions[kernel.op_name].append(kernel.version_range)
+    return versions
 
 
 KERNELS = kernels()
 
 
 def runs(schema: defs.OpSchema) -> bool:
-    """Whether there is code for it: a kernel without an end is for the version it begins with, and no newer one."""
+    """Whether a kernel exists. A kernel without an end version supports only its first version."""
     version, endless = schema.since_version, 2**31 - 1
     by_function = schema.has_function or schema.has_context_dependent_function
     ranges = KERNELS.get(schema.name, [])
@@ -123,7 +123,7 @@ def runs(schema: defs.OpSchema) -> bool:
 
 
 @pytest.mark.parametrize(("old", "new"), STEPS, ids=lambda schema: f"{schema.name}-{schema.since_version}")
-def test_a_change_that_is_no_mere_widening_is_marked(old: defs.OpSchema, new: defs.OpSchema) -> None:
+def test_every_change_other_than_a_widening_is_marked(old: defs.OpSchema, new: defs.OpSchema) -> None:
     marked = must_adapt(old.name, old.since_version, new.since_version)
     in_words = (new.name, new.since_version) in ONLY_IN_WORDS
     lost = harm(old, new) + (["it has no kernel"] if runs(old) and not runs(new) else [])
@@ -131,7 +131,7 @@ def test_a_change_that_is_no_mere_widening_is_marked(old: defs.OpSchema, new: de
     assert marked == (bool(lost) or in_words), lost
 
 
-def test_what_is_marked_has_an_adapter_and_only_that() -> None:
+def test_exactly_the_marked_changes_have_an_adapter() -> None:
     assert {name for name, steps in changes().items() if any(marked for _, marked in steps)} == ADAPTERS.keys()
 
 

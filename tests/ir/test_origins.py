@@ -1,4 +1,4 @@
-"""Origins are read, inherited, written and kept through `optimize`: every node tagged, and every tag true."""
+"""Origins are read, inherited, written and kept by `optimize`: every node is tagged, and every tag is correct."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEAD = '<ir_version: 10, opset_import: ["" : 18, "local" : 1]>'
 
 
 def graph(text: str) -> ir.Model:
-    """A model from text; a value `a_b__c` is made by a node of the module `a.b`."""
+    """A model from text; a value `a_b__c` is the output of a node of the module `a.b`."""
     model = io.from_proto(onnx.parser.parse_model(f"{HEAD}\n{text}"))
     for scope in scopes(model):
         for node in scope.graph:
@@ -30,13 +30,13 @@ def graph(text: str) -> ir.Model:
     return model
 
 
-def found(model: ir.Model) -> dict[str, tuple[set[str], str]]:
-    """First output of every node -> origins and how they were found."""
+def origins_of(model: ir.Model) -> dict[str, tuple[set[str], str]]:
+    """First output of every node -> origins and how they were determined."""
     nodes = [node for scope in scopes(model) for node in scope.graph]
     return {node.outputs[0].name or "": (set(origins.origins(node)), origins.how(node).value) for node in nodes}
 
 
-def test_what_no_module_ran_belongs_to_what_it_feeds_else_to_what_feeds_it() -> None:
+def test_nodes_without_a_module_inherit_from_consumers_otherwise_from_producers() -> None:
     model = graph("""agraph (float[2,4] x) => (float[2,4] y, float[2,4] z, float[2,4] w) {
         shape = Shape(x)
         both = Neg(x)
@@ -48,7 +48,7 @@ def test_what_no_module_ran_belongs_to_what_it_feeds_else_to_what_feeds_it() -> 
         w = Exp(x)
     }""")
     origins.attach(model)
-    assert found(model) == {
+    assert origins_of(model) == {
         "shape": ({"a.b"}, "inherited"),
         "both": (set(), "root"),
         "a_b__one": ({"a.b"}, "direct"),
@@ -63,36 +63,36 @@ def test_what_no_module_ran_belongs_to_what_it_feeds_else_to_what_feeds_it() -> 
     assert reasons["w"] == "no module ran it, and nothing says where it belongs"
 
 
-def test_what_feeds_the_models_own_work_alone_is_the_models_own() -> None:
+def test_nodes_read_only_by_the_root_module_belong_to_it() -> None:
     model = graph("agraph (float[2] x) => (float[2] y) { s = Neg(x)  t = Add(s, x)  a__u = Abs(t)  y = Neg(a__u) }")
     for node in model.graph:
         if node.outputs[0].name == "t":
             node.metadata_props[p.MODULE_PATH] = ""
     origins.attach(model)
-    assert found(model)["s"] == ({""}, "inherited")
-    assert found(model)["t"] == ({""}, "direct")
+    assert origins_of(model)["s"] == ({""}, "inherited")
+    assert origins_of(model)["t"] == ({""}, "direct")
 
 
-def test_bodies_inherit_from_the_node_that_holds_them() -> None:
+def test_bodies_inherit_from_their_node() -> None:
     model = graph("""agraph (bool c, float[2] x) => (float[2] y) {
         y = If (c) <then_branch = t () => (float[2] u) { u = Neg(x) },
                     else_branch = e () => (float[2] v) { v = Abs(x) }>
     }""")
     model.graph[0].metadata_props.update({p.MODULE_PATH: "gate", p.SOURCE_MODULE: "/Gate"})
     origins.attach(model)
-    assert found(model)["u"] == ({"gate"}, "inherited")
+    assert origins_of(model)["u"] == ({"gate"}, "inherited")
     hierarchy = origins.attach(model)
     origins.write(model, hierarchy)
     again = io.from_proto(io.to_proto(model))
     assert origins.attach(again).tag("gate") == "/Gate"
-    assert found(again) == found(model)
+    assert origins_of(again) == origins_of(model)
 
 
-def test_a_file_that_says_nothing_goes_by_its_node_names() -> None:
+def test_modules_of_a_file_without_tags_come_from_node_names() -> None:
     model = graph("agraph (float[2] x) => (float[2] y) { s = Neg(x)  y = Abs(s) }")
     origins.attach(model)
     assert [origins.evidence(node) for node in model.graph] == [p.Evidence.NAMES] * 2
-    assert found(model) == {"s": ({"s"}, "root"), "y": ({"y"}, "root")}
+    assert origins_of(model) == {"s": ({"s"}, "root"), "y": ({"y"}, "root")}
 
 
 def test_writing_and_reading_again_changes_nothing() -> None:
@@ -110,7 +110,7 @@ def test_writing_and_reading_again_changes_nothing() -> None:
     assert before[3][p.MODULE_PATH] == "a.b"
     again = io.from_proto(io.to_proto(model))
     hierarchy = origins.attach(again)
-    assert found(again) == found(model)
+    assert origins_of(again) == origins_of(model)
     origins.write(again, hierarchy)
     assert [dict(node.metadata_props) for node in again.graph] == before
 
@@ -146,7 +146,7 @@ def _tagged_export(tmp_path: Path, exporter: str) -> Path:
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
-def test_after_optimize_tags_are_complete_and_true(tmp_path: Path, exporter: str) -> None:
+def test_after_optimize_tags_are_complete_and_correct(tmp_path: Path, exporter: str) -> None:
     raw = _tagged_export(tmp_path, exporter)
     small = tmp_path / "small.onnx"
     run = sardonyx.optimize(raw, small, verify="end")

@@ -1,4 +1,4 @@
-"""Folded constants: stored where their type holds them, refused where it does not."""
+"""Folded constants are stored if their type can represent them, and refused otherwise."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_is_stored_is_within_a_rounding_of_every_number(dtype: ir.DataType,
 def test_a_scaled_weight_gives_the_sums_of_the_unscaled_one(
     dtype: ir.DataType, low: int, spread: int, power: float, seed: int
 ) -> None:
-    """Columns of weights over many magnitudes, one factor for each: no sum of inputs may show what storing lost."""
+    """Columns of weights of many magnitudes, one factor for each: sums show no error from storing the products."""
     rng = np.random.default_rng(seed)
     with np.errstate(all="ignore"):
         weight = (rng.standard_normal((8, 3)) * 2.0 ** rng.integers(low, low + spread + 1, (8, 3))).astype(
@@ -80,7 +80,7 @@ def test_a_product_that_does_not_fit_is_refused(dtype: ir.DataType, weight: list
 @pytest.mark.parametrize(
     ("weight", "factor"),
     [
-        ([[3e-8], [0.25]], 0.7),  # a weight of no weight beside one that is far larger
+        ([[3e-8], [0.25]], 0.7),  # a negligible weight beside one that is far larger
         ([[60000.0], [1.0]], 1e-3),  # a small factor of large weights
         ([[1e-4], [2e-4]], 1e4),  # a large factor of small weights
         ([[2.0**-20], [2.0**-22]], 0.5),  # subnormal, and exact

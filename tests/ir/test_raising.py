@@ -1,4 +1,4 @@
-"""Raising a whole model: when the driver does it, that it is one step, and what it leaves alone."""
+"""Raising the opset of a model: when the driver does it, that it is one step, and what stays unchanged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MEANS = """
 
 
 class FuseNegAbs(NodeRule):
-    """Neg(Abs(x)) => Neg(Max(x, Neg(x))): stands for a fusion that only a newer opset has."""
+    """Neg(Abs(x)) => Neg(Max(x, Neg(x))): stands for a fusion that needs a newer opset."""
 
     name = "fuse"
     accuracy = Accuracy.EXACT
@@ -79,14 +79,14 @@ def test_without_a_fusion_nothing_is_raised() -> None:
     assert (dict(model.opset_imports), model.ir_version) == ({"": 14}, 7)
 
 
-def test_a_model_that_is_there_already_stays_where_it_is() -> None:
+def test_a_model_of_a_sufficient_opset_is_not_raised() -> None:
     model = load(MEANS.replace("ReduceMean <axes = [1]>", "ReduceMean"), opset=21, ir_version=10)
     assert [event.pass_name for event in run(model).events] == ["fuse"]
     assert (dict(model.opset_imports), model.ir_version) == ({"": 21}, 10)
 
 
 @pytest.mark.parametrize("bound", [0, 14, 17, 19])
-def test_no_further_than_asked(bound: int) -> None:
+def test_raising_respects_the_given_limit(bound: int) -> None:
     model = load(MEANS)
     log = run(model, max_opset=bound)
     assert not log.events
@@ -95,7 +95,7 @@ def test_no_further_than_asked(bound: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2])
-def test_a_limit_never_gives_half_a_raise(limit: int) -> None:
+def test_a_limit_on_rewrites_never_gives_a_partial_raise(limit: int) -> None:
     whole = run(load(MEANS)).events
     model = load(MEANS)
     assert run(model, limit=limit).events == whole[:limit]
@@ -103,7 +103,7 @@ def test_a_limit_never_gives_half_a_raise(limit: int) -> None:
     onnx.checker.check_model(io.to_proto(model), full_check=True)
 
 
-def test_what_was_rolled_back_stays_so() -> None:
+def test_a_rolled_back_raise_stays_rolled_back() -> None:
     model = load(MEANS)
     log = run(model, forbidden=frozenset({(RAISE.name, "opset 20")}))
     assert not log.events
@@ -116,7 +116,7 @@ def test_a_forbidden_fusion_raises_nothing() -> None:
     assert dict(model.opset_imports) == {"": 14}
 
 
-def test_all_of_the_model_or_nothing() -> None:
+def test_the_whole_model_is_raised_or_nothing() -> None:
     model = load(MEANS.replace("a = Relu(x)", "a = Nonsense(x)"))
     log = run(model)
     assert [refusal.reason for refusal in log.refusals] == [
@@ -167,7 +167,7 @@ def test_a_function_keeps_its_opset_where_its_operators_did_not_change() -> None
     assert {entry.domain: entry.version for entry in proto.opset_import} == {"": 20, "own": 1}
 
 
-def test_a_function_whose_operators_changed_keeps_the_model_where_it_is() -> None:
+def test_a_function_whose_operators_changed_prevents_raising() -> None:
     model = io.from_proto(onnx.parser.parse_model(FUNCTIONS % (14, "y = ReduceMean <axes = [1]> (x)")))
     origins.attach(model)
     log = run(model)
@@ -195,7 +195,7 @@ def test_weights_that_old_files_list_as_inputs_stay_constants() -> None:
     assert [event.pass_name for event in run(model).events] == [RAISE.name, "fuse"]
 
 
-def test_the_other_spelling_of_the_standard_domain_goes() -> None:
+def test_the_alias_of_the_standard_domain_is_removed() -> None:
     model = load(MEANS)
     model.opset_imports["ai.onnx"] = model.opset_imports.pop("")
     run(model)
@@ -214,7 +214,7 @@ def test_nodes_keep_their_names_modules_and_notes() -> None:
     assert origins.owner(mean) == "net.norm"
 
 
-def test_outputs_that_were_left_out_stay_so() -> None:
+def test_omitted_outputs_stay_omitted() -> None:
     node = onnx.helper.make_node("Dropout", ["x"], ["y", ""], ratio=0.5)
     info = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["N"]) for name in "xy"]
     graph = onnx.helper.make_graph([node], "g", info[:1], info[1:])
@@ -224,7 +224,7 @@ def test_outputs_that_were_left_out_stay_so() -> None:
     assert (list(after.output), list(after.attribute), len(after.input)) == (["y", ""], [], 2)
 
 
-def test_asking_again_and_again_looks_at_the_model_once_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_requests_examine_the_model_once_a_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     from sardonyx.ir import rewriter
 
     planned: list[int] = []
@@ -261,7 +261,7 @@ GELU = """
         (OptimizeOptions(keep_opset=True), 14),
     ],
 )
-def test_the_verb_raises_as_far_as_it_may_and_says_so(options: OptimizeOptions, opset: int) -> None:
+def test_optimize_raises_up_to_the_limit_and_reports_it(options: OptimizeOptions, opset: int) -> None:
     model = onnx.parser.parse_model(graph_text(GELU, 14))
     result = sardonyx.optimize(model, options=options)
     assert result.verdict is not None
@@ -274,13 +274,13 @@ def test_the_verb_raises_as_far_as_it_may_and_says_so(options: OptimizeOptions, 
     assert result.options["keep_opset"] == options.keep_opset
 
 
-def test_the_record_knows_both_spellings_of_the_standard_domain() -> None:
+def test_the_record_knows_both_names_of_the_standard_domain() -> None:
     model = ir.from_proto(onnx.parser.parse_model(graph_text(GELU, 14)))
     model.opset_imports["ai.onnx"] = model.opset_imports.pop("")
     assert sardonyx.optimize(model, verify="off").opset_changes == {"": (14, 20)}
 
 
-def test_keeping_and_bounding_contradict_each_other() -> None:
+def test_keeping_and_limiting_the_opset_exclude_each_other() -> None:
     with pytest.raises(UsageError, match="contradict"):
         sardonyx.optimize(
             onnx.parser.parse_model(graph_text(GELU, 14)),
@@ -288,8 +288,10 @@ def test_keeping_and_bounding_contradict_each_other() -> None:
         )
 
 
-def test_a_raise_that_fails_its_proof_is_undone_with_all_that_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong adapter: the axis is lost, so the mean is taken over everything."""
+def test_a_raise_that_fails_verification_is_undone_with_all_rewrites_that_need_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A wrong adapter loses the axis, so the mean is taken over all axes."""
     from sardonyx.ir.opsets import adapters
     from sardonyx.ir.opsets.adapter_base import OpsetStep, Rewrite, rewritten
 

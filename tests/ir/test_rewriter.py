@@ -1,4 +1,4 @@
-"""The driver: what it does with a match, how often it asks, and what it refuses to do."""
+"""The driver: what it does with a match, how often it calls passes, and what it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 
 
 class FuseReluNeg(NodeRule):
-    """Relu(Neg(x)) => Neg(Min(x, x)): nonsense, but two nodes become two others."""
+    """Relu(Neg(x)) => Neg(Min(x, x)): wrong, but two nodes become two others."""
 
     name = "fuse"
     accuracy = Accuracy.EXACT
@@ -42,12 +42,12 @@ class FuseReluNeg(NodeRule):
 
 
 class Flip(NodeRule):
-    """Neg(x) => Abs(x), or back: two of them never end."""
+    """Neg(x) => Abs(x), or back: two of them never terminate."""
 
     accuracy = Accuracy.EXACT
 
     def __init__(self, before: str, after: str) -> None:
-        self.name = f"{before}-to-{after}"  # pyright: ignore[reportAttributeAccessIssue] (a name of its own for each)
+        self.name = f"{before}-to-{after}"  # pyright: ignore[reportAttributeAccessIssue] (a separate name for each)
         self.roots = (before,)  # pyright: ignore[reportAttributeAccessIssue]
         self._after = after
 
@@ -69,7 +69,7 @@ def run(model: ir.Model, *rules: Rule, **options: object) -> Log:
 
 
 def tower(height: int) -> ir.Model:
-    """Relu(Neg(…)) over and over, each node in a module of its own."""
+    """A chain of Relu(Neg(…)), each node in its own module."""
     steps = " ".join(f"n{i} = Neg({f'r{i - 1}' if i else 'x'}) r{i} = Relu(n{i})" for i in range(height))
     text = f"{HEAD} g (float[N] x) => (float[N] y) {{ {steps} y = Exp(r{height - 1}) }}"
     proto = onnx.parser.parse_model(text)
@@ -90,13 +90,13 @@ def test_new_nodes_get_the_union_and_the_lowest_common_owner() -> None:
         assert origins.owner(node) == "net.block.0"
 
 
-def test_the_last_new_node_goes_by_the_roots_name() -> None:
+def test_the_last_new_node_gets_the_name_of_the_root() -> None:
     model = tower(1)
     run(model, FuseReluNeg())
     assert [node.name for node in model.graph][1] == "/net/block.0/b/Relu"
 
 
-def test_an_event_tells_what_its_nodes_read_and_made() -> None:
+def test_an_event_lists_inputs_and_outputs_of_its_nodes() -> None:
     model = tower(2)
     log = run(model, FuseReluNeg())
     first, second = log.events
@@ -116,7 +116,7 @@ def test_an_event_names_the_graphs_output_before_and_after() -> None:
     assert event.before[-1].outputs == event.after[-1].outputs == ("y",)
 
 
-def test_an_input_that_is_left_out_keeps_its_place_in_the_event() -> None:
+def test_an_omitted_input_keeps_its_place_in_the_event() -> None:
     model = load("g (float[N] x, float m) => (float[N] y) { a = Clip(x, , m)  y = Neg(a) }")
     (event,) = run(model, Flip("Clip", "Clip2"), limit=1).events
     assert event.before[0].inputs == event.after[0].inputs == ("x", "", "m")
@@ -128,7 +128,7 @@ def test_a_matched_node_that_others_read_stays() -> None:
     assert sorted(node.op_type for node in model.graph) == ["Exp", "Min", "Neg", "Neg"]
 
 
-def test_a_forbidden_rewrite_is_left_out_and_the_rest_goes_on() -> None:
+def test_a_forbidden_rewrite_is_left_out_and_the_others_are_applied() -> None:
     model = tower(5)
     events = run(model, FuseReluNeg(), forbidden=frozenset({("fuse", "r2")})).events
     assert sorted(event.root for event in events) == ["r0", "r1", "r3", "r4"]
@@ -141,7 +141,7 @@ def test_a_limit_gives_the_first_rewrites(limit: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_number_of_questions_grows_with_the_graph_and_not_faster() -> None:
+def test_the_number_of_match_calls_is_linear_in_the_graph() -> None:
     asked: list[int] = []
     for height in (200, 400):
         rule = FuseReluNeg()
@@ -151,8 +151,8 @@ def test_the_number_of_questions_grows_with_the_graph_and_not_faster() -> None:
 
 
 @pytest.mark.slow
-def test_a_hub_does_not_make_it_quadratic() -> None:
-    """A value that everything reads is near everything, and yet not everything is looked at again each time."""
+def test_a_value_with_many_consumers_does_not_make_it_quadratic() -> None:
+    """All nodes are neighbours of such a value, but not all of them are scheduled again after each rewrite."""
     asked: list[int] = []
     for width in (200, 400):
         body = " ".join(f"n{i} = Neg(h)  r{i} = Relu(n{i})" for i in range(width))
@@ -222,7 +222,7 @@ def test_what_a_body_reads_is_not_dead_until_the_body_is() -> None:
     assert {ref.op_type for event in events for ref in event.before} == {"If", "Neg", "Exp"}
 
 
-def test_order_is_seen_through_bodies() -> None:
+def test_order_takes_bodies_into_account() -> None:
     model = load(BRANCHES)
     assert is_sorted(model.graph)
     neg, exp, choice = model.graph

@@ -1,4 +1,4 @@
-"""Loading and saving with no pass gives back everything a file can say."""
+"""Loading and saving without passes preserves everything that a file can contain."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHIPPED = sorted(Path(onnx.__file__).parent.rglob("*.onnx"))
 
 
 def content(proto: onnx.ModelProto) -> bytes:
-    """Equal for equal messages, NaN included, which == does not give."""
+    """Equal for equal messages including NaN, unlike ==."""
     return proto.SerializeToString(deterministic=True)
 
 
@@ -32,7 +32,7 @@ def through_files(proto: onnx.ModelProto, folder: Path, *, outside: bool | None)
 
 def node_cases() -> Iterator[tuple[str, onnx.ModelProto]]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the cases compute their expected outputs, overflows and all
+        warnings.simplefilter("ignore")  # the cases compute their expected outputs, with overflows
         from onnx.backend.test.case.node import collect_testcases
 
         for case in collect_testcases(None):
@@ -85,7 +85,7 @@ def test_any_model_comes_back_equal_from_a_file(proto: onnx.ModelProto) -> None:
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example])
 @given(proto=models())
 def test_any_model_survives_external_data_and_back(proto: onnx.ModelProto) -> None:
-    """Out into a data file and in again; a typed field may become raw, so values are compared."""
+    """Saved with external data and loaded again. A typed field may become raw, so values are compared."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         outside = through_files(proto, folder, outside=True)
@@ -97,7 +97,7 @@ def test_any_model_survives_external_data_and_back(proto: onnx.ModelProto) -> No
 
 
 def with_node(**fields: object) -> onnx.ModelProto:
-    """A model of one node with just these fields."""
+    """A model of one node with only these fields."""
     node = onnx.NodeProto(**{"op_type": "Abs", "input": ["x"], "output": ["y"], **fields})
     graph = onnx.GraphProto(node=[node], input=[onnx.ValueInfoProto(name="x")], output=[onnx.ValueInfoProto(name="y")])
     return onnx.ModelProto(ir_version=8, opset_import=[onnx.OperatorSetIdProto(version=17)], graph=graph)

@@ -1,4 +1,4 @@
-"""Questions about shapes: bodies and functions, what is believed, what malformed graphs come to, and what it costs."""
+"""Shape inference: bodies and functions, which annotations are used, malformed graphs, and the cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from ir.shapes_truth import judge
+from ir.shapes_truth import check_inference
 from passes.util import graph_text
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.shapes import engine, expr
@@ -40,11 +40,11 @@ def shapes_of(model: str | onnx.ModelProto) -> dict[str, engine.Shape | None]:
     return {name: facts.shape(value) for name, value in values.items()}
 
 
-# What is believed
+# Which annotations are used
 
 
-def test_only_inputs_are_believed() -> None:
-    """A wrong annotation of an inner value or an output says nothing."""
+def test_only_annotations_of_inputs_are_used() -> None:
+    """A wrong annotation of an inner value or an output is ignored."""
     text = graph_text("""agraph (float[N, 4] x) => (float[9, 9] y) <float[7, 7] a> {
         a = Relu(x)  y = Neg(a) }""")
     assert shapes_of(text)["a"] == shapes_of(text)["y"] == (N, 4)
@@ -53,14 +53,14 @@ def test_only_inputs_are_believed() -> None:
 @pytest.mark.parametrize(
     ("length", "is_sum"), [("P + N", True), ("N+P", True), ("P + N + 1", False), ("P + Q", False), ("P - N", False)]
 )
-def test_a_sum_of_the_inputs_dims_is_one(length: str, *, is_sum: bool) -> None:
-    """A mask over earlier and new positions is declared so; what names no dim of an input stays a name."""
-    shapes = {"new": ("N", 4), "past": ("P", 4), "mask": (length, 4)}
-    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+def test_a_declared_sum_of_input_dims_is_a_sum(length: str, *, is_sum: bool) -> None:
+    """As declared for a mask over past and new positions. A formula with other names stays a name."""
+    declared = {"new": ("N", 4), "past": ("P", 4), "mask": (length, 4)}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in declared.items()]
     nodes = [helper.make_node("Concat", ["past", "new"], ["all"], axis=0)]
     output = helper.make_tensor_value_info("all", TensorProto.FLOAT, None)
-    found = shapes_of(helper.make_model(helper.make_graph(nodes, "g", inputs, [output])))
-    assert (found["mask"] == found["all"]) is is_sum
+    shapes = shapes_of(helper.make_model(helper.make_graph(nodes, "g", inputs, [output])))
+    assert (shapes["mask"] == shapes["all"]) is is_sum
 
 
 def test_an_initializer_that_may_be_overridden_is_an_input() -> None:
@@ -69,11 +69,11 @@ def test_an_initializer_that_may_be_overridden_is_an_input() -> None:
     assert facts.contents(values["s"]) is None
     (dim,) = facts.shape(values["y"]) or ()
     assert isinstance(dim, expr.Expr)
-    assert dim.is_vague or dim == expr.multiply(N, 4)  # one open dim is certain whatever the target says
+    assert dim.is_vague or dim == expr.multiply(N, 4)  # a single dynamic dim is known for any target
 
 
 @pytest.mark.parametrize("kind", ["seq(float[2, 3])", "optional(float[2, 3])"])
-def test_what_is_no_tensor_has_no_shape(kind: str) -> None:
+def test_a_value_that_is_not_a_tensor_has_no_shape(kind: str) -> None:
     facts, values = facts_of(graph_text(f"agraph ({kind} x) => ({kind} y) {{ y = Identity(x) }}"))
     assert facts.shape(values["x"]) is None
     assert facts.shape(values["y"]) is None
@@ -104,7 +104,7 @@ LOOP = """agraph (float[N, 4] x, int64 count, bool go) => (float[A, B] y, float[
         ("a = Shape(s)  t = Identity(s)  each = ConstantOfShape(a)", (N, 4)),
     ],
 )
-def test_a_loop_keeps_what_its_body_keeps(step: str, kept: tuple[Any, ...]) -> None:
+def test_a_loop_keeps_the_dims_that_its_body_keeps(step: str, kept: tuple[Any, ...]) -> None:
     text = graph_text(LOOP % step)
     shapes = shapes_of(text)
     y, every = shapes["y"], shapes["all"]
@@ -112,12 +112,12 @@ def test_a_loop_keeps_what_its_body_keeps(step: str, kept: tuple[Any, ...]) -> N
     assert every is not None
     for dim, wanted in zip(y, kept, strict=True):
         assert dim == wanted if wanted is not None else isinstance(dim, expr.Expr) and dim.is_vague
-    # What is unknown inside may be another number in each turn: no unknown of the body is one outside.
+    # An unknown of the body may differ in each iteration, so none of them is used outside.
     inside = {atom for name in ("s", "t", "each") for atom in shapes[name] or () if isinstance(atom, expr.Expr)}
     assert not any(isinstance(dim, expr.Expr) and dim.is_vague and dim in inside for dim in (*y, *every))
     feeds = [{"x": np.ones((n, 4), np.float32), "count": np.array(k), "go": np.array(True)}
              for n, k in ((2, 3), (1, 1), (3, 0))]  # fmt: skip
-    assert not judge(onnx.parser.parse_model(text), feeds).wrong
+    assert not check_inference(onnx.parser.parse_model(text), feeds).wrong
 
 
 def test_a_loop_whose_rank_changes_is_unknown() -> None:
@@ -150,10 +150,10 @@ def test_a_scan_reads_and_writes_along_its_axes() -> None:
     assert shapes["last"] == (4,)
     assert shapes["every"] == (N, 4, expr.symbol("T"))
     feeds = [{"start": np.ones(4, np.float32), "x": np.ones((n, t, 4), np.float32)} for n, t in ((2, 3), (1, 1))]
-    assert not judge(onnx.parser.parse_model(text), feeds).wrong
+    assert not check_inference(onnx.parser.parse_model(text), feeds).wrong
 
 
-def test_branches_tell_what_they_agree_on() -> None:
+def test_branches_give_the_dims_on_which_they_agree() -> None:
     text = graph_text("""agraph (float[N, 4] x, bool c) => (float[A, B] y, float[C, D] z) {
         y, z = If <then_branch = yes () => (float[P, Q] a, float[R, S] b) { a = Relu(x)  b = Neg(x) },
                    else_branch = no () => (float[P, Q] e, float[R, S] f) { e = Abs(x)  f = Concat <axis = 0> (x, x) }>
@@ -177,15 +177,15 @@ agraph (float[N, 6] x, float[2, 6] w) => (float[A, B, C] y, float[D, E] z) {
 """
 
 
-def test_functions_are_followed_for_each_call() -> None:
+def test_functions_are_inferred_for_each_call() -> None:
     shapes = shapes_of(FUNCTION)
     assert shapes["y"] == (N, 2, 3)
     assert shapes["v"] == (2, 2, 3)
     facts, values = facts_of(FUNCTION)
-    assert facts.shape(values["a"]) is None  # inside, it is another at every call
+    assert facts.shape(values["a"]) is None  # inside the function it differs between calls
 
 
-# Malformed graphs: not known, and never an exception
+# Malformed graphs: shapes are unknown, and no exception is raised
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_functions_are_followed_for_each_call() -> None:
         "y = com.microsoft.Attention(x)",
     ],
 )
-def test_nonsense_is_not_known(body: str) -> None:
+def test_shapes_of_malformed_graphs_are_unknown(body: str) -> None:
     body = body.replace("'", '"')
     text = graph_text(f"""agraph (float[N, 4] x, float[1, 2, 3] z) => (float y)
         <int64[2] k = {{3, 5}}, int64[2] minus = {{-3, 2}}> {{ {body} }}""")
@@ -263,7 +263,7 @@ ATTRIBUTE = st.one_of(
 @settings(max_examples=250)
 @given(st.data())
 def test_any_operator_with_any_inputs(data: st.DataObject) -> None:
-    """Drawn shapes, constants and attributes that fit nothing."""
+    """Random shapes, constants and attributes, mostly invalid."""
     dims = st.lists(st.one_of(st.integers(0, 3), st.sampled_from(["N", "M", None])), max_size=4)
     inputs = [
         helper.make_tensor_value_info(f"x{index}", data.draw(st.sampled_from([1, 7, 9, 10])), data.draw(dims))
@@ -307,7 +307,7 @@ def test_any_operator_with_any_inputs(data: st.DataObject) -> None:
             assert len(contents) == expr.product(shape)
 
 
-def test_numbers_that_do_not_fit_their_type_are_not_known() -> None:
+def test_numbers_that_overflow_their_type_are_unknown() -> None:
     text = graph_text("""agraph (float[N] x) => (int64[1] y, int32[1] z, int64[1] w)
         <int64[1] big = {9223372036854775807}, int32[1] less = {2147483647}, int64[1] odd = {16777217}> {
             y = Add(big, big)  z = Mul(less, less)  f = Cast <to = 1> (odd)  w = Cast <to = 7> (f) }""")
@@ -319,7 +319,7 @@ def test_numbers_that_do_not_fit_their_type_are_not_known() -> None:
 
 
 def chain(length: int, body: str) -> onnx.ModelProto:
-    """`length` times the same piece, each on what the one before made."""
+    """The same piece `length` times in a row."""
     text = " ".join(body.replace("$", str(index + 1)).replace("@", str(index)) for index in range(length))
     head = f"agraph (float[N, 4] v0) => (float[A, B] v{length}) <int64[1] a = {{0}}, int64[1] four = {{4}}>"
     return onnx.parser.parse_model(graph_text(f"{head} {{ {text} }}"))
@@ -330,7 +330,7 @@ PIECE = """s$ = Shape(v@)  n$ = Gather(s$, a)  t$ = Concat <axis = 0> (n$, four)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many nodes the rules were asked about."""
+    """Counts how often the rules are called."""
     asked = list[ir.Node]()
     ask = Shapes.infer_outputs
 
@@ -342,7 +342,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     return lambda: len(asked)
 
 
-def test_every_node_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_node_is_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = counted(monkeypatch)
     facts, values = facts_of(chain(40, PIECE))
     assert asked() == 200
@@ -361,7 +361,7 @@ def test_an_impossible_dimension_beside_an_unknown_one_makes_the_shape_unknown()
     assert facts.shape(values["y"]) is None
 
 
-def test_only_what_was_unknown_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_unknown_values_are_inferred_again(monkeypatch: pytest.MonkeyPatch) -> None:
     text = graph_text("""agraph (float[N, 4] x, int64[2] s) => (float[A, B] y) {
         a = Relu(x)  b = Reshape(a, s)  c = Neg(b)  d = Abs(a)  y = MatMul(c, d) }""")
     asked = counted(monkeypatch)
@@ -371,7 +371,7 @@ def test_only_what_was_unknown_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
     assert asked() == 5 + 3  # b, c and y
 
 
-def test_an_unknown_that_a_rewrite_settles_is_known_then() -> None:
+def test_an_unknown_is_known_after_a_rewrite_determines_it() -> None:
     facts, values = facts_of(
         graph_text("agraph (float[N, 4] x) => (float y) { a = Mystery(x)  b = Neg(a)  y = Abs(b) }")
     )
@@ -385,8 +385,8 @@ def test_an_unknown_that_a_rewrite_settles_is_known_then() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [PIECE, "v$ = Relu(v@)"])
 @pytest.mark.parametrize("first", ["shape", "infer", "contents"])
-def test_deep_graphs_need_no_deep_stack(body: str, first: str) -> None:
-    """However the first question is put: the last value of a graph thousands of nodes deep."""
+def test_deep_graphs_do_not_overflow_the_stack(body: str, first: str) -> None:
+    """The first query is for the last value of a graph that is thousands of nodes deep."""
     graph = ir.from_proto(chain(1500, body))
     facts = Facts(graph)
     (last,) = graph.graph.outputs
@@ -394,7 +394,7 @@ def test_deep_graphs_need_no_deep_stack(body: str, first: str) -> None:
     assert facts.shape(last) == (N, 4)
 
 
-def test_deep_arithmetic_needs_no_deep_stack() -> None:
+def test_deep_arithmetic_does_not_overflow_the_stack() -> None:
     steps = " ".join(f"f{index + 1} = Add(f{index}, one)" for index in range(2000))
     text = graph_text(f"""agraph (int64[1] v0) => (int64[1] z) <float[1] one = {{1}}> {{
         f0 = Cast <to = 1> (v0)  {steps}  z = Cast <to = 7> (f2000) }}""")
@@ -403,7 +403,7 @@ def test_deep_arithmetic_needs_no_deep_stack() -> None:
 
 
 def test_a_size_that_a_later_reshape_cannot_copy_is_never_zero() -> None:
-    """Attention flattens the heads of its keys, turns them and spells them out again, with sizes read off the keys."""
+    """Attention flattens the heads of its keys, transposes and splits them again, with sizes read from the keys."""
     flattened = """agraph (float[B, 2, S, 64] k) => (float[B, 2, 64, S] y)
     <int64[1] left = {-1}, int64[1] width = {64}> {
         head = Shape <start = 0, end = 2> (k)  length = Shape <start = 2, end = 3> (k)

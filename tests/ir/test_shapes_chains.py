@@ -1,4 +1,4 @@
-"""The arithmetic on sizes that exporters put before every view: gone after the passes, though every dim stays open."""
+"""The size arithmetic that exporters write before every view is removed by the passes, with all dims dynamic."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def chains(model: ir.Model, op_type: str) -> Iterator[ir.Node]:
         if node.op_type == op_type and node.inputs[1] is not None:
             left, seen = [node.inputs[1].producer()], set[ir.Node]()
             while left:
-                maker = left.pop()
-                if maker is None or maker in seen:
+                producer = left.pop()
+                if producer is None or producer in seen:
                     continue
-                if maker.op_type == "Shape":
+                if producer.op_type == "Shape":
                     yield node
                     break
-                seen.add(maker)
-                left += [value.producer() for value in maker.inputs if value is not None]
+                seen.add(producer)
+                left += [value.producer() for value in producer.inputs if value is not None]
 
 
 def optimized(path: Path) -> tuple[ir.Model, ir.Model]:
@@ -41,15 +41,15 @@ def optimized(path: Path) -> tuple[ir.Model, ir.Model]:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
-def test_no_reshape_waits_for_a_size(name: str, small_model: Callable[[str, str], Path]) -> None:
-    """Batch and length are open, and no view between the layers asks for them at run time any more."""
+def test_no_reshape_depends_on_a_computed_size(name: str, small_model: Callable[[str, str], Path]) -> None:
+    """Batch and length are dynamic, and no view between the layers reads them at run time."""
     before, after = optimized(small_model(name, "torchscript"))
     assert len(list(chains(before, "Reshape"))) >= 8  # four a layer
     assert not list(chains(after, "Reshape"))
     asked = sum(node.op_type == "Shape" for node in before.graph)
     left = [node for node in after.graph if node.op_type == "Shape"]
     assert asked >= 9
-    assert len(left) <= 2  # once for positions, once for what is as large as the batch
+    assert len(left) <= 2  # one for positions, one for a value with the size of the batch
     assert [str(value.shape) for value in after.graph.inputs] == [str(value.shape) for value in before.graph.inputs]
     assert [str(value.shape) for value in after.graph.outputs] == [str(value.shape) for value in before.graph.outputs]
     assert any(isinstance(dim, ir.SymbolicDim) for value in after.graph.outputs for dim in value.shape or ())

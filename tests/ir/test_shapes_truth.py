@@ -1,7 +1,7 @@
-"""What is inferred is what comes out: onnx's node cases, drawn graphs, and real models run at several sizes.
+"""Inferred shapes equal observed ones: onnx's node cases, random graphs, and real models run at several sizes.
 
-Sizes of zero are drawn for single operators only: ONNX Runtime 1.31 gives an empty input's own shape back from
-reductions that keep their dims, so that empty runs of whole models prove nothing.
+Sizes of zero are used for single operators only: for an empty input, ONNX Runtime 1.31 returns the shape of the input
+from reductions that keep their dims, so empty runs of whole models cannot be compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import graphs
 import models
 from backend.cases import Case, node_cases
-from ir.shapes_truth import Verdict, compare, judge, sizes_of
+from ir.shapes_truth import Verdict, check_inference, compare, sizes_of
 from passes.util import draw, graph_text, parse
 from sardonyx.ir.facts import Facts
 
@@ -44,8 +44,8 @@ def variant(case: Case, *, frozen: bool, symbolic: bool) -> onnx.ModelProto:
     return model
 
 
-def held(case: Case, *, frozen: bool, symbolic: bool) -> Verdict:
-    """Everything inferred about the outputs of a case against the outputs it must have."""
+def check_case(case: Case, *, frozen: bool, symbolic: bool) -> Verdict:
+    """Compare everything inferred about the outputs of a case with its expected outputs."""
     model = variant(case, frozen=frozen, symbolic=symbolic)
     graph = ir.from_proto(model)
     facts = Facts(graph)
@@ -62,16 +62,16 @@ def held(case: Case, *, frozen: bool, symbolic: bool) -> Verdict:
     return verdict
 
 
-def test_the_node_cases_come_out_as_inferred() -> None:
-    """All 1,884, static and with every dim open, their small inputs fed or constant."""
-    told, wrong = 0, list[str]()
+def test_node_cases_have_the_inferred_shapes() -> None:
+    """All 1,884, static and with every dim dynamic, with small inputs fed or constant."""
+    known, wrong = 0, list[str]()
     for index, case in enumerate(node_cases()):
         for frozen, symbolic in {(True, True), (bool(index & 1), bool(index & 2))}:
-            verdict = held(case, frozen=frozen, symbolic=symbolic)
+            verdict = check_case(case, frozen=frozen, symbolic=symbolic)
             wrong += [f"{case.name}: {each}" for each in verdict.wrong]
-            told += verdict.told
+            known += verdict.known
     assert not wrong
-    assert told > 8000  # and not by keeping silent
+    assert known > 8000  # not because nothing was inferred
 
 
 # Single operators, at sizes of zero too.
@@ -149,9 +149,9 @@ def test_single_operators_at_every_size(body: str) -> None:
     model = onnx.parser.parse_model(text)
     rng = np.random.default_rng(0)
     feeds = [{"x": rng.normal(size=(size, 4)).astype(np.float32), "i": np.arange(size)} for size in (0, 1, 2, 3, 5, 7)]
-    verdict = judge(model, feeds)
+    verdict = check_inference(model, feeds)
     assert not verdict.wrong
-    assert verdict.told > 5
+    assert verdict.known > 5
 
 
 # Whole models.
@@ -159,29 +159,29 @@ def test_single_operators_at_every_size(body: str) -> None:
 
 @settings(max_examples=25)
 @given(graphs.models(), st.booleans())
-def test_drawn_graphs(model: onnx.ModelProto, opens: bool) -> None:
-    """With a name for each dim of the inputs or without."""
-    for info in model.graph.input if opens else ():
+def test_random_graphs(model: onnx.ModelProto, dynamic: bool) -> None:
+    """Static, or with a name for each dim of the inputs."""
+    for info in model.graph.input if dynamic else ():
         for axis, dim in enumerate(info.type.tensor_type.shape.dim):
             dim.dim_param = f"d{axis}"
-    verdict = judge(model, [draw(model, 0, {f"d{axis}": size for axis, size in enumerate(graphs.SHAPE)})])
+    verdict = check_inference(model, [draw(model, 0, {f"d{axis}": size for axis, size in enumerate(graphs.SHAPE)})])
     assert not verdict.wrong
-    assert verdict.told
-    assert opens or not verdict.vague
+    assert verdict.known
+    assert dynamic or not verdict.vague
 
 
 def feeds_of(model: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Drawn inputs; small numbers for those that are ids or masks."""
+    """Random inputs, with small numbers for ids and masks."""
     rng = np.random.default_rng(0)
-    drawn = draw(model, 0, sizes)
+    feeds = draw(model, 0, sizes)
     return {
         name: rng.integers(0, 2, array.shape).astype(array.dtype) if array.dtype.kind in "iu" else array
-        for name, array in drawn.items()
+        for name, array in feeds.items()
     }
 
 
 def runs(model: onnx.ModelProto) -> Iterator[dict[str, np.ndarray]]:
-    """Three sizes of every named dim, ones among them, no two alike unless they must be."""
+    """Inputs of three sizes of every named dim, including 1. Independent dims have different sizes."""
     named = [dim.dim_param for info in model.graph.input for dim in info.type.tensor_type.shape.dim if dim.dim_param]
     names = list(dict.fromkeys(named))
     for first in (2, 5, 1) if names else (1,):
@@ -191,16 +191,16 @@ def runs(model: onnx.ModelProto) -> Iterator[dict[str, np.ndarray]]:
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.parametrize("name", models.names())
 def test_real_models(name: str, exporter: str, small_model: Callable[[str, str], Path]) -> None:
-    """Everything is told of them, and everything told is so."""
+    """All dims are known, and all are correct."""
     model = onnx.load(str(small_model(name, exporter)))
-    verdict = judge(model, runs(model))
+    verdict = check_inference(model, runs(model))
     assert not verdict.wrong
-    assert verdict.told > 40
+    assert verdict.known > 40
     assert not verdict.unknown
 
 
-def test_a_model_exported_with_open_dims(tmp_path: Path) -> None:
-    """The newer exporter writes its arithmetic on sizes in other operators."""
+def test_a_model_exported_with_dynamic_dims(tmp_path: Path) -> None:
+    """The dynamo exporter uses other operators for arithmetic on sizes."""
     from sardonyx.exporting.export import export
 
     module, inputs = models.build("bert")
@@ -208,15 +208,15 @@ def test_a_model_exported_with_open_dims(tmp_path: Path) -> None:
     export(module, (), tmp_path / "m.onnx", kwargs=inputs, exporter="dynamo", dynamic=free, verify=False)
     model = onnx.load(str(tmp_path / "m.onnx"))
     assert any(node.op_type == "Shape" for node in model.graph.node)
-    verdict = judge(model, runs(model))
+    verdict = check_inference(model, runs(model))
     assert not verdict.wrong
     assert not verdict.unknown
 
 
-def test_the_comparison_sees_what_is_wrong() -> None:
-    """Otherwise none of the above would mean anything."""
+def test_the_comparison_detects_a_wrong_shape() -> None:
+    """Sensitivity: without this, the tests above would show nothing."""
     model = parse(graph_text("agraph (float[N, 4] x) => (float[N, 4] y) { a = Relu(x)  y = Neg(a) }"))
     graph = ir.from_proto(model)
     facts = Facts(graph)
     facts.learn(graph.graph.node(0).outputs[0], ir.DataType.FLOAT, (3, 4))
-    assert judge(model, [{"x": np.zeros((2, 4), np.float32)}], facts).wrong
+    assert check_inference(model, [{"x": np.zeros((2, 4), np.float32)}], facts).wrong

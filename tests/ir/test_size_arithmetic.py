@@ -1,7 +1,7 @@
-"""Sizes that graphs compute, held against the runtime: random arithmetic at sizes of zero, one and more.
+"""Sizes that graphs compute, checked against the runtime: random arithmetic at sizes of zero, one and more.
 
-Whatever the engine tells of a shape or of the elements of a small tensor is what comes out, at every size the model
-runs with. Integers are divided by what is never zero only: a processor may end the process otherwise.
+Inferred shapes and elements of small tensors equal the results at every size at which the model runs. Integer divisors
+are never zero, because a processor may end the process otherwise.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.shapes_truth import judge
+from ir.shapes_truth import check_inference
 from passes.util import graph_text
 
 SIZES = (0, 1, 2, 3, 7)
@@ -24,7 +24,7 @@ TYPES = {"int64": 7, "int32": 6, "float": 1, "double": 11, "float16": 10, "int8"
 
 
 class Writer:
-    """A graph of one-element int64 tensors that all follow from the dims of x."""
+    """Writes a graph of one-element int64 tensors that are computed from the dims of x."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -49,7 +49,7 @@ class Writer:
         return self.rng.choice(self.sizes) if self.rng.random() < 0.7 else self.number(self.rng.choice(NUMBERS))
 
     def step(self) -> None:
-        """One more size."""
+        """Add one size."""
         make = self.rng.choice([self.arithmetic, self.divided, self.through_floats, self.casted, self.chosen])
         self.sizes.append(make())
 
@@ -66,12 +66,12 @@ class Writer:
         return self.node(f"{self.rng.choice(['Div', 'Mod', 'Mod <fmod = 1>'])} ({self.any_size()}, {by})")
 
     def through_floats(self) -> str:
-        """Exporters divide as floats and round; the divisor may be zero."""
+        """Exporters divide floats and round; the divisor may be zero."""
         kind = self.rng.choice(("float", "double"))
         one, other = (self.node(f"Cast <to = {TYPES[kind]}> ({self.any_size()})") for _ in range(2))
-        found = self.node(f"{self.rng.choice(['Div', 'Mul', 'Mod <fmod = 1>', 'Add'])} ({one}, {other})")
-        found = self.node(f"{self.rng.choice(['Floor', 'Ceil', 'Identity'])}({found})")
-        return self.node(f"Cast <to = 7> ({found})")
+        quotient = self.node(f"{self.rng.choice(['Div', 'Mul', 'Mod <fmod = 1>', 'Add'])} ({one}, {other})")
+        quotient = self.node(f"{self.rng.choice(['Floor', 'Ceil', 'Identity'])}({quotient})")
+        return self.node(f"Cast <to = 7> ({quotient})")
 
     def casted(self) -> str:
         kind = self.rng.choice(list(TYPES))
@@ -86,13 +86,15 @@ class Writer:
         return self.node(f"Where({condition}, {self.any_size()}, {self.any_size()})")
 
     def end(self) -> None:
-        """Something that has a shape because of the sizes."""
+        """Add a node whose output shape depends on the sizes."""
         size, other = self.any_size(), self.any_size()
         kind = self.rng.randrange(6)
         if kind == 0:
             parts = self.rng.sample([*self.sizes[:3], self.number(-1), self.number(0), size], 3)
             target = self.node(f"Concat <axis = 0> ({', '.join(parts)})")
-            zeros = self.rng.choice(["", "<allowzero = 1> "]) if parts.count("int64_m1") == 0 else ""  # else not valid
+            zeros = (
+                self.rng.choice(["", "<allowzero = 1> "]) if parts.count("int64_m1") == 0 else ""
+            )  # otherwise invalid
             again = self.node(f"Reshape {zeros}(x, {target})")
             self.node(f"Reshape({again}, s)" if self.rng.random() < 0.5 else f"Shape({again})")
         elif kind == 1:
@@ -112,7 +114,7 @@ class Writer:
             self.node(f"Tile(x, {self.node(f'Concat <axis = 0> ({part}, {self.number(1)}, {self.number(2)})')})")
 
     def model(self) -> onnx.ModelProto:
-        """The graph; what it makes last is its output."""
+        """The model; its output is the last value."""
         for _ in range(self.rng.randint(2, 7)):
             self.step()
         for _ in range(3):
@@ -133,12 +135,12 @@ def feeds() -> list[dict[str, np.ndarray]]:
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 32))
-def test_what_is_told_of_sizes_is_so(seed: int) -> None:
-    verdict = judge(Writer(seed).model(), feeds())
+def test_inferred_sizes_are_correct(seed: int) -> None:
+    verdict = check_inference(Writer(seed).model(), feeds())
     assert not verdict.wrong
 
 
-OPERATORS = [  # of what engines, types and zeros do otherwise than numbers do
+OPERATORS = [  # where engines, types and zeros differ from integer arithmetic
     "f = Cast <to = 1> (n)  p = Mul(n, m)  g = Cast <to = 1> (p)  q = Div(g, f)  y = Cast <to = 7> (q)",
     "f = Cast <to = 1> (n)  g = Cast <to = 1> (m)  q = Div(g, f)  r = Floor(q)  y = Cast <to = 7> (r)",
     "f = Cast <to = 1> (n)  g = Cast <to = 1> (m)  q = Mod <fmod = 1> (g, f)  y = Cast <to = 7> (q)",
@@ -170,4 +172,4 @@ def test_single_computations_at_every_size(body: str) -> None:
     model = onnx.parser.parse_model(
         graph_text(f"agraph (float[A, B, C] x) => (int64[M] y) {CONSTANTS} {{ {DIMS}  {body} }}")
     )
-    assert not judge(model, feeds()).wrong
+    assert not check_inference(model, feeds()).wrong

@@ -1,4 +1,4 @@
-"""One budget for a run: the result is hardly larger than its source, unless that is asked for."""
+"""One size budget for a run: the result is hardly larger than its source, unless growth is allowed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUDGET = "exceed the size budget"
 
 
 class Store(NodeRule):
-    """Relu(x) => Max(x, zeros), with as many zeros as it is told."""
+    """Relu(x) => Max(x, zeros), with a given number of zeros."""
 
     name = "store"
     accuracy = Accuracy.EXACT
@@ -49,7 +49,7 @@ def ladder(height: int, width: int) -> ir.Model:
     return model
 
 
-def test_a_hostile_pass_grows_the_file_to_its_budget_and_no_further() -> None:
+def test_a_pass_cannot_grow_the_file_beyond_its_budget() -> None:
     model = ladder(40, 1000)
     facts = Facts(model, growth=Growth(allowance(model)))
     log = Rewriter(facts, [Store(1000)]).run()
@@ -59,14 +59,14 @@ def test_a_hostile_pass_grows_the_file_to_its_budget_and_no_further() -> None:
     assert {refusal.reason for refusal in log.refusals} == {"it would exceed the size budget of the file"}
 
 
-def test_without_a_limit_there_is_none() -> None:
+def test_without_a_limit_all_rewrites_are_applied() -> None:
     model, log = run_passes(io.to_proto(ladder(40, 1000)), [Store(1000)])
     assert op_types(model).count("Max") == 40
     assert not reasons(log)
 
 
 def folded(rows: int) -> onnx.ModelProto:
-    """Tables that are looked up with constants: storing what is found takes more than storing both."""
+    """Tables that are looked up with constants: the result is larger than table and indices together."""
     nodes, weights, value = list[onnx.NodeProto](), list[onnx.TensorProto](), "x"
     for index in range(rows):
         picks = np.arange(2000, dtype=np.int64) % 4
@@ -74,8 +74,8 @@ def folded(rows: int) -> onnx.ModelProto:
         weights += [numpy_helper.from_array(picks, f"p{index}"), numpy_helper.from_array(table, f"t{index}")]
         nodes.append(helper.make_node("Gather", [f"t{index}", f"p{index}"], [f"g{index}"]))
         nodes.append(helper.make_node("Mul", [value, f"g{index}"], [value := f"v{index}"]))
-    faces = [helper.make_tensor_value_info(name, 1, ["N", 2000, 8]) for name in ("x", value)]
-    graph = helper.make_graph(nodes, "tables", faces[:1], faces[1:], weights)
+    interface = [helper.make_tensor_value_info(name, 1, ["N", 2000, 8]) for name in ("x", value)]
+    graph = helper.make_graph(nodes, "tables", interface[:1], interface[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
@@ -102,7 +102,7 @@ def test_the_result_is_within_its_budget_unless_growth_is_allowed(tmp_path: Path
 GROWN = "the file grew by"
 
 
-def test_growth_is_allowed_where_asked_for_and_then_told(tmp_path: Path) -> None:
+def test_growth_is_allowed_on_request_and_reported(tmp_path: Path) -> None:
     run, before, after = _optimized(folded(12), tmp_path, allow_growth=True)
     assert after > before * 1.01 + SLACK
     assert run.after.nodes == 12
@@ -111,11 +111,11 @@ def test_growth_is_allowed_where_asked_for_and_then_told(tmp_path: Path) -> None
 
 
 def test_a_weight_that_is_replaced_does_not_count(tmp_path: Path) -> None:
-    """A large weight is stored in another layout, and the old one goes with the only pass that runs."""
+    """A large weight is stored in another layout, and the pass removes the old one."""
     weight = np.random.default_rng(0).standard_normal((400, 300)).astype(np.float32)
     nodes = [helper.make_node("Transpose", ["w"], ["t"]), helper.make_node("MatMul", ["x", "t"], ["y"])]
-    faces = [helper.make_tensor_value_info(name, 1, ["N", width]) for name, width in (("x", 300), ("y", 400))]
-    graph = helper.make_graph(nodes, "one", faces[:1], faces[1:], [numpy_helper.from_array(weight, "w")])
+    interface = [helper.make_tensor_value_info(name, 1, ["N", width]) for name, width in (("x", 300), ("y", 400))]
+    graph = helper.make_graph(nodes, "one", interface[:1], interface[1:], [numpy_helper.from_array(weight, "w")])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
     (tmp_path / "w.onnx").write_bytes(proto.SerializeToString())
     run = sardonyx.optimize(tmp_path / "w.onnx", verify="off", only=["fold-weight-views"])
@@ -131,7 +131,7 @@ def test_a_weight_that_is_replaced_does_not_count(tmp_path: Path) -> None:
         (helper.make_tensor("w", onnx.TensorProto.FLOAT, [1000], np.ones(1000, np.float32)), 4100),
     ],
 )
-def test_a_tensor_counts_as_it_is_stored(tensor: onnx.TensorProto, most: int) -> None:
+def test_a_tensor_counts_with_its_stored_size(tensor: onnx.TensorProto, most: int) -> None:
     graph = helper.make_graph([], "g", [], [helper.make_tensor_value_info("w", tensor.data_type, [1000])], [tensor])
     value = io.from_proto(helper.make_model(graph)).graph.initializers["w"].const_value
     assert value is not None

@@ -1,4 +1,4 @@
-"""Lazy tensors give the same values as their plain counterparts, and write the same bytes."""
+"""Lazy tensors have the values of ordinary ones and write the same bytes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ DTYPES = [dtype for dtype in ir.DataType if dtype not in (ir.DataType.UNDEFINED,
 
 @contextmanager
 def on_disk(dtype: ir.DataType, shape: tuple[int, ...], seed: int = 0) -> Iterator[FileTensor]:
-    """A tensor somewhere in the middle of a file."""
+    """A tensor in the middle of a file."""
     size = stored_bytes(dtype, shape)
     data = np.random.default_rng(seed).integers(0, 256, size + 24, np.uint8)
     if dtype.bitwidth % 8:
-        data[:] = 0x11  # no bits in the padding, whatever the width
+        data[:] = 0x11  # no bits in the padding, for any width
         data[-24 + size % 2 :] = 0
     with tempfile.NamedTemporaryFile() as file:
         file.write(data.tobytes())
@@ -78,15 +78,15 @@ def permutations(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(case=permutations(), block=st.integers(1, 200), dtype=st.sampled_from([d for d in DTYPES if d.bitwidth >= 8]))
-def test_any_transpose_is_written_right_in_any_blocks(case: Any, block: int, dtype: ir.DataType) -> None:
+def test_any_transpose_is_written_correctly_in_any_blocks(case: Any, block: int, dtype: ir.DataType) -> None:
     shape, perm = case
     with on_disk(dtype, shape) as tensor, small_blocks(block):
         assert written(transposed(tensor, perm)) == bits(tensor.numpy().transpose(perm))
 
 
 @given(case=permutations())
-def test_swaps_are_recognised_whenever_they_are_swaps(case: Any) -> None:
-    """A permutation that only exchanges two neighbouring groups of axes never takes the slow way."""
+def test_every_swap_is_recognised(case: Any) -> None:
+    """A permutation that only exchanges two neighbouring groups of axes uses the fast path."""
     shape, perm = case
     kept = [axis for axis in perm if shape[axis] != 1]
     order = sorted(kept)
@@ -134,12 +134,12 @@ def test_a_computed_tensor_is_computed_anew_each_time() -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((2, 3), "f4"), np.zeros((2, 2), "f8")], ids=["shape", "dtype"])
-def test_a_computed_tensor_keeps_its_promise(wrong: np.ndarray) -> None:
+def test_a_computed_tensor_must_have_the_declared_type_and_shape(wrong: np.ndarray) -> None:
     with pytest.raises(AssertionError, match="is declared as"):
         ComputedTensor(ir.DataType.FLOAT, (2, 2), lambda: wrong).numpy()
 
 
-def test_unpacking_is_what_the_format_says() -> None:
+def test_unpacking_follows_the_format() -> None:
     data = np.array([0x21, 0x43], np.uint8)  # low nibble first
     assert unpacked(data, ir.DataType.UINT4, (3,)).astype(int).tolist() == [1, 2, 3]
 

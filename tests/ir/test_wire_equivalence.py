@@ -1,7 +1,7 @@
-"""Whatever protobuf reads, the reader reads: files whose bytes say the same thing in unusual ways.
+"""The reader accepts every file that protobuf reads, including unusual encodings of the same message.
 
-A message is written field by field again: repeated numbers packed, unpacked or in several runs, messages that may come
-once in two parts, which a parser merges, unknown fields of every wire type between them, fields in another order.
+A message is encoded again: repeated numbers packed, unpacked or in several runs, single messages in two parts, which a
+parser merges, unknown fields of every wire type in between, and fields in another order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ UNKNOWN: list[bytes] = [
     varint(903 << 3 | 5) + bytes(4),
     varint(904 << 3 | 3) + varint(904 << 3 | 4),  # a group, empty
     varint(905 << 3 | 3)
-    + varint(1 << 3 | 2) + varint(2) + b"\x23\x24"  # what looks like the end of a group is a payload
+    + varint(1 << 3 | 2) + varint(2) + b"\x23\x24"  # this looks like the end of a group but is payload
     + varint(2 << 3 | 3) + varint(1 << 3) + varint(300) + varint(2 << 3 | 4)
     + varint(905 << 3 | 4),
 ]  # fmt: skip
@@ -67,7 +67,7 @@ def block(field: Any, body: bytes) -> bytes:
 
 
 def rewritten(message: Any, rng: Random, *, noise: bool = True) -> bytes:
-    """Other bytes for the same message."""
+    """Another encoding of the same message."""
     fields: list[list[bytes]] = []
     for field, value in message.ListFields():
         listed = list(value) if field.is_repeated else [value]
@@ -79,7 +79,7 @@ def rewritten(message: Any, rng: Random, *, noise: bool = True) -> bytes:
         elif field.type in (F.TYPE_STRING, F.TYPE_BYTES):
             texts = [each.encode() if isinstance(each, str) else each for each in listed]
             if not field.is_repeated and rng.random() < 0.2:
-                texts.insert(0, b"earlier")  # of a field that may come once the last one counts
+                texts.insert(0, b"earlier")  # of a field that is not repeated, the last value is used
             fields.append([block(field, text) for text in texts])
         elif field.is_repeated:
             fields.append(repeated_numbers(field, listed, rng))
@@ -92,7 +92,7 @@ def rewritten(message: Any, rng: Random, *, noise: bool = True) -> bytes:
 
 
 def halves(message: Any, rng: Random) -> list[bytes]:
-    """A message as two that a parser merges: every repeated field cut in two, the others in one of them."""
+    """A message as two parts that a parser merges. Repeated fields are divided, other fields are in one part."""
     one, other = type(message)(), type(message)()
     for field, value in message.ListFields():
         if field.is_repeated:
@@ -107,7 +107,7 @@ def halves(message: Any, rng: Random) -> list[bytes]:
 
 
 def a_model() -> onnx.ModelProto:
-    """Tensors on both sides of the size from which on they stay in the file, in every field that holds numbers."""
+    """Tensors below and above the size from which they stay in the file, in every field for numbers."""
     rng = np.random.default_rng(0)
     many = LARGE // 4 + 8
     floats = rng.normal(size=many).astype(np.float32)
@@ -181,7 +181,7 @@ def test_damaged_groups_are_refused_in_one_line(what: str) -> None:
 
 
 def test_numbers_in_a_field_of_another_type_are_refused() -> None:
-    """Their bytes would pass for integers."""
+    """Their bytes could be read as integers."""
     model = a_model()
     tensor = model.graph.initializer[1]
     tensor.data_type = TensorProto.INT32

@@ -25,7 +25,7 @@ CASTS = ((), ("DOUBLE",), ("INT32",), ("BOOL",), ("FLOAT16",), ("DOUBLE", "FLOAT
 
 
 def number(fill: str, dtype: type[np.floating]) -> float:
-    """A fill in a type."""
+    """A number in a given type."""
     lowest = np.finfo(dtype).min
     named = {"lowest": lowest, "above lowest": np.nextafter(lowest, dtype(0))}
     return float(named[fill]) if fill in named else max(float(fill), float(lowest)) if fill != "-inf" else -np.inf
@@ -48,37 +48,37 @@ class Form:
 
     @property
     def dtype(self) -> type[np.floating]:
-        """Of the scores."""
+        """The type of the scores."""
         return np.dtype(self.kind).type
 
     def add(self, op: str, *inputs: str, **attributes: object) -> str:
-        """A node; its output's name."""
+        """Add a node and return the name of its output."""
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
         return name
 
     def constant(self, array: object, dtype: type | None = None) -> str:
-        """A constant's name."""
+        """Add a constant and return its name."""
         name = f"c{len(self.constants)}"
         self.constants[name] = np.asarray(array, dtype or self.dtype)
         return name
 
     def given(self, array: np.ndarray, *shape: str | int) -> str:
-        """An input's name."""
+        """Add an input and return its name."""
         name = f"x{len(self.feeds)}"
         self.feeds[name], self.shapes[name] = array, [self.dims.get(dim, dim) for dim in shape]
         return name
 
     def states(self, *shape: str | int) -> str:
-        """An input of random numbers."""
+        """Add an input of random numbers."""
         return self.given((self.magnitude * self.rng.standard_normal(self.real(shape))).astype(self.dtype), *shape)
 
     def real(self, shape: tuple[str | int, ...]) -> tuple[int, ...]:
-        """The sizes of a shape."""
+        """The sizes of a symbolic shape in this run."""
         return tuple(self.sizes.get(dim, 0) if isinstance(dim, str) else dim for dim in shape)
 
     def model(self, opset: int) -> onnx.ModelProto:
-        """The whole."""
+        """The finished model."""
         inputs = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), self.shapes[name])
             for name, array in self.feeds.items()
@@ -91,7 +91,7 @@ class Form:
 
 @st.composite
 def forms(draw: st.DrawFn, *, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A model and an input."""
+    """A model and its inputs."""
     queries = draw(st.sampled_from((1, 2, 5)))
     sizes = {"B": draw(st.sampled_from((1, 2))), "S": queries, "K": draw(st.sampled_from((queries, 1, 4)))}
     form = Form(draw(st.sampled_from(kinds)), sizes, np.random.default_rng(draw(st.integers(0, 999))))
@@ -124,7 +124,7 @@ def forms(draw: st.DrawFn, *, kinds: tuple[str, ...] = tuple(KINDS)) -> tuple[on
 
 
 def _projected(draw: st.DrawFn, form: Form, width: int) -> list[str]:
-    """Queries, keys and values as projections of the same states, which the runtime's own operator takes whole."""
+    """Queries, keys and values as projections of the same states, which the runtime's own operator can include."""
     form.sizes["K"] = form.sizes["S"]
     form.dims["K"] = "S"
     whole = HEADS * width
@@ -142,7 +142,7 @@ def _apart(form: Form, states: str, width: int) -> str:
 
 
 def _operand(draw: st.DrawFn, form: Form, length: str, width: int, *, split: bool) -> str:
-    """Queries, keys or values with their heads apart, or split off from rows; now and then a projection of rows."""
+    """Queries, keys or values with separate heads, or split from rows; sometimes a projection of rows."""
     if not split:
         return form.states("B", HEADS, length, width)
     whole = HEADS * width
@@ -153,7 +153,7 @@ def _operand(draw: st.DrawFn, form: Form, length: str, width: int, *, split: boo
 
 
 def _scaled(draw: st.DrawFn, form: Form, value: str) -> str:
-    """Maybe times or divided by a constant."""
+    """Sometimes multiplied with or divided by a constant."""
     if not draw(st.sampled_from((False, False, True))):
         return value
     by = form.constant(np.full((1,) * draw(st.integers(0, 4)), draw(st.sampled_from((0.5, 0.25, 2.0)))))
@@ -161,7 +161,7 @@ def _scaled(draw: st.DrawFn, form: Form, value: str) -> str:
 
 
 def _hidden(draw: st.DrawFn, form: Form, shape: tuple[str | int, ...]) -> np.ndarray:
-    """Which keys are hidden: none, all, the first, the last, those to come, whole rows, or any."""
+    """Which keys are masked: none, all, the first, the last, future ones, whole rows, or any."""
     real = form.real(shape)
     hidden = np.zeros(real, bool)
     match draw(st.sampled_from(("none", "all", "left", "right", "causal", "rows", "any"))):
@@ -183,7 +183,7 @@ def _hidden(draw: st.DrawFn, form: Form, shape: tuple[str | int, ...]) -> np.nda
 
 
 def _masked(draw: st.DrawFn, form: Form, scores: str) -> str:
-    """Scores masked once, by a choice or by a sum."""
+    """Scores masked once, by Where or by Add."""
     shape = draw(st.sampled_from(SHAPES))
     fills = [number(draw(st.sampled_from(FILLS)), form.dtype) for _ in range(2)]
     hidden = _hidden(draw, form, shape)
@@ -197,7 +197,7 @@ def _masked(draw: st.DrawFn, form: Form, scores: str) -> str:
 
 
 def _added(draw: st.DrawFn, form: Form, shape: tuple[str | int, ...], hidden: np.ndarray, fills: list[float]) -> str:
-    """A mask to add: given, constant, chosen, computed from integers, or a bias."""
+    """A mask to add: an input, a constant, a Where, computed from integers, or a bias."""
     both = np.where(form.rng.random(hidden.shape) < 0.5, *fills)
     match draw(st.sampled_from(("given", "mixed", "constant", "chosen", "ranked", "integers", "bias"))):
         case "given":
@@ -223,7 +223,7 @@ def _added(draw: st.DrawFn, form: Form, shape: tuple[str | int, ...], hidden: np
 
 
 def _cast(draw: st.DrawFn, form: Form, weights: str) -> str:
-    """Now and then through other types and back."""
+    """Sometimes cast to another type and back."""
     through = draw(st.sampled_from(CASTS)) if draw(st.sampled_from((False, False, True))) else ()
     for kind in (*through, form.kind) if through else ():
         weights = form.add("Cast", weights, to=KINDS.get(kind) or TensorProto.DataType.Value(kind))

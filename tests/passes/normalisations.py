@@ -16,7 +16,7 @@ SHAPES = {"": "", "row": "[4]", "one": "[1]", "ranked": "[1, 1, 4]", "ranked one
 
 
 @dataclass(frozen=True)
-class Spelling:
+class NormalisationForm:
     """One way to write a normalisation of `x` over its last axis, of size 4."""
 
     opset: int = 18
@@ -32,7 +32,7 @@ class Spelling:
     mean: str = "mean"
 
     def text(self, kind: str = "float") -> str:
-        """The whole model; after the centring, `c` stands for what is normalised."""
+        """The whole model. After centring, `c` is the value that is normalised."""
         body = " ".join(self._lines())
         scale, bias = SHAPES[self.scale_shape], SHAPES[self.bias_shape or "row"]
         constants = [
@@ -52,7 +52,7 @@ class Spelling:
         return graph_text(f"agraph {values} {{ {body} }}", self.opset)
 
     def _mean(self, result: str, of: str) -> str:
-        """The mean of a value: reduced, or summed and divided, or reduced without its axis and viewed."""
+        """The mean of a value: ReduceMean, a sum divided by a number, or a mean without the axis and a view."""
         last = "" if self.opset >= 18 else "axes = [2], "
         more = ", last" if self.opset >= 18 else ""
         match self.mean:
@@ -110,21 +110,21 @@ class Spelling:
 
 
 def constant(kind: str, name: str, shape: str, *numbers: float) -> str:
-    """A constant as text; half-precision ones are written as their bits."""
+    """A constant as text; in half precision as bits."""
     written: list[object] = list(numbers)
     if kind in ("float16", "bfloat16"):
         written = np.array(numbers, np.dtype(getattr(ml_dtypes, kind, kind))).view(np.uint16).tolist()
     return f"{kind}{shape} {name} = {{{', '.join(map(str, written))}}}"
 
 
-def spellings(*, about_mean: bool, opsets: tuple[int, ...]) -> st.SearchStrategy[Spelling]:
-    """Any spelling."""
+def forms(*, about_mean: bool, opsets: tuple[int, ...]) -> st.SearchStrategy[NormalisationForm]:
+    """All valid forms."""
 
-    def sound(one: Spelling) -> bool:
+    def sound(one: NormalisationForm) -> bool:
         return one.scale != "root" or one.inverse not in ("Div", "Pow")
 
     return st.builds(
-        Spelling,
+        NormalisationForm,
         opset=st.sampled_from(opsets),
         about_mean=st.just(about_mean),
         square=st.sampled_from(["Pow(c, two)", "Mul(c, c)"]),

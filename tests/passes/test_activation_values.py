@@ -1,7 +1,7 @@
-"""Fused activations give what the parts gave on infinities, NaN, zeros and the ends of the type.
+"""Fused activations equal their sources on infinities, NaN, zeros and the limits of the type.
 
-One difference is accepted (decision 0018): a source that overflows on the way, in `x * 2 / 2`, and a result that does
-not.
+One difference is accepted (decision 0018): the source overflows in an intermediate value, as in `x * 2 / 2`, and the
+result does not.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ BODIES = {
 
 
 def hostile(dtype: type[np.floating]) -> np.ndarray:
-    """Rows of one number each, so that a product with it alone is that number."""
+    """Rows of one number, so that a matrix product with 1 gives that number."""
     limits = np.finfo(dtype)
     some = [
         0.0,

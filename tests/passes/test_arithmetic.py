@@ -1,4 +1,4 @@
-"""The helpers for arithmetic answer correctly."""
+"""Helpers for arithmetic patterns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONSTANTS = "float two = {2}, float[1, 1] four = {4}, float[1, 1, 1] far = {5}, 
 
 
 def graph(body: str, outputs: str = "float[A, B] y") -> tuple[Facts, dict[str, ir.Node]]:
-    """Facts of a graph over x[N, 3], and the node that makes each value."""
+    """Facts of a graph over x[N, 3], and the producer of each value."""
     text = graph_text(f"agraph (float[N, 3] x) => ({outputs}) <{CONSTANTS}> {{ {body} }}")
     facts = Facts(ir.from_proto(parse(text)))
     facts.infer()
@@ -37,26 +37,26 @@ def graph(body: str, outputs: str = "float[A, B] y") -> tuple[Facts, dict[str, i
     ("written", "number"),
     [("Mul(x, two)", 2), ("Mul(two, x)", 2), ("Mul(four, x)", 4), ("Mul(x, far)", None), ("Mul(x, x)", None)],
 )
-def test_a_number_beside_a_value(written: str, number: float | None) -> None:
-    facts, made = graph(f"y = {written}", "float[A, B, C] y" if "far" in written else "float[A, B] y")
-    found = value_and_scalar(made["y"], facts)
-    assert (None if found is None else found[1]) == number
-    assert found is None or found[0].name == "x"
+def test_value_and_scalar_operand(written: str, number: float | None) -> None:
+    facts, producers = graph(f"y = {written}", "float[A, B, C] y" if "far" in written else "float[A, B] y")
+    match = value_and_scalar(producers["y"], facts)
+    assert (None if match is None else match[1]) == number
+    assert match is None or match[0].name == "x"
 
 
 @pytest.mark.parametrize(
     ("written", "factor"),
     [("Mul(x, two)", 2), ("Div(x, four)", 0.25), ("Div(two, x)", None), ("Div(x, zero)", None), ("Add(x, two)", None)],
 )
-def test_what_scales(written: str, factor: float | None) -> None:
-    facts, made = graph(f"y = {written}")
-    found = value_and_factor(made["y"], facts)
-    assert (None if found is None else found[1]) == factor
+def test_value_and_factor(written: str, factor: float | None) -> None:
+    facts, producers = graph(f"y = {written}")
+    match = value_and_factor(producers["y"], facts)
+    assert (None if match is None else match[1]) == factor
 
 
 def test_factors_are_collected() -> None:
-    facts, made = graph("a = Exp(x)  b = Mul(a, two)  c = Div(b, four)  d = Mul(four, c)  y = Neg(d)")
-    term = without_factors(made["d"].outputs[0], made["y"], facts)
+    facts, producers = graph("a = Exp(x)  b = Mul(a, two)  c = Div(b, four)  d = Mul(four, c)  y = Neg(d)")
+    term = without_factors(producers["d"].outputs[0], producers["y"], facts)
     assert term.source.name == "a"
     assert term.factor == 2
     assert [node.op_type for node in term.nodes] == ["Mul", "Div", "Mul"]
@@ -67,13 +67,13 @@ def test_factors_are_collected() -> None:
     [("Mul(x, x)", 2), ("Pow(x, four)", 4), ("Sqrt(x)", 0.5), ("Reciprocal(x)", -1), ("Mul(x, two)", None)],
 )
 def test_powers(written: str, exponent: float | None) -> None:
-    facts, made = graph(f"y = {written}")
-    found = power(made["y"], facts)
-    assert (None if found is None else found[1]) == exponent
-    assert (squared(made["y"].outputs[0], made["y"], facts) is not None) == (exponent == 2)
+    facts, producers = graph(f"y = {written}")
+    match = power(producers["y"], facts)
+    assert (None if match is None else match[1]) == exponent
+    assert (squared(producers["y"].outputs[0], producers["y"], facts) is not None) == (exponent == 2)
 
 
-def test_one_over_is_a_power_and_two_over_is_none() -> None:
+def test_a_reciprocal_is_a_power_and_two_over_x_is_not() -> None:
     text = graph_text("agraph (float[N] x) => (float[N] a, float[N] b) <float one = {1}, float two = {2}>"
                       " { a = Div(one, x)  b = Div(two, x) }")  # fmt: skip
     facts = Facts(ir.from_proto(parse(text)))
@@ -82,19 +82,19 @@ def test_one_over_is_a_power_and_two_over_is_none() -> None:
     assert power(second, facts) is None
 
 
-def test_casts_are_looked_through_where_they_keep_every_value() -> None:
+def test_casts_are_skipped_if_they_preserve_every_value() -> None:
     """From half to float and on to double, but not from float to half."""
-    facts, made = graph(
+    facts, producers = graph(
         "a = Cast <to = 10> (x)  b = Cast <to = 1> (a)  c = Cast <to = 11> (b)  y = Neg(c)", "double[A, B] y"
     )
-    value, casts = uncast(made["c"].outputs[0], made["y"], facts)
+    value, casts = uncast(producers["c"].outputs[0], producers["y"], facts)
     assert value.name == "a"
     assert [node.outputs[0].name for node in casts] == ["c", "b"]
 
 
-def test_partners_makers_and_readers() -> None:
-    facts, made = graph("a = Exp(x)  b = Add(a, x)  y = Mul(b, b)")
-    exp, add, product = made["a"], made["b"], made["y"]
+def test_operands_producers_and_consumers() -> None:
+    facts, producers = graph("a = Exp(x)  b = Add(a, x)  y = Mul(b, b)")
+    exp, add, product = producers["a"], producers["b"], producers["y"]
     assert other_operand(add, exp.outputs[0]) is add.inputs[1]
     assert other_operand(product, add.outputs[0]) is add.outputs[0]
     assert other_operand(product, exp.outputs[0]) is None
@@ -105,11 +105,11 @@ def test_partners_makers_and_readers() -> None:
     assert consumer_of(add.outputs[0], facts, ("Mul",)) is None, "it is read twice"
 
 
-def test_values_that_leave_a_match() -> None:
-    _, made = graph("a = Exp(x)  b = Add(a, x)  y = Neg(b)", "float[A, B] y, float[C, D] b")
-    assert escaping_value([made["a"]], made["b"]) is None
-    assert escaping_value([made["a"], made["b"]], made["y"]) is made["b"].outputs[0]
-    assert escaping_value([made["a"]], made["y"]) is made["a"].outputs[0]
+def test_values_of_a_match_that_are_read_outside() -> None:
+    _, producers = graph("a = Exp(x)  b = Add(a, x)  y = Neg(b)", "float[A, B] y, float[C, D] b")
+    assert escaping_value([producers["a"]], producers["b"]) is None
+    assert escaping_value([producers["a"], producers["b"]], producers["y"]) is producers["b"].outputs[0]
+    assert escaping_value([producers["a"]], producers["y"]) is producers["a"].outputs[0]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,9 @@ def test_values_that_leave_a_match() -> None:
         (1.4142135, None, False),
     ],
 )
-def test_constants_are_as_near_as_their_type_allows(number: float, dtype: ir.DataType | None, equal: bool) -> None:
+def test_constants_are_compared_within_the_precision_of_their_type(
+    number: float, dtype: ir.DataType | None, equal: bool
+) -> None:
     assert near(number, 2**0.5, dtype) == equal
 
 
@@ -160,6 +162,6 @@ def test_last_axes(axes: tuple[int, ...] | None, rank: int | None, count: int | 
         ((), (3,), True),
     ],
 )
-def test_constants_are_spread(shape: tuple[int, ...], sizes: tuple[int, ...], fits: bool) -> None:
+def test_constants_are_expanded_to_the_axes(shape: tuple[int, ...], sizes: tuple[int, ...], fits: bool) -> None:
     array = broadcast_constant(ir.tensor(np.ones(shape, np.float32)), sizes)
     assert (array is not None and array.shape == sizes) == fits

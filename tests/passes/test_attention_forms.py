@@ -16,7 +16,7 @@ TOLERANCE = {"float32": (1e-3, 1e-5), "float16": (2e-2, 1e-6)}
 
 
 def differs(wanted: np.ndarray, got: np.ndarray) -> str:
-    """What sets two results apart. A row that -inf hides whole may be NaN before and 0 afterwards."""
+    """Whether two results differ. A row fully masked by -inf may be NaN before and 0 afterwards."""
     assert wanted.dtype == got.dtype
     assert wanted.shape == got.shape
     rtol, atol = TOLERANCE[wanted.dtype.name]
@@ -37,8 +37,8 @@ def differs(wanted: np.ndarray, got: np.ndarray) -> str:
 @pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(forms())
-def test_every_form_computes_what_its_source_does(drawn: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> None:
-    model, feeds = drawn
+def test_every_form_computes_what_its_source_does(case: tuple[onnx.ModelProto, dict[str, np.ndarray]]) -> None:
+    model, feeds = case
     wanted = outputs(model, feeds)
     for target in ("portable", "ort"):
         made = sardonyx.optimize(model, target=target, verify="off").model

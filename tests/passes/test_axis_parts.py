@@ -1,4 +1,4 @@
-"""Axes traced through views, and the conversion back, are checked by applying it to numbers."""
+"""Axes traced through views: the conversion is checked by applying it to numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sardonyx.passes.attention._axis_parts import (
 
 
 def chain_model(shape: tuple[int, ...], steps: list[tuple[str, Any]], dims: list[Any] | None = None) -> onnx.ModelProto:
-    """x through Reshape, Transpose, Expand and Gather nodes, and at last a Relu that reads the result."""
+    """A model of Reshape, Transpose, Expand and Gather nodes on x, with a final Relu."""
     nodes, constants, value = [], [], "x"
     for index, (kind, numbers) in enumerate(steps):
         if kind == "Transpose":
@@ -53,7 +53,7 @@ def chain_model(shape: tuple[int, ...], steps: list[tuple[str, Any]], dims: list
 
 
 def traced(proto: onnx.ModelProto) -> Any:
-    """The trail of what the last node reads."""
+    """The trail of the operand of the last node."""
     model = ir.from_proto(proto)
     facts = Facts(model)
     facts.infer()
@@ -65,8 +65,8 @@ def traced(proto: onnx.ModelProto) -> Any:
     return trail
 
 
-def carried_out(steps: Conversion, array: np.ndarray) -> np.ndarray:
-    """The steps on numbers."""
+def applied(steps: Conversion, array: np.ndarray) -> np.ndarray:
+    """Apply the steps to numbers."""
     for kind, numbers, shape in steps.steps:
         if kind == "Transpose":
             array = array.transpose(numbers)
@@ -95,18 +95,18 @@ def chains(draw: st.DrawFn) -> tuple[tuple[int, ...], list[tuple[str, Any]]]:
 
 
 def _other_shape(draw: st.DrawFn, count: int) -> list[int]:
-    found: list[int] = []
-    while count > 1 and len(found) < 4:
+    factors: list[int] = []
+    while count > 1 and len(factors) < 4:
         factor = draw(st.sampled_from([each for each in range(1, count + 1) if count % each == 0]))
-        found.append(factor)
+        factors.append(factor)
         count //= factor
-    return [*found, count]
+    return [*factors, count]
 
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(chains())
-def test_the_way_from_the_source_is_what_the_chain_does(chain: tuple[tuple[int, ...], list[tuple[str, Any]]]) -> None:
+def test_the_conversion_from_the_source_equals_the_chain(chain: tuple[tuple[int, ...], list[tuple[str, Any]]]) -> None:
     shape, steps = chain
     trail = traced(chain_model(shape, steps))
     x = np.arange(1, math.prod(shape) + 1, dtype=np.float32).reshape(shape)
@@ -114,13 +114,13 @@ def test_the_way_from_the_source_is_what_the_chain_does(chain: tuple[tuple[int, 
     for kind, numbers in steps:
         wanted = wanted.transpose(numbers) if kind == "Transpose" else wanted.reshape(numbers)
     if trail.source.value.name == "x":  # a Reshape across parts that do not divide each other ends the trail
-        found = conversion(trail.source.axes, trail.axes)
-        assert found is not None
-        assert len(found) <= 3
-        np.testing.assert_array_equal(carried_out(found, x), wanted)
+        there = conversion(trail.source.axes, trail.axes)
+        assert there is not None
+        assert len(there) <= 3
+        np.testing.assert_array_equal(applied(there, x), wanted)
         back = conversion(trail.axes, trail.source.axes)
         assert back is not None
-        np.testing.assert_array_equal(carried_out(back, wanted), x)
+        np.testing.assert_array_equal(applied(back, wanted), x)
 
 
 def test_splitting_and_merging_heads_needs_nothing() -> None:
@@ -140,11 +140,11 @@ def test_named_dims_are_followed_through_a_flattened_batch() -> None:
     steps = [("Reshape", [0, -1, 4]), ("Transpose", [1, 0, 2]), ("Reshape", [-1, 3, 7, 4])]
     trail = traced(chain_model((7, 2, 12), steps, [7, "B", 12]))
     assert trail.source.value.name == "x"
-    steps_found = conversion(trail.source.axes, trail.axes)
-    assert steps_found is not None
+    converted = conversion(trail.source.axes, trail.axes)
+    assert converted is not None
     x = np.arange(7 * 2 * 12, dtype=np.float32).reshape(7, 2, 12)
     want = x.reshape(7, 6, 4).transpose(1, 0, 2).reshape(2, 3, 7, 4)
-    for kind, numbers, _ in steps_found.steps:
+    for kind, numbers, _ in converted.steps:
         x = (
             x.transpose(numbers)
             if kind == "Transpose"
@@ -153,7 +153,7 @@ def test_named_dims_are_followed_through_a_flattened_batch() -> None:
     np.testing.assert_array_equal(x, want)
 
 
-def test_factors_and_picks_and_repetitions_are_told() -> None:
+def test_factors_selections_and_repetitions_are_reported() -> None:
     steps = [
         ("Mul", [[0.5]]),
         ("Reshape", [2, 5, 3, 4, 2]),
@@ -171,21 +171,21 @@ def test_factors_and_picks_and_repetitions_are_told() -> None:
     assert [(part.size, part.repeats) for part in heads] == [(4, False), (3, True)]
 
 
-def test_nothing_is_followed_across_a_product_with_a_vector() -> None:
+def test_a_trail_ends_at_a_product_with_a_vector() -> None:
     trail = traced(chain_model((2, 3), [("Mul", [1.0, 2.0, 3.0])]))
     assert trail.source.value.name == "v0"
 
 
-def test_shapes_that_do_not_divide_are_not_guessed() -> None:
+def test_shapes_that_do_not_divide_have_no_trail() -> None:
     assert regroup(flat(new_axes((6, 6))), (4, 9)) is None
     assert regroup(flat(new_axes((6, 6))), (3, 12)) is not None
 
 
-def test_dims_of_one_cost_no_reshape() -> None:
+def test_dims_of_one_need_no_extra_reshape() -> None:
     h, s, d = Part(3), Part(5), Part(4)
     have: Axes = [[], [s], [h, d]]
     want: Axes = [[], [h], [s], [d]]
-    found = conversion(have, want)
-    assert found is not None
-    assert [kind for kind, _, _ in found.steps] == ["Reshape", "Transpose"]
-    assert found.steps[-1][2] == sizes(want)
+    steps = conversion(have, want)
+    assert steps is not None
+    assert [kind for kind, _, _ in steps.steps] == ["Reshape", "Transpose"]
+    assert steps.steps[-1][2] == sizes(want)

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.parametrize("one", ALL, ids=lambda one: one.name)
 
 
 def target_of(one: Pass) -> str:
-    """Where the pass does its work."""
+    """The target at which the pass runs."""
     return "ort" if type(one).__module__.startswith("sardonyx.passes.ort.") else "portable"
 
 
 def read(text: str) -> ir.Model:
-    """A model from ONNX text, every node in a module of its own."""
+    """A model from ONNX text, every node in its own module."""
     proto = onnx.parser.parse_model(text)
     for index, node in enumerate(proto.graph.node):
         node.name = f"/net/part.{index}/{node.op_type}"
@@ -41,7 +41,7 @@ def run(one: Pass, model: ir.Model) -> Log:
 
 
 def expression(value: ir.Value | None, graph: ir.Graph) -> object:
-    """What a value is, names aside."""
+    """The expression of a value, independent of names."""
     if value is None:
         return None
     if value.is_graph_input():
@@ -59,19 +59,19 @@ def _attribute(attribute: ir.Attr) -> object:
 
 
 def shape_of(model: ir.Model) -> object:
-    """A model's structure: what each output is, and how many nodes of each kind there are."""
+    """The structure of a model: the expression of each output, and the count of each operator."""
     ops = Counter(node.op_type for node in model.graph)
     return [expression(output, model.graph) for output in model.graph.outputs], ops
 
 
-def test_its_example_turns_into_what_it_says(one: Pass) -> None:
+def test_its_example_becomes_the_documented_result(one: Pass) -> None:
     model = read(one.example.before)
     log = run(one, model)
     assert log.events
     assert shape_of(model) == shape_of(read(one.example.after))
 
 
-def test_its_near_miss_is_left_alone_and_refused_for_its_reason(one: Pass) -> None:
+def test_its_near_miss_is_unchanged_and_refused_with_its_reason(one: Pass) -> None:
     model = read(one.example.near_miss)
     before = shape_of(model)
     log = run(one, model)
@@ -119,8 +119,8 @@ def test_checker_and_shape_inference_accept_the_result(one: Pass) -> None:
     onnx.shape_inference.infer_shapes(proto, strict_mode=True)
 
 
-def test_a_graph_output_in_the_middle_survives(one: Pass) -> None:
-    """Every inner value made an output in turn: names, order and values must stay."""
+def test_an_intermediate_graph_output_survives(one: Pass) -> None:
+    """Every inner value is made an output in turn: names, order and values must stay."""
     text = one.example.before
     inner = [output.name for node in onnx.parser.parse_model(text).graph.node for output in [*map(_named, node.output)]]
     for name in inner:
@@ -139,7 +139,7 @@ def test_a_graph_output_in_the_middle_survives(one: Pass) -> None:
 
 
 def test_it_works_in_bodies_that_capture_values(one: Pass) -> None:
-    """The whole example as the branch of an If, reading the inputs from outside."""
+    """The whole example as the branch of an If that captures the inputs."""
     proto = onnx.parser.parse_model(one.example.before)
     inner = proto.graph
     branch = onnx.GraphProto()
@@ -160,7 +160,7 @@ def test_it_works_in_bodies_that_capture_values(one: Pass) -> None:
     assert verdict.passed, verdict.failures
 
 
-def test_it_says_what_it_is(one: Pass) -> None:
+def test_it_has_a_description(one: Pass) -> None:
     assert "=>" in one.algebra
     assert type(one).__module__.endswith(one.name.replace("-", "_")), "a pass goes by the name of its file"
     assert type(one).__doc__

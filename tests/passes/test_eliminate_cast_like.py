@@ -36,13 +36,13 @@ def test_a_type_only_known_by_inference_is_enough() -> None:
     assert_same(text, model)
 
 
-def test_casting_to_its_own_type_goes_altogether() -> None:
+def test_a_cast_to_the_same_type_is_removed() -> None:
     text = graph_text("agraph (float[N] x, float z) => (float[N] y) { a = Neg(x)  b = CastLike(a, z)  y = Abs(b) }")
     model, _ = run_passes(text, (EliminateCastLike(), EliminateNoopShape()))
     assert op_types(model) == ["Neg", "Abs"]
 
 
-def test_in_a_function_whose_types_are_open_it_stays() -> None:
+def test_it_stays_in_a_function_of_unknown_types() -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
         agraph (int64[N] x, float l) => (float[N] y) { y = local.f(x, l) }
         <domain: "local", opset_import: ["" : 18]> f (a, b) => (c) { c = CastLike(a, b) }"""

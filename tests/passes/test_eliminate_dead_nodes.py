@@ -12,7 +12,7 @@ from sardonyx.records.run import RewriteKind
 DROP = [EliminateDeadNodes()]
 
 
-def test_a_dead_chain_goes_whole_in_one_walk() -> None:
+def test_a_dead_chain_is_removed_in_one_walk() -> None:
     text = graph_text("agraph (float[N] x) => (float[N] y) { a = Neg(x)  b = Exp(a)  c = Sin(b)  y = Relu(x) }")
     model, log = run_passes(text, DROP)
     assert op_types(model) == ["Relu"]
@@ -21,7 +21,7 @@ def test_a_dead_chain_goes_whole_in_one_walk() -> None:
     assert_same(text, model)
 
 
-def test_what_a_nested_body_reads_stays() -> None:
+def test_a_value_that_a_nested_body_reads_stays() -> None:
     text = graph_text("""agraph (float[N] x, bool c) => (float[N] y) {
         a = Neg(x)
         y = If (c) <
@@ -37,7 +37,7 @@ def test_what_a_nested_body_reads_stays() -> None:
     assert not log.events
 
 
-def test_what_only_a_dead_node_of_a_body_read_goes_too() -> None:
+def test_producers_of_a_dead_node_of_a_body_are_removed_too() -> None:
     text = graph_text("""agraph (float[N] x, bool c) => (float[N] y) {
         a = Neg(x)
         y = If (c) <then_branch = t () => (float[N] p) { unread = Exp(a)  p = Abs(x) },
@@ -81,7 +81,7 @@ def test_an_unknown_operator_may_have_effects() -> None:
     assert reasons(log) == ["an operator of an unknown operator set may have side effects"]
 
 
-def test_a_dead_call_of_a_function_goes_and_functions_are_cleaned_inside() -> None:
+def test_a_dead_call_of_a_function_is_removed_and_functions_are_cleaned_inside() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 18, "local" : 1]>
         agraph (float[N] x) => (float[N] y) { unread = local.twice(x)  y = local.twice(x) }
@@ -95,7 +95,7 @@ def test_a_dead_call_of_a_function_goes_and_functions_are_cleaned_inside() -> No
     assert_same(text, model)
 
 
-def test_nodes_without_names_are_no_trouble() -> None:
+def test_nodes_without_names_are_removed() -> None:
     proto = onnx.parser.parse_model(graph_text("agraph (float[N] x) => (float[N] y) { a = Neg(x)  y = Relu(x) }"))
     for node in proto.graph.node:
         node.name = ""

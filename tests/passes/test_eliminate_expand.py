@@ -46,11 +46,11 @@ def expansions(draw: st.DrawFn) -> str:
 @settings(max_examples=80, deadline=None)
 def test_shapes_and_values_stay(text: str) -> None:
     model, _ = run_passes(text, PASSES)
-    assert_same_on_uneven_sizes(text, model, exact="Max(" not in text, rtol=0)  # of two zeros Max takes either sign
+    assert_same_on_uneven_sizes(text, model, exact="Max(" not in text, rtol=0)  # Max may return a zero of either sign
 
 
 @pytest.mark.parametrize("op", sorted(OPERATORS))
-def test_an_expansion_to_the_other_operand_goes(op: str) -> None:
+def test_an_expansion_to_the_other_operand_is_removed(op: str) -> None:
     kind = OPERATORS[op]
     result = "float" if op in ("Add", "Sub", "Max") else "bool"
     work = f"s = Shape(x)  e = Expand(y, s)  r = {op}(e, x)"
@@ -66,7 +66,9 @@ def test_where_has_three_operands() -> None:
         }"""
     model, _ = run_passes(graph_text(body), PASSES)
     assert op_types(model) == ["Where"]
-    assert_same_on_uneven_sizes(graph_text(body), model, exact=False, rtol=0)  # its kernel minds no sign of a zero
+    assert_same_on_uneven_sizes(
+        graph_text(body), model, exact=False, rtol=0
+    )  # its kernel does not preserve the sign of a zero
 
 
 def test_an_axis_in_the_middle_stays() -> None:
@@ -79,7 +81,7 @@ def test_an_axis_in_the_middle_stays() -> None:
     assert "Unsqueeze" in op_types(model)
 
 
-def test_work_on_copies_is_done_before_copying() -> None:
+def test_arithmetic_moves_before_an_expansion() -> None:
     body = """
         agraph (bool[B, 1, S] c) => (float[B, S, S] r) <float zero = {0}, float low = {-9}, int64[1] one = {1}> {
             n = Shape <start = -1> (c)  t = Concat <axis = 0> (n, one)  e = Expand(c, t)  w = Where(e, zero, low)
@@ -94,7 +96,7 @@ def test_work_on_copies_is_done_before_copying() -> None:
 @pytest.mark.parametrize(
     ("op", "order"), [("Max", "w, k"), ("Mul", "k, w"), ("Sub", "k, w"), ("Div", "w, k"), ("Add", "w, k")]
 )
-def test_arithmetic_on_a_choice_is_done_before(dtype: str, op: str, order: str) -> None:
+def test_arithmetic_moves_before_a_where(dtype: str, op: str, order: str) -> None:
     body = f"""
         agraph (bool[B, S] c) => ({dtype}[B, S] r)
         <{dtype} a = {{0.1}}, {dtype}[1] b = {{-3.7}}, {dtype} k = {{1.3}}> {{
@@ -105,7 +107,7 @@ def test_arithmetic_on_a_choice_is_done_before(dtype: str, op: str, order: str) 
     assert_same_on_uneven_sizes(graph_text(body), model)
 
 
-def test_a_number_with_axes_of_its_own_is_left() -> None:
+def test_a_number_with_more_axes_stays() -> None:
     """It gives the result its shape."""
     body = """
         agraph (bool[S] c) => (float[1, S] r) <float a = {1}, float b = {2}, float[1, 1] k = {3}> {

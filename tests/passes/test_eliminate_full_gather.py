@@ -15,7 +15,7 @@ CONSTANTS = """
 
 
 def text(body: str, result: str = "B, 1, 1, S") -> str:
-    """A mask [B, S] read by row and column; `b` and `n` are its sizes, `f` its elements in a row."""
+    """A mask [B, S] read by row and column; `b` and `n` are its sizes, `f` is the flattened mask."""
     sizes = "a = Not(x)  f = Reshape(a, flat)  s = Shape(x)  b = Gather(s, zero)  n = Gather(s, one)"
     return graph_text(f"agraph (bool[B, S] x) => (bool[{result}] y) {CONSTANTS} {{ {sizes} {body} }}")
 
@@ -32,9 +32,9 @@ ROWS = "r = Range(zero, b, one)  c = Range(zero, n, one)  rr = Unsqueeze(r, behi
         f"{ROWS}  o = Mul(rr, n)  i = Add(o, c)  k = Cast <to = 6> (i)  y = Gather(f, k)",
     ],
 )
-def test_all_rows_however_counted(body: str) -> None:
+def test_all_rows_in_any_index_form(body: str) -> None:
     model, _ = run_passes(text(body), [EliminateFullGather()])
-    assert op_types(model).count("Gather") <= 3  # those left read sizes
+    assert op_types(model).count("Gather") <= 3  # the remaining ones read sizes
     assert "Unsqueeze" in op_types(model)
     assert not any(node.op_type == "Gather" and node.outputs[0].name == "y" for node in model.graph)
     assert_same_on_uneven_sizes(text(body), model)
@@ -56,8 +56,8 @@ def test_other_indices_are_left_alone(body: str) -> None:
     assert_same_on_uneven_sizes(text(body), model)
 
 
-def test_a_dim_that_may_be_repeated_is_not_counted() -> None:
-    """A range beside zeros of an unrelated size: where it has one element only, all indices are that one."""
+def test_a_dim_that_may_be_repeated_does_not_count() -> None:
+    """A range is added to zeros of an unrelated size: if the range has one element, all indices are equal."""
     body = """
         agraph (float[B] p, float[S] q) => (float[K] y) <int64 zero = {0}, int64 one = {1}> {
             s = Shape(p)  b = Squeeze(s)  t = Shape(q)  n = Squeeze(t)
@@ -84,7 +84,7 @@ PAIRS = f"""{ROWS}  cc = Unsqueeze(c, front)  most = Max(rr, cc)  all = Shape(mo
 
 
 def pairs(body: str, result: str = "B, 1, 1, S") -> str:
-    """Indices in pairs."""
+    """Pairs of indices."""
     return text(f"{PAIRS}  {body}", result).replace("int64[1] flat", "int64[1] minus = {-1}, int64[1] flat")
 
 

@@ -11,14 +11,14 @@ from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
 PASSES = (EliminateIdentity(),)
 
 
-def test_chain_between_input_and_node_goes() -> None:
+def test_a_chain_between_input_and_node_is_removed() -> None:
     text = graph_text("agraph (float[N] x) => (float[N] y) { a = Identity(x)  b = Identity(a)  y = Neg(b) }")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["Neg"]
     assert_same(text, model)
 
 
-def test_maker_takes_over_the_graph_output_name() -> None:
+def test_the_producer_gets_the_graph_output_name() -> None:
     text = graph_text("agraph (float[N] x) => (float[N] y) { a = Neg(x)  y = Identity(a) }")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["Neg"]
@@ -59,7 +59,7 @@ def test_branch_that_returns_an_outer_value_keeps_its_identity() -> None:
     assert_same(text, model)
 
 
-def test_identity_of_an_overridable_initializer_goes_without_fixing_its_value() -> None:
+def test_identity_of_an_overridable_initializer_is_removed_and_the_value_stays_overridable() -> None:
     text = graph_text("agraph (float[2] x, float[2] w = {1, 2}) => (float[2] y) { a = Identity(w)  y = Mul(x, a) }")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["Mul"]
@@ -67,7 +67,7 @@ def test_identity_of_an_overridable_initializer_goes_without_fixing_its_value() 
     assert_same(text, model)
 
 
-def test_identity_inside_a_function_goes() -> None:
+def test_identity_inside_a_function_is_removed() -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
         agraph (float[N] x) => (float[N] y) { y = local.f(x) }
         <domain: "local", opset_import: ["" : 18]> f (a) => (d) { b = Identity(a)  d = Neg(b) }"""
@@ -90,7 +90,7 @@ DROPOUTS = [
 
 
 @pytest.mark.parametrize(("call", "opset", "goes"), DROPOUTS)
-def test_dropout_goes_only_where_it_certainly_drops_nothing(call: str, opset: int, goes: bool) -> None:
+def test_dropout_is_removed_only_if_it_certainly_drops_nothing(call: str, opset: int, goes: bool) -> None:
     text = graph_text(
         "agraph (float[N] x, bool flag) => (float[N] y)"
         "<float r = {0.5}, bool on = {1}, bool off = {0}>"

@@ -1,4 +1,4 @@
-"""Moves around row-by-row work cancel for every kind of work, and the result is the same."""
+"""Views and transposes around row-wise operators cancel, and the result is the same."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORK = [
 
 @pytest.mark.parametrize("kind", ["[2, 3, 4]", "[2, N, 4]"])
 @pytest.mark.parametrize(("work", "back", "left"), WORK)
-def test_flattened_rows_need_not_be(work: str, back: str, left: list[str], kind: str) -> None:
+def test_flattening_around_row_wise_operators_is_removed(work: str, back: str, left: list[str], kind: str) -> None:
     text = graph_text(f"""agraph (float{kind} k) => (float[A, B, C] y) {CONSTANTS} {{
         x = Neg(k)  a = Reshape(x, flat)  {work}  g = Reshape(f, {back})  y = Neg(g) }}""")
     model, _ = run_passes(text, PASSES)
@@ -43,7 +43,7 @@ def test_flattened_rows_need_not_be(work: str, back: str, left: list[str], kind:
     assert_same(text, model, exact=False)
 
 
-def test_another_view_after_it_does_the_work_of_both() -> None:
+def test_a_following_view_replaces_both() -> None:
     text = graph_text(f"""agraph (float[2, 3, 4] k) => (float[A, B, C, D] y) {CONSTANTS} {{
         x = Neg(k)  a = Reshape(x, flat)  f = Mul(a, c)  g = Reshape(f, heads)  y = Neg(g) }}""")
     model, _ = run_passes(text, PASSES)
@@ -61,7 +61,7 @@ def test_a_gemm_gains_nothing_from_another_view() -> None:
     assert "it would save no node" in reasons(log)
 
 
-def test_a_flattened_value_that_others_read_stays_where_that_saves_nothing() -> None:
+def test_a_flattened_value_that_others_read_stays_if_nothing_is_saved() -> None:
     text = graph_text(f"""agraph (float[2, 3, 4] k) => (float[A, B, C] y, float[D, E] z) {CONSTANTS} {{
         x = Neg(k)  a = Reshape(x, flat)  f = Gemm(a, w, b)  g = Reshape(f, back6)  y = Neg(g)  z = Neg(a) }}""")
     model, log = run_passes(text, PASSES)
@@ -81,7 +81,7 @@ def test_a_flattened_value_that_others_read_stays_where_that_saves_nothing() -> 
         "f = MatMul(w66, a)",
     ],
 )
-def test_work_that_is_not_row_by_row_stays(work: str) -> None:
+def test_operators_that_are_not_row_wise_stay(work: str) -> None:
     body = "0.5, " * 35 + "1.5"
     text = graph_text(f"""agraph (float[2, 3, 4] k, float[6, 4] k2) => (float[A, B, C] y)
         <int64[2] flat = {{-1, 4}}, int64[3] back = {{2, -1, 4}}, float[4] c = {{1, -2, 3, 4}},

@@ -46,7 +46,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("call", "kind", "goes"), CALLS)
-def test_goes_exactly_where_it_is_neutral(call: str, kind: str, goes: bool) -> None:
+def test_it_is_removed_exactly_if_it_is_neutral(call: str, kind: str, goes: bool) -> None:
     dims = "A, B, C" if "deep" in call else "A, B"
     text = graph_text(f"agraph ({kind} x) => (float[{dims}] y) {CONSTANTS} {{ a = Neg(x)  b = {call}  y = Neg(b) }}")
     model, _ = run_passes(text, PASSES)
@@ -56,7 +56,7 @@ def test_goes_exactly_where_it_is_neutral(call: str, kind: str, goes: bool) -> N
 
 
 @pytest.mark.parametrize("call", ["And(a, yes)", "Or(no, a)", "Xor(a, no)"])
-def test_logic_with_a_neutral_constant_goes(call: str) -> None:
+def test_logic_with_a_neutral_constant_is_removed(call: str) -> None:
     text = graph_text(f"agraph (bool[N] x) => (bool[N] y) {CONSTANTS} {{ a = Not(x)  b = {call}  y = Not(b) }}")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["Not", "Not"]
@@ -64,19 +64,19 @@ def test_logic_with_a_neutral_constant_goes(call: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["And(a, no)", "Or(yes, a)", "Xor(a, yes)"])
-def test_logic_that_decides_stays(call: str) -> None:
+def test_logic_with_another_constant_stays(call: str) -> None:
     text = graph_text(f"agraph (bool[N] x) => (bool[N] y) {CONSTANTS} {{ a = Not(x)  b = {call}  y = Not(b) }}")
     assert len(op_types(run_passes(text, PASSES)[0])) == 3
 
 
-def test_zero_added_to_whole_numbers_goes() -> None:
+def test_zero_added_to_integers_is_removed() -> None:
     text = graph_text("agraph (int64[N] x) => (int64[N] y) <int64 z = {0}> { a = Neg(x)  b = Add(a, z)  y = Neg(b) }")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["Neg", "Neg"]
     assert_same(text, model)
 
 
-def test_the_exact_pass_keeps_the_sign_of_zero_and_the_other_gives_it_up() -> None:
+def test_the_exact_pass_keeps_the_sign_of_zero_and_the_other_pass_does_not() -> None:
     text = graph_text("agraph (float[N] x) => (float[N] y) <float z = {0.0}> { a = Neg(x)  y = Add(a, z) }")
     feeds = {"x": np.array([0.0, 1.0], np.float32)}
     exact, _ = run_passes(text, PASSES)
@@ -96,7 +96,7 @@ def test_a_vector_with_one_other_number_is_not_zero() -> None:
 
 @pytest.mark.parametrize("dtype", [onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16])
 @pytest.mark.parametrize(("number", "goes"), [(1.0, True), (1.5, False)])
-def test_small_float_types_are_read_right(dtype: int, number: float, goes: bool) -> None:
+def test_small_float_types_are_read_correctly(dtype: int, number: float, goes: bool) -> None:
     values = [onnx.helper.make_tensor_value_info(name, dtype, ["N"]) for name in "xy"]
     nodes = [onnx.helper.make_node("Mul", ["x", "w"], ["a"]), onnx.helper.make_node("Neg", ["a"], ["y"])]
     weight = onnx.helper.make_tensor("w", dtype, [], [number])
@@ -127,8 +127,8 @@ def test_enlarging_constants_are_refused_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize(("call", "goes"), [("Pow(a, one)", False), ("Mul(a, one)", True), ("Div(a, one)", True)])
-def test_large_whole_numbers(call: str, goes: bool) -> None:
-    """The runtime raises them as doubles, which have no 2**60 + 1."""
+def test_large_integers(call: str, goes: bool) -> None:
+    """The runtime computes powers in double precision, which cannot represent 2**60 + 1."""
     text = graph_text(
         f"agraph (int64[N] x) => (int64[N] y) <int64 one = {{1}}> {{ a = Neg(x)  b = {call}  y = Neg(b) }}"
     )
@@ -142,7 +142,7 @@ def test_large_whole_numbers(call: str, goes: bool) -> None:
 )
 @pytest.mark.parametrize("call", ["Add(a, zero)", "Mul(a, one)"])
 def test_a_rounding_to_half_precision_is_kept(call: str, made: str, goes: bool) -> None:
-    """Pow has no kernel for it: the runtime computes in float, and takes away the Casts between such operators."""
+    """Pow has no float16 kernel: the runtime computes in float and removes the Casts between such operators."""
     text = graph_text(f"""agraph (float[N] x) => (float16[N] y)
         <float16 zero = {{0}}, float16 one = {{15360}}, float e = {{0.5}}> {{
         c = Cast <to = 10> (x)  h = Transpose(c)  a = {made}  b = {call}  y = Pow(b, e) }}""")

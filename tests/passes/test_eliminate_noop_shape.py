@@ -20,7 +20,7 @@ CONSTANTS = """<
     int64[2] copy = {0, -1}, int64[2] swap = {4, -1}, int64[2] both = {2, 4}, int64[3] more = {1, 1, 4}, float f = {0}
 >"""
 
-# The call, the type of x, the opset, and whether it goes.
+# The call, the type of x, the opset, and whether it is removed.
 CALLS = [
     ("Cast <to = 1> (a)", "float[N, 4]", 18, True),
     ("Cast <to = 11> (a)", "float[N, 4]", 18, False),
@@ -56,7 +56,7 @@ CALLS = [
     ("Slice(a, zero, minus, one)", "float[N, 4]", 18, False),
     ("Slice(a, one, big, one)", "float[N, 4]", 18, False),
     ("Slice(a, minus, big, one)", "float[N, 1]", 18, True),
-    ("Slice(a, minus, low, one, minus)", "float[N, 4]", 18, False),  # the same shape, back to front
+    ("Slice(a, minus, low, one, minus)", "float[N, 4]", 18, False),  # the same shape, reversed
     ("Slice <starts = [0], ends = [4], axes = [1]> (a)", "float[N, 4]", 9, True),
     ("Slice <starts = [0], ends = [3], axes = [1]> (a)", "float[N, 4]", 9, False),
     ("Pad(a, nopads)", "float[N, 4]", 18, True),
@@ -87,7 +87,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("call", "kind", "opset", "goes"), CALLS)
-def test_goes_exactly_where_nothing_changes(call: str, kind: str, opset: int, goes: bool) -> None:
+def test_it_is_removed_exactly_if_nothing_changes(call: str, kind: str, opset: int, goes: bool) -> None:
     rank = _rank_after(call, kind)
     result = "double" if "to = 11" in call else "float"
     dims = ", ".join(f"D{axis}" for axis in range(rank))
@@ -111,8 +111,8 @@ def _rank_after(call: str, kind: str) -> int:
     return 2 if call.startswith("Flatten") else rank
 
 
-def test_a_wrong_shape_annotation_is_not_believed() -> None:
-    """The file claims that b has a's shape; what follows from the operators counts."""
+def test_a_wrong_shape_annotation_is_ignored() -> None:
+    """The file declares that b has the shape of a; the inferred shape is used instead."""
     body = "{ a = Neg(x)  b = Reshape(a, s)  y = Abs(b) }"
     proto = parse(graph_text(f"agraph (float[2, 3] x) => (float[A, B] y) <int64[2] s = {{3, 2}}> {body}"))
     proto.graph.value_info.append(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, [2, 3]))
@@ -123,7 +123,7 @@ def test_a_wrong_shape_annotation_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("call", ["Reshape(a, s)", "Expand(a, s)"])
-def test_a_view_to_its_own_computed_shape_goes(call: str) -> None:
+def test_a_view_to_its_own_computed_shape_is_removed(call: str) -> None:
     text = graph_text(
         f"agraph (float[N, M] x) => (float[N, M] y) {{ a = Neg(x)  s = Shape(x)  b = {call}  y = Abs(b) }}"
     )
@@ -132,7 +132,7 @@ def test_a_view_to_its_own_computed_shape_goes(call: str) -> None:
     assert_same(text, model)
 
 
-def test_an_optional_input_left_out_is_no_input() -> None:
+def test_an_omitted_optional_input_does_not_count() -> None:
     text = graph_text("""
         agraph (float[N, 4] x) => (float[N, 4] y)
         <int64[2] z = {0, 0}, int64[2] e = {2147483647, 2147483647}, int64[2] s = {1, 1}> {

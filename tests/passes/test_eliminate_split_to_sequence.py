@@ -14,7 +14,7 @@ PASSES = (EliminateSplitToSequence(),)
 @pytest.mark.parametrize(
     ("split", "picks", "parts"),
     [
-        ("SplitToSequence <axis = 1> (x, three)", ("i0", "i1"), 3),  # 3, 3 and what is left
+        ("SplitToSequence <axis = 1> (x, three)", ("i0", "i1"), 3),  # 3, 3 and the rest
         ("SplitToSequence <axis = -1> (x, sizes)", ("i1", "last"), 3),
         ("SplitToSequence <axis = 1, keepdims = 1> (x)", ("i0", "last"), 7),
         ("SplitToSequence <axis = 1> (x, three)", ("last", "last"), 3),
@@ -51,7 +51,7 @@ def test_a_sequence_that_is_read_as_one_stays() -> None:
     assert "its parts are read as a sequence" in reasons(log)
 
 
-def test_an_axis_of_any_size_has_any_number_of_parts() -> None:
+def test_a_dynamic_axis_stays() -> None:
     text = graph_text("""agraph (float[N, 4] x) => (float[A, 4] y) <int64 two = {2}, int64 i = {0}> {
         s = SplitToSequence <axis = 0> (x, two)  y = SequenceAt(s, i) }""")
     model, log = run_passes(text, PASSES)

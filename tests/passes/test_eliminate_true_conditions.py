@@ -13,7 +13,7 @@ PASSES = (EliminateTrueConditions(), EliminateDeadNodes())
 
 
 def text(body: str, result: str = "B, 1, S, S") -> str:
-    """A mask [B, 1, 1, S] beside conditions on positions `p` [S] and rows [S, 1]."""
+    """A mask [B, 1, 1, S] combined with conditions on positions `p` [S] and rows [S, 1]."""
     return graph_text(f"""
         agraph (bool[B, S] x) => (bool[{result}] y)
         <int64 zero = {{0}}, int64 one = {{1}}, int64 minus = {{-1}}, int64[2] middle = {{1, 2}}, int64[1] last = {{1}},
@@ -34,7 +34,7 @@ def text(body: str, result: str = "B, 1, S, S") -> str:
     ],
 )
 def test_positions_are_never_below_zero(body: str) -> None:
-    """The condition gave the result one row for each position: that is kept, the comparison is not."""
+    """The comparison is removed; the broadcast to one row per position stays."""
     model, _ = run_passes(text(body), PASSES)
     assert op_types(model) == ["Unsqueeze", "Shape", "Concat", "Expand"]
     assert_same_on_uneven_sizes(text(body), model)
@@ -43,14 +43,14 @@ def test_positions_are_never_below_zero(body: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "c = Greater(rows, zero)  y = And(c, m)",  # the first position is not
+        "c = Greater(rows, zero)  y = And(c, m)",  # false for the first position
         "c = GreaterOrEqual(rows, one)  y = And(c, m)",
         "c = LessOrEqual(p, rows)  y = And(c, m)",  # causal
         "q = Sub(rows, one)  c = GreaterOrEqual(q, zero)  y = And(c, m)",
-        "c = GreaterOrEqual(rows, zero)  y = Or(c, m)",  # nothing is left of m: another rewrite
+        "c = GreaterOrEqual(rows, zero)  y = Or(c, m)",  # always true: another pass
     ],
 )
-def test_what_does_not_hold_everywhere_stays(body: str) -> None:
+def test_conditions_that_are_not_always_true_stay(body: str) -> None:
     model, log = run_passes(text(body), PASSES)
     assert not [event for event in log.events if event.pass_name == "eliminate-true-conditions"]
     assert_same_on_uneven_sizes(text(body), model)

@@ -8,7 +8,7 @@ from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnuse
 DROP = [EliminateUnusedInitializers()]
 
 
-def test_only_what_nobody_reads_goes() -> None:
+def test_only_unused_constants_are_removed() -> None:
     text = graph_text("""agraph (float[2] x) => (float[2] y)
         <float[2] w = {1.0, 2.0}, float[2] old = {3.0, 4.0}> { y = Mul(x, w) }""")
     model, log = run_passes(text, DROP)
@@ -29,7 +29,7 @@ def test_a_constant_that_is_an_output_stays() -> None:
     assert list(model.graph.initializers) == ["w"]
 
 
-def test_a_body_counts_as_a_reader_and_is_cleaned_itself() -> None:
+def test_uses_in_bodies_count_and_bodies_are_cleaned_too() -> None:
     text = graph_text("""agraph (float[2] x, bool c) => (float[2] y) <float[2] w = {1.0, 2.0}> {
         y = If (c) <then_branch = t () => (float[2] p) <float[2] mine = {5.0, 6.0}> { p = Mul(x, w) },
                     else_branch = e () => (float[2] q) <float[2] used = {7.0, 8.0}> { q = Mul(x, used) }>

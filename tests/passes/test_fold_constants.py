@@ -26,7 +26,7 @@ CLEAN = [FoldConstants(), EliminateDeadNodes(), EliminateUnusedInitializers()]
 
 
 class Engine:
-    """The runtime, with a count of how often it was asked and a list of operators it may not know."""
+    """The runtime, with a count of its runs and a set of operators that it must not run."""
 
     def __init__(self, *unknown: str) -> None:
         self.runs = 0
@@ -48,7 +48,7 @@ def fold(model: str | onnx.ModelProto, engine: Engine | None = None) -> tuple[ir
 
 
 def constant(model: ir.Model) -> np.ndarray:
-    """The one initializer that is left."""
+    """The only remaining initializer."""
     (value,) = model.graph.initializers.values()
     assert value.const_value is not None
     return value.const_value.numpy()
@@ -114,7 +114,7 @@ def test_sub_byte_and_float8_casts_fold_or_are_refused_but_never_break() -> None
     "draw",
     ["RandomNormalLike(w)", "RandomNormalLike <seed = 1.0> (w)", "Bernoulli <seed = 3.0> (w)", "Dropout(w, half, yes)"],
 )
-def test_draws_are_not_constants(draw: str) -> None:
+def test_random_values_are_not_constants(draw: str) -> None:
     text = graph_text(f"""agraph (float[2] x) => (float[2] y)
         <float[2] w = {{0.5, 0.5}}, float half = {{0.5}}, bool yes = {{1}}> {{ a = {draw}  y = Mul(x, a) }}""")
     model, _ = fold(text)
@@ -128,14 +128,14 @@ def test_quantization_is_kept() -> None:
     assert op_types(model) == ["DequantizeLinear", "Mul"]
 
 
-def test_what_a_caller_may_override_is_no_constant() -> None:
+def test_an_initializer_that_a_caller_may_override_is_not_a_constant() -> None:
     text = graph_text("""agraph (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1.0, 2.0}> {
         a = Neg(w)  y = Mul(x, a) }""")
     model, _ = fold(text)
     assert op_types(model) == ["Neg", "Mul"]
 
 
-def test_an_output_stays_a_node_and_its_makers_fold() -> None:
+def test_an_output_stays_a_node_and_its_producers_fold() -> None:
     text = graph_text("""agraph (float[2] x) => (float[2] y, float[2] c) <float[2] w = {1.0, 4.0}> {
         a = Sqrt(w)  b = Neg(a)  c = Exp(b)  y = Mul(x, c) }""")
     model, log = fold(text)
@@ -156,7 +156,7 @@ def test_bodies_fold_and_keep_what_they_capture() -> None:
     assert_same(text, model)
 
 
-def test_loop_state_is_no_constant() -> None:
+def test_loop_state_is_not_a_constant() -> None:
     text = graph_text("""agraph (float[2] x) => (float[2] y) <int64 n = {3}, bool go = {1}, float[2] w = {1.0, 4.0}> {
         y = Loop (n, go, x) <body = b (int64 i, bool k, float[2] s) => (bool l, float[2] t) {
             l = Identity(k)  a = Sqrt(w)  b2 = Add(a, w)  t = Add(s, b2)
@@ -182,11 +182,11 @@ def test_functions_fold_into_constant_nodes() -> None:
     model, _ = fold(text)
     (function,) = model.functions.values()
     ops = [node.op_type for node in function]
-    assert sorted(ops) == ["Constant", "Constant", "Mul", "Mul", "Neg"]  # the parameter is no constant
+    assert sorted(ops) == ["Constant", "Constant", "Mul", "Mul", "Neg"]  # the parameter is not a constant
     assert_same(text, model)
 
 
-def test_foreign_operators_are_left() -> None:
+def test_operators_of_other_domains_stay() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>
         agraph (float[2] x) => (float[2] y) <float[2] w = {1.0, 4.0}> { a = com.microsoft.Gelu(w)  y = Mul(x, a) }
@@ -207,7 +207,7 @@ def test_foreign_operators_are_left() -> None:
         "Gather(one, twice)",
     ],
 )
-def test_nothing_huge_is_ever_computed(grown: str) -> None:
+def test_huge_results_are_never_computed(grown: str) -> None:
     big = 1 << 30
     body = f"a = {grown}"
     if grown.startswith("Gather"):
@@ -234,12 +234,12 @@ def test_growth_within_the_budget_folds_and_the_model_has_a_limit() -> None:
 
     model, _ = fold(expanded(2))
     assert op_types(model) == ["Mul", "Mul"]
-    model, log = fold(expanded(20))  # 20 * 60 kB is more than a model this small may grow by
+    model, log = fold(expanded(20))  # 20 * 60 kB exceeds the budget of a model of this size
     assert 0 < op_types(model).count("Expand") < 20
     assert GROWS in reasons(log)
 
 
-def test_a_small_result_of_something_large_folds() -> None:
+def test_a_small_result_of_a_large_constant_folds() -> None:
     text = graph_text("""agraph (float x) => (float y) <int64[1] many = {300000}, float[1] one = {2.0}> {
         a = Expand(one, many)  s = ReduceSum <keepdims = 0> (a)  y = Add(s, x) }""")
     model, _ = fold(text)
@@ -247,7 +247,7 @@ def test_a_small_result_of_something_large_folds() -> None:
     assert constant(model) == 600000
 
 
-def test_sizes_that_depend_on_values_are_learned_step_by_step() -> None:
+def test_sizes_that_depend_on_values_are_determined_step_by_step() -> None:
     text = graph_text("""agraph (float[N] x) => (float[N] y)
         <int64[3] w = {3, 0, 5}, int64 zero = {0}, int64 one = {1}, int64[1] axis = {0}> {
             n = NonZero(w)  m = Size(n)  r = Range(zero, m, one)  s = Unsqueeze(m, axis)  e = Expand(r, s)
@@ -258,11 +258,13 @@ def test_sizes_that_depend_on_values_are_learned_step_by_step() -> None:
     assert op_types(model) == ["Mul"]
     assert constant(model) == 1
     assert engine.runs <= 5
-    assert [event.pass_name for event in log.events].count("fold-constants") == 1  # sizes were learned beside the graph
+    assert [event.pass_name for event in log.events].count(
+        "fold-constants"
+    ) == 1  # sizes were determined without changing the graph
     assert_same(text, model)
 
 
-def test_division_by_zero_is_left_to_the_user() -> None:
+def test_division_by_zero_is_not_folded() -> None:
     text = graph_text("""agraph (int64[2] x, bool c) => (int64[2] y) <int64[2] w = {1, 2}, int64[2] zero = {0, 1}> {
         y = If (c) <then_branch = t () => (int64[2] p) { a = Div(w, zero)  p = Add(x, a) },
                     else_branch = e () => (int64[2] s) { b = Mod(w, zero)  s = Add(x, b) }>
@@ -280,7 +282,7 @@ def test_a_divisor_that_is_computed_first_folds_later() -> None:
     assert_same(text, model)
 
 
-def test_a_culprit_is_found_refused_once_and_the_rest_folds() -> None:
+def test_a_node_that_fails_to_evaluate_is_refused_once_and_the_rest_folds() -> None:
     nodes = "  ".join(f"a{i} = {'Sin' if i == 5 else 'Neg'}(w{i})  y{i} = Mul(x, a{i})" for i in range(8))
     outputs = ", ".join(f"float[1] y{i}" for i in range(8))
     weights = ", ".join(f"float[1] w{i} = {{{i}.0}}" for i in range(8))
@@ -300,7 +302,7 @@ def test_without_an_engine_nothing_is_evaluated() -> None:
     assert not log.events
 
 
-def test_several_outputs_fold_where_they_are_read() -> None:
+def test_several_outputs_fold_if_they_are_read() -> None:
     text = graph_text("""agraph (float[2] x) => (float[2] y) <float[6] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> {
         a, b, c = Split <num_outputs = 3> (w)  d = Mul(x, a)  y = Add(d, c) }""")
     model, _ = fold(text)
@@ -332,7 +334,7 @@ def large(op: str, rows: int = 600, **attributes: object) -> onnx.ModelProto:
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
 
 
-def test_a_large_weight_becomes_a_recipe() -> None:
+def test_a_large_weight_becomes_a_computed_tensor() -> None:
     proto = large("Mul")
     engine = Engine()
     model, _ = fold(proto, engine)
@@ -342,7 +344,7 @@ def test_a_large_weight_becomes_a_recipe() -> None:
     assert value.const_value.nbytes > LARGE
     runs = engine.runs
     np.testing.assert_array_equal(value.const_value.numpy(), numpy_helper.to_array(proto.graph.initializer[0]) * 2)
-    assert engine.runs == runs + 1  # computed when read, and not kept
+    assert engine.runs == runs + 1  # computed when read, and not cached
     assert_same(proto, model)
 
 
@@ -369,7 +371,7 @@ def test_a_large_weight_that_cannot_be_evaluated_is_refused_at_once() -> None:
     assert reasons(log) == [FAILED]
 
 
-def test_what_is_too_large_to_hold_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_too_large_for_memory_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sardonyx.passes.folding._large_constants.LARGEST", LARGE)
     engine = Engine()
     _, log = fold(large("Sin"), engine)

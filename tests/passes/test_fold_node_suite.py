@@ -1,6 +1,6 @@
-"""onnx's own node cases with their inputs made constants: what folds is what the engine computes, to the bit.
+"""onnx's own node cases with constant inputs: folded results equal the results of the engine bit for bit.
 
-A slice of the 1,884 cases that touches most operators and types; the whole takes a minute.
+A part of the 1,884 cases that covers most operators and types; all of them take a minute.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _tensor(name: str, value: np.ndarray, kind: int) -> onnx.TensorProto:
 
 @pytest.fixture(scope="module")
 def cases() -> tuple[Case, ...]:
-    """A fixture, so that collecting the tests does not make them: onnx computes them while it is imported."""
+    """A fixture, so that collecting the tests does not generate the cases."""
     return node_cases()[::STEP]
 
 
@@ -63,7 +63,7 @@ def folded(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     return io.to_proto(model) if log.events else None
 
 
-def test_what_folds_is_what_the_engine_computes(cases: tuple[Case, ...], subtests: pytest.Subtests) -> None:
+def test_folded_results_equal_the_results_of_the_engine(cases: tuple[Case, ...], subtests: pytest.Subtests) -> None:
     count = 0
     for case in cases:
         proto = frozen(case)

@@ -1,4 +1,4 @@
-"""A row that is looked up for every token, and shifts of positions, are computed ahead of time."""
+"""A row that is looked up for every token, and consecutive shifts of positions, are folded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.passes.broadcasting.merge_integer_sums import MergeIntegerSums
 
 
 def lookup(indices: str, ids: str = "0, 0, 0, 0, 0, 0") -> str:
-    """Segments of every token out of a constant [1, 6]."""
+    """Segments of every token, gathered from a constant [1, 6]."""
     return graph_text(f"""
         agraph (float[B, S, 2] x) => (float[B, S, 2] y)
         <float[3, 2] table = {{1, 2, 3, 4, 5, 6}}, int64[1, 6] ids = {{{ids}}},
@@ -33,7 +33,7 @@ def test_the_same_row_for_all(indices: str) -> None:
 
 
 @pytest.mark.parametrize("ids", ["0, 0, 0, 0, 0, 1", "7, 7, 7, 7, 7, 7"])
-def test_rows_that_differ_or_are_not_there_are_left(ids: str) -> None:
+def test_rows_that_differ_or_are_out_of_range_stay(ids: str) -> None:
     _, log = run_passes(lookup("i = Slice(ids, zero, n, one)", ids), [FoldRepeatedGather()])
     assert not log.events
 
@@ -60,8 +60,8 @@ def test_others_are_not(body: str) -> None:
     assert not log.events
 
 
-def test_floats_are_left_alone() -> None:
-    """Their sums round."""
+def test_floats_stay() -> None:
+    """Their sums are rounded."""
     text = graph_text(
         "agraph (float[B] x) => (float[B] y) <float p = {5}, float q = {2}> { a = Add(x, p)  y = Add(a, q) }"
     )

@@ -15,7 +15,7 @@ CONSTANTS = """<
     int64[1] a1 = {1}, int64[1] big = {2147483647}, int64[1] two = {2}, int64[1] m1 = {-1}
 >"""
 
-# How sizes are asked for, the rank of the answer, and whether it is known for float[N, 3, 4].
+# The nodes that compute a size, the rank of the result, and whether it is known for float[N, 3, 4].
 CALLS = [
     ("s = Shape(x)  d = Gather(s, last)", 0, True),
     ("s = Shape(x)  d = Gather(s, first)", 0, False),
@@ -29,7 +29,7 @@ CALLS = [
     ("d = Shape <start = 1> (x)", 1, True),
     ("d = Shape <start = -2, end = -1> (x)", 1, True),
     ("d = Shape <start = -9, end = 9> (x)", 1, False),
-    ("d = Shape <start = -4> (x)", 1, False),  # before the first dim is the first dim
+    ("d = Shape <start = -4> (x)", 1, False),  # a start before the first dim is the first dim
     ("d = Shape <start = 2, end = 1> (x)", 1, True),
     ("d = Shape <end = 1> (x)", 1, False),
     ("s = Shape <start = 1> (x)  d = Gather(s, first)", 0, True),
@@ -83,14 +83,14 @@ def test_gather_along_another_value_is_not_a_size() -> None:
     assert len(op_types(run_passes(text, PASSES)[0])) == 3
 
 
-def test_an_index_out_of_range_is_left_for_the_runtime_to_report() -> None:
+def test_an_index_out_of_range_stays_for_the_runtime_to_report() -> None:
     text = graph_text(
         "agraph (float[2, N] x) => (int64 y) <int64 i = {7}> { s = Shape <start = 1> (x)  y = Gather(s, i) }"
     )
     assert "Gather" in op_types(run_passes(text, PASSES)[0])
 
 
-# What the target is computed from, the input's type, the result's rank, and the constant it becomes.
+# The parts of the target, the type of the input, the rank of the result, and the constant it becomes.
 TARGETS = [
     ("t = Concat <axis = 0> (n, four)", "float[N, 2, 2]", 2, [0, 4]),
     ("t = Concat <axis = 0> (four, n)", "float[N, 2, 2]", 2, [4, -1]),
@@ -121,7 +121,7 @@ def test_a_computed_target_becomes_the_constant_it_must_be(
 
 
 def test_an_empty_batch_still_reshapes() -> None:
-    """-1 stands only beside numbers: next to a copied dim of size zero it would be an error."""
+    """-1 is used only with numbers: with a copied dim of size zero it would be an error."""
     text = graph_text("""agraph (float[N, M, 4] x) => (float[A, B, C, D] y)
         <int64[1] a0 = {0}, int64[1] a1 = {1}, int64[1] two = {2}> {
             s = Shape(x)  n = Gather(s, a0)  m = Gather(s, a1)  t = Concat <axis = 0> (n, m, two, two)

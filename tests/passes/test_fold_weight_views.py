@@ -65,7 +65,7 @@ def test_weights_are_not_read() -> None:
 
 
 def test_a_tied_weight_is_not_stored_twice() -> None:
-    """The embedding reads the weight as it is; the head transposes it."""
+    """The embedding reads the weight untransposed; the head transposes it."""
     nodes = [
         helper.make_node("Transpose", ["w"], ["t"]),
         helper.make_node("MatMul", ["x", "t"], ["a"]),
@@ -82,7 +82,7 @@ def test_a_tied_weight_is_not_stored_twice() -> None:
     assert_same(small, model)
 
 
-def test_a_tied_weight_in_front_of_a_gemm_is_read_as_it_is() -> None:
+def test_a_tied_weight_before_a_gemm_is_read_untransposed() -> None:
     nodes = [
         helper.make_node("Transpose", ["w"], ["t"]),
         helper.make_node("Gemm", ["x", "t"], ["a"]),
@@ -149,7 +149,7 @@ def test_views_are_other_shapes_of_the_same_bytes(
 
 
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.INT4, TensorProto.BOOL])
-def test_every_type_is_transposed_right(dtype: int) -> None:
+def test_every_type_is_transposed_correctly(dtype: int) -> None:
     values = [index % 2 for index in range(15)]
     weight = helper.make_tensor("w", dtype, [3, 5], values)
     nodes = [helper.make_node("Transpose", ["w"], ["t"]), helper.make_node("Identity", ["t"], ["y"])]
@@ -185,7 +185,7 @@ def test_a_weight_in_a_function_becomes_a_constant_node_there() -> None:
     assert_same(text, model)
 
 
-def test_a_weight_behind_identity_is_seen() -> None:
+def test_a_weight_behind_identity_is_found() -> None:
     nodes = [
         helper.make_node("Identity", ["w"], ["i"]),
         helper.make_node("Transpose", ["i"], ["t"]),

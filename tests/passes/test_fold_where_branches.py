@@ -19,7 +19,7 @@ NUMBERS = st.sampled_from([0.0, -0.0, 1.0, -3.7, 6e4, -1e4, 1e-7, np.inf, -np.in
 
 
 def model(op_type: str, kind: str, numbers: tuple[float, float, float], flipped: bool) -> onnx.ModelProto:
-    """op(Where(c, a, b), k), or with its operands exchanged."""
+    """op(Where(c, a, b), k), or with exchanged operands."""
     element = onnx.TensorProto.DataType.Value(kind.upper())
     constants = [
         onnx.numpy_helper.from_array(np.array(number, KINDS[kind]), name)

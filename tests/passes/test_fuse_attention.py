@@ -45,7 +45,7 @@ def fused(model: str | onnx.ModelProto, *more: Rule, rtol: float = 1e-5) -> dict
 
 
 def refused(model: str) -> str:
-    """Why it is left alone."""
+    """The reason why it is not fused."""
     before = op_types(run_passes(model, [])[0])
     after, log = run_passes(model, [FuseAttention()])
     assert op_types(after) == before
@@ -67,7 +67,7 @@ SCALES = {
 
 @pytest.mark.parametrize("rank", ["", "[1]", "[1, 1, 1]"])
 @pytest.mark.parametrize("where", SCALES)
-def test_scales_wherever_they_stand(where: str, rank: str) -> None:
+def test_scales_at_any_place(where: str, rank: str) -> None:
     first, second, after, scale = SCALES[where]
     steps = [KT, f"qs = Identity({first})" if first == "q" else f"qs = {first}"]
     steps += [f"ks = {second}" if second != "kt" else "ks = Identity(kt)", "s = MatMul(qs, ks)"]
@@ -80,9 +80,9 @@ def test_scales_wherever_they_stand(where: str, rank: str) -> None:
                 .replace(f"({name}", f"({value}")
                 .replace(f", {name})", f", {value})")
             )
-    found = fused(attention(text, constants=f"float{rank} c = {{0.3}}"))
-    assert found.get("scale", 0.5) == pytest.approx(scale, rel=1e-6)
-    assert found["ops"] == ["Attention"]
+    result = fused(attention(text, constants=f"float{rank} c = {{0.3}}"))
+    assert result.get("scale", 0.5) == pytest.approx(scale, rel=1e-6)
+    assert result["ops"] == ["Attention"]
 
 
 def test_the_default_scale_is_not_written() -> None:
@@ -93,9 +93,9 @@ def test_the_default_scale_is_not_written() -> None:
 def test_a_softcap() -> None:
     body = f"""{KT}  s = MatMul(q, kt)  a = Mul(s, c)
         d = Div(a, t)  e = Tanh(d)  f = Mul(t, e)  p = Softmax(f)  y = MatMul(p, v)"""
-    found = fused(attention(body, constants="float c = {0.7}, float t = {1.5}"))
-    assert found["softcap"] == pytest.approx(1.5)
-    assert found["scale"] == pytest.approx(0.7)
+    result = fused(attention(body, constants="float c = {0.7}, float t = {1.5}"))
+    assert result["softcap"] == pytest.approx(1.5)
+    assert result["scale"] == pytest.approx(0.7)
 
 
 MASKS = {
@@ -108,13 +108,13 @@ MASKS = {
 @pytest.mark.parametrize("shape", MASKS)
 def test_added_masks_of_every_shape(shape: str, order: str) -> None:
     body = f"{KT}  s = MatMul(q, kt)  a = {order}  p = Softmax(a)  y = MatMul(p, v)"
-    found = fused(attention(body, mask=f"float{shape} m"))
-    assert found["ops"] == ["Mul"] + ["Expand"] * MASKS[shape] + ["Attention"]
+    result = fused(attention(body, mask=f"float{shape} m"))
+    assert result["ops"] == ["Mul"] + ["Expand"] * MASKS[shape] + ["Attention"]
 
 
 @pytest.mark.parametrize("fill", [float(np.finfo(np.float32).min), -1e9])
-def test_rows_masked_as_a_whole_stay_the_mean_of_the_values(fill: float) -> None:
-    """The runtime's kernel makes zeros of a row of the lowest number, which no one may see."""
+def test_fully_masked_rows_stay_the_mean_of_the_values(fill: float) -> None:
+    """The runtime's kernel returns zeros for a row of the lowest number; the result must not show that."""
     body = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
     model = attention(body, mask="float[2, 1, 5, 3] m")
     after, _ = run_passes(model, [FuseAttention()])
@@ -126,7 +126,7 @@ def test_rows_masked_as_a_whole_stay_the_mean_of_the_values(fill: float) -> None
 
 
 @pytest.mark.parametrize("fill", ["-3.4028234663852886e38", "-1.0e9"])
-def test_a_mask_chosen_from_constants_needs_no_bound(fill: str) -> None:
+def test_a_where_between_constants_needs_no_bound(fill: str) -> None:
     body = f"""{KT}  m = Where(c, zero, low)
         s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"""
     proto = parse(attention(body, mask="bool[2, 1, 5, 3] c", constants="float zero = {0}, float low = {1}"))
@@ -138,7 +138,7 @@ def test_a_mask_chosen_from_constants_needs_no_bound(fill: str) -> None:
     assert_same(proto, after, exact=False, rtol=1e-4 if fill == "-1.0e9" else 1e-5, feeds=feeds)
 
 
-def test_a_view_of_a_mask_chosen_from_constants_needs_no_bound() -> None:
+def test_a_view_of_a_where_between_constants_needs_no_bound() -> None:
     body = f"""{KT}  w = Where(c, zero, low)  u = Unsqueeze(w, one)  m = Expand(u, rows)
         s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"""
     given = "float zero = {0}, float low = {1}, int64[1] one = {1}, int64[4] rows = {1, 1, 5, 1}"
@@ -152,7 +152,7 @@ def test_a_view_of_a_mask_chosen_from_constants_needs_no_bound() -> None:
     assert_same(proto, after, exact=False, feeds=feeds)
 
 
-def test_constant_biases_that_are_picked_need_no_bound() -> None:
+def test_gathered_constant_biases_need_no_bound() -> None:
     body = f"""{KT}  g = Gather <axis = 0> (table, i)  m = Transpose <perm = [2, 0, 1]> (g)
         s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"""
     model = attention(body, mask="int64[5, 3] i", constants="float[8, 2] table = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7}")
@@ -160,7 +160,7 @@ def test_constant_biases_that_are_picked_need_no_bound() -> None:
     assert op_types(after) == ["Gather", "Transpose", "Attention"]
 
 
-def test_two_masks_are_added_to_each_other_and_shared() -> None:
+def test_two_masks_are_added_and_the_sum_is_shared() -> None:
     body = f"""{KT}
         s = MatMul(q, kt)  a = Add(s, m)  b = Add(n, a)  p = Softmax(b)  w = MatMul(p, v)
         t = MatMul(w, kt)  c = Add(t, m)  d = Add(c, n)  r = Softmax(d)  y = MatMul(r, v)"""
@@ -180,8 +180,8 @@ def test_a_mask_added_in_a_view_of_windows() -> None:
         s = MatMul(q, kt)  five = Reshape(s, windows)  a = Add(five, m)  four = Reshape(a, whole)
         p = Softmax(four)  y = MatMul(p, v)"""
     shapes = "int64[5] windows = {1, 2, 2, 5, 3}, int64[4] whole = {-1, 2, 5, 3}"
-    found = fused(attention(body, mask="float[1, 2, 1, 5, 3] m", constants=shapes))
-    assert found["ops"] == ["Reshape", "Mul", "Attention"]
+    result = fused(attention(body, mask="float[1, 2, 1, 5, 3] m", constants=shapes))
+    assert result["ops"] == ["Reshape", "Mul", "Attention"]
 
 
 def test_a_mask_that_repeats_along_the_batch_is_refused() -> None:
@@ -199,7 +199,7 @@ def test_a_mask_that_repeats_along_the_batch_is_refused() -> None:
 @pytest.mark.parametrize("fill", ["-inf", "-3.4028234663852886e38"])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_conditions(keeps: bool, fill: str) -> None:
-    """Rows that are masked as a whole are left out: NaN with -inf where Attention has zeros."""
+    """Fully masked rows are left out: with -inf they are NaN, and zeros in Attention."""
     choice = "Where(m, s, f)" if keeps else "Where(m, f, s)"
     body = f"{KT}  s = MatMul(q, kt)  a = {choice}  p = Softmax(a)  y = MatMul(p, v)"
     proto = parse(attention(body, mask="bool[2, 1, 5, 3] m", constants="float f = {1}"))
@@ -211,17 +211,17 @@ def test_conditions(keeps: bool, fill: str) -> None:
         feeds["m"][..., 0] = keeps
         assert op_types(after) == (["Attention"] if keeps else ["Not", "Attention"])
     else:
-        feeds["m"][0, 0, 0] = not keeps  # all masked: the mean of the values
+        feeds["m"][0, 0, 0] = not keeps  # fully masked: the mean of the values
     assert_same(proto, after, exact=False, feeds=feeds)
 
 
-def test_a_condition_beside_a_mask() -> None:
+def test_a_condition_and_a_mask() -> None:
     body = f"{KT}  s = MatMul(q, kt)  a = Where(c, s, f)  b = Add(a, m)  p = Softmax(b)  y = MatMul(p, v)"
     model = attention(body, mask="bool[5, 3] c, float[2, 1, 5, 3] m", constants="float f = {-3.0e38}")
     assert fused(model)["ops"] == ["Where", "Add", "Mul", "Attention"]
 
 
-def test_a_guard_against_nan_goes() -> None:
+def test_a_guard_against_nan_is_removed() -> None:
     body = f"""{KT}
         s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  n = IsNaN(p)  g = Where(n, z, p)  y = MatMul(g, v)"""
     model = attention(body, mask="float[2, 1, 5, 3] m", constants="float z = {0}")
@@ -233,7 +233,7 @@ def test_a_guard_against_nan_goes() -> None:
     assert_same(model, after, exact=False, feeds=feeds)
 
 
-def test_a_guard_that_adds_an_axis_is_none() -> None:
+def test_a_guard_that_adds_an_axis_stays() -> None:
     body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  n = IsNaN(p)  g = Where(n, z, p)  y = MatMul(g, v)"
     text = attention(body, result="float[1, 2, 2, 5, 4] y", constants="float[1, 1, 1, 1, 1] z = {0}")
     after, _ = run_passes(text, [FuseAttention()])
@@ -270,12 +270,12 @@ def test_masks_keep_their_order(twice: str, fills: tuple[float, float]) -> None:
     feeds["m"], feeds["n"] = (np.where(patterns[:, part], fill, 0).astype(np.float32)
                               for part, fill in zip((np.s_[:3], np.s_[3:]), fills, strict=True))  # fmt: skip
     wanted, got = (outputs(each, feeds)[0] for each in (model, _proto(after)))
-    freed = np.isnan(wanted) & (got == 0)  # hidden whole by -inf
+    freed = np.isnan(wanted) & (got == 0)  # fully masked by -inf
     compare("y", np.where(freed, 0, wanted), got, exact=False)
 
 
-def test_the_lowest_number_goes_and_nothing_else_changes_places() -> None:
-    """Times the largest number below one, every number is the next smaller in magnitude."""
+def test_only_the_lowest_number_of_a_mask_is_changed() -> None:
+    """The product with the largest number below one is the next number towards zero."""
     numbers = np.array([LOWEST, ABOVE, -3.4e38, -1e9, -1e4, -1.0, -1e-30, 2.5, 3e38], np.float32)
     shrunk = numbers * shrinking(ir.DataType.FLOAT)
     np.testing.assert_array_equal(shrunk, np.nextafter(numbers, np.float32(0)))
@@ -284,7 +284,7 @@ def test_the_lowest_number_goes_and_nothing_else_changes_places() -> None:
 
 
 @pytest.mark.parametrize("rank", [2, 3, 4])
-def test_a_choice_between_constants_of_more_axes_keeps_its_shape(rank: int) -> None:
+def test_a_where_between_constants_of_more_axes_keeps_its_shape(rank: int) -> None:
     perm = [*range(rank - 2), rank - 1, rank - 2]
     body = f"""{KT}  w = Where(c, zero, low)  m = Transpose <perm = {perm}> (w)
         s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"""
@@ -296,7 +296,7 @@ def test_a_choice_between_constants_of_more_axes_keeps_its_shape(rank: int) -> N
 
 
 @pytest.mark.parametrize("fill", [-1e5, -1e7])
-def test_sums_that_would_be_rounded_otherwise_are_left(fill: float) -> None:
+def test_sums_that_would_be_rounded_differently_stay(fill: float) -> None:
     body = (
         f"{KT}  w = Where(c, z, f)  s = MatMul(q, kt)  a = Add(s, m)  b = Add(a, w)  p = Softmax(b)  y = MatMul(p, v)"
     )
@@ -309,9 +309,9 @@ def test_sums_that_would_be_rounded_otherwise_are_left(fill: float) -> None:
 @pytest.mark.parametrize("scaled", ["Mul(v, c)", "Mul(c, v)", "Div(v, c)"])
 def test_a_scale_of_the_values_stays(scaled: str) -> None:
     body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  u = {scaled}  y = MatMul(p, u)"
-    found = fused(attention(body, constants="float c = {2.0}"))
-    assert found["ops"] == [scaled[:3], "Attention"]
-    assert found["scale"] == pytest.approx(1.0)
+    result = fused(attention(body, constants="float c = {2.0}"))
+    assert result["ops"] == [scaled[:3], "Attention"]
+    assert result["scale"] == pytest.approx(1.0)
 
 
 def test_half_precision_keeps_the_scale_before_a_product_that_would_overflow() -> None:
@@ -328,7 +328,7 @@ def test_half_precision_keeps_the_scale_before_a_product_that_would_overflow() -
 
 
 @pytest.mark.parametrize("types", [(6,), (9,), (10,), (11, 6), (11, 1, 10)])
-def test_weights_that_are_cast_to_less_are_left(types: tuple[int, ...]) -> None:
+def test_weights_that_are_cast_to_a_narrower_type_stay(types: tuple[int, ...]) -> None:
     """Through int32, bool and half precision; a cast to double and back is merged elsewhere."""
     names = ["p", *(f"p{index}" for index in range(len(types)))]
     casts = "  ".join(
@@ -353,8 +353,12 @@ HALF = {
 @pytest.mark.parametrize("case", HALF)
 def test_half_precision_fuses_where_no_finite_mask_hides_a_row(case: str) -> None:
     mask, masked, fuses = HALF[case]
-    makers = {"winf": "winf = Where(c, z, inf)", "wlow": "wlow = Where(c, z, low)", "bias": "bias = Gather(table, i)"}
-    made = next((maker for name, maker in makers.items() if name in masked), "")
+    producers = {
+        "winf": "winf = Where(c, z, inf)",
+        "wlow": "wlow = Where(c, z, low)",
+        "bias": "bias = Gather(table, i)",
+    }
+    made = next((producer for name, producer in producers.items() if name in masked), "")
     masked = "Identity(s)" if masked == "s" else masked
     body = f"{KT}  {made}  s = MatMul(q, kt)  a = {masked}  p = Softmax(a)  y = MatMul(p, v)"
     if case == "no mask":
@@ -378,7 +382,7 @@ def test_half_precision_fuses_where_no_finite_mask_hides_a_row(case: str) -> Non
 
 @pytest.mark.parametrize(("width", "fuses"), [(4, False), (12, False), (8, True), (64, True), (6, True), ("W", False)])
 def test_half_precision_of_widths_that_the_kernel_gets_wrong(width: int | str, fuses: bool) -> None:
-    """On processors with half-precision products it leaves columns of zeros."""
+    """On processors with half-precision products it writes columns of zeros."""
     inputs = SIZED.replace("float[", "float16[").replace("4] v", f"{width}] v")
     body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"
     after, _ = run_passes(attention(body, inputs=inputs, result=f"float16[2, 2, 5, {width}] y"), [FuseAttention()])
@@ -389,7 +393,7 @@ GROUPED = "float[B, 6, S, 4] q, float[B, 2, T, 4] k, float[B, 2, T, 4] v"
 
 
 def grouped(repeat: str) -> str:
-    """Two heads of keys and values, each for three of the queries."""
+    """Two heads of keys and values, each for three heads of queries."""
     return f"""
         ku = Unsqueeze(k, two)  ke = {repeat.format("ku")}  kr = Reshape(ke, six)
         vu = Unsqueeze(v, two)  ve = {repeat.format("vu")}  vr = Reshape(ve, six)
@@ -400,20 +404,20 @@ def test_repeated_heads_are_read_once() -> None:
     constants = "int64[1] two = {2}, int64[5] three = {1, 1, 3, 1, 1}, int64[4] six = {0, 6, -1, 4}"
     body = grouped("Expand({}, three)")
     inputs = GROUPED.replace("B", "2").replace("S", "5").replace("T", "3")
-    found = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 6, 5, 4] y"))
-    assert found["ops"] == ["Attention"]
+    result = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 6, 5, 4] y"))
+    assert result["ops"] == ["Attention"]
 
 
-def test_heads_repeated_as_a_whole_are_other_heads() -> None:
-    """k0 k1 k0 k1: no group of queries reads one head, so the copy has to stay."""
+def test_heads_repeated_in_another_order_stay() -> None:
+    """k0 k1 k0 k1: no group of queries reads a single head, so the copy must stay."""
     body = """
         ku = Unsqueeze(k, one)  ke = Expand(ku, three)  kr = Reshape(ke, six)
         vu = Unsqueeze(v, one)  ve = Expand(vu, three)  vr = Reshape(ve, six)
         kt = Transpose <perm = [0, 1, 3, 2]> (kr)  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, vr)"""
     constants = "int64[1] one = {1}, int64[5] three = {1, 3, 1, 1, 1}, int64[4] six = {0, 6, -1, 4}"
     inputs = GROUPED.replace("B", "2").replace("S", "5").replace("T", "3")
-    found = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 6, 5, 4] y"))
-    assert found["ops"].count("Expand") == 2  # type: ignore[attr-defined]
+    result = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 6, 5, 4] y"))
+    assert result["ops"].count("Expand") == 2  # type: ignore[attr-defined]
 
 
 def test_one_head_of_keys_for_all_queries() -> None:
@@ -422,16 +426,16 @@ def test_one_head_of_keys_for_all_queries() -> None:
     assert fused(attention(body, inputs=inputs, result="float[2, 6, 5, 4] y"))["ops"] == ["Attention"]
 
 
-def test_keys_transposed_straight_from_rows() -> None:
+def test_keys_transposed_directly_from_rows() -> None:
     inputs = "float[2, 5, 2, 4] x, float[2, 2, 3, 4] q"
     body = """kt = Transpose <perm = [0, 2, 3, 1]> (x)  v = Transpose <perm = [0, 2, 1, 3]> (x)
         s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"""
-    found = fused(attention(body, inputs=inputs, result="float[2, 2, 3, 4] y"))
-    assert found["ops"] == ["Transpose", "Transpose", "Attention"]
+    result = fused(attention(body, inputs=inputs, result="float[2, 2, 3, 4] y"))
+    assert result["ops"] == ["Transpose", "Transpose", "Attention"]
 
 
 def test_heads_in_the_batch() -> None:
-    """[batch x heads, length, width], as products of three axes are written."""
+    """[batch x heads, length, width], the form for products of three axes."""
     inputs = "float[2, 5, 8] x, float[1, 5, 5] m"
     body = """
         xr = Reshape(x, heads)  xt = Transpose <perm = [0, 2, 1, 3]> (xr)  q = Reshape(xt, flat)
@@ -440,8 +444,8 @@ def test_heads_in_the_batch() -> None:
         wr = Reshape(w, apart)  wt = Transpose <perm = [0, 2, 1, 3]> (wr)  y = Reshape(wt, rows)"""
     constants = """int64[4] heads = {0, 0, 2, 4}, int64[3] flat = {4, 5, 4}, int64[4] apart = {2, 2, 5, 4},
         int64[3] rows = {0, 0, 8}"""
-    found = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 5, 8] y"))
-    assert "q_num_heads" not in found
+    result = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 5, 8] y"))
+    assert "q_num_heads" not in result
 
 
 def test_one_head_of_three_axes() -> None:
@@ -457,9 +461,9 @@ def test_one_head_of_three_axes() -> None:
 def test_named_dims(mask: str) -> None:
     inputs = NAMED.replace("T", "S")
     body = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
-    found = fused(attention(body, inputs=inputs, mask=mask, result="float[B, 2, S, 4] y"))
+    result = fused(attention(body, inputs=inputs, mask=mask, result="float[B, 2, S, 4] y"))
     spread = ["Shape", "Concat", "Expand"] if "S, S" not in mask else []
-    assert found["ops"] == ["Mul", *spread, "Attention"]
+    assert result["ops"] == ["Mul", *spread, "Attention"]
 
 
 def test_named_dims_of_other_lengths() -> None:
@@ -540,7 +544,7 @@ NEAR_MISSES = {
 
 
 @pytest.mark.parametrize("reason", NEAR_MISSES)
-def test_near_misses_say_why(reason: str) -> None:
+def test_near_misses_have_reasons(reason: str) -> None:
     body, options = NEAR_MISSES[reason]
     assert reason in refused(attention(body, **options))
 
@@ -554,7 +558,7 @@ LOOKALIKES = {
 
 
 @pytest.mark.parametrize("what", LOOKALIKES)
-def test_lookalikes_are_not_mentioned(what: str) -> None:
+def test_other_patterns_give_no_reasons(what: str) -> None:
     result = {"no values": "float[2, 2, 5, 3] y", "weights on the right": "float[2, 2, 5, 3] y"}
     mask = {"weights on the right": "float[2, 2, 5, 5] u", "no queries": "float[2, 2, 5, 3] u"}
     text = attention(LOOKALIKES[what], mask=mask.get(what, ""), result=result.get(what, "float[2, 2, 5, 4] y"))

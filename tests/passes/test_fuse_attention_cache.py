@@ -15,13 +15,13 @@ STATE = "float[B, 2, T, 8] all_k, float[B, 2, T, 8] all_v"
 
 
 def split(body: str, results: str, constants: str = "float zero = {0}", inputs: str = PAST) -> str:
-    """A graph that gets queries, keys and values with their heads split off."""
+    """A graph whose inputs are queries, keys and values with separate heads."""
     given = f"float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, {inputs}"
     return graph_text(f"agraph ({given}) => ({results}) <{constants}> {{ {body} }}", 23)
 
 
 @pytest.mark.parametrize("sizes", [{"P": 0, "S": 3}, {"P": 5, "S": 1}, {"P": 4, "S": 3}, {"P": 1, "S": 1}])
-def test_rows_go_in_and_the_cache_comes_out(sizes: dict[str, int]) -> None:
+def test_rows_are_inputs_and_the_cache_is_an_output(sizes: dict[str, int]) -> None:
     body = f"""qr = Reshape(x, four)  q = {SWAP} (qr)  kr = Reshape(y, two)  k = {SWAP} (kr)
         vr = Reshape(z, two)  v = {SWAP} (vr)  {APPEND}
         a = Attention(q, all_k, all_v, mask)  t = {SWAP} (a)  r = Reshape(t, rows)"""
@@ -34,7 +34,7 @@ def test_rows_go_in_and_the_cache_comes_out(sizes: dict[str, int]) -> None:
     assert_same(text, after, exact=False, feeds=feeds)
 
 
-def test_a_window_of_the_cache_is_given_out() -> None:
+def test_a_window_of_the_cache_is_an_output() -> None:
     window = "old = Slice(all_k, start, end, axis)"
     body = f"{APPEND}  {window}  y = Attention(q, all_k, all_v)"
     constants = "int64[1] start = {-3}, int64[1] end = {9223372036854775807}, int64[1] axis = {2}"
@@ -70,7 +70,7 @@ LEFT_ALONE = {
 
 
 @pytest.mark.parametrize("case", LEFT_ALONE)
-def test_left_alone(case: str) -> None:
+def test_other_caches_stay(case: str) -> None:
     body, reason = LEFT_ALONE[case]
     results = "float[B, 4, S, 8] y" + (", float[B, 2, T, 8] z" if "z =" in body else "")
     _, log = run_passes(split(body, results), [FuseAttentionCache()])
@@ -78,7 +78,7 @@ def test_left_alone(case: str) -> None:
     assert any(reason in each for each in reasons(log))
 
 
-def test_more_heads_than_keys_have_is_another_concat() -> None:
+def test_a_concat_along_heads_is_not_a_cache() -> None:
     body = "all_k = Concat <axis = 1> (k, k)  all_v = Concat <axis = 1> (v, v)  y = Attention(q, all_k, all_v)"
     _, log = run_passes(split(body, "float[B, 4, S, 8] y"), [FuseAttentionCache()])
     assert not log.events

@@ -41,7 +41,7 @@ def network(
     norm: dict[str, Any] | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """x -> op -> BatchNormalization -> Relu, with telling weights and statistics."""
+    """x -> op -> BatchNormalization -> Relu, with random weights and statistics."""
     rng = np.random.default_rng(7)
     count = channels or weight[0]
     kind = KINDS[np.dtype(dtype)]
@@ -135,21 +135,21 @@ def refused(proto: onnx.ModelProto, reason: str) -> None:
     assert not log.events
 
 
-def test_training_is_left() -> None:
+def test_training_mode_stays() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6])
     proto.graph.node[1].attribute.append(helper.make_attribute("training_mode", 1))
     proto.graph.node[1].output.extend(["running_mean", "running_var"])
     refused(proto, "it is in training mode")
 
 
-def test_training_with_its_other_outputs_left_out_is_left() -> None:
+def test_training_mode_without_its_other_outputs_stays() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6])
     proto.graph.node[1].attribute.append(helper.make_attribute("training_mode", 1))
-    model = io.from_proto(proto)  # the checker wants those outputs, but files without them exist
+    model = io.from_proto(proto)  # the checker requires those outputs, but files without them exist
     assert not Rewriter(Facts(model), FUSE).run().events
 
 
-def test_training_of_old_versions_shows_in_the_outputs() -> None:
+def test_training_mode_of_old_versions_is_recognized_by_the_outputs() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6], opset=9)
     proto.graph.node[1].output.extend(["mean2", "var2", "saved_mean", "saved_var"])
     refused(proto, "it is in training mode")
@@ -191,8 +191,8 @@ def test_a_value_that_a_body_reads_is_left() -> None:
         ("mean", [4], "its parameters are not constants"),
     ],
 )
-def test_what_is_no_constant_is_left(name: str, dims: list[int], reason: str) -> None:
-    """Also where it has a default that a caller may override."""
+def test_operands_that_are_not_constant_stay(name: str, dims: list[int], reason: str) -> None:
+    """This includes defaults that a caller may override."""
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6], bias=(4,))
     proto.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, dims))
     refused(proto, reason)
@@ -203,7 +203,7 @@ def test_a_gemm_bias_that_differs_by_row_is_left() -> None:
     refused(proto, "the bias before it varies within a channel")
 
 
-def test_a_gemm_bias_of_one_column_is_left_even_where_its_size_fits() -> None:
+def test_a_gemm_bias_of_one_column_stays_even_if_its_size_fits() -> None:
     proto = network("Gemm", (3, 4), [4, 3], channels=4, bias=(4, 1))
     refused(proto, "the bias before it varies within a channel")
 
@@ -221,7 +221,7 @@ def test_statistics_without_a_finite_scale_are_left() -> None:
     refused(proto, "its statistics give no finite scale")
 
 
-def test_a_shared_weight_is_not_changed_for_the_other() -> None:
+def test_a_shared_weight_is_unchanged_for_other_uses() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6])
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a2"]),
@@ -237,7 +237,7 @@ def test_a_shared_weight_is_not_changed_for_the_other() -> None:
     assert_same(proto, model, exact=False)
 
 
-def test_the_old_weight_and_the_statistics_are_gone() -> None:
+def test_the_old_weight_and_the_statistics_are_removed() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6])
     model, log = run_passes(proto, FUSE)
     assert len(model.graph.initializers) == 2

@@ -34,7 +34,7 @@ def test_it_fuses(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", FUSED)
-def test_the_portable_target_only_tells(case: str) -> None:
+def test_the_portable_target_only_reports_it(case: str) -> None:
     source, operator = FUSED[case]
     model, log = run_passes(source, FUSE)
     assert op_types(model) == ["Add", "Gelu"]
@@ -49,7 +49,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("case", LEFT)
-def test_what_the_kernel_does_not_take_is_left(case: str) -> None:
+def test_patterns_the_kernel_does_not_support_stay(case: str) -> None:
     model, log = run_passes(LEFT[case], FUSE, target="ort")
     assert op_types(model) == ["Add", "Gelu"]
     assert not log.events
@@ -62,7 +62,7 @@ def test_the_vector_may_be_what_varies() -> None:
     assert_same(source, model, exact=False)
 
 
-def test_a_bias_that_enlarges_is_left() -> None:
+def test_a_bias_that_enlarges_the_result_stays() -> None:
     source = graph_text(
         "agraph (float[N, S, 4] x) => (float[1, N, S, 4] y) <float[1, 1, 1, 4] b = {3, -4, 0.5, 1}>"
         "{ a = Add(x, b)  y = Gelu(a) }",

@@ -37,14 +37,14 @@ def test_it_fuses(case: str) -> None:
     assert_same(FUSED[case], model, exact=False)
 
 
-def test_of_two_convolutions_one_takes_the_other() -> None:
+def test_one_of_two_added_convolutions_is_fused() -> None:
     source = text(f"{CONV} (x, w, b)  e = Conv <pads = [1, 1, 1, 1]> (x, w)  s = Add(a, e)  y = Relu(s)")
     model, _ = run_passes(source, FUSE, target="ort")
     assert sorted(op_types(model)) == ["Conv", "FusedConv"]
     assert_same(source, model, exact=False)
 
 
-def test_a_convolution_read_elsewhere_leaves_it_to_the_other() -> None:
+def test_a_convolution_with_other_uses_leaves_the_fusion_to_the_other() -> None:
     source = text(f"{CONV} (x, w, b)  e = Conv <pads = [1, 1, 1, 1]> (x, w)  s = Add(a, e)  y = Mul(a, s)")
     model, _ = run_passes(source, FUSE, target="ort")
     assert op_types(model) == ["Conv", "FusedConv", "Mul"]
@@ -58,7 +58,7 @@ def test_an_activation_is_not_followed_by_a_sum() -> None:
     assert_same(source, model, exact=False)
 
 
-def test_the_portable_target_only_tells() -> None:
+def test_the_portable_target_only_reports_it() -> None:
     model, log = run_passes(FUSED["right"], FUSE)
     assert op_types(model) == ["Conv", "Add"]
     assert reasons(log) == ["needs the ort target's FusedConv"]

@@ -75,7 +75,7 @@ def test_precision_is_kept() -> None:
 
 @pytest.mark.parametrize(("groups", "reason"), [(1, None), (2, "a wrong bias"), (4, None)])
 def test_half_precision(groups: int, reason: str | None) -> None:
-    """The runtime adds the first group's bias to all groups, on Arm, unless each channel is a group."""
+    """On Arm the runtime adds the bias of the first group to all groups, unless each channel is a group."""
     proto = network("Mul", (4, 1, 1), kind="float16", bias=True)
     proto.graph.node[0].attribute[0].i = groups
     weight = np.random.default_rng(0).standard_normal((4, 4 // groups, 3, 3)).astype(np.float16)
@@ -89,7 +89,7 @@ def test_half_precision(groups: int, reason: str | None) -> None:
 @pytest.mark.parametrize(
     "shape", [(4,), (4, 1), (1, 4), (4, 4), (2, 1, 1, 1), (1, 4, 1, 4), (1, 1, 1, 1, 1), (1, 4, 4, 1)]
 )
-def test_a_constant_that_says_more_is_left(shape: tuple[int, ...]) -> None:
+def test_a_constant_that_varies_within_a_channel_stays(shape: tuple[int, ...]) -> None:
     proto = network("Add", shape)
     model, log = run_passes(proto, FUSE)
     assert op_types(model) == ["Conv", "Add"]
@@ -122,7 +122,7 @@ def test_division_by_zero_is_left() -> None:
     assert reasons(log) == ["the constant gives no finite scale"]
 
 
-def test_a_residual_is_no_constant() -> None:
+def test_a_residual_is_not_a_constant() -> None:
     proto = network("Add", (4, 1, 1))
     proto.graph.node[1].input[1] = "x"
     model, log = run_passes(proto, FUSE)
@@ -131,7 +131,7 @@ def test_a_residual_is_no_constant() -> None:
 
 
 def test_a_result_that_is_read_twice_is_left() -> None:
-    """As in a hard swish written out: the convolution's result is needed before and after the addition."""
+    """As in a decomposed hard swish: the result of the convolution is read before and after the addition."""
     proto = network("Add", ())
     proto.graph.node[1].output[0] = "s"
     proto.graph.node.append(helper.make_node("Mul", ["s", "a"], ["y"]))
@@ -140,7 +140,7 @@ def test_a_result_that_is_read_twice_is_left() -> None:
     assert reasons(log) == ["the value before it is also used elsewhere"]
 
 
-def test_an_overridable_constant_is_none() -> None:
+def test_an_overridable_constant_stays() -> None:
     proto = network("Add", (4, 1, 1))
     proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.FLOAT, [4, 1, 1]))
     model, _ = run_passes(proto, FUSE)
@@ -161,7 +161,7 @@ def test_arithmetic_before_a_convolution_is_left() -> None:
     assert not log.events
 
 
-def test_a_chain_folds_whole() -> None:
+def test_a_whole_chain_folds() -> None:
     proto = network("Mul", (4, 1, 1), bias=True)
     proto.graph.node[1].output[0] = "m"
     proto.graph.node.extend([helper.make_node("Sub", ["c", "m"], ["s"]), helper.make_node("Div", ["s", "c"], ["y"])])

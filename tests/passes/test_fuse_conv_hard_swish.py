@@ -33,7 +33,7 @@ def test_it_fuses(case: str) -> None:
     assert_same(FUSED[case], model, exact=False)
 
 
-def test_the_portable_target_only_tells() -> None:
+def test_the_portable_target_only_reports_it() -> None:
     model, log = run_passes(FUSED["two operators"], [FuseConvHardSwish()])
     assert op_types(model) == ["Conv", "HardSigmoid", "Mul"]
     assert reasons(log) == ["needs the ort target's FusedConv"]
@@ -49,7 +49,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("case", LEFT)
-def test_what_is_not_it_is_left(case: str) -> None:
+def test_other_functions_stay(case: str) -> None:
     model, log = run_passes(LEFT[case], [FuseConvHardSwish()], target="ort")
     assert op_types(model) == ["Conv", "HardSigmoid", "Mul"]
     assert not log.events

@@ -59,7 +59,7 @@ def test_it_fuses_bit_for_bit(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_portable_target_only_tells(case: str) -> None:
+def test_the_portable_target_only_reports_it(case: str) -> None:
     model, log = run_passes(CASES[case], FUSE)
     assert op_types(model)[0] == "Conv"
     assert reasons(log) == [NEEDS_ORT]
@@ -73,7 +73,7 @@ def test_other_precisions_have_no_kernel(kind: int) -> None:
     assert not log.events
 
 
-def test_bounds_that_are_no_constants_are_left() -> None:
+def test_bounds_that_are_not_constant_stay() -> None:
     proto = network("Clip", bounds=["low", "high"])
     proto.graph.input.append(helper.make_tensor_value_info("low", TensorProto.FLOAT, []))
     model, _ = run_passes(proto, FUSE, target="ort")

@@ -44,7 +44,7 @@ PRODUCTS = {
 
 
 def model(body: str, *, kind: str = "float", rank: str = "", y: str = "", opset: int = 20, **changed: float) -> str:
-    """A graph with all the constants, of which some may be others than they should."""
+    """A graph with all constants, some of which may have other values."""
     numbers = {"root": ROOT, "inverse": 1 / ROOT, "tanh": TANH, "cubic": CUBIC, "both": TANH * CUBIC, "over": 1 / CUBIC}
     numbers |= {"one": 1, "two": 2, "three": 3, "half": 0.5} | changed
     constants = ", ".join(constant(kind, name, rank, number) for name, number in numbers.items())
@@ -98,7 +98,7 @@ def test_other_constants_are_refused_by_tanh(changed: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "a = Div(x, root)  f = Erf(a)  p = Add(f, half)  g = Mul(x, p)  z = Mul(g, half)",  # not one
+        "a = Div(x, root)  f = Erf(a)  p = Add(f, half)  g = Mul(x, p)  z = Mul(g, half)",  # not 1
         "a = Div(x, root)  f = Erf(a)  p = Sub(f, one)  g = Mul(x, p)  z = Mul(g, half)",
         "a = Div(root, x)  f = Erf(a)  p = Add(f, one)  g = Mul(x, p)  z = Mul(g, half)",
         "n = Exp(x)  a = Div(n, root)  f = Erf(a)  p = Add(f, one)  g = Mul(x, p)  z = Mul(g, half)",  # another x
@@ -115,7 +115,7 @@ def test_other_formulas_are_not_touched(body: str) -> None:
 
 
 @pytest.mark.parametrize("inner", ["a", "f", "p"])
-def test_values_that_leave_are_kept(inner: str) -> None:
+def test_intermediate_outputs_are_kept(inner: str) -> None:
     text = model(f"{ERF['divided']}  {PRODUCTS['half last']}", y=f", float[C, D] {inner}")
     after, _ = run_passes(text, PASSES)
     assert "Gelu" not in op_types(after)
@@ -130,7 +130,7 @@ def test_a_constant_that_adds_an_axis_is_left_alone() -> None:
 
 
 def test_x_that_is_itself_scaled_is_found() -> None:
-    """What goes in was multiplied with a number, which is not the formula's."""
+    """The input was multiplied with a number that is not part of the formula."""
     text = model("w = Mul(x, two)  a = Div(w, root)  f = Erf(a)  h = Mul(w, half)  p = Add(f, one)  z = Mul(h, p)")
     after, _ = run_passes(text, PASSES)
     assert op_types(after) == ["Mul", "Gelu", "Neg"]

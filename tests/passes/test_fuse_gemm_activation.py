@@ -29,14 +29,14 @@ def test_it_fuses(activation: str, gemm: str) -> None:
     assert_same(source, model, exact=False)
 
 
-def test_the_portable_target_only_tells() -> None:
+def test_the_portable_target_only_reports_it() -> None:
     model, log = run_passes(text("Tanh"), FUSE)
     assert op_types(model) == ["Gemm", "Tanh"]
     assert reasons(log) == ["needs the ort target's FusedGemm"]
 
 
 @pytest.mark.parametrize("source", [text("Tanh", kind="double"), text("Erf")])
-def test_what_has_no_kernel_is_left(source: str) -> None:
+def test_activations_without_a_kernel_stay(source: str) -> None:
     model, log = run_passes(source, FUSE, target="ort")
     assert "FusedGemm" not in op_types(model)
     assert not log.events

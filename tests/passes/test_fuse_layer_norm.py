@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from passes.normalisations import Spelling, constant, spellings
+from passes.normalisations import NormalisationForm, constant, forms
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
 from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
 from sardonyx.passes.norms.fuse_layer_norm import FuseLayerNorm
@@ -34,11 +34,11 @@ def half(body: str) -> str:
 
 @pytest.mark.slow
 @settings(max_examples=100)
-@given(spelling=spellings(about_mean=True, opsets=(17, 18, 23)))
-def test_every_spelling_is_one_operator(spelling: Spelling) -> None:
-    text = spelling.text()
+@given(form=forms(about_mean=True, opsets=(17, 18, 23)))
+def test_every_form_is_one_operator(form: NormalisationForm) -> None:
+    text = form.text()
     after, _ = run_passes(text, PASSES)
-    assert op_types(after) == ["LayerNormalization", "Relu"], spelling
+    assert op_types(after) == ["LayerNormalization", "Relu"], form
     assert_same(text, after, exact=False)
 
 
@@ -77,7 +77,7 @@ def test_a_difference_multiplied_out_the_wrong_way_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["mean", "viewed", "dropped", "sum"])
 def test_means_however_reduced(kind: str) -> None:
-    text = Spelling(mean=kind).text()
+    text = NormalisationForm(mean=kind).text()
     after, _ = run_passes(text, PASSES)
     assert op_types(after) == ["LayerNormalization", "Relu"]
     assert_same(text, after, exact=False)
@@ -97,8 +97,8 @@ def test_means_that_are_changed_are_refused(wrong: str, reason: str) -> None:
     assert any(reason in each for each in reasons(log)), reasons(log)
 
 
-def test_operands_are_what_the_operator_wants() -> None:
-    after, _ = run_passes(Spelling(scale_shape="ranked", bias_shape="one").text(), PASSES)
+def test_operands_have_the_types_and_shapes_of_the_operator() -> None:
+    after, _ = run_passes(NormalisationForm(scale_shape="ranked", bias_shape="one").text(), PASSES)
     node = next(iter(after.graph))
     scale, bias = (node.inputs[place].const_value.numpy() for place in (1, 2))
     np.testing.assert_array_equal(scale, np.array([0.5, 2, -3, 1], np.float32))
@@ -106,8 +106,8 @@ def test_operands_are_what_the_operator_wants() -> None:
     assert node.attributes["epsilon"].as_float() == pytest.approx(0.001)
 
 
-def test_without_a_scale_ones_are_made() -> None:
-    after, _ = run_passes(Spelling(scale="none", bias_shape=None).text(), PASSES)
+def test_without_a_scale_ones_are_stored() -> None:
+    after, _ = run_passes(NormalisationForm(scale="none", bias_shape=None).text(), PASSES)
     node = next(iter(after.graph))
     np.testing.assert_array_equal(node.inputs[1].const_value.numpy(), np.ones(4, np.float32))
     assert len(node.inputs) == 2
@@ -138,7 +138,7 @@ def test_a_scale_that_is_computed_is_taken_where_it_fits() -> None:
         assert_same(text, after, exact=False)
 
 
-def test_a_residual_after_it_is_no_bias() -> None:
+def test_a_residual_after_it_is_not_a_bias() -> None:
     text = model(f"""m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, eps)
         d = Sqrt(e)  n = Div(c, d)  g = Mul(n, gamma)  y = Add(x, g)""")
     after, _ = run_passes(text, PASSES)
@@ -161,7 +161,7 @@ def test_a_constant_with_more_axes_is_left_outside() -> None:
 @pytest.mark.parametrize("wide", ["float", "double"])
 @pytest.mark.parametrize("twice", [False, True])
 def test_half_precision_with_the_cast_after_the_mean(twice: bool, wide: str) -> None:
-    """As torch writes it: centred in half, squared and divided in a wider type, back to half for the scale."""
+    """As exported by torch: centred in half, squared and divided in a wider type, back to half for the scale."""
     text = """agraph (float16[N, S, 4] x) => (float16[N, S, 4] y) <
             float two = {2}, float eps = {0.001}, GAMMA, BETA> {
             m = ReduceMean <axes = [-1]> (x)  h = Sub(x, m)  c = Cast <to = 1> (h)  TWICE
@@ -205,7 +205,7 @@ def test_a_scale_in_float_stays_between_the_casts() -> None:
 
 
 def test_brain_floats() -> None:
-    after, _ = run_passes(Spelling(scale_shape="ranked", bias_shape=None).text("bfloat16"), PASSES)
+    after, _ = run_passes(NormalisationForm(scale_shape="ranked", bias_shape=None).text("bfloat16"), PASSES)
     assert op_types(after) == ["LayerNormalization", "Relu"]
     scale = next(iter(after.graph)).inputs[1].const_value
     assert scale.dtype.name == "BFLOAT16"
@@ -213,7 +213,7 @@ def test_brain_floats() -> None:
 
 
 def test_squares_in_half_precision_are_refused() -> None:
-    after, log = run_passes(Spelling().text("float16"), PASSES)
+    after, log = run_passes(NormalisationForm().text("float16"), PASSES)
     assert "LayerNormalization" not in op_types(after)
     assert any("overflows from 256 on" in each for each in reasons(log))
 
@@ -274,7 +274,7 @@ def test_an_epsilon_that_adds_an_axis_is_left_alone() -> None:
 
 
 def test_doubles_are_refused() -> None:
-    after, log = run_passes(Spelling().text("double"), PASSES)
+    after, log = run_passes(NormalisationForm().text("double"), PASSES)
     assert "LayerNormalization" not in op_types(after)
     assert any("DOUBLE" in each for each in reasons(log))
 
@@ -291,7 +291,7 @@ def test_an_unknown_size_without_a_scale_is_refused() -> None:
 
 
 def test_a_scale_that_widens_an_axis_is_left_outside() -> None:
-    """x has one element there; a scale of four makes four of it."""
+    """x has one element on that axis, and a scale of four elements broadcasts it to four."""
     text = model(
         f"""m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, eps)  d = Sqrt(e)
         n = Div(c, d)  y = Mul(n, gamma)""",
@@ -302,15 +302,15 @@ def test_a_scale_that_widens_an_axis_is_left_outside() -> None:
     assert_same(text, after, exact=False)
 
 
-def test_older_opsets_are_raised_or_told_what_is_needed() -> None:
-    text = Spelling(opset=13).text()
+def test_older_opsets_are_raised_or_refused_with_the_needed_opset() -> None:
+    text = NormalisationForm(opset=13).text()
     after, log = run_passes(text, PASSES)
     assert op_types(after)[0] == "LayerNormalization" or any("opset 17" in each for each in reasons(log))
     assert_same(text, after, exact=False)
 
 
 def test_a_norm_without_epsilon_is_left_alone() -> None:
-    """Of equal numbers the operator has a variance of 0, and divides 0 by it, where the source has rounding errors."""
+    """For equal numbers the operator has a variance of 0 and divides 0 by it; the source has rounding errors."""
     body = f"m = {mean()} (x)  d = Sub (x, m)  q = Pow (d, two)  v = {mean()} (q)  s = Sqrt (v)  y = Div (d, s)"
     _, log = run_passes(model(body), PASSES)
     assert reasons(log) == ["it has no epsilon"]

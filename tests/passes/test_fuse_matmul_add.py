@@ -33,7 +33,7 @@ CASES = [
 
 @pytest.mark.parametrize("sum_", ["Add(a, b)", "Add(b, a)"])
 @pytest.mark.parametrize(("inputs", "fuses"), CASES)
-def test_fuses_exactly_where_the_shapes_are_certain(inputs: str, fuses: bool, sum_: str) -> None:
+def test_fuses_exactly_if_the_shapes_are_certain(inputs: str, fuses: bool, sum_: str) -> None:
     kind = "int64" if "int64" in inputs else "float"
     rank = 3 if inputs.count("M, 4") or "1, 1, 3" in inputs else 1 if "[4] x" in inputs or "[4] w" in inputs else 2
     dims = ", ".join(f"D{axis}" for axis in range(rank))
@@ -53,7 +53,7 @@ def test_other_float_types_are_fused(kind: str, rtol: float) -> None:
     assert_same(text, model, exact=False, rtol=rtol)
 
 
-def test_a_gemm_without_bias_takes_one() -> None:
+def test_a_gemm_without_bias_gets_one() -> None:
     text = graph_text("""agraph (float[4, N] x, float[3, 4] w, float[3] b) => (float[N, 3] y) {
         a = Gemm <alpha = 0.5, beta = 3.0, transA = 1, transB = 1> (x, w)  y = Add(b, a) }""")
     model, _ = run_passes(text, PASSES)

@@ -36,7 +36,7 @@ def test_every_product_reads_the_weight_itself() -> None:
     assert_same(source, model, exact=False)
 
 
-def test_the_portable_target_only_tells() -> None:
+def test_the_portable_target_only_reports_it() -> None:
     model, log = run_passes(FUSED["batches"], FUSE)
     assert op_types(model) == ["Transpose", "MatMul"]
     assert reasons(log) == ["needs the ort target's FusedMatMul"]
@@ -50,7 +50,7 @@ LEFT = {
 
 
 @pytest.mark.parametrize("case", LEFT)
-def test_the_rest_is_left(case: str) -> None:
+def test_other_patterns_stay(case: str) -> None:
     model, log = run_passes(LEFT[case], FUSE, target="ort")
     assert op_types(model) == ["Transpose", "MatMul"]
     assert not log.events

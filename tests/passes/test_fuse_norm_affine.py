@@ -32,7 +32,7 @@ steps = st.tuples(st.sampled_from(["Mul(V, C)", "Mul(C, V)", "Add(V, C)", "Add(C
 @given(
     following=st.lists(steps, min_size=1, max_size=4), start=st.sampled_from(["ones", "row", "ones, row", "row, row"])
 )
-def test_any_number_of_constants_goes_in(following: list[tuple[str, int]], start: str) -> None:
+def test_any_number_of_constants_is_fused(following: list[tuple[str, int]], start: str) -> None:
     lines, last = [f"v0 = NORM(x, {start})"], "v0"
     for place, (step, which) in enumerate(following, 1):
         lines.append(f"v{place} = " + step.replace("C", f"c{which}").replace("V", last))
@@ -61,7 +61,7 @@ def test_root_mean_square_has_no_bias() -> None:
         ("a = NORM(x, ones, c0)  y = Mul(q, a)", ["Mul"]),
     ],
 )
-def test_computed_operands_go_in_where_nothing_is_there_yet(body: str, left: list[str]) -> None:
+def test_computed_operands_are_fused_if_the_norm_has_none(body: str, left: list[str]) -> None:
     text = model(body, inputs=", float[3] q")
     after, log = run_passes(text, PASSES)
     assert op_types(after) == ["LayerNormalization", *left]
@@ -77,7 +77,7 @@ def test_a_residual_stays(body: str) -> None:
 
 @pytest.mark.parametrize("axis", ["0", "-2"])
 def test_other_axes(axis: str) -> None:
-    """Over both axes the scale must have both."""
+    """For a norm over both axes the scale must have both."""
     text = model("a = NORM(z, g)  y = Mul(a, c0)", inputs=", float[2, 3] z, float[2, 3] g", axis=axis)
     assert op_types(run_passes(text, PASSES)[0]) == ["LayerNormalization", "Mul"]
     text = model("a = NORM(z, s)  y = Add(a, c0)", inputs=", float[2, 3] z, float[2, 3] s", axis=axis)

@@ -15,12 +15,12 @@ from sardonyx.passes.ort.fuse_packed_attention import FusePackedAttention
 FUSE = [FusePackedAttention()]
 HIDDEN, HEADS, WIDTH = 6, 2, 4
 WHOLE = HEADS * WIDTH
-HIDDEN_BY = -3e38  # above the lowest number, as fuse-attention leaves its masks
+HIDDEN_BY = -3e38  # above the lowest number, as in masks written by fuse-attention
 RNG = np.random.default_rng(11)
 
 
 class Net:
-    """A small network around one Attention, to be bent by each test."""
+    """A small network around one Attention, which each test modifies."""
 
     def __init__(self, *, values: int = WHOLE) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -86,7 +86,7 @@ def split_net() -> Net:
 
 
 def apart_net() -> Net:
-    """Heads split off and moved by hand, as Attention of four axes wants them."""
+    """Heads split and transposed before an Attention of four axes."""
     net = Net()
     net.constants["heads"], net.constants["merged"] = np.array([0, 0, HEADS, WIDTH]), np.array([0, 0, WHOLE])
     operands = [
@@ -134,8 +134,8 @@ def test_it_fuses(case: str) -> None:
 
 
 @pytest.mark.parametrize("attributes", [{}, {"is_causal": 1}])
-def test_rows_without_any_key_stay_as_they_were(attributes: dict[str, int]) -> None:
-    """Scores that are all masked by a huge finite number are equal: both operators take the mean of the values."""
+def test_fully_masked_rows_are_unchanged(attributes: dict[str, int]) -> None:
+    """Scores masked by a huge finite number are all equal, so both operators return the mean of the values."""
     source = plain(mask=["N", 1, "S", "S"], **attributes).model()
     model, _ = run_passes(source, FUSE, target="ort")
     assert model.graph.node(-1).domain == "com.microsoft"
@@ -169,7 +169,7 @@ LOWEST = np.finfo(np.float32).min
     ],
 )  # fmt: skip
 def test_constant_masks_fuse_where_every_row_keeps_a_key(mask: np.ndarray, causal: int, fuses: bool) -> None:
-    """The standard's operator answers 0 where none is left, the runtime's NaN or a mean."""
+    """For a fully masked row the standard operator returns 0, the runtime's NaN or a mean."""
     source = constant_mask(mask, is_causal=causal).model()
     model, log = run_passes(source, FUSE, target="ort")
     assert (model.graph.node(-1).domain == "com.microsoft") == fuses
@@ -177,7 +177,7 @@ def test_constant_masks_fuse_where_every_row_keeps_a_key(mask: np.ndarray, causa
     assert_same(source, model, exact=False)
 
 
-def test_outputs_that_nothing_reads_do_not_stay() -> None:
+def test_unused_outputs_do_not_prevent_fusion() -> None:
     net = plain()
     net.nodes[-1].output.extend(["present_key", "present_value"])
     model, _ = run_passes(net.model(), FUSE, target="ort")
@@ -185,14 +185,14 @@ def test_outputs_that_nothing_reads_do_not_stay() -> None:
     assert_same(net.model(), model, exact=False)
 
 
-def test_the_portable_target_only_tells() -> None:
+def test_the_portable_target_only_reports_it() -> None:
     model, log = run_passes(plain().model(), FUSE)
     assert op_types(model).count("MatMul") == 3
     assert reasons(log) == ["needs the ort target's Attention"]
 
 
 def refused(name: str) -> tuple[Net, str]:
-    """A near miss and why it is left."""
+    """A near miss and the reason why it stays."""
     match name:
         case "grouped":
             net = Net()
@@ -248,15 +248,15 @@ def refused(name: str) -> tuple[Net, str]:
         "cross attention",
     ],
 )
-def test_near_misses_are_told(case: str) -> None:
+def test_near_misses_are_reported(case: str) -> None:
     net, reason = refused(case)
     model, log = run_passes(net.model(), FUSE, target="ort")
     assert not log.events
     assert op_types(model).count("MatMul") == 3
-    assert [reason in found for found in reasons(log)] == [True], reasons(log)
+    assert [reason in each for each in reasons(log)] == [True], reasons(log)
 
 
-def test_a_past_is_told() -> None:
+def test_a_past_is_reported() -> None:
     net = plain()
     net.inputs["pk"] = net.inputs["pv"] = ["N", HEADS, "P", WIDTH]  # type: ignore[assignment]
     net.nodes[-1].input.extend(["", "pk", "pv"])

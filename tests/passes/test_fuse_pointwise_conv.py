@@ -17,7 +17,7 @@ LAST = "y = Transpose <perm = [0, 3, 1, 2]> (z)"
 
 
 def left(body: str, opset: int = 18, kind: str = "[N, 4, 3, 2]") -> tuple[list[str], list[str]]:
-    """The operators left, and the reasons of refusals; the function must be the same."""
+    """The remaining operators and the reasons of refusals. The function must be unchanged."""
     text = graph_text(f"agraph (float{kind} x) => (float[A, B, C, D] y) {CONSTANTS} {{ {body}  {LAST} }}", opset)
     model, log = run_passes(text, PASSES)
     assert_same(text, model, exact=False)
@@ -56,13 +56,13 @@ def test_the_transpose_stays_where_the_fewest_channels_are() -> None:
     "body",
     [
         "z = MatMul(x, w)",  # nothing would be saved
-        "a = MatMul(x, w)  z = Add(a, row)",  # not one number per channel as it stands
+        "a = MatMul(x, w)  z = Add(a, row)",  # not one number per channel
         "a = MatMul(x, w)  d = Add(a, b)  z = Softmax <axis = -1> (d)",
         "a = MatMul(x, w)  d = Add(a, b)  z = Mul(a, d)",
         "a = MatMul(x, w)  d = Add(a, b)  e = MatMul(x, w)  z = Mul(d, e)",
     ],
 )
-def test_other_work_stays(body: str) -> None:
+def test_other_patterns_stay(body: str) -> None:
     assert "Conv" not in left(body)[0]
 
 
@@ -89,12 +89,12 @@ def test_double_precision_has_no_such_kernel() -> None:
     assert op_types(model) == ["MatMul", "Add", "Transpose"]
 
 
-@pytest.mark.parametrize(("image", "found"), [("[N, H, 3, 2]", False), ("[N, 4, W, 2]", False), ("[N, 4, 3, 2]", True)])
-def test_an_image_that_may_be_empty_is_left(image: str, found: bool) -> None:
-    """The runtime multiplies empty matrices, and refuses to convolve an empty image."""
+@pytest.mark.parametrize(("image", "fused"), [("[N, H, 3, 2]", False), ("[N, 4, W, 2]", False), ("[N, 4, 3, 2]", True)])
+def test_an_image_that_may_be_empty_is_left(image: str, fused: bool) -> None:
+    """The runtime multiplies empty matrices but refuses to convolve an empty image."""
     operators, why = left("a = MatMul(x, w)  z = Add(a, b)", kind=image)
-    assert ("Conv" in operators) == found
-    assert ("the image may be empty" in why) != found
+    assert ("Conv" in operators) == fused
+    assert ("the image may be empty" in why) != fused
 
 
 def test_an_image_that_a_convolution_made_is_not_empty() -> None:
@@ -109,7 +109,7 @@ def test_an_image_that_a_convolution_made_is_not_empty() -> None:
 
 @pytest.mark.parametrize(("kind", "back"), [("double", "Cast <to = 1> (d)"), ("int32", "Cast <to = 1> (d)")])
 def test_products_in_other_types_stay(kind: str, back: str) -> None:
-    """The cast to float after them is no reason to convolve in a type without a kernel."""
+    """They are followed by a cast to float, but Conv has no kernel for their type."""
     text = graph_text(f"""agraph ({kind}[N, 4, 3, 2] x) => (float[A, B, C, D] y)
         <{kind}[2, 3] w = {{1, -2, 3, 4, 5, 6}}, {kind}[3] b = {{7, 8, -9}}> {{
         a = MatMul(x, w)  d = Add(a, b)  z = {back}  {LAST} }}""")
@@ -118,7 +118,7 @@ def test_products_in_other_types_stay(kind: str, back: str) -> None:
 
 
 def test_no_channels_at_all() -> None:
-    """The runtime's Conv of no channels gives what happened to be in memory."""
+    """The runtime's Conv with no channels returns uninitialized memory."""
     text = graph_text(f"""agraph (float[N, 4, 3, 0] x) => (float[A, B, C, D] y)
         <float[0, 3] w = {{}}, float[3] b = {{7, 8, -9}}> {{ a = MatMul(x, w)  z = Add(a, b)  {LAST} }}""")
     model, _ = run_passes(text, PASSES)

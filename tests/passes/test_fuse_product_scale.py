@@ -26,7 +26,7 @@ CONSTANTS = """<
         ("c = MatMul(x, w)", ["MatMul"]),
     ],
 )
-def test_a_scale_goes_into_the_weight(product: str, left: list[str], tail: str) -> None:
+def test_a_scale_is_fused_into_the_weight(product: str, left: list[str], tail: str) -> None:
     text = graph_text(f"agraph (float[N, 4, 2] x) => (float[N, 4, 3] y) {CONSTANTS} {{ {product}  {tail} }}")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == left
@@ -42,7 +42,7 @@ def test_a_scale_goes_into_the_weight(product: str, left: list[str], tail: str) 
         "c = Gemm <transB = 1, beta = 3.0> (x, v, b)",
     ],
 )
-def test_a_gemm_takes_it_too(product: str) -> None:
+def test_a_scale_is_fused_into_a_gemm_too(product: str) -> None:
     text = graph_text(f"agraph (float[N, 2] x) => (float[N, 3] y) {CONSTANTS} {{ {product}  y = Mul(c, s) }}")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["Gemm"]
@@ -84,7 +84,7 @@ def test_near_misses(body: str, reason: str) -> None:
     assert reason in reasons(log)
 
 
-def test_a_constant_divided_by_a_product_is_no_scale() -> None:
+def test_a_constant_divided_by_a_product_is_not_a_scale() -> None:
     text = graph_text(f"agraph (float[N, 2] x) => (float[N, 3] y) {CONSTANTS} {{ a = MatMul(x, w)  y = Div(s, a) }}")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["MatMul", "Div"]

@@ -33,7 +33,7 @@ def test_it_fuses(case: str) -> None:
     assert_same(FUSED[case], model, exact=False)
 
 
-def test_the_portable_target_only_tells() -> None:
+def test_the_portable_target_only_reports_it() -> None:
     model, log = run_passes(FUSED["scaled"], FUSE)
     assert op_types(model) == ["Mul", "Sigmoid", "Mul"]
     assert reasons(log) == ["needs the ort target's QuickGelu"]
@@ -48,13 +48,13 @@ LEFT = {
 
 
 @pytest.mark.parametrize("case", LEFT)
-def test_what_is_not_it_is_left(case: str) -> None:
+def test_other_functions_stay(case: str) -> None:
     model, log = run_passes(LEFT[case], FUSE, target="ort")
     assert "QuickGelu" not in op_types(model)
     assert not log.events
 
 
-def test_a_scale_that_enlarges_is_left() -> None:
+def test_a_scale_that_enlarges_the_result_stays() -> None:
     source = text("m = Mul(x, c)  s = Sigmoid(m)  y = Mul(x, s)").replace("=> (float[N, 4] y)", "=> (float[1, N, 4] y)")
     model, _ = run_passes(source, FUSE, target="ort")
     assert op_types(model) == ["Mul", "Sigmoid", "Mul"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from passes.normalisations import Spelling, constant, spellings
+from passes.normalisations import NormalisationForm, constant, forms
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
 from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
 from sardonyx.passes.norms.fuse_layer_norm import FuseLayerNorm
@@ -23,11 +23,11 @@ def model(body: str, *, x: str = "float[N, S, 4] x", y: str = "float[N, S, 4] y"
 
 @pytest.mark.slow
 @settings(max_examples=50)
-@given(spelling=spellings(about_mean=False, opsets=(23,)))
-def test_every_spelling_is_one_operator(spelling: Spelling) -> None:
-    text = spelling.text()
+@given(form=forms(about_mean=False, opsets=(23,)))
+def test_every_form_is_one_operator(form: NormalisationForm) -> None:
+    text = form.text()
     after, _ = run_passes(text, PASSES)
-    assert op_types(after) == ["RMSNormalization", "Relu"], spelling
+    assert op_types(after) == ["RMSNormalization", "Relu"], form
     assert_same(text, after, exact=False)
 
 
@@ -61,7 +61,7 @@ def test_brain_floats_computed_in_float() -> None:
 
 
 def test_a_cast_that_others_read_stays() -> None:
-    """The residual is taken from the float copy too."""
+    """The residual reads the float copy too."""
     text = graph_text(
         f"""agraph (float16[N, S, 4] x) => (float16[N, S, 4] y, float[N, S, 4] z)
             <float eps = {{0.001}}, int64[1] last = {{-1}}, {constant("float16", "gamma", "[4]", 1, 2, 3, -4)}> {{
@@ -96,7 +96,7 @@ def test_a_rounding_to_half_in_between_is_not_lost() -> None:
     assert "RMSNormalization" not in op_types(run_passes(text, PASSES)[0])
 
 
-def test_the_input_is_taken_as_narrow_only_where_the_result_goes_back() -> None:
+def test_the_input_is_used_in_half_precision_only_if_the_result_is_cast_back() -> None:
     text = graph_text(
         """agraph (float16[N, S, 4] x) => (float[N, S, 4] y) <float eps = {0.001}, int64[1] last = {-1}> {
             w = Cast <to = 1> (x)  s = Mul(w, w)  v = ReduceMean(s, last)  e = Add(v, eps)  d = Sqrt(e)
@@ -138,7 +138,7 @@ def test_near_misses_are_refused(body: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("inner", ["s", "v", "e", "d", "n"])
-def test_values_that_leave_are_kept(inner: str) -> None:
+def test_intermediate_outputs_are_kept(inner: str) -> None:
     text = model(
         "s = Mul(x, x)  v = ReduceMean(s, last)  e = Add(v, eps)  d = Sqrt(e)  n = Div(x, d)  y = Mul(n, gamma)",
         y=f"float[N, S, 4] y, float[A, B, C] {inner}",
@@ -148,8 +148,8 @@ def test_values_that_leave_are_kept(inner: str) -> None:
     assert_same(text, after, exact=False)
 
 
-def test_what_is_about_its_mean_is_left_to_layer_normalisation() -> None:
-    text = Spelling(opset=23).text()
+def test_a_centred_norm_is_left_to_layer_normalisation() -> None:
+    text = NormalisationForm(opset=23).text()
     assert "RMSNormalization" not in op_types(run_passes(text, PASSES)[0])
     assert op_types(run_passes(text, (*PASSES, FuseLayerNorm()))[0]) == ["LayerNormalization", "Relu"]
 
@@ -170,6 +170,6 @@ def test_other_formulas_are_not_touched(body: str) -> None:
 
 
 def test_doubles_are_refused() -> None:
-    after, log = run_passes(Spelling(opset=23, about_mean=False, bias_shape=None).text("double"), PASSES)
+    after, log = run_passes(NormalisationForm(opset=23, about_mean=False, bias_shape=None).text("double"), PASSES)
     assert "RMSNormalization" not in op_types(after)
     assert any("DOUBLE" in each for each in reasons(log))

@@ -27,17 +27,17 @@ PASSES = (SplitConcatTrig(), FuseRotaryEmbedding(), SinkRotaryScale(), HoistRota
 
 
 @dataclass
-class Spelling:
+class RotaryForm:
     """One way to write a rotation, as ONNX text."""
 
     heads_third: bool = False  # [B, S, H, D] instead of [B, H, S, D]
     interleaved: bool = False
     halves_apart: bool = False  # (a cos - b sin, b cos + a sin) instead of x cos + turned sin
     split: bool = False  # Split instead of Slices
-    batched: bool = True  # angles for every member of the batch
-    early: bool = False  # the axis for the heads is made before the angles are doubled
+    batched: bool = True  # separate angles for every batch item
+    early: bool = False  # the axis for the heads is inserted before the angles are doubled
     crossed: bool = False  # operands in the other order
-    rest: int = 0  # elements of each head that are left as they are
+    rest: int = 0  # elements of each head that are not rotated
     dtype: str = "float"
     size: int = 8
     heads: int = 2
@@ -151,14 +151,14 @@ class Spelling:
 
 
 def fused(text: str, *, rtol: float = 2e-6) -> tuple[ir.Model, Log]:
-    """The text after the passes, compared with itself on sizes that tell axes apart."""
+    """The model after the passes, compared with the source at sizes that are different for every axis."""
     model, log = run_passes(text, PASSES)
     assert_same_on_uneven_sizes(text, model, exact=False, rtol=rtol)
     return model, log
 
 
-spellings = st.builds(
-    Spelling,
+forms = st.builds(
+    RotaryForm,
     heads_third=st.booleans(),
     interleaved=st.booleans(),
     halves_apart=st.booleans(),
@@ -173,33 +173,33 @@ spellings = st.builds(
 
 
 @pytest.mark.slow
-@given(spellings)
+@given(forms)
 @settings(max_examples=40, deadline=None)
-def test_every_spelling_becomes_one_operator(spelling: Spelling) -> None:
-    model, log = fused(spelling.text())
+def test_every_form_becomes_one_operator(form: RotaryForm) -> None:
+    model, log = fused(form.text())
     ops = op_types(model)
     assert ops.count("RotaryEmbedding") == 1, (ops, reasons(log))
     assert not {"Neg", "Mul", "Slice", "Split"} & set(ops)
     node = next(node for node in model.graph if node.op_type == "RotaryEmbedding")
-    assert node.attributes.get_int("interleaved", 0) == spelling.interleaved
-    assert node.attributes.get_int("rotary_embedding_dim", 0) == (spelling.size if spelling.rest else 0)
+    assert node.attributes.get_int("interleaved", 0) == form.interleaved
+    assert node.attributes.get_int("rotary_embedding_dim", 0) == (form.size if form.rest else 0)
 
 
 def test_half_precision() -> None:
-    model, _ = fused(Spelling(dtype="float16").text(), rtol=2e-3)
+    model, _ = fused(RotaryForm(dtype="float16").text(), rtol=2e-3)
     assert "RotaryEmbedding" in op_types(model)
 
 
 def test_double_precision_is_refused() -> None:
     """The operator has no double precision."""
-    text = Spelling(dtype="double", halves_apart=True).text().replace("Cos(angle)", "Exp(angle)")
+    text = RotaryForm(dtype="double", halves_apart=True).text().replace("Cos(angle)", "Exp(angle)")
     model, log = run_passes(text.replace("Sin(angle)", "Exp(angle)"), PASSES)
     assert "RotaryEmbedding" not in op_types(model)
     assert any("type" in reason for reason in reasons(log))
 
 
 def test_angles_that_are_constants() -> None:
-    """Tables known before the model runs are halved; where the batch is a number, folding can repeat them."""
+    """Constant tables are halved; if the batch is a number, folding can repeat them."""
     angle = np.linspace(0, 3, 5 * 4, dtype=np.float32).reshape(5, 4)
     both = np.concatenate([angle, angle], -1)
     model, _ = run_passes(_constant_tables(both, batch="2"), (*PASSES, FoldConstants()), evaluate=evaluate)
@@ -218,7 +218,7 @@ def test_tables_whose_halves_differ_are_refused() -> None:
 
 
 def test_one_angle_for_all_positions_is_refused() -> None:
-    """Broadcast along the length, which the operator does not do."""
+    """The angle is broadcast along the length, which the operator does not support."""
     model, log = run_passes(_constant_tables(np.ones((1, 8), np.float32), batch="2"), PASSES)
     assert "RotaryEmbedding" not in op_types(model)
     assert any("one row of angles per position" in reason for reason in reasons(log))
@@ -232,9 +232,9 @@ def test_one_angle_for_all_positions_is_refused() -> None:
         ("= Sub(", "= Add("),
     ],
 )
-def test_what_only_looks_alike_is_left_alone(was: str, becomes: str) -> None:
+def test_similar_functions_stay(was: str, becomes: str) -> None:
     """Another sign, other parts of x than its halves."""
-    text = Spelling(halves_apart="Sub" in was).text()
+    text = RotaryForm(halves_apart="Sub" in was).text()
     assert was in text
     text = text.replace(was, becomes).replace("int64[1] zero", "int64[1] size_less = {5}, int64[1] zero")
     model, _ = run_passes(text, PASSES)
@@ -242,14 +242,14 @@ def test_what_only_looks_alike_is_left_alone(was: str, becomes: str) -> None:
 
 
 def test_halves_in_the_wrong_order_are_left_alone() -> None:
-    """(b, -a) turns the other way: that is another function."""
-    text = Spelling().text().replace("Concat <axis = 3> (n, a)", "Concat <axis = 3> (a, n)")
+    """(b, -a) rotates in the other direction, which is another function."""
+    text = RotaryForm().text().replace("Concat <axis = 3> (n, a)", "Concat <axis = 3> (a, n)")
     model, _ = run_passes(text, PASSES)
     assert "RotaryEmbedding" not in op_types(model)
 
 
 def test_an_inner_value_that_is_read_elsewhere_is_refused() -> None:
-    text = Spelling().text().replace("S, 8] y)", "S, 8] y, float[B, 2, S, 8] turned)")
+    text = RotaryForm().text().replace("S, 8] y)", "S, 8] y, float[B, 2, S, 8] turned)")
     model, log = run_passes(text, (FuseRotaryEmbedding(),))
     assert "RotaryEmbedding" not in op_types(model)
     assert any("read elsewhere" in reason for reason in reasons(log))
@@ -280,7 +280,7 @@ HEADS = """
 """
 
 
-def test_a_scale_and_the_split_into_heads_end_up_behind() -> None:
+def test_a_scale_and_the_split_into_heads_move_behind_the_operator() -> None:
     body = """a = Tanh(x)  b = Reshape(a, split)  d = Transpose <perm = [0, 2, 1, 3]> (b)
               e = Mul(by, d)  y = RotaryEmbedding(e, c, s)"""
     model, _ = fused(HEADS % body)
@@ -288,7 +288,7 @@ def test_a_scale_and_the_split_into_heads_end_up_behind() -> None:
 
 
 def test_heads_that_were_treated_one_by_one_are_merged_for_attention_only() -> None:
-    """A norm of each head keeps them apart: merging them pays where attention takes over what splits them again."""
+    """A norm of each head keeps them separate: merging them pays only if attention does the split afterwards."""
     body = """a = Reshape(x, split)  n = Softmax <axis = -1> (a)  d = Transpose <perm = [0, 2, 1, 3]> (n)
               y%s = RotaryEmbedding(d, c, s) %s"""
     alone, _ = run_passes(HEADS % (body % ("", "")), PASSES)

@@ -15,7 +15,7 @@ CONSTANTS = """<int64 at = {1}, int64 end = {-1}, int64[1] list = {1}, int64[2] 
 
 
 def text(body: str) -> str:
-    """Sizes of a value [B, S, N], as a list."""
+    """Sizes of a value [B, S, N] as a list."""
     return graph_text(f"agraph (float[B, S, N] x) => (int64[K] y) {CONSTANTS} {{ s = Shape(x)  {body} }}")
 
 
@@ -30,20 +30,20 @@ def text(body: str) -> str:
         "y = Slice(s, zero, list, zero)",
     ],
 )
-def test_neighbours_are_read_at_once(body: str) -> None:
+def test_neighbouring_dims_are_read_at_once(body: str) -> None:
     model, _ = run_passes(text(body), [FuseShapeGather(), EliminateDeadNodes()])
     assert op_types(model) == ["Shape"]
     assert_same_on_uneven_sizes(text(body), model)
 
 
 @pytest.mark.parametrize("body", ["y = Gather(s, gap)", "y = Gather(s, back)", "y = Slice(s, zero, far, zero, by_two)"])
-def test_others_are_not(body: str) -> None:
+def test_other_dims_are_not(body: str) -> None:
     model, log = run_passes(text(body), [FuseShapeGather()])
     assert not log.events
     assert_same_on_uneven_sizes(text(body), model)
 
 
-def test_axes_put_in_one_after_the_other() -> None:
+def test_axes_inserted_one_after_the_other() -> None:
     body = graph_text("""
         agraph (float[B, S] x) => (float[B, 1, S, 1] y, float[1, B, S] z)
         <int64[1] zero = {0}, int64[2] more = {2, 4}, int64[4] shape = {0, 1, -1, 1}> {

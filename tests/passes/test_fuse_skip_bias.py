@@ -31,7 +31,7 @@ ABSORBED = {
 
 
 @pytest.mark.parametrize("case", ABSORBED)
-def test_it_absorbs(case: str) -> None:
+def test_it_fuses(case: str) -> None:
     model, _ = run_passes(ABSORBED[case], ABSORB, target="ort")
     assert len(op_types(model)) == 1
     assert_same(ABSORBED[case], model, exact=False)

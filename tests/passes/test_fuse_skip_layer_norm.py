@@ -41,13 +41,13 @@ def test_it_fuses(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", FUSED)
-def test_the_portable_target_only_tells(case: str) -> None:
+def test_the_portable_target_only_reports_it(case: str) -> None:
     model, log = run_passes(FUSED[case], FUSE)
     assert NORM not in op_types(model)
     assert reasons(log) == [f"needs the ort target's {NORM}"]
 
 
-def test_the_sum_comes_out_beside_the_norm_before_its_other_readers() -> None:
+def test_the_sum_is_an_output_of_the_norm_before_its_other_consumers() -> None:
     source = text("s = Add(x, skip)  e = Neg(s)  n = LayerNormalization(s, g, h)  y = Add(e, n)")
     model, _ = run_passes(source, FUSE, target="ort")
     assert op_types(model) == [NORM, "Neg", "Add"]
@@ -90,14 +90,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_it_leaves_what_the_kernel_does_not_take(case: str) -> None:
+def test_shapes_the_kernel_does_not_support_stay(case: str) -> None:
     source, reason = REFUSED[case]
     model, log = run_passes(source, FUSE, target="ort")
     assert NORM not in op_types(model)
     assert reasons(log) == ([] if reason is None else [reason])
 
 
-def test_a_scale_that_is_no_vector_is_told() -> None:
+def test_a_scale_that_is_not_a_vector_is_reported() -> None:
     source = graph_text(
         "agraph (float[N, S, 4] x, float[N, S, 4] skip) => (float[N, S, 4] y) <float[1] g = {2}>"
         "{ s = Add(x, skip)  y = LayerNormalization(s, g) }"
@@ -126,7 +126,7 @@ def test_other_precisions_are_left() -> None:
     assert op_types(model) == ["Add", "LayerNormalization"]
 
 
-def test_a_computed_scale_keeps_its_place_before_the_norm() -> None:
+def test_a_computed_scale_stays_before_the_norm() -> None:
     source = graph_text(
         "agraph (float[N, S, 4] x, float[N, S, 4] skip, float[4] g) => (float[N, S, 4] y)"
         "{ s = Add(x, skip)  e = Exp(g)  y = LayerNormalization(s, e) }"

@@ -33,7 +33,7 @@ def test_it_fuses(case: str) -> None:
     assert_same(FUSED[case], model, exact=False)
 
 
-def test_the_portable_target_only_tells() -> None:
+def test_the_portable_target_only_reports_it() -> None:
     model, log = run_passes(FUSED["plain"], FUSE)
     assert op_types(model) == ["Add", "RMSNormalization"]
     assert reasons(log) == [f"needs the ort target's {NORM}"]

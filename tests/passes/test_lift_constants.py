@@ -16,7 +16,7 @@ LIFT = [LiftConstants()]
 
 
 @pytest.mark.parametrize(
-    ("spelling", "kind", "wanted"),
+    ("attribute", "kind", "expected"),
     [
         ("value = float[2] {1.5, 2.5}", "float[2]", np.array([1.5, 2.5], np.float32)),
         ("value_float = 1.5", "float", np.array(1.5, np.float32)),
@@ -25,20 +25,20 @@ LIFT = [LiftConstants()]
         ("value_ints = [7, 8]", "int64[2]", np.array([7, 8], np.int64)),
     ],
 )
-def test_every_spelling_is_lifted(spelling: str, kind: str, wanted: np.ndarray) -> None:
-    text = graph_text(f"agraph ({kind} x) => ({kind} y) {{ c = Constant <{spelling}> ()  y = Add(x, c) }}")
+def test_every_form_is_lifted(attribute: str, kind: str, expected: np.ndarray) -> None:
+    text = graph_text(f"agraph ({kind} x) => ({kind} y) {{ c = Constant <{attribute}> ()  y = Add(x, c) }}")
     model, log = run_passes(text, LIFT)
     (value,) = model.graph.initializers.values()
     assert value.const_value is not None
-    assert value.const_value.numpy().dtype == wanted.dtype
-    np.testing.assert_array_equal(value.const_value.numpy(), wanted)
+    assert value.const_value.numpy().dtype == expected.dtype
+    np.testing.assert_array_equal(value.const_value.numpy(), expected)
     assert log.tallies["lift-constants"].constants == -1
     assert_same(text, model)
 
 
-@pytest.mark.parametrize("spelling", ['value_string = "a"', 'value_strings = ["a"]', 'value = string[1] {"a"}'])
-def test_strings_are_lifted(spelling: str) -> None:
-    text = graph_text(f"agraph (string[1] x) => (bool[1] y) {{ c = Constant <{spelling}> ()  y = Equal(x, c) }}", 19)
+@pytest.mark.parametrize("attribute", ['value_string = "a"', 'value_strings = ["a"]', 'value = string[1] {"a"}'])
+def test_strings_are_lifted(attribute: str) -> None:
+    text = graph_text(f"agraph (string[1] x) => (bool[1] y) {{ c = Constant <{attribute}> ()  y = Equal(x, c) }}", 19)
     model, _ = run_passes(text, LIFT)
     assert len(model.graph.initializers) == 1
     assert len(model.graph) == 1

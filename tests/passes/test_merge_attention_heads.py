@@ -1,4 +1,4 @@
-"""Heads split off only for Attention are split by it, whatever reshapes and transposes do it in the model."""
+"""Heads that are split only for Attention are split by the operator, for every form of reshapes and transposes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SWAP = "Transpose <perm = [0, 2, 1, 3]>"
 
 
 def model(body: str, inputs: str, constants: str, result: str = "float[2, 5, 8] y") -> str:
-    """A graph at the opset that has Attention."""
+    """A graph at the first opset with Attention."""
     return graph_text(f"agraph ({inputs}) => ({result}) <{constants}> {{ {body} }}", 23)
 
 
 def merged(text: str) -> tuple[list[str], dict[str, int]]:
-    """The operators and heads afterwards."""
+    """The operators and numbers of heads afterwards."""
     after, log = run_passes(text, [MergeAttentionHeads()])
     assert log.events, reasons(log)
     assert_same(text, after, exact=False)
@@ -31,7 +31,7 @@ MERGE = f"t = {SWAP} (a)  y = Reshape(t, rows)"
 
 
 @pytest.mark.parametrize("dims", [("2", "5", "3"), ("B", "S", "T"), ("B", "S", "S"), ("1", "5", "3")])
-def test_rows_go_in_and_rows_come_out(dims: tuple[str, str, str]) -> None:
+def test_inputs_and_outputs_are_rows(dims: tuple[str, str, str]) -> None:
     batch, queries, keys = dims
     inputs = f"float[{batch}, {queries}, 8] x, float[{batch}, {keys}, 8] z, float[{queries}, {keys}] m"
     body = f"""qr = Reshape(x, heads)  q = {SWAP} (qr)  kr = Reshape(z, heads)  k = {SWAP} (kr)
@@ -61,7 +61,7 @@ EXTRA = {
 
 @pytest.mark.parametrize("extra", EXTRA)
 def test_further_outputs_stay(extra: str) -> None:
-    """A prefill writes out its keys and values; they have their heads split off in both forms."""
+    """A prefill returns its keys and values, with separate heads in both forms."""
     names, typed = EXTRA[extra]
     body = f"""qr = Reshape(x, heads)  q = {SWAP} (qr)  kr = Reshape(z, heads)  k = {SWAP} (kr)
         n = Tanh(z)  vr = Reshape(n, heads)  v = {SWAP} (vr)
@@ -92,7 +92,7 @@ def test_packed_operands_are_split_once(batch: str) -> None:
     assert ops == ["Split", "Attention"]
 
 
-def test_packed_operands_in_another_order_are_picked_rightly() -> None:
+def test_packed_operands_in_another_order_are_selected_correctly() -> None:
     """Values first, then queries, then keys."""
     body = f"""r = Reshape(x, apart)  tt = Transpose <perm = [2, 0, 3, 1, 4]> (r)
         q = Gather <axis = 0> (tt, i1)  k = Gather <axis = 0> (tt, i2)  v = Gather <axis = 0> (tt, i0)
@@ -103,7 +103,7 @@ def test_packed_operands_in_another_order_are_picked_rightly() -> None:
 
 
 def test_lengths_before_batches() -> None:
-    """[length, batch, width] with the heads folded into the batch, and merged to a matrix behind."""
+    """[length, batch, width] with the heads merged into the batch, and a result reshaped to a matrix."""
     body = """
         qr = Reshape(x, flat)  qt = Transpose <perm = [1, 0, 2]> (qr)  q = Reshape(qt, apart)
         kx = Tanh(x)  kr = Reshape(kx, flat)  kt = Transpose <perm = [1, 0, 2]> (kr)  k = Reshape(kt, apart)
@@ -115,7 +115,7 @@ def test_lengths_before_batches() -> None:
 
 
 def test_operands_split_before_a_norm_are_merged_by_a_view() -> None:
-    """No fewer nodes, but no copies either."""
+    """The number of nodes is the same, but copies are avoided."""
     body = (
         f"""q = {SWAP} (x)  k = {SWAP} (z)  vr = Reshape(w, heads)  v = {SWAP} (vr)  a = Attention (q, k, v)  {MERGE}"""
     )
@@ -134,7 +134,7 @@ def test_it_follows_the_fusion() -> None:
     assert_same(text, after, exact=False)
 
 
-def test_what_others_read_stays() -> None:
+def test_values_that_others_read_stay() -> None:
     body = f"{SPLIT.replace('v = Tanh(k)', '')} a = Attention (q, k, k)  {MERGE}"
     text = model(body, "float[2, 5, 8] x, float[2, 3, 8] z", HEADS, "float[2, 5, 8] y, float[2, 2, 3, 4] k")
     after, _ = run_passes(text, [MergeAttentionHeads()])
@@ -155,7 +155,7 @@ NEAR_MISSES = {
 
 
 @pytest.mark.parametrize("reason", NEAR_MISSES)
-def test_near_misses_say_why(reason: str) -> None:
+def test_near_misses_have_reasons(reason: str) -> None:
     body, rest = NEAR_MISSES[reason]
     text = model(body, *rest)
     after, log = run_passes(text, [MergeAttentionHeads()])
@@ -171,8 +171,8 @@ def test_a_cache_keeps_its_heads() -> None:
     assert merged(model(body, inputs, HEADS, result)) == (["Attention"], {"q_num_heads": 2, "kv_num_heads": 2})
 
 
-def test_empty_lengths_are_not_assumed_away() -> None:
-    """The same rows whatever the sizes: one, and more than one."""
+def test_lengths_of_one_and_more_give_the_same_rows() -> None:
+    """The same rows for sizes of one and of more than one."""
     body = f"""qr = Reshape(x, heads)  q = {SWAP} (qr)  a = Attention (q, q, q)  {MERGE}"""
     text = model(body, "float[B, S, 8] x", HEADS, "float[B, S, 8] y")
     after, _ = run_passes(text, [MergeAttentionHeads()])
@@ -189,7 +189,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_packed_operands_cut_apart_in_other_ways(cut: str) -> None:
+def test_packed_operands_split_in_other_ways(cut: str) -> None:
     body = f"""r = Reshape(x, apart)  tt = Transpose <perm = [2, 0, 3, 1, 4]> (r)  {CUTS[cut]}
         a = Attention (q, k, v)  {MERGE}"""
     constants = """int64[5] apart = {-1, 5, 3, 2, 4}, int64[3] rows = {-1, 5, 8}, int64[1] i0 = {0}, int64[1] i1 = {1},
@@ -209,8 +209,8 @@ def test_rows_already_split_are_not_split_again() -> None:
     assert_same(text, after, exact=False)
 
 
-def test_uneven_pieces_are_not_taken_for_heads() -> None:
-    """Queries are wider than keys: four pieces of which the first two are the queries."""
+def test_uneven_parts_are_not_heads() -> None:
+    """Queries are wider than keys: there are four parts, and the first two are the queries."""
     body = f"""s0, s1, s2 = Split <axis = 2> (x, uneven)
         qr = Reshape(s0, four)  q = {SWAP} (qr)  kr = Reshape(s1, heads)  k = {SWAP} (kr)
         vr = Reshape(s2, heads)  v = {SWAP} (vr)  a = Attention (q, k, v)  t = {SWAP} (a)  y = Reshape(t, wide)"""
@@ -220,7 +220,7 @@ def test_uneven_pieces_are_not_taken_for_heads() -> None:
     assert heads == {"q_num_heads": 4, "kv_num_heads": 2}
 
 
-def test_splits_that_others_need_are_no_saving() -> None:
+def test_splits_with_other_uses_stay() -> None:
     body = f"""qr = Reshape(x, heads)  q = {SWAP} (qr)  kr = Reshape(z, heads)  k = {SWAP} (kr)
         a = Attention (q, k, k)  y = Relu(a)"""
     result = "float[2, 2, 5, 4] y, float[2, 2, 5, 4] q, float[2, 2, 3, 4] k"

@@ -20,7 +20,7 @@ def number(kind: str) -> int:
 
 
 def edges(kind: str) -> np.ndarray:
-    """Values at the edges of a type and around the edges of the narrower ones."""
+    """Values at the limits of a type and around the limits of narrower types."""
     dtype = oh.tensor_dtype_to_np_dtype(number(kind))
     if dtype == np.bool_:
         return np.array([False, True])
@@ -38,8 +38,8 @@ def edges(kind: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("source", KINDS)
-def test_what_goes_keeps_every_value(source: str) -> None:
-    """Every pair of types from this one: where the pass acts, the runtime agrees to the bit on the edges."""
+def test_skipped_casts_preserve_every_value(source: str) -> None:
+    """For every pair of types, if the pass acts, the runtime gives the same bits at the limits."""
     merged = 0
     for through in KINDS:
         for to in KINDS:
@@ -79,10 +79,10 @@ def test_known_pairs(source: str, through: str, to: str, left: int) -> None:
     assert op_types(model).count("Cast") == left
 
 
-def test_a_value_in_between_that_others_read() -> None:
+def test_an_intermediate_value_that_others_read() -> None:
     text = graph_text("""agraph (int32[N] x) => (float[N] y, int64[N] z, int32[N] u) {
         a = Cast <to = 7> (x)  y = Cast <to = 1> (a)  z = Neg(a)  b = Cast <to = 6> (a)  u = Neg(b) }""")
     model, log = run_passes(text, PASSES)
-    assert op_types(model).count("Cast") == 2  # the way back to int32 goes all the same
+    assert op_types(model).count("Cast") == 2  # the cast back to int32 is still skipped
     assert "the value in between is read elsewhere" in reasons(log)
     assert_same(text, model)

@@ -23,13 +23,13 @@ Bound = float | str | None
 
 
 def number(bound: Bound, dtype: type[np.floating]) -> np.ndarray | None:
-    """A bound in its type."""
+    """A bound in a given type."""
     named = {"lowest": np.finfo(dtype).min, "largest": np.finfo(dtype).max}
     return None if bound is None else np.array(named.get(bound, bound) if isinstance(bound, str) else bound, dtype)
 
 
 def chain_model(chain: list[str | tuple[Bound, Bound]], kind: str, opset: int) -> onnx.ModelProto:
-    """Clips and Relus one after the other, and the reciprocal, which tells zeros apart."""
+    """A chain of Clips and Relus, and the reciprocal, which shows the sign of a zero."""
     dtype = KINDS[kind]
     element = onnx.TensorProto.DataType.Value(kind.upper())
     nodes, constants = [oh.make_node("Identity", ["x"], ["v0"])], list[onnx.TensorProto]()
@@ -54,9 +54,9 @@ def chain_model(chain: list[str | tuple[Bound, Bound]], kind: str, opset: int) -
 
 
 def hostile(dtype: type[np.floating]) -> np.ndarray:
-    """Both zeros, infinities and NaNs, the ends of the type and numbers around the bounds.
+    """Both zeros, infinities and NaNs, the limits of the type and numbers around the bounds.
 
-    Enough for kernels that compare four or more at once, and zeros among the few that are left.
+    There are enough for kernels that process four or more at once, with zeros in the remainder.
     """
     limits = np.finfo(dtype)
     small = [-np.inf, limits.min, -9, -6, -1, -limits.tiny, -0.0, 0.0, limits.tiny, 1, 6, 9, limits.max, np.inf]
@@ -74,20 +74,20 @@ steps = st.one_of(st.just("Relu"), st.tuples(st.sampled_from(BOUNDS), st.sampled
     opset=st.sampled_from([10, 11, 12, 13, 18]),
 )
 def test_any_chain_keeps_every_bit(chain: list[str | tuple[Bound, Bound]], kind: str, opset: int) -> None:
-    if kind != "float":  # the runtime has the others later, and opset 12 without Relu of doubles
+    if kind != "float":  # the runtime supports the other types only in newer opsets
         opset = max(opset, 14)
     model = chain_model(chain, kind, opset)
     after, _ = run_passes(model, PASSES)
     bounds = [bound for one in chain if one != "Relu" for bound in one]
     zero = any(isinstance(bound, float) and (math.isnan(bound) or bound == 0) for bound in bounds)
     negative = "Relu" in chain and any(one[1] in ("lowest", -math.inf, -6.0) for one in chain)
-    if kind != "float16" and not zero and not negative:  # else all may become a zero, of one sign or the other
+    if kind != "float16" and not zero and not negative:  # otherwise all may become zeros of either sign
         assert len(op_types(after)) == 4, "one of them is left"
     for count in (1, 2, 3, 76):
         assert_same(model, after, feeds={"x": hostile(KINDS[kind])[-count:]})
 
 
-def test_two_rectifiers_stay_a_rectifier() -> None:
+def test_two_relus_become_a_relu() -> None:
     text = graph_text("agraph (float[N] x) => (float[N] y) { a = Relu(x)  b = Relu(a)  y = Relu(b) }")
     after, _ = run_passes(text, PASSES)
     assert op_types(after) == ["Relu"]
@@ -96,7 +96,7 @@ def test_two_rectifiers_stay_a_rectifier() -> None:
 
 @pytest.mark.parametrize(("kind", "left"), [("double", ["Clip"]), ("float16", ["Relu", "Clip"])])
 def test_other_float_types(kind: str, left: list[str]) -> None:
-    """In half precision Relu makes 0.0 of -0.0, and Clip does not."""
+    """In half precision Relu turns -0.0 into 0.0, and Clip does not."""
     bounds = f"{constant(kind, 'low', '', -1)}, {constant(kind, 'high', '', 1.5)}"
     text = graph_text(f"agraph ({kind}[N] x) => ({kind}[N] y) <{bounds}> {{ a = Relu(x)  y = Clip(a, low, high) }}")
     after, _ = run_passes(text, PASSES)
@@ -104,7 +104,7 @@ def test_other_float_types(kind: str, left: list[str]) -> None:
     assert_same(text, after)
 
 
-def test_whole_numbers_are_left_alone() -> None:
+def test_integers_stay() -> None:
     text = graph_text(
         "agraph (int32[N] x) => (int32[N] y) <int32 two = {2}> { a = Relu(x)  y = Clip(a, , two) }", opset=18
     )

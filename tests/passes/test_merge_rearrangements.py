@@ -1,4 +1,4 @@
-"""Operators that move elements are replaced by equivalent ones, and never by more."""
+"""Operators that move elements are replaced by fewer or equally many equivalent ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PASSES = (MergeRearrangements(),)
 
 
 def moved(kind: str, rank: int, body: str, constants: str = "", opset: int = 18) -> list[str]:
-    """What is left of a movement from x to y; it must be the same movement."""
+    """The remaining operators between x and y. The result must be equal."""
     dims = ", ".join(f"D{axis}" for axis in range(rank))
     text = graph_text(f"agraph (float{kind} w) => (float[{dims}] y) {constants} {{ x = Neg(w) {body} }}", opset)
     model, _ = run_passes(text, PASSES)
@@ -90,7 +90,7 @@ def test_heads_split_by_detours_are_split_the_usual_way() -> None:
     [
         ("[1, 5, 7]", [1, 0, 2], ["Reshape"]),
         ("[N, 1, 7]", [0, 2, 1], ["Reshape"]),
-        ("[N, 1, 7]", [1, 0, 2], ["Transpose"]),  # nothing may move the free axis
+        ("[N, 1, 7]", [1, 0, 2], ["Transpose"]),  # the dynamic axis must not move
         ("[2, 5, 7]", [1, 0, 2], ["Transpose"]),
         ("[1, 1, 7, 2]", [2, 0, 3, 1], ["Reshape"]),
     ],
@@ -109,23 +109,23 @@ def test_gathering_everything_in_order_is_a_view() -> None:
     assert moved("[1, 2, 3]", 3, "y = GatherND(x, i)", turned) == ["GatherND"]
 
 
-def test_parts_put_together_again_are_the_whole() -> None:
+def test_concatenated_parts_are_the_whole() -> None:
     body = "a, b = Split <axis = 1, num_outputs = 2> (x) y = Concat <axis = 1> (a, b)"
     text = graph_text(f"agraph (float[N, 4, 3] w) => (float[N, 4, 3] z) {{ x = Neg(w) {body} z = Abs(y) }}")
     model, _ = run_passes(text, PASSES)
     assert op_types(model) == ["Neg", "Abs"]
 
 
-def test_what_is_lost_or_doubled_stays() -> None:
+def test_missing_or_repeated_elements_stay() -> None:
     constants = "<int64[1] z = {0}, int64[1] m = {2}, int64[1] two = {2}>"
     body = "a = Slice(x, z, m, two) y = Concat <axis = 2> (a, x)"
     assert moved("[N, 3, 5, 32]", 4, body, constants) == ["Slice", "Concat"]
     body = "a = Slice(x, z, m, two) y = Concat <axis = 2> (a, a)"
-    assert moved("[N, 3, 4, 32]", 4, body, constants) == ["Gather"]  # as many elements: twice the first half
+    assert moved("[N, 3, 4, 32]", 4, body, constants) == ["Gather"]  # the same number of elements: the first half twice
     assert moved("[N, 3, 5, 32]", 4, body, constants) == ["Slice", "Concat"]
 
 
-def test_a_value_inside_that_others_read_ends_the_region() -> None:
+def test_an_inner_value_that_others_read_ends_the_region() -> None:
     text = graph_text("""agraph (float[4, 6] x) => (float[A, B, C] y, float[D, E, F] z)
         <int64[3] s = {2, 2, 6}, int64[3] t = {6, 2, 2}> {
             a = Reshape(x, s) b = Transpose <perm = [2, 0, 1]> (a) c = Reshape(b, t) y = Neg(c) z = Abs(a) }""")

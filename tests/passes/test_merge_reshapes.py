@@ -22,7 +22,7 @@ CONSTANTS = """<
     int64[1] m1 = {-1}, int64[2] a02 = {0, 2}
 >"""
 
-# Two views, the type of x, the rank after them, and how many views are left.
+# Two views, the type of x, the rank after them, and the number of remaining views.
 PAIRS = [
     ("Reshape(x, s16)", "Reshape(a, zeros)", "float[2, 4, 8]", 3, 1),  # a 0 copies the inner result's dim, not x's
     ("Reshape(x, s16)", "Reshape(a, zeros)", "float[N, 4, 8]", 3, 1),
@@ -57,7 +57,7 @@ def test_two_views_become_one_or_none(first: str, second: str, kind: str, rank: 
     assert_same(text, model, feeds={"w": np.arange(np.prod(shape), dtype=np.float32).reshape(shape)})
 
 
-def test_a_value_in_between_that_is_an_output_stays() -> None:
+def test_an_intermediate_output_stays() -> None:
     body = "{ a = Reshape(x, flat)  y = Reshape(a, all) }"
     text = graph_text(f"agraph (float[N, 4, 8] x) => (float[A, B] a, float[C] y) {CONSTANTS} {body}")
     model, log = run_passes(text, PASSES)
@@ -66,7 +66,7 @@ def test_a_value_in_between_that_is_an_output_stays() -> None:
     assert_same(text, model)
 
 
-def test_a_value_in_between_that_a_body_reads_stays() -> None:
+def test_an_intermediate_value_that_a_body_reads_stays() -> None:
     text = graph_text(f"""agraph (bool c, float[N, 4, 8] x) => (float[A] y, float[B, C] z) {CONSTANTS} {{
         a = Reshape(x, flat)
         y = Reshape(a, all)
@@ -80,7 +80,7 @@ def test_a_value_in_between_that_a_body_reads_stays() -> None:
     assert "the value in between is read elsewhere" in reasons(log)
 
 
-def test_a_pair_that_undoes_itself_goes_though_others_read_the_middle() -> None:
+def test_an_inverse_pair_is_removed_even_if_others_read_the_intermediate_value() -> None:
     text = graph_text(f"""agraph (float[N, 4] w) => (float[N, 4] y, float[N, 1, 4] z) {CONSTANTS} {{
         x = Neg(w)  a = Unsqueeze(x, a1)  b = Squeeze(a, a1)  y = Neg(b)  z = Neg(a) }}""")
     model, _ = run_passes(text, PASSES)
@@ -108,7 +108,7 @@ def test_a_computed_inner_target_does_not_matter_but_a_computed_outer_one_does()
     assert "the outer target is computed" in reasons(log)
 
 
-def test_a_copied_dim_that_the_source_does_not_have_is_left_open() -> None:
+def test_a_copied_dim_that_the_source_does_not_have_becomes_minus_one() -> None:
     text = graph_text("""agraph (float[N, 4, 8] w) => (float[A, B, C] y)
         <int64[3] parts = {-1, 2, 8}, int64[4] windows = {-1, 2, 2, 8},
         int64[3] rows = {0, 4, 8}> {
@@ -132,7 +132,7 @@ def test_axes_as_attributes_stay_attributes() -> None:
 
 @st.composite
 def chains(draw: st.DrawFn) -> tuple[list[int], list[tuple[str, list[int]]]]:
-    """A shape and views that are valid one after the other."""
+    """A shape and a valid sequence of views."""
     shape = draw(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=3))
     start, steps = list(shape), []
     for _ in range(draw(st.integers(2, 4))):

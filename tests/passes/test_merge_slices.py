@@ -13,7 +13,7 @@ PASSES = (MergeSlices(),)
 
 
 def sliced(kind: str, ranges: list[tuple[int, int, int, int]]) -> tuple[int, list[str]]:
-    """How many Slices are left of a row of them, and why."""
+    """The number of remaining Slices, and the reasons."""
     constants, body = list[str](), list[str]()
     for place, (axis, start, end, step) in enumerate(ranges):
         names = [f"{name}{place}" for name in ("axis", "start", "end", "step")]
@@ -31,7 +31,7 @@ def sliced(kind: str, ranges: list[tuple[int, int, int, int]]) -> tuple[int, lis
 @pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_any_row_of_slices(data: st.DataObject) -> None:
+def test_any_chain_of_slices(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 3))
     edge = st.one_of(st.integers(-9, 9), st.sampled_from([2**31 - 1, 2**63 - 1, -(2**31)]))
     row = [
@@ -53,12 +53,12 @@ def test_backward_steps_along_other_axes() -> None:
     assert any("step is negative" in reason for reason in why)
 
 
-def test_an_axis_of_any_size_is_cut_once() -> None:
+def test_slices_of_a_dynamic_axis_become_one() -> None:
     assert sliced("[N, 6]", [(0, 1, -1, 1), (1, 1, -1, 1)])[0] == 1
     assert sliced("[N, 6]", [(0, 1, 2**63 - 1, 1), (0, 1, 2**63 - 1, 1)])[0] == 2
 
 
-def test_a_value_in_between_that_others_read_stays() -> None:
+def test_an_intermediate_value_that_others_read_stays() -> None:
     constants = "<int64[1] one = {1}, int64[1] five = {5}>"
     text = graph_text(f"""agraph (float[7, 6] x) => (float[A, B] y, float[C, D] z) {constants} {{
         a = Slice(x, one, five, one)  y = Slice(a, one, five, one)  z = Neg(a) }}""")

@@ -24,7 +24,7 @@ CONSTANTS = """<int64[1] zero = {0}, int64[1] one = {1}, int64[1] two = {2}, int
         ("Slice(x, zero, two, one, one)", "Slice(x, two, end, one, one)"),
     ],
 )
-def test_two_parts_in_any_spelling_and_order(slices: tuple[str, str], opset: int) -> None:
+def test_two_parts_in_any_form_and_order(slices: tuple[str, str], opset: int) -> None:
     text = graph_text(
         f"""agraph (float[N, 6] w) => (float[A, B] y, float[C, D] z) {CONSTANTS} {{
         x = Neg(w)  a = {slices[0]}  y = Abs(a)  b = {slices[1]}  z = Neg(b) }}""",
@@ -35,7 +35,7 @@ def test_two_parts_in_any_spelling_and_order(slices: tuple[str, str], opset: int
     assert_same(text, model)
 
 
-def test_three_parts_and_a_reader_of_the_whole() -> None:
+def test_three_parts_and_a_consumer_of_the_whole() -> None:
     text = graph_text(f"""agraph (float[N, 6] w) => (float[A, B] y, float[N, 6] u) {CONSTANTS} {{
         x = Neg(w)  c = Slice(x, five, end, one)  b = Slice(x, two, five, one)  a = Slice(x, zero, two, one)
         y = Concat <axis = 1> (c, a, b)  u = Abs(x) }}""")
@@ -52,7 +52,7 @@ def test_three_parts_and_a_reader_of_the_whole() -> None:
         (("Slice(x, zero, two, one)", "Slice(x, two, five, one)"), "[N, 6]"),  # the end is missing
         (("Slice(x, zero, two, zero)", "Slice(x, two, end, one)"), "[6, 6]"),  # two axes
         (("Slice(x, zero, end, one, two)", "Slice(x, one, end, one, two)"), "[N, 6]"),  # every second one
-        (("Slice(x, zero, two, zero)", "Slice(x, two, end, zero)"), "[N, 6]"),  # any size
+        (("Slice(x, zero, two, zero)", "Slice(x, two, end, zero)"), "[N, 6]"),  # dynamic size
     ],
 )
 def test_other_slices_stay(slices: tuple[str, str], kind: str) -> None:
@@ -66,7 +66,7 @@ def test_other_slices_stay(slices: tuple[str, str], kind: str) -> None:
     ("parts", "axis", "left"),
     [("a, b", 1, 0), ("a, b", -1, 0), ("b, a", 1, 1), ("a, a", 1, 1), ("a, b", 0, 1), ("a", 1, 1)],
 )
-def test_parts_put_together_again(parts: str, axis: int, left: int) -> None:
+def test_concatenated_parts(parts: str, axis: int, left: int) -> None:
     text = graph_text(f"""agraph (float[N, M] w, float[N, M] v) => (float[A, B] y, float[C, D] z) {{
         x = Neg(w)  a, b = Split <axis = 1, num_outputs = 2> (x)  c = Concat <axis = {axis}> ({parts})
         y = Neg(c)  z = Abs(v) }}""")

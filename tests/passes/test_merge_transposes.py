@@ -30,7 +30,7 @@ def test_any_chain_of_transposes_keeps_its_function_and_becomes_at_most_one(
     assert_same(text, model)
 
 
-def test_two_reversals_cancel_though_the_rank_is_unknown() -> None:
+def test_two_reversals_cancel_for_unknown_rank() -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
         agraph (float[2, 3, 4] x) => (float[2, 3, 4] y) { y = local.f(x) }
         <domain: "local", opset_import: ["" : 18]> f (a) => (d) {
@@ -41,7 +41,7 @@ def test_two_reversals_cancel_though_the_rank_is_unknown() -> None:
     assert_same(text, model)
 
 
-def test_a_pair_that_cancels_goes_though_the_middle_is_an_output() -> None:
+def test_an_inverse_pair_is_removed_even_if_the_intermediate_value_is_an_output() -> None:
     text = graph_text("""agraph (float[N, 3] w) => (float[3, N] a, float[N, 3] y) {
         x = Neg(w)  a = Transpose(x)  b = Transpose <perm = [1, 0]> (a)  y = Neg(b) }""")
     model, _ = run_passes(text, PASSES)
@@ -49,7 +49,7 @@ def test_a_pair_that_cancels_goes_though_the_middle_is_an_output() -> None:
     assert_same(text, model)
 
 
-def test_a_pair_that_does_not_cancel_stays_where_the_middle_is_read() -> None:
+def test_another_pair_stays_if_the_intermediate_value_is_read() -> None:
     text = graph_text("""agraph (float[N, 3, 4] x) => (float[3, N, 4] a, float[3, 4, N] y) {
         a = Transpose <perm = [1, 0, 2]> (x)  y = Transpose <perm = [0, 2, 1]> (a) }""")
     model, log = run_passes(text, PASSES)
@@ -57,7 +57,7 @@ def test_a_pair_that_does_not_cancel_stays_where_the_middle_is_read() -> None:
     assert "the value in between is read elsewhere" in reasons(log)
 
 
-def test_a_permutation_given_as_a_function_parameter_is_not_touched() -> None:
+def test_a_permutation_given_as_a_function_parameter_stays() -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "local" : 1]>
         agraph (float[2, 3] x) => (float[2, 3] y) { y = local.f <p = [1, 0]> (x) }
         <domain: "local", opset_import: ["" : 18]> f <p> (a) => (d) {
@@ -96,7 +96,7 @@ def test_a_transpose_that_others_read_stays_for_them() -> None:
     assert_same(text, model, exact=False)
 
 
-def test_a_gemm_in_a_branch_leaves_the_outer_transpose_alone() -> None:
+def test_an_outer_transpose_stays_for_a_gemm_in_a_branch() -> None:
     text = graph_text("""agraph (bool c, float[4, N] a, float[4, 3] b) => (float[N, 3] y) {
         t = Transpose(a)
         y = If(c) <

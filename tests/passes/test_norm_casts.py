@@ -29,8 +29,8 @@ PLACES = ("mean", "centred", "square", "mean square", "root", "top", "result", "
 
 
 @dataclass
-class Drawn:
-    """A graph in the making: the type of every value, and the casts that were drawn for some places."""
+class TypedGraph:
+    """A graph under construction: the type of every value, and the casts to insert at some places."""
 
     casts: dict[str, str]
     kinds: dict[str, str] = field(default_factory=dict[str, str])
@@ -45,7 +45,7 @@ class Drawn:
         return self.node("Cast", [value], kind, to=number)
 
     def at(self, place: str, value: str) -> str:
-        """The value as it is at that place."""
+        """The value after the cast of that place, if there is one."""
         return self.cast(value, self.casts.get(place))
 
     def node(self, op_type: str, inputs: list[str], kind: str | None = None, **attributes: int) -> str:
@@ -68,8 +68,8 @@ class Drawn:
 
 
 def normalisation(source: str, casts: dict[str, str], centred: bool, epsilon: float, inverted: bool) -> onnx.ModelProto:
-    """A normalisation over the last axis in which these casts were written."""
-    g = Drawn(casts, {"x": source})
+    """A normalisation over the last axis with these casts."""
+    g = TypedGraph(casts, {"x": source})
     axes = onnx.numpy_helper.from_array(np.array([-1], np.int64), "last")
     top = "x"
     if centred:
@@ -79,7 +79,7 @@ def normalisation(source: str, casts: dict[str, str], centred: bool, epsilon: fl
     square = g.node("Mul", [bottom, bottom])
     mean = g.at("mean square", g.node("ReduceMean", [square, "last"]))
     raised = g.node("Add", [mean, g.number(epsilon, g.kinds[mean])])
-    if g.kinds[raised] == "int32":  # of which there is no root
+    if g.kinds[raised] == "int32":  # Sqrt has no int32 kernel
         raised = g.cast(raised, "float")
     root = g.node("Sqrt", [raised])
     root = g.at("root", g.node("Reciprocal", [root]) if inverted else root)
@@ -97,7 +97,7 @@ def normalisation(source: str, casts: dict[str, str], centred: bool, epsilon: fl
 @given(
     source=st.sampled_from(["float", "float16", "float16", "double", "int32"]),
     casts=st.dictionaries(st.sampled_from(PLACES), st.sampled_from(["float", "float", *TYPES]), max_size=4).filter(
-        lambda casts: "int32" not in (casts.get("result"), casts.get("scaled"))  # there rounding alone makes steps
+        lambda casts: "int32" not in (casts.get("result"), casts.get("scaled"))  # rounding alone would give steps there
     ),
     centred=st.booleans(),
     epsilon=st.sampled_from([1e-3, 1e-5, 1e-6, 1e-12, 0.0]),
@@ -112,7 +112,7 @@ def test_casts_that_compute_are_kept(
     feeds = {"x": rows.astype(TYPES[source])}
     try:
         wanted = np.asarray(Session(model, threads=1).run(feeds)[0])
-    except RuntimeFailure:  # the runtime has not every operator for every type
+    except RuntimeFailure:  # the runtime does not have every operator for every type
         return
     after, _ = run_passes(model, PASSES)
     got = np.asarray(Session(ir.to_proto(after), threads=1).run(feeds)[0])
@@ -131,7 +131,7 @@ def test_the_usual_export_of_half_precision_is_one_operator(casts: dict[str, str
 
 
 def test_squares_in_half_precision_are_left() -> None:
-    """They overflow from 256 on, and underflow below 2**-12, where the operator does neither."""
+    """They overflow above 256 and underflow below 2**-12; the operator does neither."""
     model = normalisation("float16", {}, False, 1e-3, False)
     after, log = run_passes(model, PASSES)
     assert "RMSNormalization" not in op_types(after)
@@ -140,7 +140,7 @@ def test_squares_in_half_precision_are_left() -> None:
 
 @pytest.mark.parametrize(("epsilon", "fuses"), [(1e-5, True), (1e-12, False)])
 def test_a_root_applied_in_half_precision_must_fit(epsilon: float, fuses: bool) -> None:
-    """1 / sqrt(1e-12) is infinite there."""
+    """1 / sqrt(1e-12) is infinite in half precision."""
     after, _ = run_passes(
         normalisation("float16", {"square": "float", "root": "float16"}, False, epsilon, True), PASSES
     )
@@ -156,7 +156,7 @@ def test_a_root_applied_in_half_precision_must_fit(epsilon: float, fuses: bool) 
         ("2, 64", "n = Div(c, d)  g = Mul(n, half)  y = Add(g, half)", True),
     ],
 )
-def test_a_scale_that_nobody_gave_is_stored_only_where_it_is_small(shape: str, body: str, fuses: bool) -> None:
+def test_a_missing_scale_is_stored_only_if_it_is_small(shape: str, body: str, fuses: bool) -> None:
     text = graph_text(
         f"""agraph (float[N, {shape}] x) => (float[N, {shape}] y)
         <float eps = {{0.001}}, float half = {{0.5}}, int64[2] last = {{-2, -1}}> {{

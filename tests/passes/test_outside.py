@@ -1,4 +1,4 @@
-"""Passes from outside, given as objects or found in an installed package, are treated like built-in ones."""
+"""External passes, given as objects or installed as packages, are treated like built-in ones."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Raises(SquareToMul):
 
 
 class ReturnsNothing(SquareToMul):
-    """Pow(x, 2) => nothing at all."""
+    """Pow(x, 2) => None."""
 
     name = "returns-nothing"
 

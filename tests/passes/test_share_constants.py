@@ -24,7 +24,7 @@ SHARE = [ShareConstants()]
 
 
 def model_with(tensors: list[onnx.TensorProto], op: str = "Identity") -> onnx.ModelProto:
-    """Every constant read by a node of its own, every result an output."""
+    """Every constant is read by its own node, and every result is an output."""
     nodes = [helper.make_node(op, [tensor.name], [f"y_{tensor.name}"]) for tensor in tensors]
     outputs = [helper.make_tensor_value_info(f"y_{t.name}", t.data_type, list(t.dims)) for t in tensors]
     graph = helper.make_graph(nodes, "g", [], outputs, tensors)
@@ -35,7 +35,7 @@ def floats(name: str, *bits: int) -> onnx.TensorProto:
     return helper.make_tensor(name, TensorProto.FLOAT, [len(bits)], struct.pack(f"<{len(bits)}I", *bits), raw=True)
 
 
-def test_equal_ones_become_one_and_say_so() -> None:
+def test_equal_constants_become_one_with_an_event() -> None:
     text = graph_text("""agraph (float[2] x) => (float[2] y)
         <float[2] w = {1.0, 2.0}, float[2] v = {1.0, 2.0}, float[2] u = {1.0, 3.0}>
         { a = Mul(x, w)  b = Add(a, v)  y = Add(b, u) }""")
@@ -50,7 +50,7 @@ def test_equal_ones_become_one_and_say_so() -> None:
     [(0x00000000, 0x80000000), (0x7FC00000, 0x7FC00001), (0x7FC00000, 0xFFC00000)],
     ids=["signed zeros", "NaN payloads", "signed NaNs"],
 )
-def test_bits_that_differ_stay_apart(one: int, other: int) -> None:
+def test_constants_with_different_bits_stay_separate(one: int, other: int) -> None:
     model, log = run_passes(model_with([floats("a", one), floats("b", other), floats("c", one)]), SHARE)
     assert list(model.graph.initializers) == ["a", "b"]
     assert len(log.events) == 1
@@ -105,7 +105,7 @@ def test_a_body_reads_the_equal_constant_around_it() -> None:
     assert_same(text, model)
 
 
-def test_siblings_do_not_see_each_other() -> None:
+def test_constants_of_sibling_bodies_are_not_shared() -> None:
     text = graph_text("""agraph (float[2] x, bool c) => (float[2] y) {
         y = If (c) <then_branch = t () => (float[2] p) <float[2] mine = {1.0, 2.0}> { p = Mul(x, mine) },
                     else_branch = e () => (float[2] q) <float[2] other = {1.0, 2.0}> { q = Add(x, other) }>
@@ -114,13 +114,13 @@ def test_siblings_do_not_see_each_other() -> None:
     assert not log.events
 
 
-def test_a_name_that_means_something_else_inside_is_given_up_there() -> None:
+def test_a_constant_is_not_shared_with_a_body_that_shadows_its_name() -> None:
     text = graph_text("""agraph (float[2] x, bool c) => (float[2] y) <float[2] w = {1.0, 2.0}> {
         a = Mul(x, w)
         y = If (c) <then_branch = t () => (float[2] p) <float[2] mine = {1.0, 2.0}> { w = Neg(a)  p = Mul(w, mine) },
                     else_branch = e () => (float[2] q) { q = Identity(a) }>
     }""")
-    model = io.from_proto(onnx.parser.parse_model(text))  # the checker forbids such names, but runtimes take them
+    model = io.from_proto(onnx.parser.parse_model(text))  # the checker forbids such names, but runtimes accept them
     facts = Facts(model)
     assert [event.root for event in Rewriter(facts, SHARE).run().events] == ["mine"]
     _, inner, _ = facts.scopes
@@ -133,7 +133,7 @@ def _large(path: Path, arrays: dict[str, np.ndarray]) -> ir.Model:
     return io.load(path)
 
 
-def test_large_constants_are_compared_where_they_lie(tmp_path: Path) -> None:
+def test_large_constants_are_compared_in_the_file(tmp_path: Path) -> None:
     one = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
     late = one.copy()
     late[70_001] += 1  # in none of the samples
@@ -143,7 +143,7 @@ def test_large_constants_are_compared_where_they_lie(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=2, max_size=2), min_size=1, max_size=6))
-def test_as_many_are_left_as_there_are_different_ones(rows: list[list[int]]) -> None:
+def test_one_constant_remains_for_each_different_value(rows: list[list[int]]) -> None:
     tensors = [numpy_helper.from_array(np.array(row, np.int64), f"t{index}") for index, row in enumerate(rows)]
     proto = model_with(tensors)
     model, _ = run_passes(proto, SHARE)

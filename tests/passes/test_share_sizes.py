@@ -12,7 +12,7 @@ PASSES = (ShareSizes(), EliminateDeadNodes())
 CONSTANTS = """<int64 first = {0}, int64 second = {1}, int64[1] a0 = {0}, int64[1] a1 = {1}, int64[1] two = {2},
     int64[1] minus = {-1}, int64 zero = {0}>"""
 
-# Another way to ask for the first dim of float[N, M, 2], and whether it is seen to be the same scalar.
+# Another form of the first dim of float[N, M, 2], and whether it is recognized as the same scalar.
 WAYS = [
     ("t = Shape(x)  b = Gather(t, first)", True),
     ("r = Relu(x)  t = Shape(r)  b = Gather(t, first)", True),
@@ -36,7 +36,7 @@ def test_equal_sizes_are_shared(way: str, same: bool) -> None:
     assert_same(text, model)
 
 
-def test_a_list_is_no_scalar_and_a_type_is_kept() -> None:
+def test_a_list_is_not_shared_with_a_scalar_and_types_are_kept() -> None:
     text = graph_text(f"""agraph (float[N, 2] x) => (int64 y, int64[1] z, int32 w) {CONSTANTS} {{
         s = Shape(x)  a = Gather(s, first)  y = Neg(a)  b = Gather(s, a0)  z = Neg(b)
         c = Cast <to = 6> (a)  w = Neg(c) }}""")
@@ -45,7 +45,7 @@ def test_a_list_is_no_scalar_and_a_type_is_kept() -> None:
     assert_same(text, model)
 
 
-def test_an_output_keeps_its_name_and_its_maker() -> None:
+def test_an_output_keeps_its_name_and_its_producer() -> None:
     text = graph_text(f"""agraph (float[N, 2] x) => (int64 y, int64 b) {CONSTANTS} {{
         s = Shape(x)  a = Gather(s, first)  y = Neg(a)  r = Relu(x)  t = Shape(r)  b = Gather(t, first) }}""")
     model, _ = run_passes(text, PASSES)

@@ -29,7 +29,7 @@ def built(nodes: list[onnx.NodeProto], inputs: dict[str, list[int]], outputs: li
     return proto
 
 
-def test_twins_of_twins_go_in_one_walk_and_the_survivor_inherits() -> None:
+def test_nested_duplicates_are_removed_in_one_walk_and_the_remaining_node_inherits() -> None:
     text = graph_text("""agraph (float[N] x, float[N] z) => (float[N] y) {
         a = Exp(x)  b = Exp(x)  c = Add(a, z)  d = Add(z, b)  y = Mul(c, d) }""")
     proto = parse(text)
@@ -53,7 +53,7 @@ def test_twins_of_twins_go_in_one_walk_and_the_survivor_inherits() -> None:
         "Dropout(x, half, yes)",
     ],
 )
-def test_draws_stay_two_draws(draw: str) -> None:
+def test_random_nodes_stay_separate(draw: str) -> None:
     kind = "int32" if "Multinomial" in draw else "float"
     text = graph_text(f"""agraph (float[2, 4] x) => ({kind}[2, M] y) <float half = {{0.5}}, bool yes = {{1}}> {{
         a = {draw}  b = {draw}  y = Sub(a, b) }}""")
@@ -62,7 +62,7 @@ def test_draws_stay_two_draws(draw: str) -> None:
     assert not log.events
 
 
-def test_an_elided_output_is_no_output_to_share() -> None:
+def test_an_omitted_output_is_not_shared() -> None:
     pool = {"kernel_shape": [2, 2]}
     nodes = [
         helper.make_node("MaxPool", ["x"], ["a", ""], **pool),
@@ -73,12 +73,12 @@ def test_an_elided_output_is_no_output_to_share() -> None:
     ]
     proto = built(nodes, {"x": [1, 1, 4, 4]}, ["y"])
     model, log = run_passes(proto, SHARE)
-    assert Counter(op_types(model))["MaxPool"] == 2  # the first and the third are twins
+    assert Counter(op_types(model))["MaxPool"] == 2  # the first and the third are equal
     assert len(log.events) == 1
     assert_same(proto, model)
 
 
-def test_a_skipped_input_is_a_place() -> None:
+def test_an_omitted_input_counts_as_a_position() -> None:
     nodes = [
         helper.make_node("Clip", ["x", "m", ""], ["a"]),
         helper.make_node("Clip", ["x", "", "m"], ["b"]),
@@ -115,7 +115,7 @@ def test_two_equal_outputs_keep_their_names() -> None:
     assert reasons(log) == ["the graph's output would lose its name"]
 
 
-def test_a_twin_that_is_an_output_hands_its_name_on() -> None:
+def test_a_duplicate_that_is_an_output_passes_its_name_on() -> None:
     text = graph_text("agraph (float[N] x) => (float[N] y, float[N] z) { a = Exp(x)  y = Neg(a)  z = Exp(x) }")
     model, _ = run_passes(text, SHARE)
     assert sorted(op_types(model)) == ["Exp", "Neg"]
@@ -135,7 +135,7 @@ def test_bodies_share_within_themselves_and_not_with_others() -> None:
     assert_same(text, model)
 
 
-def test_a_twin_that_a_body_reads_is_replaced_there() -> None:
+def test_a_duplicate_that_a_body_reads_is_replaced_there() -> None:
     text = graph_text("""agraph (float[N] x, bool c) => (float[N] y) {
         a = Exp(x)  b = Exp(x)
         z = If (c) <then_branch = t () => (float[N] p) { p = Neg(b) },
@@ -147,7 +147,7 @@ def test_a_twin_that_a_body_reads_is_replaced_there() -> None:
     assert_same(text, model)
 
 
-def test_nodes_with_bodies_and_foreign_nodes_stay() -> None:
+def test_nodes_with_bodies_and_nodes_of_other_domains_stay() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 18, "my.ops" : 1]>
         agraph (float[N] x, bool c) => (float[N] y) {
@@ -201,7 +201,7 @@ def test_string_tensors_in_attributes_are_compared() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from(["Add", "Sub", "Mul"]), st.integers(0, 9), st.integers(0, 9)), max_size=12))
-def test_any_graph_keeps_its_function_and_has_no_twins_left(steps: list[tuple[str, int, int]]) -> None:
+def test_any_graph_keeps_its_function_and_has_no_duplicates_left(steps: list[tuple[str, int, int]]) -> None:
     made = ["x", "z"]
     lines: list[str] = []
     for index, (op, left, right) in enumerate(steps):

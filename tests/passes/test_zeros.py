@@ -30,7 +30,7 @@ AFTER = (
 
 
 def chained(calls: list[str]) -> str:
-    """One call after the other, from x to y."""
+    """A chain of calls from x to y."""
     lines = [f"v{place + 1} = {call.replace('@', f'v{place}')}" for place, call in enumerate(calls)]
     body = f"v0 = Identity(x) {' '.join(lines)} y = Neg(v{len(calls)})"
     return graph_text(f"agraph (float[N] x) => (float[N] y) {CONSTANTS} {{ {body} }}")
@@ -47,7 +47,7 @@ def test_infinities_keep_their_sign(before: list[str], neutral: list[str], after
     text = chained([*before, *neutral, *after])
     model, _ = run_passes(text, PASSES)
     hostile = np.array([0.0, -0.0, 1.5, -2, np.inf, -np.inf, np.nan, 1e-42, 0.0, -0.0, -2], np.float32)
-    for values in (hostile, hostile[-3:]):  # kernels take four or more at once, and treat the rest otherwise
+    for values in (hostile, hostile[-3:]):  # kernels process four or more at once, and the remainder differently
         (wanted,), (got,) = outputs(parse(text), {"x": values}), outputs(ir.to_proto(model), {"x": values})
         np.testing.assert_array_equal(got, wanted)
 
@@ -61,7 +61,7 @@ def test_infinities_keep_their_sign(before: list[str], neutral: list[str], after
         ("Neg(@)", True),
     ],
 )
-def test_a_sum_with_zero_goes_where_nothing_divides(after: str, goes: bool) -> None:
+def test_a_sum_with_zero_is_removed_if_nothing_divides(after: str, goes: bool) -> None:
     model, log = run_passes(chained(["Neg(@)", "Add(@, zero)", after]), PASSES)
     assert len(op_types(model)) == (4 if goes else 5)
     assert ("the sign of a zero may affect a division" in reasons(log)) != goes

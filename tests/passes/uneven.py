@@ -12,8 +12,10 @@ SIZES = ({"B": 3, "S": 5, "N": 2}, {"B": 1, "S": 4, "N": 3}, {"B": 2, "S": 1, "N
 
 
 def assert_same_on_uneven_sizes(text: str, model: ir.Model, *, exact: bool = True, rtol: float = 1e-5) -> None:
-    """Both compute the same on batches B, lengths S and counts N that differ, in the runtime itself."""
+    """Both models compute the same in the runtime for sizes B, S and N that differ from each other."""
     for seed, dims in enumerate(SIZES):
         feeds = draw(onnx.parser.parse_model(text), seed, dims)
-        Session(ir.to_proto(model), threads=1).run(feeds)  # the reference evaluator broadcasts where kernels refuse
+        Session(ir.to_proto(model), threads=1).run(
+            feeds
+        )  # assert_same may fall back to the evaluator, which broadcasts more
         assert_same(text, model, exact=exact, rtol=rtol, feeds=feeds)

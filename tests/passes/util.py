@@ -1,6 +1,6 @@
-"""What every pass test needs: a model from text, a run of chosen passes, and a comparison that does not look away.
+"""Helpers for tests of passes: models from text, runs of chosen passes, and a strict comparison.
 
-Models run in ONNX Runtime with its own optimizations off. Exact passes are compared to the bit, signs of zeros too.
+Models run in ONNX Runtime with its own optimizations off. Exact passes are compared bit for bit, signs of zeros too.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from sardonyx.ir.rules import Rule
 from sardonyx.runtime import ReferenceSession, Session
 
 Feeds = Mapping[str, np.ndarray]
-DIMS = ({"*": 2}, {"*": 5}, {"*": 1})  # sizes drawn for symbolic dims; "*" stands for all that are not named
+DIMS = ({"*": 2}, {"*": 5}, {"*": 1})  # sizes for symbolic dims; "*" is the size of all others
 HEAD = '<ir_version: 10, opset_import: ["" : %d]>\n'
 
 
 def graph_text(body: str, opset: int = 18) -> str:
-    """A model's text from its graph's text: `agraph (float[N, 4] x) => (float[N, 4] y) { … }`."""
+    """The text of a model with this graph: `agraph (float[N, 4] x) => (float[N, 4] y) { … }`."""
     return HEAD % opset + body
 
 
 def parse(model: str | onnx.ModelProto) -> onnx.ModelProto:
-    """A checked ModelProto, from ONNX text or a proto that stays as it is."""
+    """A checked ModelProto from ONNX text, or the given proto."""
     proto = onnx.parser.parse_model(model) if isinstance(model, str) else model
     onnx.checker.check_model(proto)
     return proto
@@ -61,7 +61,7 @@ def op_types(model: ir.Model) -> list[str]:
 
 
 def reasons(log: Log) -> list[str]:
-    """Why passes refused."""
+    """The reasons of all refusals."""
     return [refusal.reason for refusal in log.refusals]
 
 
@@ -73,18 +73,20 @@ def assert_same(
     rtol: float = 1e-5,
     feeds: Feeds | None = None,
 ) -> None:
-    """Both compute the same on given inputs, or on drawn ones of several sizes for every symbolic dim."""
+    """Both models compute the same on given inputs, or on random inputs with several sizes for every symbolic dim."""
     first, second = parse(before), ir.to_proto(after)
     for seed, dims in enumerate(DIMS):
-        drawn = feeds if feeds is not None else draw(first, seed, dims)
-        for output, wanted, got in zip(first.graph.output, outputs(first, drawn), outputs(second, drawn), strict=True):
+        inputs = feeds if feeds is not None else draw(first, seed, dims)
+        for output, wanted, got in zip(
+            first.graph.output, outputs(first, inputs), outputs(second, inputs), strict=True
+        ):
             compare(output.name, wanted, got, exact=exact, rtol=rtol)
         if feeds is not None:
             return
 
 
 def compare(name: str, wanted: np.ndarray, got: np.ndarray, *, exact: bool, rtol: float = 1e-5) -> None:
-    """Same type, shape and values: to the bit where `exact`."""
+    """Compare type, shape and values, bit for bit if `exact`."""
     assert (wanted.dtype, wanted.shape) == (got.dtype, got.shape), f"{name}: {got.dtype}{got.shape}"
     if exact:
         assert wanted.tobytes() == got.tobytes(), f"{name}: {wanted} became {got}"
@@ -94,7 +96,7 @@ def compare(name: str, wanted: np.ndarray, got: np.ndarray, *, exact: bool, rtol
 
 
 def outputs(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
-    """What a model computes; the reference evaluator serves types and operators the runtime has no kernel for."""
+    """The outputs of a model. The reference evaluator runs types and operators without a kernel in the runtime."""
     from sardonyx.errors import RuntimeFailure
 
     try:
@@ -104,7 +106,7 @@ def outputs(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
 
 
 def draw(model: onnx.ModelProto, seed: int, dims: Mapping[str, int]) -> dict[str, np.ndarray]:
-    """Signed values for every input that has no default, zeros of both signs among the floats."""
+    """Random signed values for every input without a default. Floats include zeros of both signs."""
     rng = np.random.default_rng(seed)
     defaults = {initializer.name for initializer in model.graph.initializer}
     return {
@@ -120,7 +122,7 @@ def _values(rng: np.random.Generator, tensor: onnx.TypeProto.Tensor, dims: Mappi
     ]
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     if dtype == np.bool_:
-        return np.asarray(rng.random(shape) < 0.5)  # a scalar stays an array, or the runtime would not take it
+        return np.asarray(rng.random(shape) < 0.5)  # the runtime requires an array for a scalar
     if dtype.kind in "iu":
         low = -7 if dtype.kind == "i" else 0
         return rng.integers(low, 8, shape).astype(dtype)

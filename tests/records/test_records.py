@@ -1,4 +1,4 @@
-"""Every kind of record names itself in JSON, comes back the same, and is refused with another tag or version."""
+"""Every kind of record has its tag in JSON, is read back equal, and is refused with another tag or version."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def every(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
 
 
 def changed(record: Record, path: Path, /, **fields: object) -> Path:
-    """The file of a record in which some fields are others; None: they are left out."""
+    """The file of a record with some fields replaced, or removed if the new value is None."""
     document = json.loads(record.to_json()) | fields
     path.write_text(json.dumps({name: value for name, value in document.items() if value is not None}))
     return path
@@ -92,7 +92,7 @@ def test_the_tag_decides_and_not_the_fields(every: dict[str, Record], tmp_path: 
         reading.read_file(path, "r.json", "")
 
 
-def test_a_record_inside_another_is_held_to_the_version_too(every: dict[str, Record]) -> None:
+def test_the_version_of_a_nested_record_is_checked_too(every: dict[str, Record]) -> None:
     export = every["export"]
     assert isinstance(export, Export)
     document = json.loads(replace(export, optimized=sample_run()).to_json())
@@ -118,22 +118,22 @@ def test_a_record_cannot_be_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"record": None}, "it has no field 'record'"),
         ({"record": "graph"}, "a record of an unknown kind: 'graph'"),
         ({"schema_version": 99}, "an optimization of schema version 99, and this sardonyx reads version 1"),
     ],
 )
-def test_the_command_line_says_so_in_one_line_with_exit_code_2(
-    fields: dict[str, object], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_line_gives_one_line_and_exit_code_2(
+    fields: dict[str, object], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = changed(sample_run(), tmp_path / "r.json", **fields)
     model = write_model(tmp_path / "m.onnx")
     for words in (("report", path), ("inspect", model, "--baseline", path, "--fail-if", "nodes > baseline")):
         assert main.run([str(word) for word in words]) == 2
         first, *others = capsys.readouterr().err.splitlines()
-        assert said in first
+        assert message in first
         assert [line.split(":")[0].strip() for line in others] == ["hint"]
 
 

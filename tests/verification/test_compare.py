@@ -1,4 +1,4 @@
-"""verify(): what it must pass, what it must fail, and what it says about either."""
+"""verify(): what passes, what fails, and what the verdict contains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def same(a: str, b: str, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Verdict:
 RELU = "g (float[n, 4] x) => (float[n, 4] y) { y = Relu (x) }"
 
 
-def test_every_form_of_a_model_is_taken_and_none_is_changed(tmp_path: Path) -> None:
+def test_every_form_of_a_model_is_accepted_and_none_is_changed(tmp_path: Path) -> None:
     proto = text_model(RELU)
     onnx.save(proto, tmp_path / "m.onnx")
     before = proto.SerializeToString()
@@ -41,7 +41,7 @@ def test_every_form_of_a_model_is_taken_and_none_is_changed(tmp_path: Path) -> N
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_a_verdict_says_what_was_tried() -> None:
+def test_a_verdict_lists_the_trials() -> None:
     verdict = verify(text_model(RELU), text_model(RELU), seeds=(5, 6))
     assert {trial.seed for trial in verdict.trials} == {5, 6}
     assert len({trial.dims["n"] for trial in verdict.trials}) >= 3
@@ -50,7 +50,7 @@ def test_a_verdict_says_what_was_tried() -> None:
     assert verdict.seconds > 0
 
 
-def test_signs_are_seen() -> None:
+def test_a_changed_sign_fails() -> None:
     assert not same(RELU, RELU.replace("Relu", "Abs")).passed
     assert not same(RELU, RELU.replace("Relu", "Identity")).passed
 
@@ -64,7 +64,7 @@ def test_padding_before_a_maximum_is_not_padding_inside_it() -> None:
     assert not same(padded, fused).passed
 
 
-def test_a_thousandfold_key_is_seen_though_one_position_would_hide_it() -> None:
+def test_a_key_scaled_by_a_thousand_fails_though_one_position_would_hide_it() -> None:
     def attention(scale: float) -> str:
         return f"""g (float[b, n, 8] x) => (float[b, n, 8] y) {{
             k = Constant <value = float {{{scale}}}> () t = Transpose <perm = [0, 2, 1]> (x) m = Mul (t, k)
@@ -86,7 +86,7 @@ def test_nan_where_the_reference_has_it_passes() -> None:
     assert same(log, log, Accuracy.EXACT).passed
 
 
-def test_infinities_and_nan_are_drawn_for_exact_rewrites() -> None:
+def test_infinities_and_nan_are_generated_for_exact_rewrites() -> None:
     times_zero = "g (float[n, 4] x) => (float[n, 4] y) { z = Constant <value = float {0}> () y = Mul (x, z) }"
     zero = "g (float[n, 4] x) => (float[n, 4] y) { y = Sub (x, x) }"
     constant = "g (float[n, 4] x) => (float[n, 4] y) { s = Shape (x) y = ConstantOfShape <value = float[1] {0}> (s) }"
@@ -94,7 +94,7 @@ def test_infinities_and_nan_are_drawn_for_exact_rewrites() -> None:
     assert not same(times_zero, constant, Accuracy.EXACT).passed
 
 
-def test_another_rounding_passes_and_is_not_exact() -> None:
+def test_a_different_rounding_passes_and_is_not_exact() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((32, 32)).astype(np.float32) for _ in range(2))
     body = "g (float[n, 32] x) => (float[n, 32] y)"
@@ -108,15 +108,15 @@ def test_another_rounding_passes_and_is_not_exact() -> None:
 
 
 def test_an_approximation_passes_only_as_one() -> None:
-    """The tanh form of Gelu: close by, and not a rounding."""
+    """The tanh form of Gelu is close, but differs by more than rounding."""
     gelu = 'g (float[n, 64] x) => (float[n, 64] y) { y = Gelu <approximate = "%s"> (x) }'
     exact, tanh = text_model(gelu % "none", 20), text_model(gelu % "tanh", 20)
     assert not verify(exact, tanh).passed
     assert verify(exact, tanh, accuracy=Accuracy.APPROXIMATES).passed
 
 
-def test_a_mask_of_minus_infinity_is_no_noise() -> None:
-    """Disturbing an infinite score made it NaN, and a softmax that is guarded against NaN then hid any fault."""
+def test_a_mask_of_minus_infinity_gives_no_noise() -> None:
+    """A perturbed infinite score would be NaN, and a softmax guarded against NaN would then hide any fault."""
     masked = """g (float[3, 4] q, float[4, 8] k, float[8, 5] v) => (float[3, 5] y) {
         mask = Constant <value = float[8] {0, 0, 0, -inf, 0, -inf, 0, 0}> ()
         s = MatMul (q, k)
@@ -133,8 +133,8 @@ def test_a_mask_of_minus_infinity_is_no_noise() -> None:
     assert not same(masked, wrong).passed
 
 
-def test_where_rounding_is_amplified_the_models_own_noise_is_allowed_and_no_more() -> None:
-    """exp(300 x) turns one rounding of x into hundreds; a thousandth more than that is still a fault."""
+def test_amplified_rounding_is_allowed_up_to_the_noise_of_the_reference() -> None:
+    """exp(300 x) amplifies the rounding of x by hundreds; a further error of one thousandth is still a fault."""
 
     def steep(first: str, second: str) -> str:
         return f"""g (float[n, 64] x) => (float[n, 64] y) {{
@@ -149,7 +149,7 @@ def test_where_rounding_is_amplified_the_models_own_noise_is_allowed_and_no_more
 
 def test_a_tie_that_rounding_decides_is_no_difference_but_a_wrong_choice_is() -> None:
     def choice(first: str, second: str) -> str:
-        """Which of x·1.1·3 and x·3·1.1 is larger: rounding says."""
+        """Which of x·1.1·3 and x·3·1.1 is larger depends on rounding."""
         return f"""g (float[n, 1] x) => (int64[n] y) {{
             p = Constant <value = float {{1.1}}> () q = Constant <value = float {{3}}> ()
             a = Mul (x, {first}) b = Mul (a, {second}) c = Mul (x, q) d = Mul (c, p)
@@ -185,20 +185,20 @@ def test_the_interface_is_frozen(changed: str) -> None:
     assert any("was" in line or "were" in line for line in verdict.failures)
 
 
-def test_swapped_outputs_are_seen() -> None:
+def test_swapped_outputs_fail() -> None:
     both = "g (float[n, 4] x) => (float[n, 4] %s, float[n, 4] %s) { a = Relu (x) b = Abs (x) }"
     assert not same(both % ("a", "b"), both % ("b", "a")).passed
     crossed = "g (float[n, 4] x) => (float[n, 4] a, float[n, 4] b) { b = Relu (x) a = Abs (x) }"
     assert not same(both % ("a", "b"), crossed).passed
 
 
-def test_a_model_that_does_not_load_is_a_failure_and_no_error() -> None:
+def test_a_model_that_does_not_load_is_a_failure_and_not_an_error() -> None:
     verdict = same(RELU, RELU.replace("Relu", "NoSuchOperator"))
     assert not verdict.passed
     assert any("does not" in line for line in verdict.failures)
 
 
-def test_a_result_that_rejects_what_the_original_takes_fails() -> None:
+def test_a_result_that_rejects_inputs_of_the_original_fails() -> None:
     strict = """g (float[n, 4] x) => (float[n, 4] y) {
         s = Constant <value = int64[2] {2, 4}> () r = Reshape (x, s) y = Relu (r) }"""
     assert not same(RELU, strict).passed
@@ -229,7 +229,7 @@ def test_dropout_in_inference_is_not_random() -> None:
     assert not same(model, model.replace("Dropout", "Neg")).passed
 
 
-def test_the_reference_evaluator_steps_in() -> None:
+def test_the_reference_evaluator_runs_what_the_runtime_cannot() -> None:
     new = text_model(RELU, ir=14)
     verdict = verify(new, new)
     assert verdict.passed
@@ -237,7 +237,7 @@ def test_the_reference_evaluator_steps_in() -> None:
     assert not verify(new, text_model(RELU.replace("Relu", "Neg"), ir=14)).passed
 
 
-def test_related_sizes_are_found_by_asking_the_reference() -> None:
+def test_related_sizes_are_found_by_running_the_reference() -> None:
     body = """g (float[b, new] x, float[b, old] c, float[b, all] m) => (float[b, all] y) {
         k = Concat <axis = 1> (c, x) y = Add (k, m) }"""
     verdict = same(body, body)
@@ -247,7 +247,7 @@ def test_related_sizes_are_found_by_asking_the_reference() -> None:
 
 
 def test_given_inputs_are_used_too(tmp_path: Path) -> None:
-    """A difference only the user's own input shows."""
+    """A difference that only the given input shows."""
     clip = "g (float[n] x) => (float y) { l = Constant <value = float {%s}> () z = MatMul (x, x) y = Min (z, l) }"
     a, b = text_model(clip % "1e12"), text_model(clip % "2e12")
     assert verify(a, b).passed
@@ -259,7 +259,7 @@ def test_given_inputs_are_used_too(tmp_path: Path) -> None:
         assert [t.passed for t in verdict.trials if t.seed is None] == [False]
 
 
-def test_bad_inputs_are_the_users_to_mend(tmp_path: Path) -> None:
+def test_invalid_given_inputs_are_a_usage_error(tmp_path: Path) -> None:
     model = text_model(RELU)
     (tmp_path / "no.npz").write_text("nothing")
     for given in ({"z": np.ones(1)}, {"x": np.ones(3, np.int8)}, tmp_path / "no.npz", tmp_path / "missing.npz"):
@@ -269,7 +269,7 @@ def test_bad_inputs_are_the_users_to_mend(tmp_path: Path) -> None:
         verify(model, model, seeds=())
 
 
-def test_a_model_that_takes_nothing_drawn_says_so() -> None:
+def test_a_model_that_rejects_all_random_inputs_is_an_error() -> None:
     picky = text_model("g (float[3, 4] x, float[2, 5] z) => (float[3, 5] y) { y = MatMul (x, z) }")
     with pytest.raises(RuntimeFailure, match="accepts none"):
         verify(picky, picky)
@@ -296,7 +296,7 @@ def test_small_types_strings_and_sequences() -> None:
     assert verify(parts, parts).passed
 
 
-def test_outputs_that_prove_nothing_are_named() -> None:
+def test_outputs_that_verify_nothing_are_listed() -> None:
     dead = "g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z, float[n, 4] u) {"
     dead += " o = Constant <value = float {0}> () y = Mul (x, o) a = Abs (x)"
     dead += " e = Constant <value = float {-9}> () f = Sub (e, a) z = Log (f) u = Relu (x) }"
@@ -308,7 +308,7 @@ def test_outputs_that_prove_nothing_are_named() -> None:
     ("node", "shape"), [("MatMul (x, w)", (16, 24)), ("Gemm (x, w)", (16, 24)), ("MatMulInteger (i, v)", (16, 24))]
 )
 def test_a_weight_that_becomes_constant_is_still_exact(node: str, shape: tuple[int, ...]) -> None:
-    """The runtime packs constant weights for other kernels, which round otherwise; verification must not see that."""
+    """The runtime packs constant weights for other kernels with other rounding; verification must not be affected."""
     values = np.random.default_rng(0).standard_normal(shape)
     kind = "int32" if "i, v" in node else "float"
     body = f"g (float[n, 16] x) => ({kind}[n, 24] y) {{ i = Cast <to = 3> (x) %s y = {node} }}"
@@ -321,7 +321,7 @@ def test_a_weight_that_becomes_constant_is_still_exact(node: str, shape: tuple[i
     assert verdict.passed, verdict.failures
 
 
-def test_an_oracle_answers_for_many_candidates() -> None:
+def test_one_reference_serves_many_candidates() -> None:
     oracle = Oracle(text_model(RELU))
     assert oracle.check(text_model(RELU)).passed
     assert not oracle.check(text_model(RELU.replace("Relu", "Neg"))).passed
@@ -329,10 +329,10 @@ def test_an_oracle_answers_for_many_candidates() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "cnn"])
-def test_what_the_runtime_makes_of_a_model_passes(
+def test_models_optimized_by_the_runtime_pass(
     name: str, small_model: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
-    """The runtime's own fusions, on models where they are right, stand in for a right optimizer."""
+    """The runtime's own optimizations serve as a correct optimizer, on models where they are correct."""
     import onnxruntime as ort
 
     path = small_model(name, "torchscript")
@@ -349,7 +349,7 @@ def test_what_the_runtime_makes_of_a_model_passes(
 HEADS = "(float[n, 2, s, 8] q, float[n, 2, s, 8] k, float[n, 2, s, 8] v) => (float[n, 2, s, 8] y)"
 
 
-def test_a_kernel_that_takes_no_empty_batch_is_told_of_and_kept() -> None:
+def test_a_kernel_that_does_not_accept_an_empty_batch_is_noted_and_kept() -> None:
     plain = f"""g {HEADS} <float c = {{0.35355339}}> {{
         t = Transpose <perm = [0, 1, 3, 2]> (k)  a = MatMul (q, t)  b = Mul (a, c)  p = Softmax (b)
         y = MatMul (p, v) }}"""
@@ -360,7 +360,7 @@ def test_a_kernel_that_takes_no_empty_batch_is_told_of_and_kept() -> None:
     assert verdict.outputs[0].max_abs < 1e-5
 
 
-def test_a_row_that_attends_to_nothing_is_left_out_where_the_reference_has_no_number_for_it() -> None:
+def test_a_fully_masked_row_is_not_compared_if_it_is_nan_in_the_reference() -> None:
     attention = """g (float[n, 2, s, 8] q, bool[n, s] m) => (float[n, 2, s, 8] y)
     <float low = {-1e9}, float zero = {0.0}, int64[2] at = {1, 2}> {
         t = Transpose <perm = [0, 1, 3, 2]> (q)  a = MatMul (q, t)  u = Unsqueeze (m, at)

@@ -1,4 +1,4 @@
-"""The comparison by element and slice: what rounding explains passes, what hides behind a noisy neighbour does not."""
+"""Comparison by element and slice: rounding passes, an error hidden beside a noisy slice does not."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ SHAPES = st.sampled_from([(40,), (6, 16), (3, 4, 16), (2, 5, 4, 4), (1, 64), (16
 
 
 def moved(reference: np.ndarray, sigma: np.ndarray, rng: np.random.Generator, samples: int = 16) -> Moves:
-    """The noise that a probe would measure for errors of these deviations."""
+    """The noise that a probe measures for errors of these standard deviations."""
     gaps = np.abs(rng.standard_normal((samples, *reference.shape))) * sigma
     return Moves(gaps.max(axis=0), np.square(gaps).mean(axis=0))
 
 
 @settings(max_examples=60, deadline=None)
 @given(SHAPES, st.integers(0, 2**31), st.floats(-8, -1), st.floats(0.3, 0.8))
-def test_errors_like_the_noise_pass(shape: tuple[int, ...], seed: int, exponent: float, ratio: float) -> None:
-    """Errors below the measured noise, of any size, with slices that differ a thousandfold (at 1.5 times, 2 % fail)."""
+def test_errors_within_the_noise_pass(shape: tuple[int, ...], seed: int, exponent: float, ratio: float) -> None:
+    """Errors below the measured noise, of any size, with slices of scales a thousand apart (at 1.5 times, 2 % fail)."""
     rng = np.random.default_rng(seed)
     reference = rng.standard_normal(shape)
     sigma = 10.0**exponent * 10.0 ** rng.uniform(0, 3, shape[-1])
@@ -36,7 +36,7 @@ def test_errors_like_the_noise_pass(shape: tuple[int, ...], seed: int, exponent:
 @settings(max_examples=40, deadline=None)
 @given(SHAPES, st.integers(0, 2**31))
 def test_an_error_hidden_by_noise_elsewhere_is_found(shape: tuple[int, ...], seed: int) -> None:
-    """Half of the elements, in any arrangement, are 0.5 % off; the others are noise alone."""
+    """Half of the elements, in any arrangement, are off by 0.5 %; the others have noise alone."""
     rng = np.random.default_rng(seed)
     reference = rng.standard_normal(shape)
     noisy = (np.arange(reference.size) % 2 == 0).reshape(shape)
@@ -76,14 +76,14 @@ def test_a_flat_output_of_two_scales_is_compared_element_by_element() -> None:
 
 
 def test_cancellation_at_a_few_elements_needs_no_noise() -> None:
-    """Elements near zero carry the error of the terms that cancelled: a twentieth of a sum is always there."""
+    """Elements near zero have the error of the terms that cancelled; a twentieth of a sum is always allowed."""
     rng = np.random.default_rng(0)
     reference = rng.standard_normal((32, 64))
     result = reference + 6 * EPS * rng.standard_normal(reference.shape)
     assert Deviation(reference, result, SINGLE).excess() is None
 
 
-def test_the_worst_place_is_told() -> None:
+def test_the_worst_element_is_reported() -> None:
     reference = np.ones((4, 8))
     result = reference.copy()
     result[2, 5] = 1.5
@@ -97,7 +97,7 @@ def test_the_worst_place_is_told() -> None:
     assert "[2, 5]" in excess.text
 
 
-def test_what_is_not_finite_takes_no_part() -> None:
+def test_values_that_are_not_finite_are_ignored() -> None:
     reference = np.array([[1.0, np.inf, np.nan, -2.0]] * 4)
     assert Deviation(reference, reference.copy(), SINGLE).excess() is None
     nothing = np.full((3, 3), np.nan)
@@ -106,7 +106,7 @@ def test_what_is_not_finite_takes_no_part() -> None:
 
 
 def test_an_approximation_is_compared_by_the_scale_of_the_whole() -> None:
-    """Another function close by is off everywhere, and most where it is small."""
+    """A similar function differs everywhere, relatively most where it is small."""
     close = limit(np.dtype(np.float32), Accuracy.APPROXIMATES)
     reference = np.linspace(-3, 3, 400).reshape(20, 20)
     result = reference + 5e-4
@@ -116,7 +116,7 @@ def test_an_approximation_is_compared_by_the_scale_of_the_whole() -> None:
 
 @pytest.mark.parametrize("rows", [3, 5, 20])
 def test_one_small_column_among_large_ones_is_compared_by_its_own_noise(rows: int) -> None:
-    """Too few rows to give the column a scale: it is off throughout, beyond what rounding does to its elements."""
+    """Too few rows to give the column a scale: all of its elements differ by more than rounding."""
     rng = np.random.default_rng(0)
     reference = rng.standard_normal((rows, 64)) * np.where(np.arange(64) == 7, 1.0, 1e6)
     result = reference.copy()

@@ -1,4 +1,4 @@
-"""An exported graph that rounds otherwise than its module is compared again in double precision."""
+"""An exported graph whose rounding differs from its module is compared again in double precision."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def example() -> torch.Tensor:
     return torch.randn(2, 61, 97, generator=torch.Generator().manual_seed(0))
 
 
-def test_rounding_of_a_transform_is_no_fault(tmp_path: Path) -> None:
+def test_rounding_of_a_transform_passes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     made = sardonyx.export(Spectrum().eval(), example(), tmp_path / "m.onnx")
     assert made.verdict is not None
@@ -41,8 +41,8 @@ def test_rounding_of_a_transform_is_no_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("factor", [1 + 2e-5, 1 - 1e-3])
-def test_a_wrong_weight_is_found_all_the_same(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
-    """In double precision it is as wrong as before."""
+def test_a_wrong_weight_still_fails(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """The error is as large in double precision."""
     right = exporting.traced.export
 
     def wrong(*args: object, **kwargs: object) -> object:
@@ -57,7 +57,7 @@ def test_a_wrong_weight_is_found_all_the_same(monkeypatch: pytest.MonkeyPatch, f
         sardonyx.export(Spectrum().eval(), example())
 
 
-def test_an_overflow_is_a_fault_though_doubles_agree() -> None:
+def test_an_overflow_fails_though_doubles_agree() -> None:
     comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset(), exported=True)
     right, inf = np.array([1.0, 3.0], np.float32), np.array([1.0, np.inf], np.float32)
     assert comparer.compare([right], [inf], lambda: None, exact=lambda: ([right], [right]))

@@ -1,4 +1,4 @@
-"""Drawn inputs: by use and not by name, consistent in size, padded where masked, the same for the same seed."""
+"""Random inputs: chosen by use and not by name, consistent in size, padded if masked, reproducible by seed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TABLE = np.zeros((10, 4), np.float32)
         " else_branch = e () => (float[n, m, 4] v) {v = Gather (table, a)}>",
     ],
 )
-def test_what_picks_rows_stays_within_the_table(route: str) -> None:
+def test_indices_stay_within_the_table(route: str) -> None:
     model = text_model(f"g (int32[n, m] a, bool c) => (float[x, y, z] y) {{ {route} }}", table=TABLE)
     inputs = Inputs(model)
     assert (inputs.use("a").role, inputs.use("a").rows) == (Role.INDEX, 10)
@@ -82,7 +82,7 @@ MASKS = {
 
 @pytest.mark.parametrize("route", MASKS)
 @pytest.mark.parametrize("kind", ["int64", "float", "bool"])
-def test_a_mask_is_known_by_what_it_hides_whatever_its_name(route: str, kind: str) -> None:
+def test_a_mask_is_recognized_by_its_use_whatever_its_name(route: str, kind: str) -> None:
     model = text_model(
         f"g (float[b, n, 8] x, {kind}[b, n] p) => (float[b, n, n] y)"
         f"{{ t = Transpose <perm = [0, 2, 1]> (x) m = MatMul (x, t) {MASKS[route]} y = Softmax <axis = -1> (s) }}"
@@ -101,7 +101,7 @@ def test_a_mask_is_known_by_what_it_hides_whatever_its_name(route: str, kind: st
         assert kept.all() == full, "padding, but in the trial that compares every position"
 
 
-def test_padding_comes_on_both_sides() -> None:
+def test_padding_occurs_on_both_sides() -> None:
     model = text_model(
         "g (float[b, n] x, bool[b, n] p) => (float[b, n] y)"
         "{ low = Constant <value = float {-1e9}> () s = Where (p, x, low) y = Softmax (s) }"
@@ -114,12 +114,12 @@ def test_padding_comes_on_both_sides() -> None:
     assert any(row[-1] and not row[0] for row in rows), "padded on the left"
 
 
-def test_a_name_alone_makes_no_mask_of_an_index() -> None:
+def test_an_index_named_like_a_mask_is_an_index() -> None:
     model = text_model("g (int64[n] mask) => (float[n, 4] y) { y = Gather (table, mask) }", table=TABLE)
     assert Inputs(model).use("mask").role is Role.INDEX
 
 
-def test_a_padding_token_the_model_looks_for_is_drawn() -> None:
+def test_a_padding_token_that_the_model_compares_with_is_generated() -> None:
     body = """g (int64[b, n] ids) => (float[b, n, 4] y, bool[b, n] pad) {
         token = Constant <value = int64 {7}> () pad = Equal (ids, token) y = Gather (table, ids) }"""
     inputs = Inputs(text_model(body, table=TABLE))
@@ -155,7 +155,7 @@ def test_real_numbers_have_both_signs_and_several_scales() -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1), style=st.sampled_from(Style))
-def test_a_seed_says_it_all(seed: int, style: Style) -> None:
+def test_inputs_depend_on_the_seed_alone(seed: int, style: Style) -> None:
     model = text_model("g (float[b, n] x, int64[b] i, bool[b] m) => (float[b, n] y) { y = Relu (x) }")
     first, second = (Inputs(model).generate(normal(seed, style=style)).feeds for _ in range(2))
     other = Inputs(model).generate(normal(seed + 1, style=style)).feeds
@@ -206,7 +206,7 @@ def test_independent_dims_get_distinct_sizes() -> None:
 
 
 def test_weights_are_not_read(small_model: Callable[[str, str], Path]) -> None:
-    """Only shapes of tables are asked for; the largest weights stay on disk."""
+    """Only shapes of tables are needed; the largest weights stay on disk."""
     model = io.load(small_model("bert", "torchscript"))
     inputs = Inputs(model)
     assert {n: inputs.use(n).role for n in inputs.required} == {

@@ -1,4 +1,4 @@
-"""Rewrites checked where they happen: wrong ones are found wherever they are wrong, right ones are left alone."""
+"""Checks of single rewrites: incorrect ones are found in every kind of error, correct ones are accepted."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ Build = Callable[[Match, Builder], Replacement]
 
 
 def planted(root: str, build: Build, accuracy: Accuracy = Accuracy.EXACT) -> NodePass:
-    """A pass that replaces every node of one operator by what `build` makes."""
+    """A pass that replaces every node of one operator by the result of `build`."""
 
     class Planted(NodePass):
-        """Whatever the test says."""
+        """The pass under test."""
 
         name = "planted"
         roots = (root,)
         example = Example(before="", after="", near_miss="")
 
         def match(self, node: ir.Node, graph: Facts) -> Match | None:
-            return None if node.name else Match((node,))  # new nodes have names, those of the text do not
+            return None if node.name else Match((node,))  # nodes that were replaced before have names
 
         def rewrite(self, match: Match, op: Builder) -> Replacement:
             return build(match, op)
@@ -45,7 +45,7 @@ def planted(root: str, build: Build, accuracy: Accuracy = Accuracy.EXACT) -> Nod
 
 
 def checked(text: str, one: Pass, seconds: float = 60.0) -> Findings:
-    """What is found out about the rewrites of one pass."""
+    """The checks of the rewrites of one pass."""
     checks = LocalChecks(seconds)
     facts = Facts(io.from_proto(onnx.parser.parse_model(HEADER + text)), evaluate=runtime.evaluate)
     Rewriter(facts, [one], observe=checks.observe).run()
@@ -87,7 +87,7 @@ WRONG: dict[str, tuple[str, str, Build, Accuracy]] = {
         "g (float[N] x) => (float[N] y) { y = Elu(x) }",
         "Elu", lambda m, op: op.Elu(op.Min(first(m), op.constant(number(20)))), Accuracy.REASSOCIATES,
     ),
-    "a row of which everything is hidden": (
+    "a fully masked row": (
         "g (float[N, S, S] s, float[N, S, S] m) => (float[N, S, S] y) { t = Add(s, m) y = Softmax(t) }",
         "Softmax",
         lambda m, op: op.Softmax(op.Max(first(m), op.constant(number(-1e30)))), Accuracy.REASSOCIATES,
@@ -96,14 +96,14 @@ WRONG: dict[str, tuple[str, str, Build, Accuracy]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_rewrite_is_found_that_is_wrong_about(name: str) -> None:
+def test_a_rewrite_is_found_to_be_wrong_for(name: str) -> None:
     text, root, build, accuracy = WRONG[name]
-    found = checked(text, planted(root, build, accuracy))
-    assert [each.pass_name for each in found.failing] == ["planted"]
-    assert found.failing[0].reason
+    result = checked(text, planted(root, build, accuracy))
+    assert [each.pass_name for each in result.failing] == ["planted"]
+    assert result.failing[0].reason
 
 
-def test_a_wrong_rewrite_in_a_branch_that_nothing_enters_is_undone_and_named() -> None:
+def test_a_wrong_rewrite_in_a_branch_that_is_never_taken_is_undone_and_reported() -> None:
     text = """
         g (float[N] x, int64 key) => (float[N] y) <int64 secret = {123456789}> {
             c = Equal(key, secret)
@@ -120,27 +120,27 @@ def test_a_wrong_rewrite_in_a_branch_that_nothing_enters_is_undone_and_named() -
     assert not run.events
 
 
-def test_a_rewrite_that_relies_on_its_surroundings_is_left_alone() -> None:
-    """x is never negative here, and indices count up: neither is known at the border itself."""
+def test_a_rewrite_that_relies_on_its_surroundings_is_accepted() -> None:
+    """x is never negative, and indices are increasing. Neither is known at the border of the rewrite."""
     text = "g (float[N] x) => (float[N] y) { a = Exp(x) b = Sqrt(a) y = Abs(b) }"
-    found = checked(text, planted("Abs", lambda match, op: op.Identity(first(match))))
-    assert not found.failing
-    assert found.states[State.HOLDS] == found.rewrites > 0
+    result = checked(text, planted("Abs", lambda match, op: op.Identity(first(match))))
+    assert not result.failing
+    assert result.states[State.HOLDS] == result.rewrites > 0
     (gather,) = (each for each in ALL if each.name == "eliminate-full-gather")
-    found = checked(gather.example.before.split(">", 1)[1], gather)
-    assert not found.failing
-    assert found.states[State.HOLDS] == found.rewrites > 0
+    result = checked(gather.example.before.split(">", 1)[1], gather)
+    assert not result.failing
+    assert result.states[State.HOLDS] == result.rewrites > 0
 
 
-def test_the_surroundings_do_not_excuse_what_they_do_not_explain() -> None:
-    """The border moves up past Neg, and no farther than the product: any number can come out of that."""
+def test_surroundings_that_guarantee_nothing_do_not_excuse_a_wrong_rewrite() -> None:
+    """The border moves up past Neg and stops at the product, whose result can be any number."""
     text = "g (float[N, 4] x, float[4, 4] w) => (float[N, 4] y) { p = MatMul(x, w) n = Neg(p) y = Abs(n) }"
-    found = checked(text, planted("Abs", lambda match, op: op.Min(op.Abs(first(match)), op.constant(number(1e30)))))
-    assert found.failing
+    result = checked(text, planted("Abs", lambda match, op: op.Min(op.Abs(first(match)), op.constant(number(1e30)))))
+    assert result.failing
 
 
-def test_what_the_shape_inference_says_is_computed() -> None:
-    """A rewrite that relies on a wrong fact about sizes holds at the border, which is generated by that fact."""
+def test_facts_of_the_shape_inference_are_checked() -> None:
+    """A rewrite that relies on a wrong size is correct at the border, because the border has that size."""
     text = "g (float[N, 3] x, float[2] u) => (int64[2] y) { s = Shape(x) t = Cast <to = 7> (u) y = Neg(t) z = Neg(s) }"
     model = io.from_proto(onnx.parser.parse_model(HEADER + text))
     shape, cast = (node.outputs[0] for node in model.graph if node.op_type in ("Shape", "Cast"))
@@ -161,23 +161,23 @@ def test_equal_rewrites_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(rewrite_check.Check, "outcome", lambda check: checks.append(check) or outcome(check))
     nodes = " ".join(f"a{i} = Tanh(x{i}) b{i} = Neg(a{i}) x{i + 1} = Sin(b{i})" for i in range(12))
     text = f"g (float[N] x0) => (float[N] x12) {{ {nodes} }}"
-    found = checked(text, planted("Neg", lambda match, op: op.Mul(first(match), op.constant(number(-1)))))
-    assert found.rewrites == 12
-    assert len(found.shapes) == len(checks) == 1
+    result = checked(text, planted("Neg", lambda match, op: op.Mul(first(match), op.constant(number(-1)))))
+    assert result.rewrites == 12
+    assert len(result.shapes) == len(checks) == 1
 
 
-def test_what_there_is_no_time_for_is_counted() -> None:
+def test_rewrites_left_out_for_lack_of_time_are_counted() -> None:
     text = "g (float[N] x) => (float[N] y) { y = Abs(x) }"
-    found = checked(text, planted("Abs", lambda match, op: op.Neg(first(match))), seconds=-1.0)
-    assert not found.failing
-    assert found.states[State.LEFT_OUT] == 1
+    result = checked(text, planted("Abs", lambda match, op: op.Neg(first(match))), seconds=-1.0)
+    assert not result.failing
+    assert result.states[State.LEFT_OUT] == 1
 
 
-def test_what_cannot_be_run_by_itself_is_counted() -> None:
+def test_rewrites_that_cannot_run_alone_are_counted() -> None:
     text = "g (float[N] x) => (float[N] y) { r = RandomNormalLike(x) y = Abs(r) }"
-    found = checked(text, planted("RandomNormalLike", lambda match, op: op.Neg(first(match))))
-    assert not found.failing
-    assert found.states[State.IMPOSSIBLE] == 1
+    result = checked(text, planted("RandomNormalLike", lambda match, op: op.Neg(first(match))))
+    assert not result.failing
+    assert result.states[State.IMPOSSIBLE] == 1
 
 
 @pytest.mark.parametrize("one", ALL, ids=lambda one: one.name)
@@ -190,7 +190,7 @@ def test_no_pass_fails_on_its_own_example(one: Pass) -> None:
     assert checks.findings.states[State.HOLDS] == checks.findings.rewrites
 
 
-def test_the_verdict_says_how_many_rewrites_were_checked() -> None:
+def test_the_verdict_counts_the_checked_rewrites() -> None:
     run = optimize(onnx.parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) { a = Identity(x) y = Exp(a) }"))
     assert run.verdict is not None
     assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, matching=1, not_runnable=0, left_out=0)

@@ -1,4 +1,4 @@
-"""A slice of the mutation campaign: the verifier finds planted faults, and says which changes are none.
+"""A part of the mutation campaign: the verifier finds planted faults and accepts harmless changes.
 
 The campaign itself, over more models and more mutants, is `benchmarks/mutants.py`.
 """
@@ -37,12 +37,12 @@ def test_half_a_percent_of_one_weight_is_found_in_half_precision(models: dict[st
 
 
 @pytest.mark.parametrize("name", ["branches", "pair", "picture", "half", "masked", "narrow", "gated"])
-def test_what_is_right_is_not_blamed(name: str, models: dict[str, onnx.ModelProto]) -> None:
+def test_correct_rewrites_pass(name: str, models: dict[str, onnx.ModelProto]) -> None:
     assert mutants.control(models[name])
 
 
-def test_a_key_bias_is_recognised_as_no_fault(models: dict[str, onnx.ModelProto]) -> None:
-    """Softmax does not see what is added to every score of a row: a key's bias may go, a query's may not."""
+def test_a_removed_key_bias_is_recognised_as_harmless(models: dict[str, onnx.ModelProto]) -> None:
+    """Adding a number to every score of a row does not change softmax: a key bias may be removed, a query bias not."""
     with_bias = onnx.ModelProto()
     with_bias.CopyFrom(models["pair"])
     for node in with_bias.graph.node:
@@ -61,8 +61,8 @@ def test_a_key_bias_is_recognised_as_no_fault(models: dict[str, onnx.ModelProto]
     assert {o.result for o in outcomes} == {"detected"}
 
 
-def test_every_kind_finds_a_site_somewhere(models: dict[str, onnx.ModelProto]) -> None:
-    """A kind that never fires would count for nothing in the score."""
+def test_every_kind_of_mutation_applies_to_some_model(models: dict[str, onnx.ModelProto]) -> None:
+    """A kind that never applies would not contribute to the score."""
     rng = np.random.default_rng(0)
     for kind, sites in mutations.KINDS.items():
         assert any(next(iter(sites(model, rng)), None) is not None for model in models.values()), kind

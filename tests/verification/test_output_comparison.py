@@ -22,7 +22,7 @@ TENSOR = np.ones((2, 3), np.float32)
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "said"),
+    ("a", "b", "message"),
     [
         (TENSOR, [TENSOR], "a sequence of 1 instead of a tensor of float32[2, 3]"),
         ([TENSOR], None, "an empty optional instead of a sequence of 1"),
@@ -33,10 +33,10 @@ TENSOR = np.ones((2, 3), np.float32)
         ([{"a": 0.5, "b": 0.5}], [{"a": 0.5, "b": 0.505}], "differs by up to 0.005"),
     ],
 )
-def test_other_kinds_of_values_are_named_for_what_they_are(a: Value, b: Value, said: str) -> None:
+def test_differences_of_other_kinds_of_values_are_described(a: Value, b: Value, message: str) -> None:
     lines, _ = compared(a, b)
     assert len(lines) == 1
-    assert said in lines[0]
+    assert message in lines[0]
 
 
 def test_equal_maps_pass_in_any_order() -> None:
@@ -44,7 +44,7 @@ def test_equal_maps_pass_in_any_order() -> None:
 
 
 def classifier(scale: float) -> onnx.ModelProto:
-    """A linear classifier of three classes as scikit-learn's converter writes it: labels and a sequence of maps."""
+    """A linear classifier of three classes as written by scikit-learn's converter: labels and a sequence of maps."""
     nodes = [
         helper.make_node(
             "LinearClassifier", ["x"], ["label", "scores"], domain="ai.onnx.ml", classlabels_ints=[0, 1, 2],
@@ -71,7 +71,7 @@ def test_a_sequence_of_maps_verifies() -> None:
     assert not any("instead of" in failure for failure in verdict.failures)
 
 
-def test_a_row_that_a_mask_hides_may_become_a_number_and_no_other() -> None:
+def test_only_a_masked_row_may_change_from_nan_to_a_number() -> None:
     reference = np.ones((2, 3, 4), np.float32)
     reference[1, 2] = np.nan
     result = np.ones((2, 3, 4), np.float32)
@@ -88,7 +88,7 @@ def test_a_row_that_a_mask_hides_may_become_a_number_and_no_other() -> None:
     assert compared(reference, result, hides_rows=True)[0], "the other rows are compared"
 
 
-def test_integers_that_rounding_changes_everywhere_are_named() -> None:
+def test_integers_that_rounding_changes_everywhere_are_reported() -> None:
     clean = np.arange(6)
     noise = Noise([clean], lambda number: [clean + 1 + number])
     comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
@@ -96,7 +96,7 @@ def test_integers_that_rounding_changes_everywhere_are_named() -> None:
     assert any("every element" in note for note in comparer.notes)
 
 
-def test_noise_that_excuses_much_is_named() -> None:
+def test_large_allowed_noise_is_reported() -> None:
     clean = np.ones((4, 16), np.float32)
     rng = np.random.default_rng(0)
     noise = Noise([clean], lambda _: [clean + 0.1 * rng.standard_normal(clean.shape).astype(np.float32)])
@@ -105,7 +105,7 @@ def test_noise_that_excuses_much_is_named() -> None:
     assert any("weak evidence" in note for note in comparer.notes)
 
 
-def test_samples_are_limited_and_few_where_few_will_do() -> None:
+def test_the_number_of_samples_is_limited_and_small_if_that_suffices() -> None:
     clean, asked = np.ones((4, 16), np.float32), list[int]()
     rng = np.random.default_rng(0)
 
@@ -122,7 +122,7 @@ def test_samples_are_limited_and_few_where_few_will_do() -> None:
     assert len(asked) == 4
 
 
-def test_the_record_says_where_an_output_comes_closest_to_its_limit() -> None:
+def test_the_record_has_the_place_where_an_output_is_closest_to_its_limit() -> None:
     result = TENSOR.copy()
     result[1, 2] = 1 + 1e-6
     lines, comparer = compared(TENSOR, result)

@@ -16,12 +16,12 @@ from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.padding import hidden_positions, keyless_padding
 
 MASK = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])  # one row padded on the left, one on the right
-UNSEEING = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)  # of which only these come before every key
+UNSEEING = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)  # the positions before every key
 LENGTHS = frozenset((3, 5))
 
 
 def moved(shape: tuple[int, ...], where: Array) -> tuple[Array, Array]:
-    """Numbers, and the same with others at some places."""
+    """Numbers, and a copy that differs at some places."""
     numbers = np.random.default_rng(0).standard_normal(shape)
     return numbers, np.where(where, numbers + 1, numbers)
 
@@ -44,7 +44,7 @@ def test_padding_is_found_on_the_axes_of_an_output(shape: tuple[int, ...], where
 
 
 def test_new_tokens_after_a_past_are_the_last_of_the_mask() -> None:
-    mask = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]])  # two of the past, three new
+    mask = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1]])  # two past positions, three new ones
     where = np.array([[1, 0, 0], [0, 0, 0]], bool)[:, :, None]
     a, b = moved((2, 3, 7), where)
     (padding,) = keyless_padding([a], [b], hidden_positions([mask]), LENGTHS)
@@ -95,11 +95,11 @@ def test_items_of_an_output_with_positions_are_not_pooled() -> None:
     assert keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
 
 
-def test_masks_that_keep_everything_hide_nothing() -> None:
+def test_masks_without_padding_exclude_nothing() -> None:
     assert hidden_positions([np.ones((2, 5)), np.zeros((2, 1, 5, 5)), ["not an array"]]) == []
 
 
-def test_a_judge_counts_what_it_leaves_out_and_compares_the_rest() -> None:
+def test_excluded_positions_are_counted_and_the_rest_is_compared() -> None:
     a, b = moved((2, 5, 7), UNSEEING[:, :, None])
     padding = keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS)
     comparer = OutputComparer(["logits"], Accuracy.REASSOCIATES, frozenset())

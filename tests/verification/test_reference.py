@@ -1,4 +1,4 @@
-"""What becomes a trial, what the budget leaves out, what no trial reached, and what further runtimes say."""
+"""Which inputs become trials, what the budget leaves out, what no trial reached, and further runtimes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def same(a: str, b: str, **options: object) -> Verdict:
 
 
 @pytest.mark.slow
-def test_an_input_that_kills_the_runtime_is_no_trial() -> None:
+def test_an_input_that_crashes_the_runtime_is_not_a_trial() -> None:
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((1, 12, width)).astype(np.float32) for name, width in (("w", 2), ("r", 3))}
     body = "g (float[s, n, 2] x) => (float[s, 1, n, 3] y) { y, h, c = LSTM <hidden_size = 3> (x, w, r) }"
@@ -41,8 +41,8 @@ def test_an_input_that_kills_the_runtime_is_no_trial() -> None:
     assert not verify(lstm, wrong, threads=1).passed
 
 
-def test_what_a_kernel_leaves_unwritten_is_no_trial() -> None:
-    """An LSTM over a sequence of nothing returns whatever its memory held."""
+def test_an_input_for_which_a_kernel_leaves_memory_unwritten_is_not_a_trial() -> None:
+    """An LSTM over an empty sequence returns uninitialized memory."""
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((1, 64, width)).astype(np.float32) for name, width in (("w", 2), ("r", 16))}
     body = "g (float[s, 2, 2] x) => (float[1, 2, 16] h) { y, h, c = LSTM <hidden_size = 16> (x, w, r) }"
@@ -51,7 +51,7 @@ def test_what_a_kernel_leaves_unwritten_is_no_trial() -> None:
         assert verdict.passed, verdict.failures
 
 
-def test_a_candidate_that_kills_the_runtime_fails() -> None:
+def test_a_candidate_that_crashes_the_runtime_fails() -> None:
     split = """g (float[n, 4] x) => (float[n, 4] y) { s = Shape (x) z = Sub (s, s) r = Add (s, z) %s }"""
     plain = split % "y = Reshape (x, r)"
     verdict = same(plain, split % "q = Div (s, z) y = Reshape (x, q)")
@@ -61,7 +61,7 @@ def test_a_candidate_that_kills_the_runtime_fails() -> None:
 
 @pytest.mark.slow
 def test_a_model_that_loops_without_end_on_some_inputs_is_verified_on_the_others() -> None:
-    """The loop ends once a sum that starts at the largest element is at least 0: never, where that is negative."""
+    """The loop ends once a sum that starts at the largest element is at least 0: never, if that is negative."""
     loop = """g (float[n] x) => (float y) { big = ReduceMax <keepdims = 0> (x) zero = Constant <value = float {0}> ()
         yes = Constant <value = bool {1}> () y = Loop (, yes, big) <body = b (int64 i, bool c, float v) =>
         (bool on, float w) { w = Add (v, v) on = Less (w, zero) }> }"""
@@ -146,7 +146,7 @@ def test_a_second_runtime_confirms(runtime: str) -> None:
 
 
 def test_what_a_second_runtime_cannot_run_of_the_result_fails() -> None:
-    """A rewrite that leaves what one runtime knows is to blame for it, although the first runs it."""
+    """The rewrite fails because the second runtime cannot run its result, although the first can."""
     decomposed = """g (float[n, 4] x) => (float[n, 4] y) { a = Sigmoid (x) y = Mul (x, a) }"""
     own = parser.parse_model(
         '<ir_version: 9, opset_import: ["": 18, "com.microsoft": 1]> '
@@ -158,8 +158,8 @@ def test_what_a_second_runtime_cannot_run_of_the_result_fails() -> None:
     assert any(line.startswith("in onnx.reference") for line in verdict.failures)
 
 
-def test_a_runtime_that_differs_on_the_reference_is_told_of_and_nothing_fails() -> None:
-    """OpenVINO's Relu answers 0 to NaN, where the standard and ONNX Runtime answer NaN."""
+def test_a_runtime_that_differs_on_the_reference_is_noted_and_nothing_fails() -> None:
+    """OpenVINO's Relu returns 0 for NaN; the standard and ONNX Runtime return NaN."""
     feeds = {"x": np.array([[np.nan, 1, 2, 3]], np.float32)}
     verdict = same(RELU, RELU, inputs=feeds, runtimes=("ort", "openvino"))
     assert verdict.passed

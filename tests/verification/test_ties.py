@@ -1,4 +1,4 @@
-"""Indices chosen by score: which of equal scores is taken is no fault, and any other index is."""
+"""Indices chosen by score: any index of an equal score is accepted, every other index is a fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BEST = np.array([[0, 2, 3]])
 
 
 @pytest.mark.parametrize(
-    ("found", "same"),
+    ("chosen", "same"),
     [
         ([[2, 3, 0]], [True, True, True]),  # another order of equal scores
         ([[0, 2, 1]], [True, True, False]),  # a lower score
@@ -30,8 +30,8 @@ BEST = np.array([[0, 2, 3]])
         ([[0, 2, -1]], [True, True, False]),
     ],
 )
-def test_an_index_is_right_if_its_score_is(found: list[list[int]], same: list[bool]) -> None:
-    indices = np.array(found)
+def test_an_index_is_right_if_its_score_is(chosen: list[list[int]], same: list[bool]) -> None:
+    indices = np.array(chosen)
     ties = Ties(lambda: [Choice(SCORES, 1, BEST)], lambda: [Choice(SCORES, 1, indices)])
     equal = ties.same_score(BEST, indices)
     assert equal is not None
@@ -73,7 +73,7 @@ def test_only_equal_scores_are_shuffled() -> None:
 
 
 class Detector(nn.Module):
-    """Scores that saturate, the best of them, and what is computed from where they are."""
+    """Saturated scores, the best of them, and values computed from their positions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def detector() -> tuple[ir.Model, Oracle]:
 
 
 def shifted(model: ir.Model, index: int, step: int) -> ir.Model:
-    """The model with an output of indices that are one off."""
+    """The model with an output of indices that are off by one."""
     mutant = model.clone()
     right = mutant.graph.outputs[index]
     name, right.name = right.name, "right"
@@ -126,7 +126,7 @@ def test_a_wrong_index_is_found_though_others_are_tied(output: str, detector: tu
     assert all(output in line for line in verdict.failures)
 
 
-def test_the_worst_are_not_taken_for_the_best(detector: tuple[ir.Model, Oracle]) -> None:
+def test_the_lowest_scores_are_not_accepted_as_the_highest(detector: tuple[ir.Model, Oracle]) -> None:
     model, oracle = detector
     mutant = model.clone()
     topk = next(node for node in mutant.graph if node.op_type == "TopK")

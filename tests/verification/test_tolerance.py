@@ -1,4 +1,4 @@
-"""The tolerance: scale-aware, typed, exact where exactness is claimed, and blind to nothing but rounding."""
+"""The tolerance depends on scale and type, is zero for exact rewrites, and allows nothing but rounding."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_tensor_equals_itself_in_every_class(values: np.ndarray, accuracy: Acc
 
 
 @given(FINITE)
-def test_the_next_number_is_another_number_but_only_for_the_exact_class(values: np.ndarray) -> None:
+def test_the_next_float_differs_only_for_the_exact_class(values: np.ndarray) -> None:
     moved = np.nextafter(values, np.float32(np.inf))
     assert float_difference(values, moved).max_ulp == 1
     assert not judged(values, moved, Accuracy.EXACT)
@@ -53,7 +53,7 @@ def test_one_percent_is_never_rounding_in_single_precision() -> None:
     assert not judged(values, moved)
 
 
-def test_a_small_error_everywhere_is_caught_by_the_mean_though_no_element_shows_it() -> None:
+def test_a_small_error_everywhere_is_detected_by_the_mean_though_no_element_exceeds_its_limit() -> None:
     values = np.random.default_rng(0).standard_normal(10_000)
     off = values + 40 * np.finfo(np.float64).eps * np.median(np.abs(values))
     difference = float_difference(values, off)
@@ -61,14 +61,14 @@ def test_a_small_error_everywhere_is_caught_by_the_mean_though_no_element_shows_
     assert not judged(values, off)
 
 
-def test_an_element_near_zero_is_measured_against_the_tensor_not_against_itself() -> None:
+def test_an_element_near_zero_is_compared_at_the_scale_of_the_tensor() -> None:
     values = np.array([1.0, -2.0, 1e-9, 3.0], np.float32)
     moved = values + np.array([0, 0, 1e-7, 0], np.float32)
     assert float_difference(values, moved).max_rel > 10
     assert judged(values, moved)
 
 
-def test_masked_scores_do_not_blow_up_the_scale() -> None:
+def test_masked_scores_do_not_increase_the_scale() -> None:
     values = np.array([[1.0, 2.0, 3.0, -3.4e38]], np.float32)
     moved = values + np.array([[0, 1e-3, 0, 0]], np.float32)
     assert not within(float_difference(values, moved), Limit(1e-5, 1.0))
@@ -76,7 +76,7 @@ def test_masked_scores_do_not_blow_up_the_scale() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("accuracy", list(Accuracy))
-def test_what_is_not_a_number_must_be_where_the_reference_has_it(bad: float, accuracy: Accuracy) -> None:
+def test_nan_must_be_where_the_reference_has_it(bad: float, accuracy: Accuracy) -> None:
     clean = np.array([1.0, 2.0, 3.0], np.float32)
     dirty = np.array([1.0, bad, 3.0], np.float32)
     assert not judged(clean, dirty, accuracy)
@@ -88,7 +88,7 @@ def test_infinities_have_a_sign() -> None:
     assert not judged(np.array([np.inf]), np.array([-np.inf]))
 
 
-def test_zeros_of_either_sign_are_one_number() -> None:
+def test_zeros_of_either_sign_are_equal() -> None:
     assert judged(np.array([0.0], np.float32), np.array([-0.0], np.float32), Accuracy.EXACT)
 
 

@@ -1,4 +1,4 @@
-"""What the trials reach: sizes the graph requires, both sides of its constants, masks, small variances, real state."""
+"""What the trials cover: sizes the graph requires, both sides of its constants, masks, small variances, state."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_windows_over_a_dynamic_axis_fit(width: int, stride: int, dilation: int,
 
 @settings(max_examples=10)
 @given(heads=st.sampled_from([3, 5, 7, 12, 48]), block=st.sampled_from([1, 4, 9]))
-def test_reshapes_divide(heads: int, block: int) -> None:
+def test_sizes_are_divisible_for_reshapes(heads: int, block: int) -> None:
     shape = np.array([0, -1, heads, block], np.int64)
     proto = text_proto("g (float[b, n] x) => (float[b, r, h, k] y) { y = Reshape (x, s) }", s=shape)
     inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
@@ -92,7 +92,7 @@ def test_a_dim_of_minus_one_is_dynamic() -> None:
     assert {0, 1, 2} <= set(sizes(inputs, "x[0]"))
 
 
-def test_partners_of_a_sum_get_the_same_size() -> None:
+def test_operands_of_a_sum_get_the_same_size() -> None:
     inputs = inputs_of(
         "g (float[b, old, 4] c, float[b, new, 4] x, float[q, all, 4] m) => (float[b, all, 4] y)"
         "{ k = Concat <axis = 1> (c, x) y = Add (k, m) }"
@@ -129,7 +129,7 @@ NUMBERS = {"one": np.array(1), "zero": np.array(0)}
         ("o = Unsqueeze (i, ax) z = Unsqueeze (zero, ax) y = Slice (table, z, o)", 77),
     ],
 )
-def test_lengths_reach_beyond_what_they_are_held_against(route: str, needed: int) -> None:
+def test_lengths_exceed_what_they_are_compared_with(route: str, needed: int) -> None:
     inputs = inputs_of(
         f"g (float[b, n] x) => (float[k] y) {{ {POSITIONS} {route} }}",
         c=np.array(75 if "Sub" in route else 77),
@@ -142,12 +142,12 @@ def test_lengths_reach_beyond_what_they_are_held_against(route: str, needed: int
     assert longest == needed or "table" not in route, "no length is larger than its table"
 
 
-def test_a_band_of_a_square_is_a_length_to_reach() -> None:
+def test_lengths_exceed_the_diagonal_of_a_trilu() -> None:
     body = "g (float[n, 4] x, float[4, n] z) => (float[n, n] y) { m = MatMul (x, z) y = Trilu <upper = 0> (m, c) }"
     assert max(sizes(inputs_of(body, c=np.array(24)), "n")) > 25
 
 
-def test_a_length_that_is_too_long_to_try_is_told() -> None:
+def test_a_length_that_is_too_long_to_try_is_noted() -> None:
     body = f"g (float[b, n, 1000] x) => (float[k] y) {{ {POSITIONS} a = Less (r, c) y = Cast <to = 1> (a) }}"
     inputs = inputs_of(body, c=np.array(50_000), **NUMBERS)
     draws = [inputs.generate(plan) for plan in inputs.plans(SEEDS)]
@@ -192,7 +192,7 @@ def test_values_lie_on_both_sides_of_a_threshold(route: str) -> None:
     ],
 )
 def test_a_branch_on_the_input_is_taken_both_ways(declared: str, condition: str) -> None:
-    """A difference that only a rare branch shows."""
+    """A difference that occurs only in a rare branch."""
     taken = f"t1 () => ({declared} o) {{o = Mul (x, k)}}"
     other = f"e1 () => ({declared} o2) {{o2 = Neg (x)}}"
     branches = f"y = If (c) <then_branch = {taken}, else_branch = {other}>"
@@ -224,7 +224,7 @@ def test_steps_of_a_loop_reach_beyond_what_they_are_compared_with() -> None:
     assert max(sizes(inputs, "n")) > 40
 
 
-def test_words_that_the_graph_knows_are_fed() -> None:
+def test_strings_that_the_graph_compares_with_are_generated() -> None:
     inputs = inputs_of("g (string[n] x) => (bool[n] y) { y = Equal (x, known) }", 19, known=np.array(["blue"], object))
     words = {word for plan in inputs.plans(SEEDS) for word in array(inputs.generate(plan).feeds["x"]).tolist()}
     assert "blue" in words
@@ -239,12 +239,12 @@ def test_token_ids_lie_on_both_sides_of_a_threshold() -> None:
     assert (ids >= 5).any()
 
 
-def test_a_mode_number_is_fed() -> None:
+def test_a_number_that_the_graph_compares_with_is_generated() -> None:
     inputs = inputs_of("g (int64 mode, float[n] x) => (bool y) { y = Equal (mode, seven) }", seven=np.array(7))
     assert 7 in [int(array(inputs.generate(plan).feeds["mode"])) for plan in inputs.plans(SEEDS)]
 
 
-def test_numbers_that_half_floats_cannot_reach_are_told() -> None:
+def test_thresholds_beyond_the_range_of_float16_are_noted() -> None:
     inputs = inputs_of("g (float16[n] x) => (bool[n] y) { f = Cast <to = 1> (x) y = Greater (f, t) }",
                        t=np.array(1e7, np.float32))  # fmt: skip
     draws = [inputs.generate(plan) for plan in inputs.plans(SEEDS)]
@@ -254,7 +254,7 @@ def test_numbers_that_half_floats_cannot_reach_are_told() -> None:
     assert "1e+07" in note
 
 
-def test_what_is_compared_with_a_number_is_no_mask() -> None:
+def test_an_input_compared_with_a_number_is_not_a_mask() -> None:
     body = "g (int64[n] t, float[n] x) => (float[n] y) { c = Greater (t, k) z = Neg (x) y = Where (c, z, x) }"
     inputs = inputs_of(body, k=np.array(1001))
     assert inputs.use("t").role is Role.DATA
@@ -299,7 +299,7 @@ def test_a_mask_that_never_masks_a_whole_row_is_noted() -> None:
 
 
 @pytest.mark.parametrize("shape", [(4, 8), (4, 3, 8), (4, 2, 5, 5)])
-def test_norms_see_rows_of_small_variance(shape: tuple[int, ...]) -> None:
+def test_norms_get_rows_of_small_variance(shape: tuple[int, ...]) -> None:
     dims = ", ".join(map(str, shape))
     body = f"g (float[{dims}] x) => (float[{dims}] y) {{ y = LayerNormalization (x, g) }}"
     inputs = inputs_of(body, g=np.ones(shape[-1], np.float32))
@@ -309,7 +309,7 @@ def test_norms_see_rows_of_small_variance(shape: tuple[int, ...]) -> None:
     assert ((variances > 1e-13) & (variances < 1e-6)).any()
 
 
-def test_norms_that_no_small_variance_reaches_are_told() -> None:
+def test_norms_that_get_no_small_variance_are_noted() -> None:
     body = (
         "g (int64[b, n] i) => (float[b, n, 4] y) { x = Gather (t, i) y = LayerNormalization <epsilon = 1e-5> (x, g) }"
     )
@@ -317,7 +317,7 @@ def test_norms_that_no_small_variance_reaches_are_told() -> None:
     assert any("epsilon" in note for note in inputs.coverage([inputs.generate(plan) for plan in inputs.plans(SEEDS)]))
 
 
-def test_large_numbers_are_tried_but_in_half_floats() -> None:
+def test_large_numbers_are_tried_except_in_float16() -> None:
     for kind, expected in (("float", 1e3), ("int64", 2**40), ("int32", 2**25)):
         inputs = inputs_of(f"g ({kind}[64] x) => ({kind}[64] y) {{ y = Neg (x) }}")
         values = np.concatenate([array(inputs.generate(plan).feeds["x"]) for plan in inputs.plans(SEEDS)])
@@ -337,7 +337,7 @@ RECURRENT = """g (float[s, b, 3] x, float[1, b, 5] h) => (float[1, b, 5] hn) {
     y, hn = GRU <hidden_size = 5> (x, W, R, , , h) }"""
 
 
-def test_past_keys_are_what_the_model_made_of_a_step_before() -> None:
+def test_past_keys_come_from_a_previous_step_of_the_model() -> None:
     rng = np.random.default_rng(0)
     table, places = (rng.standard_normal((rows, 4)).astype(np.float32) for rows in (10, 64))
     proto = text_proto(CACHED, table=table, places=places, one=np.array([1]))
@@ -360,7 +360,7 @@ def test_past_keys_are_what_the_model_made_of_a_step_before() -> None:
     assert 0 in sizes(inputs, "p")
 
 
-def test_recurrent_state_is_what_the_model_answered() -> None:
+def test_recurrent_state_comes_from_outputs_of_the_model() -> None:
     rng = np.random.default_rng(0)
     weights = {
         "W": rng.standard_normal((1, 15, 3)).astype(np.float32),
@@ -381,14 +381,14 @@ def test_recurrent_state_is_what_the_model_answered() -> None:
     assert not np.array_equal(array(inputs.generate(plan).feeds["h"]), fed), "without the model, at random"
 
 
-def test_a_picture_that_a_model_returns_is_no_state() -> None:
+def test_an_image_that_a_model_returns_is_not_state() -> None:
     assert not inputs_of("g (float[b, 3, h, w] x) => (float[b, 3, h, w] y) { y = Relu (x) }").has_state
 
 
 # How many
 
 
-def test_trials_are_few_and_the_most_telling_first(small_model: Callable[[str, str], Path]) -> None:
+def test_trials_are_few_and_the_most_informative_come_first(small_model: Callable[[str, str], Path]) -> None:
     plans = Inputs(io.load(small_model("bert", "torchscript"))).plans(SEEDS)
     assert len(plans) <= 14
     assert [plan.style for plan in plans[:4]] == [Style.NORMAL, Style.LARGE, Style.WIDE, Style.POSITIVE]

@@ -1,4 +1,4 @@
-"""Half precision compared in single precision: a weight that is half a percent off shows, a right rewrite passes."""
+"""Half precision is compared in single precision: a weight off by half a percent fails, a correct rewrite passes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_folded_scale_passes_though_every_weight_is_rounded_anew() -> None:
 
 
 def test_only_what_the_inputs_reach_is_widened() -> None:
-    """What follows from constants keeps its rounding: a rewrite may have stored it so."""
+    """Values computed from constants keep their rounding, because a rewrite may have stored them."""
     text = """
     <ir_version: 9, opset_import: ["" : 18]>
     table (float16[n, 4] x) => (float16[n, 4] y, int64[2] size)

@@ -16,7 +16,7 @@ HEAD = WIDTH // HEADS
 
 
 class Projected(nn.Module):
-    """Three projections into heads and one out of them; what is between is each way's own."""
+    """Three input projections and one output projection; subclasses define the attention in between."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Projected(nn.Module):
         self.temperature = nn.Parameter(torch.rand(HEADS, 1, 1) + 0.5)
         self.register_buffer("seen", torch.ones(LENGTH, LENGTH).tril().bool())
 
-    def forward(self, x):  # no annotation: fx would write one that is a string into a file and not read it again
+    def forward(self, x):  # no annotation: fx writes string annotations into its code and cannot read them again
         q, k, v = (self.split(project(x)) for project in (self.query, self.key, self.value))
         return self.out(self.attend(q, k, v).transpose(1, 2).reshape(BATCH, LENGTH, WIDTH))
 
@@ -86,7 +86,7 @@ class TwoFills(Projected):
 
 
 class PositionBias(Projected):
-    """A bias of positions and no scale, in float32 whatever the model is in."""
+    """A position bias and no scale, in float32 for every dtype of the model."""
 
     def attend(self, q: Any, k: Any, v: Any) -> Any:
         scores = torch.matmul(q, k.transpose(3, 2))
@@ -117,7 +117,7 @@ class Einsum(Projected):
         return torch.einsum("bhls,bshd->blhd", scores.softmax(-1), v).transpose(1, 2)
 
 
-class EinsumTurnedRound(Projected):
+class EinsumTransposed(Projected):
     def attend(self, q: Any, k: Any, v: Any) -> Any:
         scores = torch.einsum("...jd, ...id -> ...ij", k, q)
         return torch.einsum("...ij, ...jd -> ...id", torch.softmax(scores, -1), v)
@@ -205,7 +205,7 @@ class ScaledAfterMask(Projected):
 
 
 class Causal(Projected):
-    """The mask is made in the forward pass: it is `is_causal`."""
+    """The mask is created in the forward pass and becomes `is_causal`."""
 
     def attend(self, q: Any, k: Any, v: Any) -> Any:
         scores = q @ k.transpose(-2, -1) * 0.5
@@ -217,7 +217,7 @@ WAYS: dict[str, Callable[[], Projected]] = {
     kind.__name__: kind
     for kind in (
         *(Projected, Methods, Modules, ScaledQuery, ScaledByRoots, ComputedScale, MaskedFill, FiniteFill, TwoFills),
-        *(PositionBias, SlopedThenMasked, Subtracted, Einsum, EinsumTurnedRound, Batched, AddedInProduct, Cosine),
+        *(PositionBias, SlopedThenMasked, Subtracted, Einsum, EinsumTransposed, Batched, AddedInProduct, Cosine),
         *(Merged, Windowed, SharedHeads, SpreadHeads, Spread, ScaledAfterMask, Causal),
     )
 }
@@ -225,7 +225,7 @@ WAYS: dict[str, Callable[[], Projected]] = {
 
 @functools.cache
 def exported(way: str) -> tuple[nn.Module, torch.Tensor, Any]:
-    """The module, its input, and its graph module from torch.export, which takes a while."""
+    """The module, its input, and its graph module from torch.export (cached, since exporting is slow)."""
     module, x = built(WAYS[way])
     return module, x, torch.export.export(module, (x,), strict=False).module()
 

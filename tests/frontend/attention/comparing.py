@@ -28,15 +28,15 @@ def run(model: Callable[..., Any], inputs: Mapping[str, Any], *, grad: bool, see
     return [*(r.detach() for r in results), *gradients]
 
 
-def agree(found: list[torch.Tensor], expected: list[torch.Tensor], truth: list[torch.Tensor] | None = None) -> None:
-    """Fail unless both are the same to the accuracy of their dtype, or ours is nearer to the `truth` in float64.
+def agree(actual: list[torch.Tensor], expected: list[torch.Tensor], truth: list[torch.Tensor] | None = None) -> None:
+    """Fail unless both are the same to the accuracy of their dtype, or ours is closer to the `truth` in float64.
 
-    The gradient of a mask that softmax cancels is zero, and what float32 leaves there is rounding. bfloat16 rounds
-    at every step: there ours may be twice as far from the truth as torch's, plus the rounding of eight steps.
+    The gradient of a mask that softmax cancels is zero; in float32 it consists of rounding errors. bfloat16 rounds at
+    every step: ours may be twice as far from the truth as torch's, plus the rounding of eight steps.
     """
-    assert len(found) == len(expected)
+    assert len(actual) == len(expected)
     half = any(theirs.dtype == torch.bfloat16 for theirs in expected)
-    for index, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+    for index, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
         assert ours.dtype == theirs.dtype
         assert ours.shape == theirs.shape
         assert torch.equal(ours.isnan(), theirs.isnan()), index
@@ -48,13 +48,12 @@ def agree(found: list[torch.Tensor], expected: list[torch.Tensor], truth: list[t
         assert off <= allowed, (index, off, allowed)
 
 
-def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """The greatest difference, relative to the greatest number.
 
-    Where all numbers are small they are what is left of a sum in which numbers of about 1 cancel, and are as exact as
-    these.
+    If all numbers are small, they are the rest of a sum in which numbers of about 1 cancel, and have their error.
     """
-    a, b = found.double().nan_to_num(), expected.double().nan_to_num()
+    a, b = actual.double().nan_to_num(), expected.double().nan_to_num()
     if not a.numel():
         return 0.0
     size = b.abs().max().item()

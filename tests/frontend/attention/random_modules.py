@@ -17,14 +17,14 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Multihead:
-    """A multi-head attention, how it is called, and on what."""
+    """Options of a multi-head attention and of its call."""
 
     heads: int
     width: int  # of a head
     batch: int | None  # None: no batch axis
     length: int
     keys: int | None  # None: self-attention
-    key_width: int | None  # None: as the query
+    key_width: int | None  # None: the width of the query
     value_width: int | None
     batch_first: bool
     bias: bool
@@ -34,8 +34,8 @@ class Multihead:
     average: bool
     attn_mask: str  # "none", "bool 2", "float 3", "causal bool", "causal float hint", …
     padding: str  # "none", "bool", "float"
-    empty_row: bool  # a row that is masked whole
-    late: bool  # masks that are left out are arguments of the traced model all the same
+    empty_row: bool  # a fully masked row
+    late: bool  # masks that are None are still arguments of the traced model
     dropout: float
     training: bool
     dtype: torch.dtype
@@ -43,13 +43,13 @@ class Multihead:
 
     @property
     def is_causal(self) -> bool:
-        """Whether the hint is given."""
+        """Whether the `is_causal` hint is given."""
         return self.attn_mask.endswith("hint")
 
 
 @st.composite
 def multiheads(draw: st.DrawFn, dtype: torch.dtype | None = None) -> Multihead:
-    """Any of them."""
+    """All combinations of options."""
     keys = draw(st.none() | st.integers(1, 5))
     square = ("causal bool", "causal float", "causal bool hint", "causal float hint") if keys is None else ()
     return Multihead(
@@ -118,7 +118,7 @@ class Attend(nn.Module):
 
 
 def inputs_of(case: Multihead) -> dict[str, torch.Tensor | None]:
-    """What the model is called with."""
+    """The arguments of the model."""
     generator = torch.Generator().manual_seed(case.seed + 1)
     keys = case.length if case.keys is None else case.keys
     full = case.heads * case.width
@@ -179,7 +179,7 @@ class Sdpa:
     """A call of `scaled_dot_product_attention`."""
 
     leading: tuple[int, ...]  # axes before (length, width); the last are the heads where they are shared
-    groups: int | None  # heads of key and value, where `enable_gqa`
+    groups: int | None  # heads of key and value, if `enable_gqa`
     length: int
     keys: int
     width: int
@@ -196,7 +196,7 @@ class Sdpa:
 
 @st.composite
 def sdpas(draw: st.DrawFn, dtype: torch.dtype | None = None) -> Sdpa:
-    """Any of them."""
+    """All combinations of options."""
     leading = tuple(draw(st.lists(st.integers(1, 3), max_size=3)))
     groups = draw(st.none() | st.integers(1, 2)) if leading else None
     if groups is not None:
@@ -226,7 +226,7 @@ class Sdpas(nn.Module):
     def __init__(self, case: Sdpa) -> None:
         super().__init__()
         self.case = case
-        self.dtyped = nn.Parameter(torch.ones((), dtype=case.dtype), requires_grad=False)  # else it has no dtype
+        self.dtyped = nn.Parameter(torch.ones((), dtype=case.dtype), requires_grad=False)  # otherwise it has no dtype
 
     def forward(self, query: Any, key: Any, value: Any, mask: Any = None) -> Any:
         case = self.case
@@ -243,13 +243,13 @@ class Sdpas(nn.Module):
 
 
 def kernel(case: Sdpa) -> AbstractContextManager[None]:
-    """Where to take torch's word for it: its flash kernel masks before it scales, and so makes NaN of a scale <= 0."""
+    """The kernel to compare with. Torch's flash kernel masks before it scales, which gives NaN for a scale <= 0."""
     wrong = case.mask == "causal" and case.scale is not None and case.scale <= 0
     return sdpa_kernel(SDPBackend.MATH) if wrong else nullcontext()
 
 
 def sdpa_inputs(case: Sdpa) -> dict[str, torch.Tensor | None]:
-    """What the function is called with."""
+    """The arguments of the function."""
     generator = torch.Generator().manual_seed(case.seed)
     shared = case.leading if case.groups is None else (*case.leading[:-1], case.groups)
 

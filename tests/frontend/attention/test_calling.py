@@ -1,4 +1,4 @@
-"""An exported graph takes and returns what the model does, with any nesting."""
+"""An exported graph has the arguments and results of the model, with any nesting."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES)
-def test_a_value_is_put_together_again_with_other_tensors(value: Any) -> None:
+def test_a_value_is_rebuilt_with_other_tensors(value: Any) -> None:
     shape = pickle.loads(pickle.dumps(shape_of(value)))
     tensors = tensors_in(shape, value, "x")
     assert [leaf.tensor for leaf in Flat(value, "x").leaves] == tensors
@@ -72,14 +72,14 @@ def test_a_value_of_another_shape_is_refused(one: Any, other: Any) -> None:
             tensors_in(shape_of(one), other, "x")
 
 
-def test_objects_that_may_hold_tensors_are_told() -> None:
+def test_objects_that_may_contain_tensors_are_listed() -> None:
     assert unknown_in(shape_of({"a": [object()]})) is object
     assert unknown_in(shape_of((1, None, "x", torch.ones(1)))) is None
     assert shape_of(object) == Fixed(object)
 
 
 class Nested(nn.Module):
-    """Takes and gives tensors in containers; the shape of one of them decides."""
+    """Arguments and results are tensors in containers; the shape of one tensor decides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,9 +104,9 @@ def test_containers_and_variable_arguments() -> None:
         torch.testing.assert_close(got.mixed, wanted.mixed, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(got.more["weights"][0], wanted.more["weights"][0], rtol=1e-5, atol=1e-6)
         assert (got.more["weights"][1], got.more["none"]) == ("half", None)
-    found = decomposition_of(result)
-    assert found is not None
-    assert [each.written_as for each in found.attentions] == ["nn.MultiheadAttention"]
+    decomposition = decomposition_of(result)
+    assert decomposition is not None
+    assert [each.written_as for each in decomposition.attentions] == ["nn.MultiheadAttention"]
     with pytest.raises(UsageError, match=r"options\.name is fixed at 'half'"):
         result(both, *rest, **{**named, "options": {**named["options"], "name": "whole"}})
     with pytest.raises(UsageError, match="both must be a Pair, not tuple"):
@@ -114,8 +114,8 @@ def test_containers_and_variable_arguments() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_caches_come_back_as_the_model_s_own_kind(name: str) -> None:
-    """Language models return their cache unless told not to."""
+def test_caches_are_returned_in_the_class_of_the_model(name: str) -> None:
+    """Language models return their cache by default."""
     case = architectures.build(name)
     subject = attention.Subject(case.module, (), {**case.kwargs, "use_cache": True})
     result = decompose(case.module, dict(subject.kwargs))
@@ -126,21 +126,21 @@ def test_caches_come_back_as_the_model_s_own_kind(name: str) -> None:
     assert attention.worst(attention.outputs(result, subject), attention.outputs(case.module, subject)) <= 1e-5
 
 
-def test_a_result_that_a_graph_cannot_give_back_is_refused() -> None:
+def test_a_result_that_a_graph_cannot_return_is_refused() -> None:
     class Strange(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             return x, Odd(x * 2)
 
     class Odd:
-        def __init__(self, held: torch.Tensor) -> None:
-            self.held = held
+        def __init__(self, content: torch.Tensor) -> None:
+            self.content = content
 
     with pytest.raises(ModelError, match="the model returns a Odd, which a graph cannot return"):
         decompose_exported(Strange(), (torch.ones(2),), {}, {}, "")
 
 
 class Partly(nn.Module):
-    """Some of it is not to be trained through."""
+    """A part is computed without gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class Partly(nn.Module):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_a_part_without_gradients_stays_so_and_nothing_else(enabled: bool) -> None:
+def test_only_the_part_without_gradients_has_none(enabled: bool) -> None:
     model, x = Partly(), torch.randn(3, 4)
     result = decompose_exported(model, (x,), {}, {}, "")
     with torch.set_grad_enabled(enabled):

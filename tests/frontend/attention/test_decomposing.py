@@ -13,10 +13,10 @@ from sardonyx.frontend.attention.roles import Decomposition, decomposition_of
 WIDTH = 8
 
 
-def found(module: fx.GraphModule) -> Decomposition:
-    decomposition = decomposition_of(module)
-    assert decomposition is not None
-    return decomposition
+def decomposition(module: fx.GraphModule) -> Decomposition:
+    result = decomposition_of(module)
+    assert result is not None
+    return result
 
 
 def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -35,7 +35,7 @@ class Layer(nn.Module):
 
 
 class Choosing(Layer):
-    """Its code looks at what it was given."""
+    """Its code branches on which arguments are given."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None, twice: bool = False) -> torch.Tensor:
         x = x * 3 if mask is None else x
@@ -43,21 +43,21 @@ class Choosing(Layer):
 
 
 class Looking(Layer):
-    """Its code looks at whether there is a mask, and a symbolic trace does not notice."""
+    """Its code branches on whether there is a mask, unnoticed by a symbolic trace."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         return super().forward(x * 3 if mask is None else x, mask)
 
 
 class Deciding(Layer):
-    """Its code looks at the values of a tensor."""
+    """Its code branches on the values of a tensor."""
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         return super().forward(x if x.sum() > 0 else -x, mask)
 
 
 class Holding(nn.Module):
-    """Something that symbolic tracing cannot trace, around a layer."""
+    """Code around a layer that symbolic tracing cannot trace."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -79,45 +79,45 @@ def mask() -> torch.Tensor:
     return torch.randn(5, 5)
 
 
-def test_traces_symbolically_where_it_can_without_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
+def test_traces_symbolically_if_possible_without_inputs(x: torch.Tensor, mask: torch.Tensor) -> None:
     layer = Layer().eval()
     result = decompose(layer)
-    assert (found(result).method, found(result).why) == ("symbolic-trace", "")
+    assert (decomposition(result).method, decomposition(result).why) == ("symbolic-trace", "")
     close(result(x), layer(x))
-    close(result(x, mask=mask), layer(x, mask))  # the mask is only passed on, so it is left open
+    close(result(x, mask=mask), layer(x, mask))  # the mask is only passed on, so it stays an optional argument
     other = torch.randn(2, 9, WIDTH)
     close(result(other), layer(other))
 
 
 @pytest.mark.parametrize("kind", [Choosing, Looking])
-def test_code_that_looks_at_an_optional_argument_is_traced_for_its_default(
+def test_code_that_branches_on_an_optional_argument_is_traced_for_its_default(
     kind: type[Layer], x: torch.Tensor, mask: torch.Tensor
 ) -> None:
-    """Symbolic tracing alone would take the branch for a mask and answer a call without one wrongly."""
+    """Symbolic tracing alone would take the branch with a mask, which is wrong for a call without one."""
     layer = kind().eval()
     result = decompose(layer)
-    assert found(result).method == "symbolic-trace"
+    assert decomposition(result).method == "symbolic-trace"
     close(result(x), layer(x))
     with pytest.raises(AssertionError, match="mask has been specialized to have value None"):
         result(x, mask=mask)
 
 
-def test_an_example_says_which_arguments_are_given(x: torch.Tensor, mask: torch.Tensor) -> None:
+def test_an_example_determines_which_arguments_are_given(x: torch.Tensor, mask: torch.Tensor) -> None:
     layer = Choosing().eval()
     result = decompose(layer, (x, mask), kwargs={"twice": True})
-    assert found(result).method == "symbolic-trace"
+    assert decomposition(result).method == "symbolic-trace"
     close(result(x, mask, twice=True), layer(x, mask, twice=True))
     with pytest.raises(AssertionError, match="twice has been specialized"):
         result(x, mask)
 
 
 @pytest.mark.parametrize("by_name", [False, True])
-def test_exports_where_tracing_stops(by_name: bool, x: torch.Tensor) -> None:
+def test_exports_if_tracing_stops(by_name: bool, x: torch.Tensor) -> None:
     model = Holding(Layer()).eval()
     result = decompose(model, {"hidden_states": x} if by_name else x)
-    assert found(result).method == "torch-export"
-    assert "symbolic tracing stopped" in found(result).why
-    assert [(each.module, each.written_as) for each in found(result).attentions] == [
+    assert decomposition(result).method == "torch-export"
+    assert "symbolic tracing stopped" in decomposition(result).why
+    assert [(each.module, each.written_as) for each in decomposition(result).attentions] == [
         ("inner.attend", "nn.MultiheadAttention")
     ]
     close(result(x), model(x))
@@ -127,25 +127,25 @@ def test_the_fast_path_is_off_only_while_exporting(x: torch.Tensor) -> None:
     layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 16, batch_first=True), 2).eval()
     with torch.no_grad():
         result = decompose(Holding(layers).eval(), x)
-        assert len(found(result).attentions) == 2
+        assert len(decomposition(result).attentions) == 2
         close(result(x), layers(x))
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_exports_where_tracing_may_not_look_into_a_function(x: torch.Tensor) -> None:
+def test_exports_if_tracing_cannot_enter_a_function(x: torch.Tensor) -> None:
     model = Wrapping().eval()
     result = decompose(model, x)
-    assert found(result).method == "torch-export"
-    assert found(result).why.startswith("symbolic tracing cannot trace into ")
-    assert "hidden_attention" in found(result).why
-    assert [each.written_as for each in found(result).attentions] == ["by hand"]
+    assert decomposition(result).method == "torch-export"
+    assert decomposition(result).why.startswith("symbolic tracing cannot trace into ")
+    assert "hidden_attention" in decomposition(result).why
+    assert [each.written_as for each in decomposition(result).attentions] == ["by hand"]
     close(result(x), model(x))
 
 
-def test_without_inputs_to_be_had_the_trace_says_what_it_could_not_look_into() -> None:
+def test_without_inputs_the_trace_lists_the_functions_it_could_not_enter() -> None:
     result = decompose(Wrapping().eval())
-    assert found(result).method == "symbolic-trace"
-    assert len(found(result).opaque) == 1
+    assert decomposition(result).method == "symbolic-trace"
+    assert len(decomposition(result).opaque) == 1
 
 
 @fx.wrap
@@ -158,7 +158,7 @@ class Wrapping(nn.Module):
         return hidden_attention(thing)
 
 
-def test_inputs_are_derived_where_they_are_needed() -> None:
+def test_inputs_are_derived_if_they_are_needed() -> None:
     class Text(Holding):
         def __init__(self) -> None:
             super().__init__(Layer())
@@ -169,12 +169,12 @@ def test_inputs_are_derived_where_they_are_needed() -> None:
 
     model = Text().eval()
     result = decompose(model, dynamic="auto")
-    assert len(found(result).attentions) == 1
+    assert len(decomposition(result).attentions) == 1
     ids = torch.randint(0, 30, (4, 9))
     close(result(ids), model(ids))
 
 
-def test_says_that_inputs_are_needed_where_none_can_be_derived() -> None:
+def test_an_error_asks_for_inputs_if_none_can_be_derived() -> None:
     class Strange(Holding):
         def forward(self, hidden_states: torch.Tensor, how: str) -> torch.Tensor:
             return super().forward(hidden_states) if how == "plain" and hidden_states.shape[0] else hidden_states
@@ -184,7 +184,7 @@ def test_says_that_inputs_are_needed_where_none_can_be_derived() -> None:
     assert caught.value.hint == "give example inputs"
 
 
-def test_code_that_decides_on_values_is_refused_with_its_module(x: torch.Tensor) -> None:
+def test_code_that_branches_on_values_is_refused_with_its_module(x: torch.Tensor) -> None:
     with pytest.raises(ModelError, match=r"torch.export cannot trace module 'inner': GuardOnDataDependent") as caught:
         decompose(Holding(Deciding()), x)
     assert "\n" not in str(caught.value)
@@ -198,7 +198,7 @@ def test_refuses_what_it_cannot_read() -> None:
         decompose(Holding(Layer()), torch.randn(2, 3, WIDTH), dynamic={"y": {0: "batch"}})
 
 
-def test_a_compiled_model_is_taken_for_what_it_wraps(x: torch.Tensor) -> None:
+def test_a_compiled_model_is_treated_as_the_model_it_wraps(x: torch.Tensor) -> None:
     layer = Layer().eval()
     result = decompose(torch.compile(layer, backend="eager"))
     assert [id(each) for each in result.parameters()] == [id(each) for each in layer.parameters()]

@@ -18,7 +18,7 @@ from sardonyx.frontend.attention.capture.tracer import trace
 
 @pytest.fixture(autouse=True)
 def _plain_kernels() -> Any:
-    """Torch's own road through the same steps; the fast one has a test of its own."""
+    """Torch's kernels that take the same steps; the fast path has its own test."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     yield
@@ -36,21 +36,21 @@ def _check(model: torch.nn.Module, inputs: Mapping[str, Any], dtype: torch.dtype
 
 @settings(max_examples=300)
 @given(random_modules.multiheads(), st.booleans())
-def test_multihead_attention_does_the_same_spelled_out(case: random_modules.Multihead, grad: bool) -> None:
+def test_decomposed_multihead_attention_computes_the_same(case: random_modules.Multihead, grad: bool) -> None:
     _check(random_modules.Attend(case), random_modules.inputs_of(case), case.dtype, grad=grad)
 
 
 @settings(max_examples=250)
 @given(random_modules.sdpas(), st.booleans())
-def test_sdpa_does_the_same_spelled_out(case: random_modules.Sdpa, grad: bool) -> None:
+def test_decomposed_sdpa_computes_the_same(case: random_modules.Sdpa, grad: bool) -> None:
     with random_modules.kernel(case):
         _check(random_modules.Sdpas(case), random_modules.sdpa_inputs(case), case.dtype, grad=grad)
 
 
 @settings(max_examples=60)
 @given(random_modules.multiheads(dtype=torch.float32))
-def test_the_fast_path_does_the_same_too(case: random_modules.Multihead) -> None:
-    """What torch's fast kernels do with rows that are masked whole is not what its slow ones do: these are left out."""
+def test_the_fast_path_computes_the_same_too(case: random_modules.Multihead) -> None:
+    """Fully masked rows are left out: torch's fast kernels treat them differently from its slow ones."""
     case = replace(case, keys=None, key_width=None, value_width=None, training=False, empty_row=False)
     model, inputs = random_modules.Attend(case), random_modules.inputs_of(case)
     torch.backends.mha.set_fastpath_enabled(True)

@@ -22,7 +22,7 @@ WIDTH, HEADS = 12, 3
 
 
 class Attention(nn.Module):
-    """Self-attention as many libraries write it."""
+    """Self-attention in the form of many libraries."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 class Model(nn.Module):
-    """Has what makes graphs hard to use: ties, an unused weight, buffers of both kinds, code that chooses."""
+    """Has tied weights, an unused weight, buffers of both kinds, and code with a branch."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -75,20 +75,20 @@ def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
     torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_spells_every_attention_out_and_says_why_on_this_road(model: Model, x: torch.Tensor) -> None:
+def test_decomposes_every_attention_and_gives_the_reason_for_the_method(model: Model, x: torch.Tensor) -> None:
     result = decompose(model, x)
-    found = decomposition_of(result)
-    assert found is not None
-    assert found.method == "torch-export"
-    assert "symbolic tracing stopped" in found.why
-    assert [each.module for each in found.attentions] == ["first", "first@1"]
+    decomposition = decomposition_of(result)
+    assert decomposition is not None
+    assert decomposition.method == "torch-export"
+    assert "symbolic tracing stopped" in decomposition.why
+    assert [each.module for each in decomposition.attentions] == ["first", "first@1"]
     assert not any("scaled_dot" in str(node.target) for node in result.graph.nodes)
     for number in (0, 1):
-        roles = [each.role for each in found.primitives.values() if each.attention == number]
+        roles = [each.role for each in decomposition.primitives.values() if each.attention == number]
         assert {Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V, Role.SPLIT_HEADS, Role.PROJECT_OUT} <= set(roles)
         assert [roles.count(role) for role in (Role.SCALE, Role.SOFTMAX, Role.MERGE_HEADS)] == [1, 1, 2]
-    assert set(found.modules) == {node.name for node in result.graph.nodes}
-    assert {"", "first", "first.q", "first@1", "first@1.out", "norm", "head"} <= set(found.modules.values())
+    assert set(decomposition.modules) == {node.name for node in result.graph.nodes}
+    assert {"", "first", "first.q", "first@1", "first@1.out", "norm", "head"} <= set(decomposition.modules.values())
     close(result(x), model(x))
 
 
@@ -104,7 +104,7 @@ def test_gradients_are_the_model_s_own(model: Model, x: torch.Tensor) -> None:
 
 
 def test_shares_the_weights_and_leaves_the_model_as_it_was(model: Model, x: torch.Tensor) -> None:
-    model.norm.train()  # a mode of its own
+    model.norm.train()  # a different mode
     before, flags = state(model), [each.training for each in model.modules()]
     hook = model.first.register_forward_hook(lambda *_: None)
     result = decompose(model, x)
@@ -152,13 +152,13 @@ def test_training_mode_keeps_dropout_and_the_other_mode_is_refused(x: torch.Tens
     model = Model(dropout=0.4).train()
     result = decompose(model, x)
     assert result.training
-    found = decomposition_of(result)
-    assert found is not None
-    assert [each.role for each in found.primitives.values()].count(Role.DROPOUT) == 2
+    decomposition = decomposition_of(result)
+    assert decomposition is not None
+    assert [each.role for each in decomposition.primitives.values()].count(Role.DROPOUT) == 2
     torch.manual_seed(3)
     wanted = model(x)
     torch.manual_seed(3)
-    close(result.train()(x), wanted)  # the same numbers are dropped
+    close(result.train()(x), wanted)  # the same elements are dropped
     assert not torch.allclose(result(x), wanted)
     with pytest.raises(UsageError, match=r"exported by torch.export in training mode") as caught:
         nn.Sequential(result).eval()
@@ -170,7 +170,7 @@ def test_training_mode_keeps_dropout_and_the_other_mode_is_refused(x: torch.Tens
 
 def test_moves_to_another_device(model: Model, x: torch.Tensor) -> None:
     moved = decompose(model, x).to("meta")
-    assert moved(x.to("meta")).shape == x.shape  # an arange that stayed behind would not mix with it
+    assert moved(x.to("meta")).shape == x.shape  # fails if an arange stayed on the old device
     assert {value.device.type for value in moved.state_dict().values()} == {"meta"}
     assert not any(str(argument) == "cpu" for node in moved.graph.nodes for argument in node.kwargs.values())
 
@@ -205,7 +205,7 @@ def test_exports_again_and_to_onnx(model: Model, x: torch.Tensor) -> None:
     close(program(x)[0], model(x))
 
 
-def test_is_called_like_the_model_and_refuses_what_it_was_not_made_for(model: Model, x: torch.Tensor) -> None:
+def test_is_called_like_the_model_and_refuses_other_arguments(model: Model, x: torch.Tensor) -> None:
     mask = torch.randn(5, 5)
     result = decompose(model, kwargs={"mask": mask, "x": x, "double": True})
     wanted = model(x, mask, double=True)
@@ -224,7 +224,7 @@ def test_is_called_like_the_model_and_refuses_what_it_was_not_made_for(model: Mo
         decompose(model, x)(x, mask)
 
 
-def test_leaves_dims_open_and_checks_what_the_code_found_out(model: Model, x: torch.Tensor) -> None:
+def test_keeps_dims_dynamic_and_checks_the_assumptions_of_the_code(model: Model, x: torch.Tensor) -> None:
     result = decompose(model, x, dynamic={"x": {0: "batch", 1: "sequence"}})
     for batch, length in ((2, 5), (3, 7)):
         other = torch.randn(batch, length, WIDTH)

@@ -31,7 +31,7 @@ from sardonyx.errors import UsageError
 from sardonyx.frontend.attention.fuse import fuse_attention, fusion_of
 
 _SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
-_NEED_FACTS = {"Batched", "AddedInProduct", "Windowed"}  # regrouped scores: only sizes tell that rows stay rows
+_NEED_FACTS = {"Batched", "AddedInProduct", "Windowed"}  # regrouped scores: only sizes show that rows stay rows
 
 
 def calls(module: fx.GraphModule) -> list[fx.Node]:
@@ -57,9 +57,9 @@ def _run(module: nn.Module, inputs: Iterable[torch.Tensor]) -> tuple[torch.Tenso
     parameters = list(module.parameters())
     output = module(*leaves)
     weights = torch.linspace(-1, 1, output.numel()).reshape(output.shape)
-    found = torch.autograd.grad((output * weights).sum(), [*leaves, *parameters], allow_unused=True)
+    gradients = torch.autograd.grad((output * weights).sum(), [*leaves, *parameters], allow_unused=True)
     keys = [*range(len(leaves)), *(id(parameter) for parameter in parameters)]
-    return output.detach(), {key: each for key, each in zip(keys, found, strict=True) if each is not None}
+    return output.detach(), {key: each for key, each in zip(keys, gradients, strict=True) if each is not None}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -93,7 +93,7 @@ def test_without_example_inputs(way: str) -> None:
     same(module, fused, x)
 
 
-def test_projections_of_one_input_become_one_where_asked() -> None:
+def test_projections_of_one_input_become_one_on_request() -> None:
     module, x = built(Projected)
     traced = fx.symbolic_trace(module)
     fused, packed = fuse_attention(traced, x), fuse_attention(traced, x, pack_projections=True)
@@ -106,7 +106,7 @@ def test_projections_of_one_input_become_one_where_asked() -> None:
     same(module, packed, x)
 
 
-def test_projections_that_a_view_reads_stay_apart_where_sizes_are_not_known() -> None:
+def test_projections_that_a_view_reads_stay_separate_if_sizes_are_unknown() -> None:
     module, x = built(Projected)
     packed = fuse_attention(fx.symbolic_trace(module), pack_projections=True)
     fusion = fusion_of(packed)
@@ -148,8 +148,8 @@ def test_heads_are_shared_by_the_call() -> None:
     assert "enable_gqa" not in call.kwargs
 
 
-def test_core_operators_with_an_open_batch() -> None:
-    """Torch's own decomposition writes products with merged axes; the result serves every batch."""
+def test_core_operators_with_a_dynamic_batch() -> None:
+    """Torch's own decomposition writes products with merged axes; the result works for every batch size."""
 
     class Open(Projected):
         def forward(self, x):
@@ -167,7 +167,7 @@ def test_core_operators_with_an_open_batch() -> None:
 
 
 def test_three_axes_become_four() -> None:
-    """Torch's fast kernels, which never hold all scores, are for four."""
+    """Torch's fast kernels, which never store all scores, need four axes."""
     module, _ = built(WAYS["Merged"])
     (call,) = calls(fuse_attention(fx.symbolic_trace(module)))
     assert [getattr(each, "target", None) for each in call.args] == [torch.unsqueeze] * 3
@@ -193,8 +193,8 @@ def test_a_causal_mask_may_come_before_the_scale() -> None:
     same(module, fused, x)
 
 
-def test_rows_of_which_nothing_is_left() -> None:
-    """With -inf they were NaN and are 0, which is said; with a finite value they stay the mean of the values."""
+def test_fully_masked_rows() -> None:
+    """With -inf they were NaN and become 0, with a note; with a finite value they stay the mean of the values."""
 
     class Emptied(Projected):
         filling = -torch.inf
@@ -252,7 +252,7 @@ def _read_scores(self: Any, q: Any, k: Any, v: Any) -> Any:
         (_read_scores, "its scores are read elsewhere (`matmul`)"),
     ],
 )
-def test_what_the_call_cannot_do_stays(attend: Any, reason: str) -> None:
+def test_what_the_call_cannot_express_stays(attend: Any, reason: str) -> None:
     module, x = built(type("Written", (Projected,), {"attend": attend}))
     fused = fuse_attention(fx.symbolic_trace(module), x)
     fusion = fusion_of(fused)
@@ -280,7 +280,7 @@ def test_it_survives(copied: Any) -> None:
     assert not torch.equal(other(x), other(x))
 
 
-def test_the_given_module_is_untouched() -> None:
+def test_the_given_module_is_unchanged() -> None:
     module, x = built(Modules)
     traced = fx.symbolic_trace(module)
     state, code, names = copy.deepcopy(traced.state_dict()), traced.code, [name for name, _ in traced.named_modules()]

@@ -1,4 +1,4 @@
-"""Random attentions, torch's own and written by hand: fused they have equal results and gradients."""
+"""Random attentions, torch's own and written by hand: after fusion, results and gradients are equal."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_multihead_attention_there_and_back(case: random_modules.Multihead) -> N
     traced = trace(model)
     fused = fuse_attention(traced)
     assert (len(calls(fused)), softmaxes(fused)) == ((0, 1) if case.need_weights else (1, 0))
-    fusion, told = fusion_of(fused), decomposition_of(fused)
+    fusion, decomposition = fusion_of(fused), decomposition_of(fused)
     assert fusion is not None
-    assert told is not None
+    assert decomposition is not None
     assert [each.reason[:15] for each in fusion.refused] == ["its weights are"] * case.need_weights
-    assert set(told.modules) == {node.name for node in fused.graph.nodes}
-    together = 3 if case.keys is None else 0  # projections of the same input, whose weights are one parameter
+    assert set(decomposition.modules) == {node.name for node in fused.graph.nodes}
+    together = 3 if case.keys is None else 0  # projections of one input share one weight parameter
     assert [len(each) for each in fusion.packed] == [together] * bool(together)
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -65,10 +65,10 @@ def test_sdpa_there_and_back(case: random_modules.Sdpa) -> None:
 
 @dataclass(frozen=True)
 class Written:
-    """An attention by hand, step by step."""
+    """Options of an attention written by hand."""
 
     product: str  # "matmul", "einsum", "bmm"
-    scales: tuple[str, ...]  # where the scores are scaled
+    scales: tuple[str, ...]  # the places where the scores are scaled
     masks: tuple[str, ...]  # in this order
     scaled_late: bool
     cast: str
@@ -78,7 +78,7 @@ class Written:
 
 @st.composite
 def written(draw: st.DrawFn) -> Written:
-    """Any of them."""
+    """All combinations of options."""
     scales = st.sampled_from(("mul", "div", "query", "key", "tensor"))
     masks = st.sampled_from(("bias", "minus", "fill", "where", "low", "low where"))
     return Written(

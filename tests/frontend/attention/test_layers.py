@@ -26,9 +26,9 @@ def _tensor(*shape: int, seed: int = 1) -> torch.Tensor:
 
 
 def _count(traced: nn.Module) -> int:
-    told = decomposition_of(traced)
-    assert told is not None
-    return len(told.attentions)
+    decomposition = decomposition_of(traced)
+    assert decomposition is not None
+    return len(decomposition.attentions)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -36,7 +36,9 @@ def _count(traced: nn.Module) -> int:
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_whole_transformer(training: bool, batch_first: bool, norm_first: bool, grad: bool) -> None:
-    dropout = 0.0 if batch_first else 0.2  # draws follow the memory, and torch's attention leaves a batch turned in it
+    dropout = (
+        0.0 if batch_first else 0.2
+    )  # dropout depends on the memory layout, and torch's attention returns a transposed batch
     model = nn.Transformer(
         8, 2, 2, 2, 16, dropout=dropout, activation=F.gelu, batch_first=batch_first, norm_first=norm_first
     )
@@ -64,7 +66,7 @@ def test_the_whole_transformer(training: bool, batch_first: bool, norm_first: bo
 
 
 class Encoder(nn.Module):
-    """An encoder inside a model, called with what the model is given."""
+    """An encoder inside a model, called with the arguments of the model."""
 
     def __init__(self, nested: bool = False) -> None:
         super().__init__()
@@ -78,9 +80,9 @@ class Encoder(nn.Module):
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("mask", [None, torch.ones(5, 5, dtype=torch.bool).triu(1)])
 def test_an_encoder_with_torchs_fast_path(mask: torch.Tensor | None, nested: bool) -> None:
-    """Where torch leaves padded positions out it writes zeros there, so these are not compared.
+    """Padded positions are not compared, because torch may write zeros there.
 
-    Nor are float masks, which the fast path of torch's encoder layer takes for boolean ones.
+    Float masks are not used, because the fast path of torch's encoder layer treats them as boolean.
     """
     model = _ready(Encoder(nested)).eval()
     traced = trace(model)
@@ -88,12 +90,12 @@ def test_an_encoder_with_torchs_fast_path(mask: torch.Tensor | None, nested: boo
     for given in (None, padding):
         inputs = {"x": _tensor(2, 5, 8), "mask": mask, "padding": given}
         with torch.no_grad():
-            expected, found = model(**inputs), traced(**inputs)
+            expected, actual = model(**inputs), traced(**inputs)
         kept = torch.ones(2, 5, dtype=torch.bool) if given is None else ~given
-        comparing.agree([found[kept]], [expected[kept]])
+        comparing.agree([actual[kept]], [expected[kept]])
 
 
-def test_a_layer_of_ones_own_is_traced_as_it_is() -> None:
+def test_a_subclass_of_a_layer_is_traced_with_its_own_code() -> None:
     class Reversed(nn.TransformerEncoderLayer):
         """The feed-forward block first."""
 
@@ -102,7 +104,7 @@ def test_a_layer_of_ones_own_is_traced_as_it_is() -> None:
             return self.norm1(src + self._sa_block(src, src_mask, src_key_padding_mask))
 
     class Doubled(nn.TransformerEncoderLayer):
-        """Torch's forward pass, with a block replaced and something after it."""
+        """Torch's forward pass with a replaced block and another operation after it."""
 
         def _ff_block(self, x: Any) -> Any:
             return super()._ff_block(x) * 2

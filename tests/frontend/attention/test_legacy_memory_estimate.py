@@ -1,4 +1,4 @@
-"""The notes' estimate reproduces the notes' figures; small graphs show each of its rules."""
+"""The legacy estimate reproduces the published figures; small graphs show each of its rules."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _as_printed(estimate: NotesEstimate) -> tuple[str, str]:
     return f"{estimate.peak_bytes / MIB:.2f} MB", f"{100 * estimate.reduction:.1f} %"
 
 
-def test_the_standard_model_comes_out_as_in_the_notes() -> None:
+def test_the_standard_model_has_the_published_figures() -> None:
     estimate = _estimate(_vit(), 1, 3, 224, 224)
     assert _as_printed(estimate) == ("251.95 MB", "29.1 %")
     assert (estimate.peak_bytes, estimate.never_freed_bytes, estimate.weight_bytes) == (264189856, 372518768, 232115104)
 
 
-def test_the_decomposed_model_comes_out_as_in_the_notes() -> None:
+def test_the_decomposed_model_has_the_published_figures() -> None:
     estimate = as_in_notes(trace(_vit()), (torch.empty(1, 3, 224, 224, device="meta"),))
     assert _as_printed(estimate) == ("251.37 MB", "33.2 %")
     assert (estimate.peak_bytes, estimate.never_freed_bytes) == (263584672, 394872704)
@@ -51,11 +51,11 @@ class Small(nn.Module):
 
 
 def test_a_small_graph_by_hand() -> None:
-    """linear 64 + 32, act 64 + 64, then add and mul wait for nothing but their modules; relu is never seen."""
+    """linear 64 + 32, act 64 + 64; add and mul depend only on their modules; relu is not counted."""
     with torch.device("meta"):
         estimate = _estimate(Small(), 1, 8)
     # ready at first: linear, mul (it reads a function); then act; then add
-    # linear: 64 + 32 | mul: 64 + 64 | act: 64 + 64 + 64 (mul is let go after) | add: 64 + 64 + 64
+    # linear: 64 + 32 | mul: 64 + 64 | act: 64 + 64 + 64 (mul is released afterwards) | add: 64 + 64 + 64
     assert estimate == NotesEstimate(peak_bytes=576 + 192, never_freed_bytes=576 + 4 * 64, weight_bytes=576)
     assert estimate.reduction == pytest.approx(1 - 768 / 832)
 
@@ -68,7 +68,7 @@ def test_a_graph_that_export_made_is_refused() -> None:
             as_in_notes(other, (torch.empty(2),))  # pyright: ignore[reportArgumentType]
 
 
-def test_the_graph_is_left_as_it_was() -> None:
+def test_the_graph_is_unchanged() -> None:
     graph_module = fx.symbolic_trace(Small())
     before = [dict(node.meta) for node in graph_module.graph.nodes]
     as_in_notes(graph_module, (torch.ones(1, 8),))

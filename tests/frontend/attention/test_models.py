@@ -13,7 +13,7 @@ PROJECTS = re.compile(r"(query|q_proj|c_attn|\.q|in_proj)\.?_?weight$")  # of qu
 
 
 @pytest.mark.parametrize("name", attention.SMALL)
-def test_every_attention_is_spelled_out_and_fused_back(name: str) -> None:
+def test_every_attention_is_decomposed_and_fused_back(name: str) -> None:
     subject = attention.SMALL[name]()
     verdict = attention.judge(subject)
     assert verdict.varied
@@ -26,8 +26,8 @@ def test_every_attention_is_spelled_out_and_fused_back(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["torchvision ViT", "BERT", "GPT-2", "Llama", "T5"])
-def test_the_weights_show_what_an_attention_does(name: str) -> None:
-    """With weights as initialised, attention takes the mean of everything, and a wrong scale would go unseen."""
+def test_the_weights_make_attention_sensitive_to_errors(name: str) -> None:
+    """With initial weights, attention is nearly a mean, and a wrong scale would not be noticed."""
     subject = attention.SMALL[name]()
     wanted = attention.outputs(subject.module, subject)
     projections = [each for path, each in subject.module.named_parameters() if PROJECTS.search(path)]
@@ -38,7 +38,7 @@ def test_the_weights_show_what_an_attention_does(name: str) -> None:
     assert attention.worst(attention.outputs(subject.module, subject), wanted) > 1e-4
 
 
-def test_the_campaign_counts_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_campaign_counts_attentions_correctly(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = attention.SMALL["torchvision ViT"]()
     monkeypatch.setattr(attention, "fuse_attention", lambda module, *_args, **_kwargs: module)
     assert attention.judge(subject).calls == 0

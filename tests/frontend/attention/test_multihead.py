@@ -27,7 +27,7 @@ def _ready(model: nn.Module) -> nn.Module:
 
 
 class Functional(nn.Module):
-    """The function, with weights of the model's own."""
+    """A call of the function with weights of the model."""
 
     def __init__(self, separate: bool, training: bool) -> None:
         super().__init__()
@@ -64,15 +64,15 @@ class Functional(nn.Module):
 def test_the_function(separate: bool, training: bool) -> None:
     model = _ready(Functional(separate, training))
     traced = trace(model)
-    told = decomposition_of(traced)
-    assert told is not None
-    assert [a.written_as for a in told.attentions] == ["multi_head_attention_forward"]
+    decomposition = decomposition_of(traced)
+    assert decomposition is not None
+    assert [a.written_as for a in decomposition.attentions] == ["multi_head_attention_forward"]
     sources = (_tensor(4, 3, 8), _tensor(5, 3, 6 if separate else 8), _tensor(5, 3, 5 if separate else 8))
     inputs = dict(zip(("query", "key", "value"), sources, strict=True)) | {"mask": _tensor(4, 5) > 0.7}
     comparing.agree(comparing.run(traced, inputs, grad=True), comparing.run(model, inputs, grad=True))
 
 
-def test_the_same_graph_serves_inputs_with_and_without_a_batch() -> None:
+def test_the_same_graph_accepts_inputs_with_and_without_a_batch() -> None:
     model = _ready(nn.MultiheadAttention(8, 2)).eval()
     traced = trace(model)
     for shape in ((5, 8), (5, 1, 8), (5, 3, 8), (2, 3, 8)):
@@ -99,7 +99,7 @@ def test_a_row_without_keys_is_nan_with_weights_and_zero_without() -> None:
     assert shown[:, 0].isfinite().all()
 
 
-def test_a_subclass_that_asks_its_parent() -> None:
+def test_a_subclass_that_calls_its_parent() -> None:
     class Halved(nn.MultiheadAttention):
         def forward(self, query: Any, key: Any, value: Any) -> Any:  # type: ignore[override]
             return super().forward(query / 2, key, value, need_weights=False)[0]
@@ -142,7 +142,7 @@ def test_parametrized_weights_are_traced_through() -> None:
         ({"attn_mask": torch.zeros(5, 5, dtype=torch.int64)}, "attention: attn_mask is torch.int64"),
     ],
 )
-def test_what_cannot_be_right_is_refused_by_place_and_option(options: dict[str, Any], words: str) -> None:
+def test_invalid_calls_are_refused_with_module_and_option(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         trace(Once(nn.MultiheadAttention(8, 2), **options))
 
@@ -152,13 +152,13 @@ def test_what_cannot_be_right_is_refused_by_place_and_option(options: dict[str, 
     [
         {"attn_mask": torch.zeros(1, 5, dtype=torch.bool)},  # would broadcast
         {"attn_mask": torch.zeros(5, 4, dtype=torch.bool)},
-        {"attn_mask": torch.zeros(3, 5, 5, dtype=torch.bool)},  # one for each item, but not for each head
+        {"attn_mask": torch.zeros(3, 5, 5, dtype=torch.bool)},  # one for each batch item, but not for each head
         {"attn_mask": torch.zeros(5, 5, dtype=torch.int64)},
         {"key_padding_mask": torch.zeros(1, 5, dtype=torch.bool)},
         {"key_padding_mask": torch.zeros(5, dtype=torch.bool)},
     ],
 )
-def test_what_torch_refuses_in_the_run_is_refused_in_the_run(masks: dict[str, torch.Tensor]) -> None:
+def test_what_torch_refuses_at_run_time_is_refused_at_run_time(masks: dict[str, torch.Tensor]) -> None:
     model = nn.MultiheadAttention(8, 2)
     x = _tensor(5, 3, 8)
     with pytest.raises((RuntimeError, AssertionError)):

@@ -17,8 +17,8 @@ from sardonyx.frontend.attention.recognition.recognizer import find_attentions, 
 from sardonyx.frontend.attention.roles import Role
 
 
-def found_in(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> AttentionMatch | NotAttention:
-    """What is said of the one softmax in an attention written like this."""
+def survey_of(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> AttentionMatch | NotAttention:
+    """The result for the only softmax of an attention with this `attend` method."""
 
     class Written(Projected):
         def attend(self, q: Any, k: Any, v: Any) -> Any:
@@ -28,36 +28,43 @@ def found_in(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -
     graph = (
         torch.export.export(module, (x,), strict=False).module().graph if example else fx.symbolic_trace(module).graph
     )
-    (found,) = survey(graph)
-    return found
+    (result,) = survey(graph)
+    return result
 
 
 def refusal(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> str:
-    found = found_in(attend, example=example)
-    assert isinstance(found, NotAttention)
-    return found.reason
+    result = survey_of(attend, example=example)
+    assert isinstance(result, NotAttention)
+    return result.reason
 
 
 def test_every_step_has_its_role() -> None:
     module, _ = built(WAYS["MaskedFill"])
-    (found,) = find_attentions(fx.symbolic_trace(module).graph)
-    counted = Counter(found.roles.values())
+    (attention,) = find_attentions(fx.symbolic_trace(module).graph)
+    counted = Counter(attention.roles.values())
     once = set(Role) - {Role.SPLIT_HEADS, Role.MERGE_HEADS, Role.SCORES}
     assert {role: counted[role] for role in once} == dict.fromkeys(once, 1)
-    assert counted[Role.SCORES] == 2  # the keys are turned for the product
+    assert counted[Role.SCORES] == 2  # the keys are transposed for the product
     assert counted[Role.SPLIT_HEADS] == 6
     assert counted[Role.MERGE_HEADS] == 2
-    assert [str(found.roles[node]) for node in found.core] == ["scores", "scale", "mask", "softmax", "dropout", "mix"]
+    assert [str(attention.roles[node]) for node in attention.core] == [
+        "scores",
+        "scale",
+        "mask",
+        "softmax",
+        "dropout",
+        "mix",
+    ]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_exported_ways_have_the_same_steps(way: str) -> None:
+def test_exported_forms_have_the_same_steps(way: str) -> None:
     module, _, graph_module = exported(way)
     traced = fx.symbolic_trace(module)
-    (found,) = find_attentions(graph_module.graph)
-    assert found.read_elsewhere == ()
-    assert {found.roles[node] for node in found.core} >= {Role.SCORES, Role.SOFTMAX, Role.MIX}
-    counted = Counter(found.roles.values())
+    (attention,) = find_attentions(graph_module.graph)
+    assert attention.read_elsewhere == ()
+    assert {attention.roles[node] for node in attention.core} >= {Role.SCORES, Role.SOFTMAX, Role.MIX}
+    counted = Counter(attention.roles.values())
     assert [counted[role] for role in (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V, Role.PROJECT_OUT)] == [
         1,
         1,
@@ -65,10 +72,10 @@ def test_exported_ways_have_the_same_steps(way: str) -> None:
         1,
     ]
     for other in find_attentions(traced.graph):
-        assert [type(step) for step in other.steps] == [type(step) for step in found.steps]
+        assert [type(step) for step in other.steps] == [type(step) for step in attention.steps]
 
 
-def test_a_residual_stream_is_no_projection() -> None:
+def test_a_residual_stream_is_not_a_projection() -> None:
     class Unprojected(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -78,8 +85,8 @@ def test_a_residual_stream_is_no_projection() -> None:
             x = x + self.before(x)
             return x + torch.softmax(x @ x.transpose(-2, -1), -1) @ x
 
-    (found,) = find_attentions(fx.symbolic_trace(Unprojected()).graph)
-    assert set(found.roles.values()) == {Role.SCORES, Role.SOFTMAX, Role.MIX}
+    (attention,) = find_attentions(fx.symbolic_trace(Unprojected()).graph)
+    assert set(attention.roles.values()) == {Role.SCORES, Role.SOFTMAX, Role.MIX}
 
 
 def test_returned_weights_are_noted() -> None:
@@ -91,16 +98,16 @@ def test_returned_weights_are_noted() -> None:
         def forward(self, x: torch.Tensor) -> Any:
             return super().forward(x), self.weights
 
-    (found,) = find_attentions(fx.symbolic_trace(built(Returning)[0]).graph)
-    assert found.read_elsewhere == (found.softmax,)
-    assert Role.PROJECT_Q in found.roles.values()
+    (attention,) = find_attentions(fx.symbolic_trace(built(Returning)[0]).graph)
+    assert attention.read_elsewhere == (attention.softmax,)
+    assert Role.PROJECT_Q in attention.roles.values()
 
 
-def test_a_gate_is_no_attention() -> None:
+def test_a_gate_is_not_attention() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.Softmax(dim=-1))
-    (found,) = survey(fx.symbolic_trace(module).graph)
-    assert isinstance(found, NotAttention)
-    assert "`0`, not from a product" in found.reason
+    (attention,) = survey(fx.symbolic_trace(module).graph)
+    assert isinstance(attention, NotAttention)
+    assert "`0`, not from a product" in attention.reason
 
 
 def _turned(q: Any, k: Any, v: Any) -> Any:

@@ -1,4 +1,4 @@
-"""SDPA in exported graphs, whose tensors are known, and calls that are refused."""
+"""SDPA in exported graphs with known tensors, and calls that are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sardonyx.frontend.attention.roles import Primitive, Role
 
 
 def _exported(case: random_modules.Sdpa, inputs: dict[str, Any]) -> tuple[fx.GraphModule, dict[str, Primitive]]:
-    """The call in a graph whose inputs say what they are."""
+    """The call in a graph whose inputs have metadata."""
     graph, mode = fx.Graph(), FakeTensorMode()
     nodes: dict[str, fx.Node | None] = {}
     for name, value in inputs.items():
@@ -42,7 +42,7 @@ def _exported(case: random_modules.Sdpa, inputs: dict[str, Any]) -> tuple[fx.Gra
 
 @settings(max_examples=100)
 @given(random_modules.sdpas())
-def test_exported_words_say_the_same(case: random_modules.Sdpa) -> None:
+def test_exported_operators_compute_the_same(case: random_modules.Sdpa) -> None:
     inputs = random_modules.sdpa_inputs(case)
     written, primitives = _exported(case, inputs)
     assert all(isinstance(n.target, torch._ops.OpOverload) for n in written.graph.nodes if n.op == "call_function")
@@ -58,13 +58,13 @@ def test_the_steps_are_in_order() -> None:
         def forward(self, q: Any, k: Any, v: Any, mask: Any) -> Any:
             return F.scaled_dot_product_attention(q, k, v, mask, 0.1)
 
-    told: Any = trace(Call()).sardonyx_decomposition
-    roles = list(dict.fromkeys(p.role for p in told.primitives.values()))
+    decomposition: Any = trace(Call()).sardonyx_decomposition
+    roles = list(dict.fromkeys(p.role for p in decomposition.primitives.values()))
     assert roles == [Role.SCORES, Role.SCALE, Role.MASK, Role.SOFTMAX, Role.DROPOUT, Role.MIX]
 
 
 class Masked(nn.Module):
-    """SDPA with a mask from outside."""
+    """SDPA with a mask argument."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Masked(nn.Module):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, **self.options)
 
 
-def test_a_mask_may_be_left_out_in_the_run() -> None:
+def test_a_mask_may_be_omitted_at_run_time() -> None:
     q = torch.randn(2, 3, 4)
     torch.testing.assert_close(trace(Masked())(q, q, q), F.scaled_dot_product_attention(q, q, q))
 
@@ -85,7 +85,7 @@ def test_a_mask_and_causal_together_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.uint8])
-def test_masks_of_other_dtypes_are_refused_in_the_run(dtype: torch.dtype) -> None:
+def test_masks_of_other_dtypes_are_refused_at_run_time(dtype: torch.dtype) -> None:
     q, mask = torch.randn(2, 3, 4), torch.ones(3, 3, dtype=dtype)
     with pytest.raises(RuntimeError):
         F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
@@ -94,7 +94,7 @@ def test_masks_of_other_dtypes_are_refused_in_the_run(dtype: torch.dtype) -> Non
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(3, 2), (1, 2)])
-def test_heads_that_cannot_be_shared_are_refused_in_the_run(heads: int, groups: int) -> None:
+def test_heads_that_cannot_be_shared_are_refused_at_run_time(heads: int, groups: int) -> None:
     q, k = torch.randn(heads, 3, 4), torch.randn(groups, 3, 4)
     with pytest.raises(RuntimeError):
         F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
@@ -113,13 +113,13 @@ def test_large_half_precision_scores_do_not_overflow() -> None:
 
     model = Model()
     model.dense.weight.data.copy_(torch.eye(64))
-    q = torch.full((1, 2, 64), 40.0, dtype=torch.float16)  # q kᵀ is beyond float16, scaled it is not
+    q = torch.full((1, 2, 64), 40.0, dtype=torch.float16)  # q kᵀ overflows float16, its scaled value does not
     expected = model(q)
     assert expected.isfinite().all()
     torch.testing.assert_close(trace(model)(q), expected)
 
 
-def test_decisions_stay_single_when_traced_again() -> None:
+def test_opaque_operators_stay_single_nodes_when_traced_again() -> None:
     def uses(x: Any, y: Any) -> Any:
         return (
             opaque_ops.widen(x) * opaque_ops.default_scale(x)

@@ -21,7 +21,7 @@ from sardonyx.frontend.attention.roles import Role, decomposition_of
 
 
 class Block(nn.Module):
-    """Attention twice through the same weights, and things around it."""
+    """Attention called twice with the same weights, with other operations around it."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def _x() -> torch.Tensor:
     return torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
 
 
-def test_everything_but_attention_is_as_symbolic_trace_has_it() -> None:
+def test_everything_but_attention_equals_symbolic_trace() -> None:
     class Plain(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -56,7 +56,7 @@ def test_everything_but_attention_is_as_symbolic_trace_has_it() -> None:
             self.scale = nn.Parameter(torch.ones(4))
             self.register_buffer("table", torch.ones(4))
 
-        def forward(self, x, *, factor=2.0):  # annotations are another test's
+        def forward(self, x, *, factor=2.0):  # annotations have their own test
             a, b = self.norm(x).chunk(2, dim=-1)
             return {"y": self.dense(torch.cat((a, b), -1)) * self.scale + self.table, "x": [x.sum(-1) * factor, None]}
 
@@ -70,26 +70,26 @@ def test_everything_but_attention_is_as_symbolic_trace_has_it() -> None:
 
 def test_nodes_know_their_module_and_role() -> None:
     traced = trace(_ready(Block(dropout=0.1)))
-    told = decomposition_of(traced)
-    assert told is not None
-    assert (told.method, told.why, told.opaque) == ("symbolic-trace", "", ())
-    assert [a.module for a in told.attentions] == ["attention", "attention@1"]
+    decomposition = decomposition_of(traced)
+    assert decomposition is not None
+    assert (decomposition.method, decomposition.why, decomposition.opaque) == ("symbolic-trace", "", ())
+    assert [a.module for a in decomposition.attentions] == ["attention", "attention@1"]
     names = {node.name for node in traced.graph.nodes}
-    assert set(told.modules) == names
-    assert set(told.primitives) <= names
-    first = {p.role for p in told.primitives.values() if p.attention == 0}
+    assert set(decomposition.modules) == names
+    assert set(decomposition.primitives) <= names
+    first = {p.role for p in decomposition.primitives.values() if p.attention == 0}
     assert first == set(Role)
-    second = {p.role for p in told.primitives.values() if p.attention == 1}
+    second = {p.role for p in decomposition.primitives.values() if p.attention == 1}
     assert second == set(Role) - {Role.MASK}
-    assert told.modules["norm"] == "norm"
-    for name, primitive in told.primitives.items():
-        assert told.modules[name] == told.attentions[primitive.attention].module
-    scaled = [n for n in traced.graph.nodes if n.name in told.primitives and n.target is torch.mul]
+    assert decomposition.modules["norm"] == "norm"
+    for name, primitive in decomposition.primitives.items():
+        assert decomposition.modules[name] == decomposition.attentions[primitive.attention].module
+    scaled = [n for n in traced.graph.nodes if n.name in decomposition.primitives and n.target is torch.mul]
     assert len(scaled) == 2
     assert all(n.args[0].target is torch.matmul and n.args[1] == pytest.approx(0.5) for n in scaled)
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_the_model_is_unchanged() -> None:
     class Careless(Block):
         def forward(self, x: Any, mask: Any = None) -> Any:
             self.seen = x
@@ -103,14 +103,14 @@ def test_the_model_is_left_as_it_was() -> None:
     model.dense[1].register_forward_hook(lambda module, args, result: result * 2)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     identity = {name: id(value) for name, value in model.named_parameters()}
-    held = {name: (dict(vars(m)), dict(m._parameters), dict(m._buffers)) for name, m in model.named_modules()}
+    before_trace = {name: (dict(vars(m)), dict(m._parameters), dict(m._buffers)) for name, m in model.named_modules()}
     forwards = [cls.forward for cls in (nn.MultiheadAttention, nn.TransformerEncoder, nn.Transformer)]
     traced = trace(model)
     assert identity == {name: id(value) for name, value in model.named_parameters()}
     assert identity == {name: id(value) for name, value in traced.named_parameters()}
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     for name, module in model.named_modules():
-        for now, before in zip((vars(module), module._parameters, module._buffers), held[name], strict=True):
+        for now, before in zip((vars(module), module._parameters, module._buffers), before_trace[name], strict=True):
             assert {k: id(v) for k, v in now.items()} == {k: id(v) for k, v in before.items()}
     assert forwards == [cls.forward for cls in (nn.MultiheadAttention, nn.TransformerEncoder, nn.Transformer)]
     model.eval(), traced.eval()
@@ -125,11 +125,11 @@ def test_classes_are_restored_after_a_failure() -> None:
 
     before = nn.MultiheadAttention.forward
     model = Stuck()
-    held = dict(vars(model))
+    before_trace = dict(vars(model))
     with pytest.raises(TraceError):
         trace(model)
     assert nn.MultiheadAttention.forward is before
-    assert vars(model).keys() == held.keys()
+    assert vars(model).keys() == before_trace.keys()
 
 
 def test_tied_weights_stay_tied() -> None:
@@ -160,7 +160,7 @@ def _pickled(module: fx.GraphModule) -> fx.GraphModule:
 
 
 @pytest.mark.parametrize("way", [_saved, _pickled, copy.deepcopy])
-def test_the_result_travels_with_what_is_known_of_it(way: Callable[[fx.GraphModule], fx.GraphModule]) -> None:
+def test_the_result_keeps_its_decomposition_when_saved(way: Callable[[fx.GraphModule], fx.GraphModule]) -> None:
     traced = trace(_ready(Block(dropout=0.1)).eval())
     there = way(traced)
     assert [n.name for n in there.graph.nodes] == [n.name for n in traced.graph.nodes]
@@ -189,24 +189,24 @@ def test_it_changes_dtype() -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_torch_compile_takes_it_whole(backend: str) -> None:
+def test_torch_compile_has_no_graph_break(backend: str) -> None:
     model = _ready(Block()).eval()
     compiled = torch.compile(trace(model), backend=backend, fullgraph=True)
     inputs = {"x": _x(), "mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
     comparing.agree(comparing.run(compiled, inputs, grad=False), comparing.run(model, inputs, grad=False))
 
 
-def test_it_becomes_an_onnx_file() -> None:
+def test_it_can_be_exported_to_onnx() -> None:
     model = _ready(Block()).eval()
     inputs = {"x": _x(), "mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
     program = torch.onnx.export(trace(model), kwargs=inputs, dynamo=True, verbose=False)
     assert program is not None
-    found = [torch.as_tensor(result) for result in program(**inputs)]
-    comparing.agree(found, comparing.run(model, inputs, grad=False))
+    results = [torch.as_tensor(result) for result in program(**inputs)]
+    comparing.agree(results, comparing.run(model, inputs, grad=False))
 
 
-def test_annotations_that_are_only_text_do_not_keep_it_from_a_file() -> None:
-    """As they are wherever annotations are postponed; torch writes them into its code, which cannot import them."""
+def test_string_annotations_do_not_prevent_saving() -> None:
+    """Postponed annotations are strings; torch writes them into its code, which cannot import them."""
 
     class Annotated(nn.Module):
         def forward(self, x: NotThere) -> NotThere:  # noqa: F821
@@ -215,29 +215,29 @@ def test_annotations_that_are_only_text_do_not_keep_it_from_a_file() -> None:
     assert _pickled(trace(Annotated()))(torch.ones(1)) == 2
 
 
-def test_hooks_run_where_tracing_can_see_them() -> None:
+def test_hooks_are_traced() -> None:
     model = _ready(Block()).eval()
     model.attention.register_forward_hook(lambda module, args, result: (result[0] * 3, result[1]))
     comparing.agree(comparing.run(trace(model), {"x": _x()}, grad=False), comparing.run(model, {"x": _x()}, grad=False))
 
 
-def test_a_function_that_was_wrapped_is_named() -> None:
+def test_a_wrapped_function_is_listed() -> None:
     class Wrapping(nn.Module):
         def forward(self, x: Any) -> Any:
             return hidden(x)
 
-    told = decomposition_of(trace(Wrapping()))
-    assert told is not None
-    assert [name.rpartition(".")[2] for name in told.opaque] == ["hidden"]
+    decomposition = decomposition_of(trace(Wrapping()))
+    assert decomposition is not None
+    assert [name.rpartition(".")[2] for name in decomposition.opaque] == ["hidden"]
 
 
 @fx.wrap
 def hidden(x: torch.Tensor) -> torch.Tensor:
-    """What a model's author did not want traced."""
+    """A function that the author excluded from tracing."""
     return F.scaled_dot_product_attention(x, x, x)
 
 
-def test_what_only_the_run_decides_stops_the_trace() -> None:
+def test_a_branch_on_values_stops_the_trace() -> None:
     class Asks(nn.Module):
         def forward(self, x: Any, causal: Any) -> Any:
             return F.scaled_dot_product_attention(x, x, x, is_causal=causal)

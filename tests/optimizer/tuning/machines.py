@@ -1,4 +1,4 @@
-"""A machine on which operators take the time that a test says: the tuner's own work is real, its clock is not."""
+"""A simulated machine on which operators take given times: the tuner is real, only its clock is simulated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Price = Callable[[Counter[str]], float]  # seconds of a run, by how often each o
 
 
 def simulate(monkeypatch: pytest.MonkeyPatch, price: Price) -> list[Counter[str]]:
-    """Let the tuner run its models on such a machine; the list it gives fills with what was loaded."""
+    """Let the tuner run its models on a simulated machine. The returned list collects the models it loads."""
     loaded: list[Counter[str]] = []
 
     class Simulated(Ground):
@@ -36,7 +36,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch, price: Price) -> list[Counter[str]
 
 
 def priced(base: float = 1.0, **prices: float) -> Price:
-    """Every operator takes `base` milliseconds, those named take their own."""
+    """Every operator takes `base` milliseconds, except those with a time of their own in `prices`."""
     return lambda operators: math.fsum(count * prices.get(op, base) for op, count in operators.items()) / 1000
 
 

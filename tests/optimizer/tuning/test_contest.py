@@ -1,4 +1,4 @@
-"""Real models in the real runtime: what is loaded, what it runs, and what is undone where the harm is beyond doubt."""
+"""Tuning of real models in the real runtime: what is loaded and run, and that clear slowdowns are undone."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ground(folder: Path) -> Ground:
     return Ground(feeds, Settings(), folder, 0, lambda _phase, _fraction: None)
 
 
-def test_models_that_the_runtime_makes_the_same_have_the_same_kernels(tmp_path: Path) -> None:
+def test_models_that_the_runtime_optimizes_to_the_same_graph_have_the_same_kernels(tmp_path: Path) -> None:
     load = ground(tmp_path).load
     plain = load(parsed("a = Sin(x) y = Relu(a)"))
     assert plain.kernels.total() == 2
@@ -49,7 +49,7 @@ def test_models_that_the_runtime_makes_the_same_have_the_same_kernels(tmp_path: 
     assert not list(tmp_path.iterdir()), "profiles are left behind"
 
 
-def test_a_model_that_cannot_run_says_so(tmp_path: Path) -> None:
+def test_a_model_that_cannot_run_is_an_error(tmp_path: Path) -> None:
     bad = parsed("a = Sin(x) y = Relu(a)")
     bad.graph.node[0].domain = "nobody.knows"
     with pytest.raises(RuntimeFailure):
@@ -57,7 +57,7 @@ def test_a_model_that_cannot_run_says_so(tmp_path: Path) -> None:
 
 
 class Costly(NodePass):
-    """Relu(x) => Relu(x) times the unit matrix, again and again: the same function, and thousands of times the work."""
+    """Relu(x) => Relu(x) times the unit matrix, many times: the same function at thousands of times the cost."""
 
     name = "costly"
     accuracy = Accuracy.REASSOCIATES
@@ -76,8 +76,8 @@ class Costly(NodePass):
 
 
 @pytest.mark.slow
-def test_harm_beyond_doubt_is_not_returned(tmp_path: Path) -> None:
-    """Undone by the search, or left by taking the source where the machine is too busy to ask: never kept."""
+def test_a_clear_slowdown_is_never_returned(tmp_path: Path) -> None:
+    """It is undone by the search, or the source is returned if the machine is too busy to measure."""
     path = tmp_path / "tuned.onnx"
     run = optimize(
         parsed("a = Sin(x) y = Relu(a)"),
@@ -97,8 +97,8 @@ def test_harm_beyond_doubt_is_not_returned(tmp_path: Path) -> None:
     assert Run.from_json(run.to_json()).tuning == run.tuning
 
 
-def test_a_real_model_is_tuned_and_proven(small_model: Callable[[str, str], Path]) -> None:
-    """What is found depends on the machine; that it adds up does not."""
+def test_a_real_model_is_tuned_and_verified(small_model: Callable[[str, str], Path]) -> None:
+    """The choices depend on the machine; the record is consistent on every machine."""
     run = optimize(small_model("bert", "torchscript"), target="ort", tune=TuneOptions(seconds=6))
     tuning = run.tuning
     assert tuning is not None
@@ -117,20 +117,20 @@ def test_a_real_model_is_tuned_and_proven(small_model: Callable[[str, str], Path
     assert run.fingerprint.family == "encoder"
 
 
-def test_units_are_what_changed_the_model(small_model: Callable[[str, str], Path]) -> None:
+def test_units_are_the_passes_that_changed_the_model(small_model: Callable[[str, str], Path]) -> None:
     job = RewriteJob(small_model("bert", "torchscript"), select("ort"), "ort", lambda _phase, _fraction: None)
     candidate = job.candidate()
-    found = units(candidate, job.passes, ["fuse-skip-layer-norm"])
-    covered = [name for unit in found for name in unit.passes]
+    tuning_units = units(candidate, job.passes, ["fuse-skip-layer-norm"])
+    covered = [name for unit in tuning_units for name in unit.passes]
     active = {name for name, tally in candidate.log.tallies.items() if tally.rewrites and name != "raise-opset"}
     assert sorted(covered) == sorted({*active, "fuse-skip-layer-norm"})
-    by_name = {unit.name: unit for unit in found}
+    by_name = {unit.name: unit for unit in tuning_units}
     assert by_name["fuse-attention"].family == "attention"
     assert "eliminate-dead-nodes" in by_name["cleanup passes"].passes
     assert (by_name["fuse-skip-layer-norm"].family, by_name["fuse-skip-layer-norm"].added) == (ADDED, True)
-    assert forbidden(found, frozenset()) == {("fuse-skip-layer-norm", "*")}
-    assert forbidden(found, frozenset({"fuse-gelu", "fuse-skip-layer-norm"})) == {("fuse-gelu", "*")}
-    tried = [unit for group in groups(found) for unit in group]
+    assert forbidden(tuning_units, frozenset()) == {("fuse-skip-layer-norm", "*")}
+    assert forbidden(tuning_units, frozenset({"fuse-gelu", "fuse-skip-layer-norm"})) == {("fuse-gelu", "*")}
+    tried = [unit for group in groups(tuning_units) for unit in group]
     assert sorted(tried) == sorted(by_name), "each in one group"
     assert tried.index("fuse-attention") < tried.index("fuse-layer-norm") < tried.index("cleanup passes")
-    assert len(groups(found)) == len({unit.family for unit in found})
+    assert len(groups(tuning_units)) == len({unit.family for unit in tuning_units})

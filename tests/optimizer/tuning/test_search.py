@@ -1,4 +1,4 @@
-"""The search over simulated machines: what is harmful is undone, what is not stays, and few questions are asked."""
+"""The search on simulated machines: harmful units are undone, others stay, and few measurements are needed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from sardonyx.optimizer.tuning.search import Effect, Group, State, search
 
-Effects = dict[str, float]  # what flipping a unit multiplies the time by
+Effects = dict[str, float]  # unit -> factor on the time if it is flipped
 FLOOR = 0.01
 
 
 class Machine:
-    """Answers by the product of the effects of what is flipped, seen through noise that its interval knows of."""
+    """Answers with the product of the effects of flipped units, with noise that its interval accounts for."""
 
     def __init__(
         self, time: Callable[[State], float], noise: float = 0.0, seed: int = 0, most: float = math.inf
@@ -26,12 +26,12 @@ class Machine:
         self._noise = noise
         self._random = random.Random(seed)
         self._most = most
-        self.questions = 0
+        self.measurements = 0
 
     def __call__(self, then: State, now: State) -> Effect | None:
-        if self.questions >= self._most:
+        if self.measurements >= self._most:
             return None
-        self.questions += 1
+        self.measurements += 1
         log = math.log(self._time(then) / self._time(now)) + self._random.gauss(0, self._noise)
         reach = 3.3 * self._noise + FLOOR
         return Effect.FASTER if log < -reach else Effect.SLOWER if log > reach else Effect.NONE
@@ -51,60 +51,60 @@ def harmless(count: int) -> Effects:
 
 @given(st.data())
 def test_harmful_units_are_undone_and_nothing_else(data: st.DataObject) -> None:
-    """Without useful ones beside them, whatever the groups and however many there are."""
+    """For any groups and any number of units, if no unit is useful."""
     effects = harmless(data.draw(st.integers(1, 40)))
     bad = data.draw(st.sets(st.sampled_from(sorted(effects)), max_size=4))
     effects |= dict.fromkeys(bad, 0.9)
-    found = search(grouped(list(effects), data.draw(st.integers(1, 40))), Machine(product(effects)))
-    assert found.flipped == bad
-    assert not found.unmeasured
+    result = search(grouped(list(effects), data.draw(st.integers(1, 40))), Machine(product(effects)))
+    assert result.flipped == bad
+    assert not result.unmeasured
 
 
 @given(st.lists(st.sampled_from([0.6, 0.9, 1.0, 1.1, 2.0]), min_size=1, max_size=12), st.integers(1, 5))
-def test_each_question_decides_by_its_answer_alone(times: list[float], size: int) -> None:
-    """Useful units may hide harmful ones in a group that cancels out, but no useful unit is ever lost."""
+def test_each_decision_depends_on_its_measurement_alone(times: list[float], size: int) -> None:
+    """Useful units may hide harmful ones in the same group, but no useful unit is ever undone."""
     effects = {f"u{place}": time for place, time in enumerate(times)}
-    found = search(grouped(list(effects), size), Machine(product(effects)))
-    assert not any(effects[unit] > 1 for unit in found.flipped)
-    assert product(effects)(found.flipped) <= 1
+    result = search(grouped(list(effects), size), Machine(product(effects)))
+    assert not any(effects[unit] > 1 for unit in result.flipped)
+    assert product(effects)(result.flipped) <= 1
     if size == 1:
-        assert found.flipped == {unit for unit, time in effects.items() if time < 1}
+        assert result.flipped == {unit for unit, time in effects.items() if time < 1}
 
 
-def test_a_harmful_unit_is_found_behind_a_useful_one() -> None:
+def test_a_harmful_unit_is_found_beside_a_useful_one() -> None:
     effects = harmless(8) | {"u2": 0.9, "u3": 1.5}
-    found = search([tuple(effects)], Machine(product(effects)))
-    assert found.flipped == {"u2"}
+    result = search([tuple(effects)], Machine(product(effects)))
+    assert result.flipped == {"u2"}
 
 
-def test_a_harmful_unit_that_went_back_with_a_useful_one_is_found_too() -> None:
+def test_a_harmful_unit_that_was_restored_with_a_useful_one_is_found_too() -> None:
     effects = {"useful": 1.5, "harmful": 0.9, "worst": 0.5, "idle": 1.0}
-    found = search([tuple(effects)], Machine(product(effects)))
-    assert found.flipped == {"harmful", "worst"}
+    result = search([tuple(effects)], Machine(product(effects)))
+    assert result.flipped == {"harmful", "worst"}
 
 
 @pytest.mark.parametrize("count", [16, 64, 256])
 @pytest.mark.parametrize("bad", [0, 1, 2])
-def test_few_questions_for_few_harmful_units(count: int, bad: int) -> None:
+def test_few_harmful_units_need_few_measurements(count: int, bad: int) -> None:
     rng = random.Random(count + bad)
     for _ in range(20):
         effects = harmless(count) | dict.fromkeys(rng.sample([f"u{place}" for place in range(count)], bad), 0.9)
         machine = Machine(product(effects))
-        found = search([tuple(effects)], machine)
-        assert {unit for unit in effects if effects[unit] < 1} == found.flipped
-        assert machine.questions <= 1 + 2 * bad * math.log2(count)
+        result = search([tuple(effects)], machine)
+        assert {unit for unit in effects if effects[unit] < 1} == result.flipped
+        assert machine.measurements <= 1 + 2 * bad * math.log2(count)
 
 
 @given(st.lists(st.sampled_from([0.8, 1.0, 1.25]), min_size=1, max_size=30))
-def test_never_more_questions_than_twice_the_units(times: list[float]) -> None:
+def test_never_more_measurements_than_twice_the_units(times: list[float]) -> None:
     effects = {f"u{place}": time for place, time in enumerate(times)}
     machine = Machine(product(effects))
     search([tuple(effects)], machine)
-    assert machine.questions <= 4 * len(effects)
+    assert machine.measurements <= 4 * len(effects)
 
 
 def test_two_units_that_are_harmful_only_together_are_both_undone() -> None:
-    """As where either of two rewrites alone keeps the runtime from a fusion of its own."""
+    """As when either of two rewrites alone prevents a fusion of the runtime."""
     effects = harmless(12)
 
     def time(state: State) -> float:
@@ -120,7 +120,7 @@ def test_of_two_units_either_of_which_helps_only_one_is_undone() -> None:
     assert len(search([tuple(harmless(12))], Machine(time)).flipped) == 1
 
 
-def test_everything_is_tried_at_once_where_the_source_is_faster() -> None:
+def test_all_units_are_flipped_at_once_if_the_source_is_faster() -> None:
     effects = harmless(9)
 
     def time(state: State) -> float:
@@ -128,52 +128,52 @@ def test_everything_is_tried_at_once_where_the_source_is_faster() -> None:
 
     groups = grouped(list(effects), 3)
     assert search(groups, Machine(time)).flipped == frozenset()
-    found = search(groups, Machine(time), all_first=True)
-    assert found.flipped == {"u0", "u8"}
-    assert found.measured[0].units == tuple(effects)
+    result = search(groups, Machine(time), all_first=True)
+    assert result.flipped == {"u0", "u8"}
+    assert result.measured[0].units == tuple(effects)
 
 
-def test_groups_follow_where_everything_at_once_does_not_pay() -> None:
+def test_groups_follow_if_flipping_all_units_is_not_faster() -> None:
     effects = harmless(9) | {"u4": 0.9, "u0": 3.0}
     assert search(grouped(list(effects), 3), Machine(product(effects)), all_first=True).flipped == {"u4"}
 
 
 @pytest.mark.parametrize("most", range(8))
-def test_out_of_time_the_best_so_far_stands_and_the_rest_is_named(most: int) -> None:
+def test_out_of_time_the_best_so_far_is_kept_and_unmeasured_units_are_listed(most: int) -> None:
     effects = harmless(8) | {"u1": 0.9, "u6": 0.9}
     machine = Machine(product(effects), most=most)
-    found = search(grouped(list(effects), 2), machine)
-    assert machine.questions <= most
-    assert len(found.measured) == machine.questions
-    assert found.unmeasured == set(effects) - {unit for one in found.measured for unit in one.units}
-    assert product(effects)(found.flipped) <= 1
-    if most:  # the first group pays, and stays undone as a whole where its members could not be looked at
-        assert "u1" in found.flipped
+    result = search(grouped(list(effects), 2), machine)
+    assert machine.measurements <= most
+    assert len(result.measured) == machine.measurements
+    assert result.unmeasured == set(effects) - {unit for one in result.measured for unit in one.units}
+    assert product(effects)(result.flipped) <= 1
+    if most:  # the first group is undone as a whole if its members could not be measured
+        assert "u1" in result.flipped
 
 
 def test_noise_undoes_nothing() -> None:
-    """A hundred machines on which nothing makes a difference, each measured as noisily as can be."""
+    """A hundred noisy machines on which no unit makes a difference."""
     for seed in range(100):
         machine = Machine(product(harmless(24)), noise=0.05, seed=seed)
         assert search(grouped(list(harmless(24)), 6), machine).flipped == frozenset()
 
 
-def test_through_noise_a_clear_harm_is_found_and_what_helps_is_kept() -> None:
+def test_with_noise_a_clearly_harmful_unit_is_found_and_a_useful_one_is_kept() -> None:
     hits = 0
     for seed in range(100):
         effects = harmless(24) | {"u7": 0.75, "u12": 1.5}
-        found = search(grouped(list(effects), 6), Machine(product(effects), noise=0.02, seed=seed))
-        assert "u12" not in found.flipped
-        hits += found.flipped == {"u7"}
+        result = search(grouped(list(effects), 6), Machine(product(effects), noise=0.02, seed=seed))
+        assert "u12" not in result.flipped
+        hits += result.flipped == {"u7"}
     assert hits >= 95
 
 
-def test_what_was_accepted_makes_the_final_state() -> None:
+def test_accepted_measurements_give_the_final_state() -> None:
     effects = harmless(10) | {"u2": 0.9, "u3": 1.4, "u7": 0.7}
-    found = search(grouped(list(effects), 5), Machine(product(effects)))
+    result = search(grouped(list(effects), 5), Machine(product(effects)))
     state: State = frozenset()
-    for one in found.measured:
+    for one in result.measured:
         assert one.back == (frozenset(one.units) <= state)
         if one.accepted:
             state ^= frozenset(one.units)
-    assert state == found.flipped
+    assert state == result.flipped

@@ -1,4 +1,4 @@
-"""Tuning end to end on machines whose every operator has a price: what is chosen, verified, recorded and returned."""
+"""Tuning end to end with a given time for every operator: what is chosen, verified, recorded and returned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import Example, NodePass
 from sardonyx.records.run import Accuracy, Run
 
-# Two decomposed fusions that are independent of each other, and something to clean up.
+# Two independent decomposed operators, and a node to clean up.
 LAYERS = onnx.parser.parse_model("""
     <ir_version: 10, opset_import: ["" : 20]>
     agraph (float[2, 3, 4] x) => (float[2, 3, 4] y)
@@ -34,7 +34,7 @@ LAYERS = onnx.parser.parse_model("""
         e1 = Div(norm, root)  e2 = Erf(e1)  e3 = Add(e2, one)  e4 = Mul(norm, e3)  y = Mul(e4, half)
     }
 """)
-SPELLED_OUT = Counter(node.op_type for node in LAYERS.graph.node if node.op_type != "Identity")
+DECOMPOSED = Counter(node.op_type for node in LAYERS.graph.node if node.op_type != "Identity")
 RESIDUAL = onnx.parser.parse_model("""
     <ir_version: 10, opset_import: ["" : 18]>
     agraph (float[2, 3, 4] x, float[2, 3, 4] skip) => (float[2, 3, 4] y)
@@ -55,7 +55,7 @@ def choices(run: Run) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_what_pays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faster_fusions_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, priced())
     plain, run = optimize(LAYERS), optimize(LAYERS, **tuned())
     assert run.tuning is not None
@@ -70,7 +70,7 @@ def test_what_pays_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_exactly_the_fusion_that_costs_time_is_undone_and_the_result_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exactly_the_slower_fusion_is_undone_and_the_result_verified(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, priced(Gelu=7.0))
     run = optimize(LAYERS, **tuned())
     assert run.tuning is not None
@@ -88,8 +88,8 @@ def test_exactly_the_fusion_that_costs_time_is_undone_and_the_result_proven(monk
 
 
 @pytest.mark.slow
-def test_a_costly_fusion_is_found_behind_a_useful_one_of_its_family(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undoing both costs time on the whole, so they must be taken apart."""
+def test_a_slower_fusion_is_found_beside_a_useful_one_of_its_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undoing both is slower, so they must be measured separately."""
     simulate(monkeypatch, priced(Gelu=7.0, ReduceMean=5.0))
     run = optimize(LAYERS, **tuned())
     assert run.tuning is not None
@@ -100,22 +100,22 @@ def test_a_costly_fusion_is_found_behind_a_useful_one_of_its_family(monkeypatch:
 
 
 @pytest.mark.slow
-def test_where_every_result_is_slower_the_source_is_returned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Even what no unit accounts for must not make it slower: here, that nodes know their module."""
-    simulate(monkeypatch, lambda found: 0.001 if found == SPELLED_OUT else 0.002)
+def test_the_source_is_returned_if_every_result_is_slower(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Changes that no unit accounts for must not make it slower either; here these are the module tags of nodes."""
+    simulate(monkeypatch, lambda operators: 0.001 if operators == DECOMPOSED else 0.002)
     run = optimize(LAYERS, tmp_path / "out.onnx", **tuned())
     assert run.tuning is not None
     assert run.tuning.chosen in ("source", "tuned")
     assert run.tuning.latency_ratio <= 1
-    assert operators(run) - Counter(["Identity"]) == SPELLED_OUT
+    assert operators(run) - Counter(["Identity"]) == DECOMPOSED
     assert run.verdict is not None
     assert run.verdict.passed
     for node in onnx.load(tmp_path / "out.onnx").graph.node:
         assert p.MODULE_PATH in {prop.key for prop in node.metadata_props}
 
 
-def test_the_source_is_returned_where_the_search_could_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    simulate(monkeypatch, lambda found: 0.001 if found == SPELLED_OUT else 0.002)
+def test_the_source_is_returned_if_the_search_did_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(monkeypatch, lambda operators: 0.001 if operators == DECOMPOSED else 0.002)
     run = optimize(LAYERS, **tuned(seconds=1e-9))
     assert run.tuning is not None
     assert (run.tuning.chosen, run.tuning.latency_ratio, len(run.events)) == ("source", 1.0, 0)
@@ -127,14 +127,14 @@ def test_the_source_is_returned_where_the_search_could_not_help(monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_form_of_the_runtime_must_win_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What measured slower elsewhere is added where it is faster, and only where the target allows it."""
+def test_a_runtime_fusion_is_used_only_if_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fusion that is off by default is added if it is faster here and the target allows it."""
     simulate(monkeypatch, priced(SkipLayerNormalization=0.5))
     run = optimize(RESIDUAL, target="ort", **tuned(verify="off"))
     assert operators(run) == {"SkipLayerNormalization": 1}
     assert choices(run)["fuse-skip-layer-norm"] == "added"
     assert operators(optimize(RESIDUAL, **tuned(verify="off"))) == {"Add": 1, "LayerNormalization": 1}
-    simulate(monkeypatch, priced(SkipLayerNormalization=2.0))  # as fast as the two
+    simulate(monkeypatch, priced(SkipLayerNormalization=2.0))  # as fast as the two operators
     run = optimize(RESIDUAL, target="ort", **tuned(verify="off"))
     assert operators(run) == {"Add": 1, "LayerNormalization": 1}
     assert choices(run)["fuse-skip-layer-norm"] == "left out"
@@ -142,7 +142,7 @@ def test_a_form_of_the_runtime_must_win_its_place(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_portable_and_runtime_forms_compete(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fusion in the form that is faster: decomposed, standard, or the runtime's own."""
+    """Each fusion gets its fastest form: decomposed, standard, or the runtime's own."""
     biased = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 20]>
         agraph (float[2, 3, 2] x) => (float[2, 3, 2] y)
@@ -163,7 +163,7 @@ def test_portable_and_runtime_forms_compete(monkeypatch: pytest.MonkeyPatch) -> 
     assert {node.domain for node in run.model.graph} == {""}
 
 
-def test_where_the_runtime_ends_up_with_the_same_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_become_equal_in_the_runtime_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, priced())
     tower = onnx.parser.parse_model("""
         <ir_version: 10, opset_import: ["" : 18]>
@@ -178,7 +178,7 @@ def test_where_the_runtime_ends_up_with_the_same_nothing_is_timed(monkeypatch: p
 
 
 class Wrong(NodePass):
-    """-x => |x|, which is wrong wherever it is seen."""
+    """-x => |x|, which is wrong."""
 
     name = "wrong"
     accuracy = Accuracy.EXACT
@@ -195,7 +195,9 @@ class Wrong(NodePass):
 
 
 @pytest.mark.slow
-def test_what_a_proof_rolled_back_stays_rolled_back_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rewrite_that_verification_rolled_back_stays_rolled_back_and_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = onnx.ModelProto()
     model.CopyFrom(LAYERS)
     model.graph.node[0].op_type = "Neg"
@@ -204,24 +206,24 @@ def test_what_a_proof_rolled_back_stays_rolled_back_and_told(monkeypatch: pytest
     assert [each.pass_name for each in run.rolled_back] == ["wrong"]
     assert choices(run)["fuse-gelu"] == "undone"
     assert "wrong" not in choices(run)
-    assert not any(found["Abs"] for found in loaded), "a wrong model was raced"
+    assert not any(operators["Abs"] for operators in loaded), "a wrong model was measured"
     assert run.verdict is not None
     assert run.verdict.passed
 
 
-def test_what_cannot_be_tuned_is_said_before_any_work() -> None:
-    began: list[str] = []
+def test_invalid_tuning_options_are_refused_before_any_work() -> None:
+    phases: list[str] = []
 
-    def tell(phase: str, _: float | None) -> None:
-        began.append(phase)
+    def note_phase(phase: str, _: float | None) -> None:
+        phases.append(phase)
 
     with pytest.raises(UsageError, match="dry run"):
-        optimize(LAYERS, **tuned(dry_run=True), progress=tell)
+        optimize(LAYERS, **tuned(dry_run=True), progress=note_phase)
     with pytest.raises(UsageError, match="budget"):
-        optimize(LAYERS, **tuned(seconds=0.0), progress=tell)
+        optimize(LAYERS, **tuned(seconds=0.0), progress=note_phase)
     with pytest.raises(UsageError, match="dynamic dimension"):
-        optimize(LAYERS, **tuned(sizes={"seq": 4}), progress=tell)
-    assert not began
+        optimize(LAYERS, **tuned(sizes={"seq": 4}), progress=note_phase)
+    assert not phases
 
 
 @pytest.mark.slow
