@@ -16,10 +16,10 @@ import universal
 
 
 @pytest.mark.parametrize("name", architectures.ARCHITECTURES)
-def test_outputs_are_telling(name: str) -> None:
-    found = architectures.run(architectures.build(name))
-    assert found
-    for tensor in found:
+def test_outputs_vary_and_batch_items_differ(name: str) -> None:
+    outputs = architectures.run(architectures.build(name))
+    assert outputs
+    for tensor in outputs:
         assert torch.isfinite(tensor).all()
         assert tensor.std() > 0.01  # nothing constant, nothing faded away
         assert not torch.allclose(tensor[0], tensor[1])  # the items of the batch are told apart
@@ -35,7 +35,7 @@ def test_there_are_enough_of_them() -> None:
 
 
 @pytest.mark.parametrize(("name", "exporter"), [("cnn-attention", "torchscript"), ("two-names", "dynamo")])
-def test_an_export_is_as_it_must_be(name: str, exporter: str, tmp_path: Path) -> None:
+def test_an_export_passes_every_check(name: str, exporter: str, tmp_path: Path) -> None:
     row = universal.one(name, exporter, tmp_path)
     assert not list(universal.defects(row))
     assert row["direct"] + row["inherited"] + row["root"] == row["nodes"] > row["own"]
@@ -55,12 +55,12 @@ GOOD = {"passed": True, "share": 1.0, "reasons": {}, "untagged": 0, "optimized_e
         {"refused": "x"},
     ],
 )
-def test_whatever_is_wrong_with_an_export_is_said(wrong: dict[str, object]) -> None:
+def test_every_fault_of_an_export_is_reported(wrong: dict[str, object]) -> None:
     assert not list(universal.defects(GOOD))
     assert len(list(universal.defects(GOOD | wrong))) == 1
 
 
-def test_every_module_with_children_is_cut_out_and_equals_the_live_one(tmp_path: Path) -> None:
+def test_every_module_with_children_is_extracted_and_matches_the_live_one(tmp_path: Path) -> None:
     case = architectures.build("vit")
     path = tmp_path / "model.onnx"
     architectures.export(case, path, "torchscript", verify=False)
@@ -71,7 +71,7 @@ def test_every_module_with_children_is_cut_out_and_equals_the_live_one(tmp_path:
     assert all(error < 1e-4 for _, error in kinds.values())
 
 
-def test_metadata_is_weighed_wherever_it_is(tmp_path: Path) -> None:
+def test_metadata_bytes_are_counted_everywhere(tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["": 18]> g (float[2] x) => (float[2] y) {y = Neg(x)}'
     )

@@ -17,7 +17,7 @@ from sardonyx.runtime.timed import Settings, TimedModel
 
 
 @pytest.mark.parametrize("kind", chains.KINDS)
-def test_a_chain_is_so_many_times_one_unit_and_its_values_neither_fade_nor_grow(kind: str) -> None:
+def test_a_chain_repeats_one_unit_and_its_values_keep_their_size(kind: str) -> None:
     def work(units: int) -> Counter[tuple[str, ...]]:
         model = chains.chain(kind, units)
         shapes = {each.name: str(list(each.dims)) for each in model.graph.initializer}
@@ -31,7 +31,7 @@ def test_a_chain_is_so_many_times_one_unit_and_its_values_neither_fade_nor_grow(
     assert 1e-6 < np.abs(answer).mean() < 1e3
 
 
-def test_planted_work_is_the_share_that_was_asked_for(tmp_path: Path) -> None:
+def test_planted_work_has_the_requested_share(tmp_path: Path) -> None:
     trials = list(believable.planted(tmp_path, 0.03, 4))
     assert [trial.first.name for trial in trials[:3]] == [f"{kind}-100.onnx" for kind in chains.KINDS]
     assert [trial.second.name for trial in trials[:3]] == [f"{kind}-103.onnx" for kind in chains.KINDS]
@@ -41,14 +41,14 @@ def test_planted_work_is_the_share_that_was_asked_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_is_asked_and_what_it_said_is_kept(tmp_path: Path) -> None:
+def test_the_command_is_run_once_and_its_answer_is_cached(tmp_path: Path) -> None:
     limits = Limits(0.1, "cpu")
     kept, (trial, *_) = tmp_path / "kept.jsonl", list(believable.planted(tmp_path, 1.0, 1))
     assert believable.asked(iter([trial]), limits, kept) == [True]  # twice the work, beyond any doubt
-    key, found = json.loads(kept.read_text())
+    key, record = json.loads(kept.read_text())
     assert key == trial.key(limits)
-    assert 1.3 < found["ratio"] < 3
-    wrong = found | {"finding": FASTER}
+    assert 1.3 < record["ratio"] < 3
+    wrong = record | {"finding": FASTER}
     kept.write_text(json.dumps([key, wrong]) + "\n")
     assert believable.asked(iter([trial]), limits, kept) == [False]  # not asked again
 
@@ -65,14 +65,14 @@ def test_the_same_file_is_given_under_two_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_simulations_count_what_was_found() -> None:
-    found = believable.simulated("quiet", 0.02, 1.1, 3)
-    assert found[SLOWER] == 3
-    assert found["covered"] <= 3
+def test_simulations_count_findings() -> None:
+    result = believable.simulated("quiet", 0.02, 1.1, 3)
+    assert result[SLOWER] == 3
+    assert result["covered"] <= 3
     assert "quiet" in noise.NOISES
 
 
-def test_nothing_to_do_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_no_work_left_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         believable.main(["--folder", str(tmp_path)])
     assert "--same" in capsys.readouterr().err
@@ -80,9 +80,9 @@ def test_nothing_to_do_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def test_a_missed_promise_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trials = list(believable.planted(tmp_path, 0.03, 2))
-    said = {"ratio": 1.0, "low": 0.9, "high": 1.1, "floor": 0.02, "rounds": 9, "spent": 1.0}
+    message = {"ratio": 1.0, "low": 0.9, "high": 1.1, "floor": 0.02, "rounds": 9, "spent": 1.0}
     lines = [
-        json.dumps([trial.key(Limits(60)), said | {"finding": find}])
+        json.dumps([trial.key(Limits(60)), message | {"finding": find}])
         for trial, find in zip(trials, (SLOWER, SAME), strict=True)
     ]
     (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n")
@@ -91,6 +91,6 @@ def test_a_missed_promise_fails(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert believable.main(["--planted", "0.03", "--times", "1", "--folder", str(tmp_path)]) == 0
 
 
-def test_keys_tell_trials_apart() -> None:
+def test_different_trials_have_different_keys() -> None:
     one = Trial("a", Path("x"), Path("y"), SAME, 1)
     assert len({one.key(limits) for limits in (Limits(20), Limits(60), Limits(60, "cpu"))}) == 3

@@ -16,21 +16,21 @@ import measure
 import peers
 
 
-def test_the_peak_is_the_childs_own() -> None:
+def test_the_peak_is_that_of_the_child_process() -> None:
     """Measured from a small process, as the campaigns do: a large parent would show in its children."""
     hungry = "x = bytearray(b'1') * (200 << 20)"
     campaign = f"import measure, sys; print(measure.run([sys.executable, '-c', {hungry!r}]).peak_mb)"
     folder = Path(measure.__file__).parent
-    said = subprocess.run([sys.executable, "-c", campaign], check=True, capture_output=True, cwd=folder).stdout
-    assert 200 < float(said) < 225
+    output = subprocess.run([sys.executable, "-c", campaign], check=True, capture_output=True, cwd=folder).stdout
+    assert 200 < float(output) < 225
 
 
-def test_the_time_is_the_whole_childs_life() -> None:
+def test_the_time_covers_the_whole_child_process() -> None:
     assert 0.3 < measure.run([sys.executable, "-c", "import time; time.sleep(0.3)"]).seconds < 5
 
 
 @pytest.mark.slow
-def test_sleeping_is_time_but_no_work_and_computing_is_both() -> None:
+def test_sleeping_counts_as_wall_time_only_and_computing_as_both() -> None:
     asleep = measure.run([sys.executable, "-c", "import time; time.sleep(0.5)"])
     busy = measure.run([sys.executable, "-c", "sum(i * i for i in range(4_000_000))"])
     assert asleep.cpu_seconds < asleep.seconds - 0.4
@@ -47,7 +47,7 @@ def test_a_failing_command_is_no_measurement() -> None:
         measure.run([sys.executable, "-c", "print('because'); raise SystemExit(3)"])
 
 
-def test_commands_take_turns(tmp_path: Path) -> None:
+def test_commands_are_interleaved(tmp_path: Path) -> None:
     log = tmp_path / "log"
     append = "import sys; open(sys.argv[1], 'a').write(sys.argv[2])"
     commands = {name: [sys.executable, "-c", append, str(log), name] for name in ("a", "b")}
@@ -56,13 +56,13 @@ def test_commands_take_turns(tmp_path: Path) -> None:
     assert [len(runs) for runs in costs.values()] == [2, 2]
 
 
-def test_the_ratio_is_ours_over_theirs_run_by_run() -> None:
+def test_the_ratio_is_ours_over_theirs_per_run() -> None:
     ours = [measure.Cost(seconds, 0, 0) for seconds in (1.0, 8.0, 3.0)]
     theirs = [measure.Cost(seconds, 0, 0) for seconds in (2.0, 4.0, 2.0)]
     assert measure.paired_ratio(ours, theirs) == 1.5
 
 
-def test_a_claim_is_missed_above_its_bound_only() -> None:
+def test_a_claim_fails_only_above_its_bound() -> None:
     assert compare.Claim("x", 1.0, 1.0, "×").met
     assert not compare.Claim("x", 1.01, 1.0, "×").met
     assert compare.Claim("x", 1.01, 1.0, "×").line().startswith("MISS")
@@ -80,7 +80,7 @@ g (float[2, 3] x, bool c) => (float[2, 3] y) {
 """
 
 
-def test_nodes_are_counted_in_bodies_and_constants_apart(tmp_path: Path) -> None:
+def test_nodes_in_bodies_count_and_constants_are_counted_separately(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(MODEL), path)
     counted = subprocess.run([sys.executable, peers.__file__, "count", path], check=True, capture_output=True).stdout

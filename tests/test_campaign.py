@@ -52,17 +52,17 @@ def changed(model: Path, name: str, old: str, new: str) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("clock", latency.CLOCKS)
-def test_files_are_raced_from_the_command_line(model: Path, clock: str) -> None:
+def test_files_are_timed_from_the_command_line(model: Path, clock: str) -> None:
     words = [sys.executable, latency.__file__, f"one={model}", f"two={model}", "--seconds", "0.1", "--clock", clock]
-    said = subprocess.run([*words, "--json"], check=True, capture_output=True).stdout
-    race = Race(**json.loads(said))
+    output = subprocess.run([*words, "--json"], check=True, capture_output=True).stdout
+    race = Race(**json.loads(output))
     assert {name: len(seconds) for name, seconds in race.seconds.items()} == {"one": FEWEST, "two": FEWEST}
     assert race.rounds == FEWEST
     assert 0.2 < race.comparison("two").ratio < 5
 
 
 @pytest.mark.slow
-def test_a_race_is_shown_beside_its_first(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+def test_a_timing_is_shown_relative_to_the_first_file(capsys: pytest.CaptureFixture[str], model: Path) -> None:
     latency.main([f"one={model}", f"two={model}", "--seconds", "0.1"])
     one, two = capsys.readouterr().out.splitlines()
     assert "1.000 × [1.000, 1.000]  no difference" in one
@@ -74,7 +74,7 @@ def test_the_cpu_clock_is_refused_for_several_threads(model: Path) -> None:
         latency.main([f"a={model}", "--threads", "2", "--clock", "cpu"])
 
 
-def test_the_faster_rival_is_the_one_to_beat() -> None:
+def test_the_faster_peer_is_the_baseline() -> None:
     """Of two rivals that ran beside ours, and only a clear difference counts against us."""
     section, case = stage.Section("", "", []), stage.Case("a", "dynamo", Path("a"))
     times = {"source": 10.0, "portable": 8.0, "ort": 5.0, "slow": 9.0, "fast": 6.0}
@@ -88,20 +88,20 @@ def test_the_faster_rival_is_the_one_to_beat() -> None:
 # Feeds
 
 
-def test_open_dims_get_the_sizes_asked_for_and_indices_stay_in_their_table(model: Path) -> None:
+def test_dynamic_dims_get_the_given_sizes_and_indices_stay_in_range(model: Path) -> None:
     small, large = feeds.several(str(model), ({"batch": 2}, {"batch": 50}))
     assert small["x"].shape == (2, 3)
     assert large["x"].shape == (50, 3)
     assert 0 <= large["i"].min() <= large["i"].max() < 5
 
 
-def test_without_open_dims_one_size_is_all_there_is(model: Path) -> None:
+def test_without_dynamic_dims_there_is_one_size(model: Path) -> None:
     fixed = changed(model, "fixed.onnx", "batch", "4")
     assert len(list(feeds.several(str(fixed), ({"batch": 2}, {"batch": 50})))) == 1
     assert feeds.open_dims(io.load(model)) == {"batch"}
 
 
-def test_distance_is_relative_and_nan_is_infinitely_wrong() -> None:
+def test_distance_is_relative_and_nan_is_infinite() -> None:
     assert feeds.distance(np.array([10.0, -100.0]), np.array([11.0, -100.0])) == pytest.approx(0.01)
     assert feeds.distance(np.array([1.0, np.nan]), np.array([1.0, np.nan])) == 0
     assert feeds.distance(np.array([1.0, 2.0]), np.array([1.0, np.nan])) == float("inf")
@@ -113,7 +113,7 @@ def test_distance_is_relative_and_nan_is_infinitely_wrong() -> None:
 
 
 @pytest.mark.slow
-def test_a_peers_result_is_made_once_for_one_content(
+def test_a_peers_result_is_computed_once_per_content(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = shelf.Shelf(tmp_path / "shelf")
@@ -127,7 +127,7 @@ def test_a_peers_result_is_made_once_for_one_content(
 
 
 @pytest.mark.slow
-def test_a_wrong_and_an_unloadable_result_are_told(model: Path, tmp_path: Path) -> None:
+def test_wrong_and_unloadable_results_are_reported(model: Path, tmp_path: Path) -> None:
     kept = shelf.Shelf(tmp_path / "shelf")
     assert kept.check(model, model) == (True, "")
     wrong, why = kept.check(model, changed(model, "wrong.onnx", "3.0}", "3.2}"))
@@ -139,7 +139,7 @@ def test_a_wrong_and_an_unloadable_result_are_told(model: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_kept_file_goes_when_it_is_dropped(model: Path, tmp_path: Path) -> None:
+def test_a_cached_file_is_deleted_when_dropped(model: Path, tmp_path: Path) -> None:
     kept = shelf.Shelf(tmp_path / "shelf")
     path = kept.file("onnxruntime", model)
     assert path is not None
@@ -155,7 +155,7 @@ def _result(peer: str, nodes: int | None, valid: bool = True) -> shelf.Result:
     return shelf.Result(peer, nodes, 0, 0, 1.0, 1.0, valid, "")
 
 
-def test_a_wrong_peer_is_no_peer() -> None:
+def test_a_peer_with_wrong_outputs_does_not_count() -> None:
     rivals = {peer: _result(peer, 50) for peer in (*peers.PORTABLE, *peers.RUNTIME)}
     rivals |= {"onnxslim": _result("onnxslim", 10, valid=False), "onnxsim": _result("onnxsim", 40)}
     best = node_contest.best(rivals, "portable")
@@ -176,7 +176,7 @@ class Rivals(shelf.Shelf):
 
 
 @pytest.mark.slow
-def test_nodes_are_counted_checked_and_held_against_the_best_peer(model: Path, tmp_path: Path) -> None:
+def test_nodes_are_counted_verified_and_compared_with_the_best_peer(model: Path, tmp_path: Path) -> None:
     model.rename(tmp_path / "tiny.dynamo.onnx")
     place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"])
     section = node_contest.nodes(place)
@@ -187,7 +187,7 @@ def test_nodes_are_counted_checked_and_held_against_the_best_peer(model: Path, t
 
 
 @pytest.mark.slow
-def test_the_proof_says_how_many_sizes_every_dim_had(model: Path, tmp_path: Path) -> None:
+def test_the_verification_table_counts_the_sizes_of_every_dim(model: Path, tmp_path: Path) -> None:
     model.rename(tmp_path / "tiny.dynamo.onnx")
     place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"])
     section = node_contest.proof(place)
@@ -196,7 +196,7 @@ def test_the_proof_says_how_many_sizes_every_dim_had(model: Path, tmp_path: Path
     assert all(claim.met for claim in section.claims)
 
 
-def test_a_proof_that_fails_is_a_promise_missed() -> None:
+def test_a_failed_verification_fails_the_claim() -> None:
     section = stage.Section("", "", [])
     case = stage.Case("a", "dynamo", Path("a"))
     node_contest._add_proof(section, case, "ort", {}, "error: it broke")
@@ -218,12 +218,12 @@ def _growth(times: dict[int, float]) -> list[Claim]:
     return [claim for _, claims in time_contest._grown("dynamo", times) for claim in claims]
 
 
-def test_linear_growth_keeps_its_promise_whatever_the_fixed_cost() -> None:
+def test_linear_growth_meets_its_bound_at_any_fixed_cost() -> None:
     for fixed in (0.0, 5.0):
         assert all(claim.met for claim in _growth({layers: fixed + 0.1 * layers for layers in (6, 12, 24, 48)}))
 
 
-def test_growth_that_a_fixed_cost_hides_is_still_seen() -> None:
+def test_growth_hidden_by_a_fixed_cost_is_detected() -> None:
     missed = [
         claim.what for claim in _growth({n: 5.0 + 0.01 * n + 0.0005 * n * n for n in (6, 12, 24, 48)}) if not claim.met
     ]
@@ -238,7 +238,7 @@ def _section(*claims: Claim) -> dict[str, object]:
     return campaign.measured(section)
 
 
-def test_what_was_measured_is_kept_beside_what_was_before(tmp_path: Path) -> None:
+def test_new_measurements_are_stored_beside_earlier_ones(tmp_path: Path) -> None:
     data, page = tmp_path / "p.json", tmp_path / "p.md"
     campaign.keep({"nodes": _section(Claim("good", 1, 2, "×"), Claim("bad", 3, 2, "×", "why"))}, data, page)
     campaign.keep({"time": dict(_section(), title="Time")}, data, page)
@@ -256,22 +256,22 @@ def test_an_unknown_contest_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert "unknown contest nodse" in capsys.readouterr().err
 
 
-def test_a_claim_survives_being_written() -> None:
+def test_a_claim_reads_back_equal() -> None:
     claim = Claim("x", 1.5, 1.0, "×")
     assert Claim(**dataclasses.asdict(claim)) == claim
     assert not _section(claim)["claims"][0]["met"]
 
 
-def test_the_readme_shows_what_the_campaign_kept() -> None:
+def test_the_readme_shows_the_stored_results() -> None:
     page = peer_table.README.read_text("utf-8")
     assert peer_table.refreshed(page, json.loads(peer_table.DATA.read_text("utf-8"))) == page
 
 
 def test_a_wrong_result_is_not_the_best_peer() -> None:
-    found = {"onnxslim": (10, False, "answers otherwise"), "onnxsim": (30, True, ""), "onnxscript": (20, True, "")}
+    results = {"onnxslim": (10, False, "answers otherwise"), "onnxsim": (30, True, ""), "onnxscript": (20, True, "")}
     nodes = dict.fromkeys(peers.RUNTIME[1:], (None, False, "failed")) | {peers.RUNTIME[0]: (25, True, "")}
-    row = {"model": "m", "exporter": "dynamo", "before": 1234, "peers": found | nodes}
+    row = {"model": "m", "exporter": "dynamo", "before": 1234, "peers": results | nodes}
     row["ours"] = {"portable": (9, True, ""), "ort": (8, True, ""), "fewest": (7, True, "")}
     versions = dict.fromkeys(("onnxslim", "onnxsim", "onnxscript", "onnxruntime"), "1")
-    shown = peer_table.table({"data": [row], "date": "2026-01-01", "versions": versions})
-    assert "| m | 1,234 | 20 (onnxscript) | **9** | 25 (onnxruntime) | **8** | 7 |" in shown
+    text = peer_table.table({"data": [row], "date": "2026-01-01", "versions": versions})
+    assert "| m | 1,234 | 20 (onnxscript) | **9** | 25 (onnxruntime) | **8** | 7 |" in text

@@ -25,8 +25,8 @@ def small(name: str, cut: Cut = CUTS[0]) -> Any:
     import transformers
 
     kind = getattr(transformers, name)
-    found = smaller(kind, transformers.PreTrainedConfig, lambda _config: True)
-    return next(config for config, used in found if used == cut)
+    configs = smaller(kind, transformers.PreTrainedConfig, lambda _config: True)
+    return next(config for config, used in configs if used == cut)
 
 
 def test_widths_share_one_ratio_and_heads_stay() -> None:
@@ -36,13 +36,13 @@ def test_widths_share_one_ratio_and_heads_stay() -> None:
     assert (config.vocab_size, config.type_vocab_size) == (VOCABULARY, 2)
 
 
-def test_enough_layers_stay_to_show_every_kind() -> None:
+def test_enough_layers_are_kept_for_every_layer_type() -> None:
     config = small("Gemma3TextConfig")
     assert set(config.layer_types) == {"sliding_attention", "full_attention"}
     assert len(config.layer_types) == config.num_hidden_layers == 6
 
 
-def test_a_token_is_the_same_everywhere_and_in_the_vocabulary() -> None:
+def test_a_token_id_is_consistent_and_in_the_vocabulary() -> None:
     config = small("LlavaConfig")
     assert config.text_config.vocab_size == VOCABULARY > config.image_token_id >= 0
     assert config.vision_config.image_size == 84
@@ -50,14 +50,14 @@ def test_a_token_is_the_same_everywhere_and_in_the_vocabulary() -> None:
     assert config.vision_config.num_attention_heads == 16
 
 
-def test_a_token_that_stands_for_a_picture_gets_an_id() -> None:
+def test_an_image_placeholder_token_gets_an_id() -> None:
     import transformers
 
     assert transformers.Blip2Config().image_token_index is None
     assert 0 <= small("Blip2Config").image_token_index < VOCABULARY
 
 
-def test_a_config_at_fault_is_found_without_building_the_model(tmp_path: Path) -> None:
+def test_a_faulty_config_is_detected_without_building_the_model(tmp_path: Path) -> None:
     """Layers of it have no default, and the text model of the default config has billions of weights."""
     began = time.process_time()
     with pytest.raises(TypeError, match="NoneType"):
@@ -65,17 +65,17 @@ def test_a_config_at_fault_is_found_without_building_the_model(tmp_path: Path) -
     assert time.process_time() - began < 20
 
 
-def test_settings_that_follow_from_others_are_derived_anew() -> None:
+def test_derived_settings_are_recomputed() -> None:
     config = small("MistralConfig")
     assert config.head_dim * config.num_attention_heads == config.hidden_size == 512
 
 
-def test_a_milder_cut_follows_where_the_model_refuses() -> None:
+def test_a_smaller_reduction_follows_where_the_model_refuses() -> None:
     import transformers
 
     is_right = lambda config: 100 < config.hidden_size < 700  # noqa: E731
-    found = smaller(transformers.BertConfig, transformers.PreTrainedConfig, is_right)
-    config, cut = next(found)
+    configs = smaller(transformers.BertConfig, transformers.PreTrainedConfig, is_right)
+    config, cut = next(configs)
     assert (config.hidden_size, config.num_hidden_layers) == (192, 2)
     assert cut == Cut(4, 2)
 
@@ -89,7 +89,7 @@ def test_a_process_answers_crashes_or_is_stopped() -> None:
     assert in_process(lambda: {"sum": sum(iter(int, 1))}, limit=1) == {"error": "not done after 1 s of CPU"}
 
 
-def test_a_failure_is_told_by_its_innermost_reason() -> None:
+def test_a_failure_is_reported_by_its_innermost_cause() -> None:
     with pytest.raises(RuntimeError) as caught:
         raise RuntimeError("advice") from KeyError("inside")
     assert failure(caught.value)["error"] == "KeyError: 'inside'"
@@ -118,7 +118,7 @@ def test_small_models_are_exported_verified_and_compared(results: Path) -> None:
         assert catalogue_table.reason(row) == ""
 
 
-def test_what_was_run_is_not_run_again(results: Path) -> None:
+def test_finished_models_are_not_run_again(results: Path) -> None:
     path = next(results.glob("*.json"))
     assert not catalogue.wanted(path)
     assert not catalogue.wanted(path, ["failed", "unreached"])
@@ -145,7 +145,7 @@ def refused(name: str, at: int) -> dict[str, Any]:
     return row(name, ours={"exported": False, "verified": False, "stage": "inputs", "error": error})
 
 
-def test_the_figures_count_what_they_say() -> None:
+def test_the_figures_match_their_captions() -> None:
     rows = [
         row("good"),
         row("slow", plain={"seconds": 1.0}),
@@ -161,7 +161,7 @@ def test_the_figures_count_what_they_say() -> None:
     assert "median 1.00" in text
 
 
-def test_causes_group_what_differs_in_names_and_numbers_only() -> None:
+def test_causes_that_differ_only_in_names_and_numbers_are_grouped() -> None:
     lines = list(catalogue_table.causes([refused("A", 3), refused("B", 4), row("good")]))
     assert len(lines) == 1
     assert lines[0].startswith("- 2 × no example inputs found: ")

@@ -41,13 +41,13 @@ def run(one: Pass, text: str) -> tuple[list[str], Log]:
     return [node.op_type for node in model.graph], log
 
 
-def test_the_example_comes_out_as_promised(shown: Pass) -> None:
+def test_the_example_gives_the_documented_result(shown: Pass) -> None:
     after = [node.op_type for node in onnx.parser.parse_model(shown.example.after).graph.node]
     assert run(shown, shown.example.before)[0] == after == ["Exp", "Relu"]
     assert shown.algebra == "-(-x) => x"
 
 
-def test_the_near_miss_is_refused_for_the_reason_given(shown: Pass) -> None:
+def test_the_near_miss_is_refused_with_the_documented_reason(shown: Pass) -> None:
     ops, log = run(shown, shown.example.near_miss)
     assert ops == ["Exp", "Neg", "Neg", "Relu"]
     assert any(shown.example.refusal in refusal.reason for refusal in log.refusals)

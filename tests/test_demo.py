@@ -43,7 +43,7 @@ def told(folder: Path, monkeypatch: pytest.MonkeyPatch, *commands: list[str]) ->
     return lines
 
 
-def test_every_command_is_understood_and_reads_what_an_earlier_one_wrote(tmp_path: Path) -> None:
+def test_every_command_parses_and_reads_files_that_earlier_commands_wrote(tmp_path: Path) -> None:
     written: set[Path] = set()
     for step in demo.steps(tmp_path):
         verb, *words = step.arguments
@@ -59,7 +59,7 @@ def test_every_command_is_understood_and_reads_what_an_earlier_one_wrote(tmp_pat
 
 
 @pytest.mark.slow
-def test_it_shows_each_command_its_closing_lines_and_where_everything_lies(
+def test_it_shows_each_command_its_last_lines_and_where_the_files_are(
     tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, small = tmp_path / "demo", tmp_path / "demo" / "cnn" / "resnet-tiny.small.onnx"
@@ -87,7 +87,7 @@ def test_it_stops_with_the_first_command_that_fails(
     assert lines[-1].startswith("1: ")
 
 
-def test_interrupted_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
+def test_an_interrupt_ends_it_at_once_with_a_message(tmp_path: Path) -> None:
     asked = [sys.executable, "-m", "sardonyx", "demo", str(tmp_path / "demo")]
     with subprocess.Popen(
         asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -97,8 +97,8 @@ def test_interrupted_it_ends_at_once_and_says_so(tmp_path: Path) -> None:
         assert process.stdout.readline().startswith("[1/8] ")
         assert process.stdout.readline().startswith("$ sardonyx export ")
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the demo and to its command
-        rest, said = process.stdout.read(), process.stderr.read()
+        rest, errors = process.stdout.read(), process.stderr.read()
         assert process.wait(60) == 130
-    assert "interrupted" in said
+    assert "interrupted" in errors
     assert "[2/8]" not in rest
     assert not list(tmp_path.rglob("*.onnx"))

@@ -68,12 +68,12 @@ def test_every_flag_is_on_its_page_or_among_the_shared_ones(verb: str) -> None:
     assert "options.md" in page or not known - flags(page), "the page leads to the shared ones"
 
 
-def test_no_shared_flag_is_one_that_no_command_has() -> None:
+def test_every_shared_flag_exists_on_some_command() -> None:
     known = {flag for verb in VERBS for one in GROUP.commands[verb].params for flag in (*one.opts, *one.secondary_opts)}
     assert flags(COMMON) - known == {"-h", "--help", "--version"}
 
 
-def test_every_record_and_schema_is_on_the_page_of_formats() -> None:
+def test_every_record_and_schema_is_on_the_formats_page() -> None:
     page = (DOCS / "formats.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| `(\w+)` \|", page, re.MULTILINE))
     assert {kind.__name__: tag for tag, kind in reading.kinds().items()} == rows
@@ -87,7 +87,7 @@ def test_every_page_is_in_the_index() -> None:
     assert pages - set(re.findall(r"\]\(([\w-]+\.md)\)", index)) == set()
 
 
-def test_every_public_function_is_held_to_a_docstring() -> None:
+def test_docstrings_are_required_of_every_public_function() -> None:
     """By ruff, for the whole package: no file of it is let off."""
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert "D" in rules["select"]

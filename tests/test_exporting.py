@@ -83,14 +83,14 @@ class Baked(nn.Module):
         return x / math.sqrt(x.shape[1])
 
 
-def test_a_branch_that_the_tracer_lost_fails_the_proof_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_branch_lost_in_tracing_fails_verification_and_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(VerificationFailed, match="does not compute what the module does") as failure:
         sardonyx.export(Branching(), torch.ones(2, 3), tmp_path / "x.onnx", exporter="torchscript")
     assert failure.value.exit_code == 3
     assert not list(tmp_path.iterdir())
 
 
-def test_a_size_that_the_tracer_baked_in_fails_at_another_size(tmp_path: Path) -> None:
+def test_a_size_fixed_in_tracing_fails_at_another_size(tmp_path: Path) -> None:
     given = {"inputs": torch.randn(2, 5), "output": tmp_path / "x.onnx", "exporter": "torchscript"}
     sardonyx.export(Baked(), **given)
     with pytest.raises(VerificationFailed):
@@ -116,7 +116,7 @@ class Choosing(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: torch.relu(self.up(x)), lambda x: torch.tanh(self.down(x)), (x,))
 
 
-def test_a_branch_that_torch_keeps_belongs_to_the_module_that_chooses() -> None:
+def test_a_branch_kept_by_torch_belongs_to_the_module_with_the_condition() -> None:
     made = sardonyx.export(nn.Sequential(Choosing(), nn.Linear(3, 2)), torch.randn(2, 3))
     assert made.model is not None
     choice = next(node for node in made.model.graph if node.op_type == "If")
@@ -142,7 +142,7 @@ def test_the_file_computes_what_the_module_does(net: Net, exporter: str, tmp_pat
 
 
 @both
-def test_every_node_and_weight_is_placed(net: Net, exporter: str, tmp_path: Path) -> None:
+def test_every_node_and_weight_has_a_module(net: Net, exporter: str, tmp_path: Path) -> None:
     made = sardonyx.export(net, IDS, tmp_path / "net.onnx", exporter=exporter)
     proto = onnx.load(tmp_path / "net.onnx")
     onnx.checker.check_model(proto, full_check=True)
@@ -158,7 +158,7 @@ def test_every_node_and_weight_is_placed(net: Net, exporter: str, tmp_path: Path
     assert [sorted(weight.modules) for weight in made.tied] == [["head", "table"]]
 
 
-def test_the_record_ties_the_weights_to_the_files(net: Net, tmp_path: Path) -> None:
+def test_the_record_hashes_the_weights_and_the_files(net: Net, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     made = sardonyx.export(net, IDS, path, exporter="torchscript", optimize=True)
     assert made.module.sha256 == state_sha256(net)
@@ -195,7 +195,7 @@ def test_the_exported_file_is_loaded_once_for_verification_and_optimization(
 
 
 @both
-def test_the_file_holds_nothing_of_this_machine_unless_asked(net: Net, exporter: str, tmp_path: Path) -> None:
+def test_the_file_has_no_paths_of_this_machine_by_default(net: Net, exporter: str, tmp_path: Path) -> None:
     home = os.fsencode(Path(torch.__file__).parents[1])
     sardonyx.export(net, IDS, tmp_path / "a.onnx", exporter=exporter)
     data = (tmp_path / "a.onnx").read_bytes()
@@ -230,7 +230,7 @@ def test_tags_as_attributes_load_everywhere(net: Net, exporter: str, tmp_path: P
     assert {"__source_module", "__module_path"} <= named
 
 
-def test_tags_may_go_down_to_torchs_own_modules(net: Net) -> None:
+def test_tags_may_include_torch_nn_modules(net: Net) -> None:
     made = sardonyx.export(
         net, IDS, exporter="torchscript", options=sardonyx.ExportOptions(include_torch_nn=True), verify=False
     )
@@ -242,17 +242,17 @@ def test_tags_may_go_down_to_torchs_own_modules(net: Net) -> None:
 @pytest.mark.parametrize(
     "inputs", [IDS, (IDS,), {"ids": IDS}, {"ids": IDS.numpy()}, {"ids": Spec("ids", "int64", (2, 3))}]
 )
-def test_example_inputs_come_in_many_forms(net: Net, inputs: object) -> None:
+def test_example_inputs_are_accepted_in_every_form(net: Net, inputs: object) -> None:
     made = sardonyx.export(net, inputs, exporter="torchscript", verify=False)
     assert [str(each) for each in made.inputs] == ["ids=int64[2,3]"]
 
 
-def test_keyword_inputs_beside_positional_ones(net: Net) -> None:
+def test_keyword_and_positional_inputs_together(net: Net) -> None:
     made = sardonyx.export(net, IDS, kwargs={"scale": torch.tensor(2.0)}, exporter="torchscript")
     assert [each.name for each in made.inputs] == ["ids", "scale"]
 
 
-def test_the_module_is_left_as_it_was(net: Net) -> None:
+def test_the_module_is_unchanged(net: Net) -> None:
     net.train()
     net.blocks[0].eval()
     flags = [module.training for module in net.modules()]
@@ -274,7 +274,7 @@ def test_other_float_types(exporter: str, dtype: torch.dtype) -> None:
 
 
 @both
-def test_dims_that_the_model_fixes_are_refused_with_their_size(exporter: str) -> None:
+def test_a_dynamic_dim_that_the_model_fixes_is_refused_with_its_size(exporter: str) -> None:
     class Fixed(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x.reshape(2, 6) + torch.ones(2, 6)
@@ -291,14 +291,14 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Linear(50_000, 8))
 
 
-def test_long_sums_may_be_added_up_in_another_order(wide: nn.Module) -> None:
+def test_long_sums_may_be_added_in_another_order(wide: nn.Module) -> None:
     """Torch and the runtime are apart by more than roundings of the result: each adds up in its own order."""
     made = sardonyx.export(wide, torch.randn(2, 50_000), exporter="torchscript")
     assert made.verdict is not None
     assert made.verdict.passed
 
 
-def test_a_slightly_wrong_weight_hides_in_no_rounding(wide: nn.Module) -> None:
+def test_a_slightly_wrong_weight_is_not_taken_for_rounding(wide: nn.Module) -> None:
     x = torch.randn(2, 50_000)
     model = sardonyx.export(wide, x, exporter="torchscript", verify=False).model
     assert model is not None
@@ -327,7 +327,7 @@ class Named(nn.Module):
 
 
 @both
-def test_interface_names_are_the_calls_and_nobody_elses(exporter: str, tmp_path: Path) -> None:
+def test_interface_names_are_those_of_the_call(exporter: str, tmp_path: Path) -> None:
     x, y = torch.randn(2, 3), torch.randn(2, 3)
     made = sardonyx.export(Named(), (x, y), tmp_path / "x.onnx", exporter=exporter)
     assert [each.name for each in made.inputs] == ["add", "mul"]
@@ -351,14 +351,14 @@ class Single(nn.Module):
 
 
 @pytest.mark.parametrize(("exporter", "opset"), [("dynamo", 18), ("dynamo", 23), ("torchscript", 14)])
-def test_the_opset_is_the_one_asked_for(net: Net, exporter: str, opset: int) -> None:
+def test_the_requested_opset_is_used(net: Net, exporter: str, opset: int) -> None:
     made = sardonyx.export(net, IDS, exporter=exporter, opset=opset)
     assert made.result.opsets[""] == opset
     assert made.coverage.root == 0
     assert made.coverage.own < made.coverage.direct / 2  # torch converts graphs, which must not cost a tag
 
 
-def test_an_opset_that_torch_cannot_give_is_refused(net: Net) -> None:
+def test_an_opset_that_torch_does_not_support_is_refused(net: Net) -> None:
     with pytest.raises(ModelError, match="opset 18 and later, not 17"):
         sardonyx.export(net, IDS, opset=17)
 

@@ -77,7 +77,7 @@ def x() -> torch.Tensor:
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("optimized", [False, True])
-def test_a_module_gives_what_the_live_one_gives(
+def test_an_extracted_module_matches_the_live_module(
     exported: Export, exporter: str, optimized: bool, tmp_path: Path
 ) -> None:
     source = exported(exporter)
@@ -98,7 +98,7 @@ def test_a_module_gives_what_the_live_one_gives(
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
-def test_every_call_of_a_module_is_held_to_its_own(exported: Export, exporter: str) -> None:
+def test_every_call_of_a_module_is_compared_with_its_own_outputs(exported: Export, exporter: str) -> None:
     first, second = (
         sardonyx.extract(exported(exporter), "shared", live=net(), inputs=(x(),), call=call) for call in (0, 1)
     )
@@ -110,7 +110,7 @@ def test_every_call_of_a_module_is_held_to_its_own(exported: Export, exporter: s
     assert first.tag == second.tag == "/Net"
 
 
-def test_a_container_is_held_to_the_whole_model(exported: Export) -> None:
+def test_a_container_is_compared_with_the_whole_model(exported: Export) -> None:
     made = sardonyx.extract(exported("dynamo"), "blocks", live=net(), inputs=(x(),))
     assert made.live is None
     assert made.verdict is not None
@@ -126,7 +126,7 @@ def test_another_models_module_is_refused_and_nothing_is_written(exported: Expor
     assert not output.exists()
 
 
-def test_a_wrong_cut_is_refused_without_a_live_module(
+def test_a_wrong_extraction_is_refused_without_a_live_module(
     exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = cutting.extract
@@ -145,14 +145,14 @@ def test_a_wrong_cut_is_refused_without_a_live_module(
     assert sardonyx.extract(exported("dynamo"), "blocks.0", output, verify=False).verdict is None
 
 
-def test_without_a_live_module_several_drawn_inputs_are_tried(exported: Export) -> None:
+def test_without_a_live_module_several_random_inputs_are_tried(exported: Export) -> None:
     made = sardonyx.extract(exported("torchscript"), "blocks.0")
     assert made.verdict is not None
     assert len(made.verdict.trials) >= 4
     assert all(output.max_abs == 0 for output in made.verdict.outputs)
 
 
-def test_what_an_unrun_module_is_asked_for_is_said(exported: Export) -> None:
+def test_a_module_that_never_ran_is_reported(exported: Export) -> None:
     with pytest.raises(ModelError, match="idle owns no node"):
         sardonyx.extract(exported("dynamo"), "idle")
     with pytest.raises(UsageError, match="no module 'block'") as caught:
@@ -170,7 +170,7 @@ def test_a_file_that_exists_is_kept(exported: Export, tmp_path: Path) -> None:
     onnx.checker.check_model(output)
 
 
-def test_a_model_in_memory_is_cut_and_left_as_it_is(exported: Export) -> None:
+def test_extracting_from_a_model_in_memory_leaves_it_unchanged(exported: Export) -> None:
     proto = onnx.load(exported("dynamo"))
     before = proto.SerializeToString()
     made = sardonyx.extract(proto, "/Net/Block.0")
@@ -193,12 +193,12 @@ def test_a_path_is_found_for_a_tag(exported: Export) -> None:
 # What hooks see
 
 
-def test_a_tensor_is_seen_as_it_was_when_the_module_gave_it() -> None:
+def test_outputs_are_copied_before_later_in_place_changes() -> None:
     (seen,) = capture(net(), (x(),), {}, "blocks.0.lin")
     assert seen.outputs["output"].min() < 0, "the activation that follows works in place"
 
 
-def test_watching_leaves_no_trace() -> None:
+def test_no_hook_is_left_behind() -> None:
     module, given = net().train(), x()
     capture(module, (given,), {}, "shared")
     assert module.training

@@ -47,7 +47,7 @@ def source(text: str, **arrays: np.ndarray) -> judging.Source:
 # ---------------------------------------------------------------------------------------------- the models
 
 
-def test_300_models_hold() -> None:
+def test_300_random_models_pass() -> None:
     reports = fuzz.campaign(range(FIRST, FIRST + 300), 1, None, None, quiet=True)
     assert len(reports) == 300
     assert sum(not each.rejected for each in reports) > 220
@@ -69,7 +69,7 @@ def test_a_seed_gives_the_same_model_again(family: str) -> None:
     raise AssertionError("all rejected")
 
 
-def test_feeds_have_every_size_alone_and_together() -> None:
+def test_feeds_vary_every_size_alone_and_together() -> None:
     inputs = [Input("x", np.dtype(np.float32), ("N", "M"))]
     shapes = {feed["x"].shape for _, feed in running.feeds(inputs, {"N": 4, "M": 5}, 0)}
     assert {(4, 5), (0, 0), (1, 1), (2, 2), (7, 7), (0, 5), (4, 0), (1, 5), (4, 7)} <= shapes
@@ -114,9 +114,9 @@ def test_a_planted_fault_is_found_attributed_and_reduced(monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_a_finding_is_written_once_for_each_pass(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     case = planted(monkeypatch)
-    drawn = families.Drawn("clips", 3, case.model, [], {})
+    generated = families.Drawn("clips", 3, case.model, [], {})
     seen: collections.Counter[object] = collections.Counter()
-    faults = [fuzz._fault(case, drawn, tmp_path, seen, lambda _stage: None) for _ in range(fuzz.KEPT + 1)]
+    faults = [fuzz._fault(case, generated, tmp_path, seen, lambda _stage: None) for _ in range(fuzz.KEPT + 1)]
     assert [bool(each.folder) for each in faults] == [True] * fuzz.KEPT + [False]
     folder = tmp_path / faults[0].folder
     assert onnx.load(folder / "model.onnx").graph.node
@@ -124,7 +124,7 @@ def test_a_finding_is_written_once_for_each_pass(monkeypatch: pytest.MonkeyPatch
     assert "merge-clips" in (folder / "README").read_text()
 
 
-def test_without_the_fault_nothing_is_found() -> None:
+def test_without_the_fault_there_is_no_finding() -> None:
     rng = np.random.default_rng(0)
     feed = {name: rng.standard_normal((3, 4)).astype(np.float32) * 5 for name in ("x", "z")}
     assert not judging.judge(judging.Source(onnx.parser.parse_model(CLIPS), [("normal", feed)])).findings
@@ -171,7 +171,7 @@ def test_a_file_that_grows_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None
         (np.array(["a"], object), np.array(["b"], object)),
     ],
 )
-def test_what_differs_is_seen(x: object, y: object) -> None:
+def test_differences_are_detected(x: object, y: object) -> None:
     assert comparing.difference(x, y)
     assert not comparing.difference(x, x)
 
@@ -183,7 +183,7 @@ def test_an_exact_pass_may_not_change_the_sign_of_a_zero() -> None:
     assert comparing.bits_differ(zeros, np.float32([0.0, 1.0 + 1e-5]))
 
 
-def test_rounding_explains_only_what_the_source_itself_shows() -> None:
+def test_rounding_explains_no_more_than_the_error_of_the_source() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 18]>
         agraph (float[N] x, float[N] z) => (float[N] lost, float[N] kept) { lost = Sub(x, z)  kept = Add(x, z) }
@@ -198,7 +198,7 @@ def test_rounding_explains_only_what_the_source_itself_shows() -> None:
     assert comparing.difference(answer[1], answer[1] * np.float32(1.01), kept)
 
 
-def test_a_row_hidden_whole_may_become_0_and_nothing_else() -> None:
+def test_a_fully_masked_row_may_become_0_and_nothing_else() -> None:
     low = -np.inf
     given = source(SOFTMAX, x=np.float32([[low, low, low], [1, 2, low]]))
     _, feed, answer = given.answers[0]
@@ -213,7 +213,7 @@ def test_a_row_hidden_whole_may_become_0_and_nothing_else() -> None:
     assert judging._outputs(given, feed, answer, mean, judged)
 
 
-def test_an_overflow_of_the_source_is_told_from_a_sum_of_fills() -> None:
+def test_an_overflow_of_the_source_is_distinguished_from_a_sum_of_mask_values() -> None:
     square = """
         <ir_version: 10, opset_import: ["" : 18]>
         agraph (float16[N] x) => (float16[N] y) { s = Mul(x, x)  y = Div(x, s) }
@@ -227,13 +227,13 @@ def test_an_overflow_of_the_source_is_told_from_a_sum_of_fills() -> None:
     assert not comparing.overflows(onnx.parser.parse_model(fills), {"x": np.float32([3])})
 
 
-def test_the_table_counts_what_passes_fire_on() -> None:
+def test_the_table_counts_where_passes_apply() -> None:
     reports = [fuzz.Report(1, "clips", fired=("merge-clips",)), fuzz.Report(2, "clips", rejected="no feed runs")]
     assert "1 merge-clips" in fuzz.coverage(reports)
     assert fuzz.summary(reports).splitlines()[1].split()[:3] == ["clips", "2", "1"]
 
 
-def test_a_source_that_breaks_the_standard_is_told() -> None:
+def test_a_source_that_violates_the_standard_is_reported() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 18]>
         agraph (int64[1] m) => (float[] y) <int64[1] front = {0}> {
@@ -244,7 +244,7 @@ def test_a_source_that_breaks_the_standard_is_told() -> None:
     assert not comparing.breaks_the_standard(onnx.parser.parse_model(SOFTMAX), {"x": np.zeros((2, 3), np.float32)})
 
 
-def test_a_rounding_to_half_precision_that_the_runtime_leaves_out_is_no_fault() -> None:
+def test_a_half_precision_rounding_omitted_by_the_runtime_is_no_fault() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 21]>
         agraph (float16[N, 2] x, float[N, 1] z) => (float[N, 1] y, float[N, 1] other) <int64[1] last = {-1}> {

@@ -54,7 +54,7 @@ def exported(name: str, folder: Path, exporter: Any = "torchscript", **options: 
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_token_is_the_one_that_the_module_generates(name: str, tmp_path: Path) -> None:
+def test_every_token_matches_the_one_the_module_generates(name: str, tmp_path: Path) -> None:
     made = exported(name, tmp_path / "out")
     assert made.verdict is not None
     batches = made.verdict.generation
@@ -72,7 +72,7 @@ def test_every_token_is_the_one_that_the_module_generates(name: str, tmp_path: P
     assert back.verdict.generation == batches
 
 
-def test_the_default_exporter_makes_one_graph_for_prompts_and_steps_and_it_is_optimized(tmp_path: Path) -> None:
+def test_the_default_exporter_gives_one_optimized_graph_for_prompts_and_steps(tmp_path: Path) -> None:
     made = exported("mistral", tmp_path / "out", "dynamo", optimize=True)
     assert made.optimized is not None
     assert made.optimized.result == made.result
@@ -97,7 +97,7 @@ def test_half_precision_is_verified_in_float32(dtype: str, tmp_path: Path) -> No
     assert {each.dtype for each in made.inputs if each.name.startswith("past")} == {dtype}
 
 
-def test_the_folder_says_what_a_runtime_needs(tmp_path: Path) -> None:
+def test_the_folder_has_the_config_a_runtime_needs(tmp_path: Path) -> None:
     made = exported("gpt2", tmp_path / "out")
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"model.onnx", "genai_config.json", "config.json", "generation_config.json"}
@@ -108,8 +108,8 @@ def test_the_folder_says_what_a_runtime_needs(tmp_path: Path) -> None:
     decoder = config["decoder"]
     assert (decoder["num_hidden_layers"], decoder["num_key_value_heads"], decoder["head_size"]) == (1, 4, 6)
     graph = onnx.load_model(tmp_path / "out" / decoder["filename"]).graph
-    said = [name.replace("%d", "0") for name in (*decoder["inputs"].values(), *decoder["outputs"].values())]
-    assert set(said) == {value.name for value in (*graph.input, *graph.output)}
+    message = [name.replace("%d", "0") for name in (*decoder["inputs"].values(), *decoder["outputs"].values())]
+    assert set(message) == {value.name for value in (*graph.input, *graph.output)}
     assert any("no tokenizer" in note for note in made.notes)
 
 
@@ -166,7 +166,7 @@ class TestFaults:
         assert [batch.passed for batch in batches[1:]] == [False] * (len(batches) - 1)
         assert any(line.startswith("generating after a prompt of 7 tokens: output 'logits'") for line in failures)
 
-    def test_a_tie_is_told_from_a_fault(self, folder: Path, module: Any) -> None:
+    def test_a_tie_is_distinguished_from_a_fault(self, folder: Path, module: Any) -> None:
         weight: torch.Tensor = module.lm_head.weight.data
         before = weight.clone()
         try:
@@ -194,7 +194,7 @@ def test_a_module_that_differs_from_its_graph_writes_no_folder(tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("ViTConfig?num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24", "text-generation"),
         ("T5ForConditionalGeneration?num_layers=1,d_model=16,d_kv=8,d_ff=24,num_heads=2,vocab_size=50", "an encoder"),
@@ -204,12 +204,12 @@ def test_a_module_that_differs_from_its_graph_writes_no_folder(tmp_path: Path, m
         ),
     ],
 )
-def test_what_does_not_generate_is_refused(source: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_model_that_cannot_generate_is_refused(source: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
         sardonyx.export(f"hf-config:{source}", None, tmp_path / "out", for_generation=True)
 
 
-def test_a_folder_that_holds_something_is_kept(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_kept(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(OutputError, match="is not empty"):
         exported("llama", tmp_path)

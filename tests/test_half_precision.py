@@ -54,10 +54,10 @@ def test_models_are_exported_in_half_precision_and_verified_in_float32(source: s
     assert made.verdict.passed
     assert made.verdict.computed_in == "float32"
     assert "in float32" in made.verdict.reference
-    said = made.verdict.notes[0]
+    note = made.verdict.notes[0]
     own = "no CPU kernel" if dtype == "bfloat16" else "of PyTorch on the example"
-    assert said.startswith("both sides computed in float32 with the weights as stored; ")
-    assert own in said
+    assert note.startswith("both sides computed in float32 with the weights as stored; ")
+    assert own in note
     assert made.options["dtype"] == dtype
     assert made.model is not None
     kinds = {value.dtype for value in made.model.graph.initializers.values()}
@@ -73,7 +73,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_checkpoint_is_exported_in_float32_unless_asked(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_is_exported_in_float32_by_default(checkpoint: Path, tmp_path: Path) -> None:
     made = sardonyx.export(f"hf:{checkpoint}", output=tmp_path / "wide.onnx", exporter="torchscript")
     assert made.notes[0] == "the checkpoint is bfloat16, exported in float32; dtype keep exports it in bfloat16"
     assert made.verdict is not None
@@ -122,7 +122,7 @@ def test_a_wrong_graph_is_found(monkeypatch: pytest.MonkeyPatch, dtype: Any, spo
         sardonyx.export(LLAMA, dtype=dtype, exporter="torchscript")
 
 
-def test_types_that_contradict_each_other_are_told_from_a_wrong_graph() -> None:
+def test_contradicting_types_are_distinguished_from_a_wrong_graph() -> None:
     with pytest.raises(ModelError, match="half precision that is not valid") as caught:
         sardonyx.export(nn.Conv2d(3, 4, 3), (PIXELS,), dtype="bfloat16", exporter="torchscript", opset=18)
     assert caught.value.hint == '`dtype="float32"`, or `exporter="dynamo"`'
@@ -140,20 +140,20 @@ class Stubborn(nn.Module):
         return self.second((hidden * 0.3).half().to(x.dtype))
 
 
-def test_what_a_forward_asks_for_in_half_precision_is_widened_too() -> None:
+def test_half_precision_requested_inside_forward_is_widened_too() -> None:
     for dtype in ("float32", "float16"):
         made = sardonyx.export(Stubborn().eval(), (torch.randn(2, 8),), dtype=dtype, exporter="torchscript")
         assert made.verdict is not None
         assert made.verdict.computed_in == "float32"
 
 
-def test_a_wrong_constant_is_told_from_its_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_constant_is_distinguished_from_a_rounded_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def spoil(model: ir.Model) -> None:
         for node in model.graph:
-            held = node.attributes["value"].as_tensor() if node.op_type == "Constant" else None
-            if held is not None and held.size == 1 and abs(float(held.numpy().flat[0]) - 0.3) < 0.01:
-                array = (held.numpy().astype(np.float32) * np.float32(1.03)).astype(held.numpy().dtype)
-                node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array, dtype=held.dtype))
+            constant = node.attributes["value"].as_tensor() if node.op_type == "Constant" else None
+            if constant is not None and constant.size == 1 and abs(float(constant.numpy().flat[0]) - 0.3) < 0.01:
+                array = (constant.numpy().astype(np.float32) * np.float32(1.03)).astype(constant.numpy().dtype)
+                node.attributes["value"] = ir.AttrTensor("value", ir.tensor(array, dtype=constant.dtype))
 
     _spoiled(monkeypatch, spoil)
     with pytest.raises(VerificationFailed):

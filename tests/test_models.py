@@ -15,7 +15,7 @@ import models
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.parametrize("name", models.names())
-def test_small_models_are_small_real_and_telling(
+def test_small_models_are_small_and_have_nonzero_weights(
     name: str, exporter: str, small_model: Callable[[str, str], Path]
 ) -> None:
     model = onnx.load(small_model(name, exporter))

@@ -94,7 +94,7 @@ def test_exactly_the_wrong_rewrite_is_undone(mode: Any) -> None:
     assert (ops.get("Max"), ops.get("Relu"), ops.get("Min")) == (19, 1, None)
 
 
-def test_a_pass_that_is_wrong_again_and_again_goes_as_a_whole() -> None:
+def test_a_pass_that_is_wrong_repeatedly_is_disabled() -> None:
     nodes = "\n".join(f"n{i} = Neg({'x' if not i else f's{i - 1}'}) s{i} = Elu(n{i})" for i in range(9))
     text = f'<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {{ {nodes} y = Elu(s8) }}'
     run = optimize(onnx.parser.parse_model(text), passes=[Wrong()])
@@ -102,14 +102,14 @@ def test_a_pass_that_is_wrong_again_and_again_goes_as_a_whole() -> None:
     assert run.after == run.before
 
 
-def test_the_rest_goes_on_beside_a_wrong_pass() -> None:
+def test_other_passes_continue_beside_a_wrong_one() -> None:
     run = optimize(onnx.parser.parse_model(TOWER), passes=[Wrong()])
     assert [each.pass_name for each in run.rolled_back] == ["wrong"]
     assert {each.op_type: each.after for each in run.ops}.get("Identity", 0) == 0
     assert {each.op_type: each.after for each in run.ops}["Neg"] == 1
 
 
-def test_without_proof_the_wrong_pass_gets_through() -> None:
+def test_without_verification_a_wrong_rewrite_is_kept() -> None:
     """The counterpart: verification catches it, nothing else."""
     run = optimize(onnx.parser.parse_model(TOWER), verify="off", passes=[Wrong()], only=["wrong"])
     assert run.verdict is None
@@ -158,7 +158,7 @@ def test_every_node_of_the_result_has_an_owner(tmp_path: Path) -> None:
         assert p.SOURCE_MODULE in props
 
 
-def test_an_existing_output_is_left_alone_and_found_out_at_once(tmp_path: Path) -> None:
+def test_an_existing_output_is_refused_before_any_work(tmp_path: Path) -> None:
     small = tmp_path / "s.onnx"
     small.write_bytes(b"precious")
     with pytest.raises(OutputError):
@@ -193,7 +193,7 @@ def test_a_model_with_training_info_is_left_alone_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(("ir_version", "opset"), [(4, 9), (8, 17), (10, 18), (13, 26), (14, 18)])
-def test_versions_stay_what_the_source_says(ir_version: int, opset: int) -> None:
+def test_versions_stay_those_of_the_source(ir_version: int, opset: int) -> None:
     """Neither the onnx package's newer defaults nor a pass may change them unasked."""
     proto = onnx.parser.parse_model(TOWER)
     proto.ir_version = ir_version
@@ -206,7 +206,7 @@ def test_versions_stay_what_the_source_says(ir_version: int, opset: int) -> None
 
 
 @pytest.mark.parametrize("name", ["cnn", "mobilenet"])
-def test_torchs_own_metadata_stays_true(small_model: Callable[[str, str], Path], name: str) -> None:
+def test_torch_metadata_stays_correct(small_model: Callable[[str, str], Path], name: str) -> None:
     """Viewers group by torch's keys: they must name the owner, also where several nodes became one."""
     run = optimize(small_model(name, "dynamo"))
     assert run.verdict is not None
@@ -234,7 +234,7 @@ RESIDUAL = """
 """
 
 
-def test_what_measured_slower_runs_only_on_request() -> None:
+def test_slower_fusions_run_only_on_request() -> None:
     model = onnx.parser.parse_model(RESIDUAL)
     assert optimize(model, target="ort").after.nodes == 2
     fewest = optimize(model, target="ort", options=OptimizeOptions(fewest_nodes=True))

@@ -53,7 +53,7 @@ def test_the_tests_run_on_the_pinned_versions() -> None:
         assert importlib.metadata.version(name).split("+")[0] == pinned, name
 
 
-def test_source_files_are_still_one_thing() -> None:
+def test_source_files_are_not_too_long() -> None:
     lengths = {path.relative_to(ROOT): len(path.read_text().splitlines()) for path in (ROOT / "src").rglob("*.py")}
     assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
 
@@ -66,15 +66,15 @@ def test_heavy_packages_are_imported_where_they_belong_by_name_too(package: str,
     """import-linter sees import statements only."""
     by_name = re.compile(rf"import_module\(\s*[\"']{package}\b|__import__\(\s*[\"']{package}\b")
     source = ROOT / "src" / "sardonyx"
-    found = {str(path.relative_to(source)) for path in source.rglob("*.py") if by_name.search(path.read_text())}
-    assert found <= allowed
+    importers = {str(path.relative_to(source)) for path in source.rglob("*.py") if by_name.search(path.read_text())}
+    assert importers <= allowed
 
 
 def test_every_pass_has_its_row_in_the_docs() -> None:
     assert passes_page.listed(passes_page.PAGE.read_text()) == passes_page.rows(), "run python tests/passes_page.py"
 
 
-def test_the_notes_passes_are_mapped_to_ours() -> None:
+def test_the_original_passes_are_mapped_to_ours() -> None:
     text = (ROOT / "docs" / "passes.md").read_text().split("## The twelve")[1]
     rows = re.findall(r"^\| \d+ \| (\w+) \| (.+?) \|", text, re.MULTILINE)
     assert len(rows) == 12
@@ -91,18 +91,18 @@ def test_every_decision_is_in_the_index() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_resolve(page: Path) -> None:
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
-def test_the_files_that_the_tour_names_are_there() -> None:
+def test_the_files_named_in_the_tour_exist() -> None:
     named = re.findall(r"`([a-z_]+/[a-z_/]*\w\.py)`", (ROOT / "docs" / "how-it-works.md").read_text())
     assert len(set(named)) > 30
     assert [name for name in named if not (ROOT / "src" / "sardonyx" / name).exists()] == []
 
 
-def test_nothing_of_the_makers_machine_is_in_the_files() -> None:
+def test_no_local_path_is_in_the_files() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
     if listed.returncode:
         pytest.skip("not a git checkout")
@@ -131,7 +131,7 @@ def test_every_supported_python_is_tested_and_declared() -> None:
     assert PROJECT["project"]["requires-python"] == f">={declared[0]}"
 
 
-def test_what_is_run_before_a_commit_is_what_is_checked() -> None:
+def test_pre_commit_runs_the_checks_of_make_check() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
     rule = re.search(r"^check: setup\n((?:\t.+\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert rule
@@ -139,7 +139,7 @@ def test_what_is_run_before_a_commit_is_what_is_checked() -> None:
     assert sorted(Path(hook["entry"].split()[0]).name for hook in hooks) == sorted(checked)
 
 
-def test_everything_git_keeps_is_in_the_sdist(tmp_path: Path) -> None:
+def test_every_tracked_file_is_in_the_sdist(tmp_path: Path) -> None:
     """The tests import benchmarks and read pages, workflows and the Makefile: from the sdist too."""
     sdist = pytest.importorskip("hatchling.builders.sdist", reason="make setup installs hatchling")
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)

@@ -66,7 +66,7 @@ def test_a_second_optimization_changes_nothing(proto: onnx.ModelProto) -> None:
 @pytest.mark.slow
 @FEW
 @given(models(), st.integers(0, 30))
-def test_a_run_cut_short_is_a_prefix_of_the_whole(proto: onnx.ModelProto, count: int) -> None:
+def test_a_limited_run_is_a_prefix_of_the_whole(proto: onnx.ModelProto, count: int) -> None:
     from sardonyx import runtime
     from sardonyx.ir.facts import Facts
     from sardonyx.ir.rewriter import Rewriter

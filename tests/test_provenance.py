@@ -39,7 +39,7 @@ def test_the_owner_contains_every_origin_and_nothing_deeper_does(some: list[str]
             assert not all(is_ancestor(child, other) for other in some)
 
 
-def test_paths_that_merely_start_alike_share_only_their_parent() -> None:
+def test_paths_with_a_common_text_prefix_share_only_their_parent() -> None:
     assert p.lowest_common(["layer.1.a", "layer.10.a"]) == "layer"
 
 
@@ -71,7 +71,7 @@ def hierarchy(props: list[dict[str, str]]) -> tuple[list[p.Reading], p.Hierarchy
     return readings, p.Hierarchy(readings)
 
 
-def test_colliding_siblings_get_the_shortest_key_that_tells_them_apart() -> None:
+def test_colliding_siblings_get_the_shortest_distinguishing_key() -> None:
     _, tags = hierarchy(RESNET)
     assert tags.tag("layer1.0.conv") == "/ResNet/Block.layer1.0"
     classes = ["m.Bert", "m.Encoder", "m.Layer", "aten"]
@@ -102,13 +102,13 @@ def test_namespace_of_a_merged_node_is_its_owners() -> None:
     assert reading.origins == {"layer1"}
 
 
-def test_a_node_torch_lost_the_module_of_has_no_origin() -> None:
+def test_a_node_without_torch_metadata_has_no_origin() -> None:
     reading = p.read_metadata(torch_props(["_empty_nn_module_stack_from_metadata_hook", "x"], ["m.M", "aten"]))
     assert reading is not None
     assert (reading.origins, reading.classes) == (p.UNKNOWN, {})
 
 
-def test_names_with_quotes_survive_torchs_spelling() -> None:
+def test_names_with_quotes_are_read_from_torch_metadata() -> None:
     props = torch_props(["", "it's", "x"], ["m.M", 'm."K"', "aten"])
     reading = p.read_metadata(props)
     assert reading is not None

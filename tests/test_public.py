@@ -71,7 +71,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert {"onnx", "onnx_ir", "numpy", "msgspec", "importlib.metadata", "torch", "onnxruntime"}.isdisjoint(loaded)
 
 
-def test_a_proto_and_a_model_in_memory_come_back_as_what_they_were() -> None:
+def test_the_result_has_the_type_of_the_given_model() -> None:
     proto = onnx.parser.parse_model(
         '<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) <float w = {2.0}>'
         "{ a = Identity(x) b = Mul(a, w) y = Relu(b) }"

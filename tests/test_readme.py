@@ -10,7 +10,7 @@ import readme
 
 
 @pytest.mark.slow
-def test_the_tour_is_what_the_commands_say(tmp_path: Path) -> None:
+def test_the_tour_shows_the_real_output(tmp_path: Path) -> None:
     page = readme.PAGE.read_text()
     assert readme.commands(page), "no command is shown"
     played = readme.refreshed(page, tmp_path)
@@ -26,7 +26,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_pages_are_what_the_commands_say(begun: Path, tmp_path: Path) -> None:
+def test_the_pages_show_the_real_output(begun: Path, tmp_path: Path) -> None:
     for page in readme.DOCS:
         text = page.read_text()
         assert readme.commands(text), f"no command is shown on {page.name}"
@@ -35,11 +35,11 @@ def test_the_pages_are_what_the_commands_say(begun: Path, tmp_path: Path) -> Non
         assert readme.steady(played) == readme.steady(text), f"`python tests/readme.py {page.name}` refreshes the page"
 
 
-def test_what_was_measured_need_not_be_measured_again() -> None:
-    shown = "```console measured\n$ sardonyx bench a b\n{}\n```\n215 nodes\n"
-    assert readme.steady(shown.format("no difference")) == readme.steady(shown.format("12 % faster"))
-    assert readme.steady(shown) != readme.steady(shown.replace("bench", "profile"))
-    assert readme.steady(shown) != readme.steady(shown.replace("215", "216"))
+def test_measured_blocks_are_not_compared() -> None:
+    text = "```console measured\n$ sardonyx bench a b\n{}\n```\n215 nodes\n"
+    assert readme.steady(text.format("no difference")) == readme.steady(text.format("12 % faster"))
+    assert readme.steady(text) != readme.steady(text.replace("bench", "profile"))
+    assert readme.steady(text) != readme.steady(text.replace("215", "216"))
 
 
 def test_only_times_and_last_digits_may_differ() -> None:

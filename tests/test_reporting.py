@@ -44,80 +44,80 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_folder_becomes_one_dossier_whatever_its_files_are_called(folder: Path) -> None:
-    (found,) = run_bundles(record_groups([folder]))
-    assert found.label == "model"
-    assert found.run == sample_run()
-    assert found.export is not None
-    assert found.point is not None
-    assert found.profiled is not None
-    assert found.forms is not None
-    assert found.notes == ()
+def test_a_folder_becomes_one_bundle_whatever_its_file_names(folder: Path) -> None:
+    (bundle,) = run_bundles(record_groups([folder]))
+    assert bundle.label == "model"
+    assert bundle.run == sample_run()
+    assert bundle.export is not None
+    assert bundle.point is not None
+    assert bundle.profiled is not None
+    assert bundle.forms is not None
+    assert bundle.notes == ()
 
 
-def test_records_named_one_by_one_are_joined_as_well(folder: Path) -> None:
-    (found,) = run_bundles(record_groups([str(folder / "times.json"), folder / "run.json"]))
-    assert found.bench is not None
-    assert found.profile is None
+def test_records_given_one_by_one_are_bundled(folder: Path) -> None:
+    (bundle,) = run_bundles(record_groups([str(folder / "times.json"), folder / "run.json"]))
+    assert bundle.bench is not None
+    assert bundle.profile is None
 
 
-def test_a_record_named_beside_a_folder_joins_its_run(folder: Path, tmp_path: Path) -> None:
+def test_a_record_given_beside_a_folder_joins_its_run(folder: Path, tmp_path: Path) -> None:
     outside = (folder / "export.json").rename(tmp_path / "export.json")
-    (found,) = run_bundles(record_groups([folder, outside]))
-    assert found.export is not None
+    (bundle,) = run_bundles(record_groups([folder, outside]))
+    assert bundle.export is not None
     other = write(tmp_path / "other" / "run.json", sample_run())
     first, second = run_bundles(record_groups([folder, other, outside]))  # with a run of its own, it is that one's
     assert (first.export is not None, second.export is not None) == (True, False)
 
 
-def test_records_at_hand_are_as_good_as_files() -> None:
-    (found,) = run_bundles(record_groups([bench_of_run(), sample_run()]))
-    assert found.bench is not None
+def test_records_in_memory_are_bundled_like_files() -> None:
+    (bundle,) = run_bundles(record_groups([bench_of_run(), sample_run()]))
+    assert bundle.bench is not None
 
 
-def test_a_record_of_other_files_is_left_out_and_said(folder: Path) -> None:
+def test_a_record_of_other_files_is_left_out_with_a_note(folder: Path) -> None:
     bench = bench_of_run()
     write(folder / "times.json", replace(bench, files=(bench.files[0], replace(bench.files[1], sha256="00" * 32))))
-    (found,) = run_bundles(record_groups([folder]))
-    assert found.bench is None
-    assert found.notes == ("times.json is a benchmark of other files: left out",)
+    (bundle,) = run_bundles(record_groups([folder]))
+    assert bundle.bench is None
+    assert bundle.notes == ("times.json is a benchmark of other files: left out",)
 
 
-def test_names_decide_where_there_are_no_hashes(folder: Path) -> None:
+def test_names_are_compared_where_there_are_no_hashes(folder: Path) -> None:
     bench = bench_of_run()
     write(folder / "times.json", replace(bench, files=tuple(replace(each, sha256=None) for each in bench.files)))
-    (found,) = run_bundles(record_groups([folder]))
-    assert found.bench is not None
+    (bundle,) = run_bundles(record_groups([folder]))
+    assert bundle.bench is not None
     profile = profile_of_run()
     other = replace(profile, models=(profile.models[0], replace(profile.models[1], path="other.onnx")))
     write(folder / "profile.json", other)
     assert run_bundles(record_groups([folder]))[0].profile is None
 
 
-def test_a_second_record_of_a_kind_is_left_out_and_said(folder: Path) -> None:
+def test_a_second_record_of_a_kind_is_left_out_with_a_note(folder: Path) -> None:
     write(folder / "times2.json", bench_of_run())
-    (found,) = run_bundles(record_groups([folder]))
-    assert found.notes == ("times2.json: a benchmark is already given",)
+    (bundle,) = run_bundles(record_groups([folder]))
+    assert bundle.notes == ("times2.json: a benchmark is already given",)
 
 
-def test_a_record_of_another_version_in_a_folder_is_said(folder: Path) -> None:
+def test_a_record_of_another_version_in_a_folder_gives_a_note(folder: Path) -> None:
     document = msgspec.json.decode((folder / "times.json").read_bytes()) | {"schema_version": 99}
     (folder / "times.json").write_bytes(msgspec.json.encode(document))
-    (found,) = run_bundles(record_groups([folder]))
-    assert found.bench is None
-    assert "times.json is a benchmark of schema version 99" in found.notes[0]
+    (bundle,) = run_bundles(record_groups([folder]))
+    assert bundle.bench is None
+    assert "times.json is a benchmark of schema version 99" in bundle.notes[0]
 
 
 def test_an_export_that_optimized_is_a_run_of_its_own(tmp_path: Path) -> None:
     run = sample_run()
     made = replace(sample_export(run.result.sha256), optimized=run, result=run.result)
-    (found,) = run_bundles(record_groups([write(tmp_path / "export.json", made)]))
-    assert found.run == run
-    assert found.export == made
-    assert found.label == "small"
+    (bundle,) = run_bundles(record_groups([write(tmp_path / "export.json", made)]))
+    assert bundle.run == run
+    assert bundle.export == made
+    assert bundle.label == "small"
 
 
-def test_two_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
+def test_two_runs_of_one_model_get_different_labels(tmp_path: Path) -> None:
     for name in ("monday", "tuesday"):
         write(tmp_path / name / "run.json", sample_run())
         write(tmp_path / f"{name}.json", sample_run())
@@ -132,7 +132,7 @@ def test_two_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "message"),
     [
         (lambda place: write(place / "b.json", bench_of_run()), "there is none: .*b.json is a benchmark"),
         (lambda place: place, "there is no run in"),
@@ -145,8 +145,8 @@ def test_two_runs_of_one_model_are_told_apart(tmp_path: Path) -> None:
         (lambda place: _changed(place, events="none"), "not a complete record"),
     ],
 )
-def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path, made: Any, said: str) -> None:
-    with pytest.raises(UsageError, match=said) as caught:
+def test_input_that_is_no_run_is_refused_in_one_line(tmp_path: Path, made: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
         sardonyx.report(made(tmp_path))
     assert "\n" not in caught.value.message
     assert caught.value.hint
@@ -173,7 +173,7 @@ def test_a_folder_with_several_runs_is_refused(tmp_path: Path) -> None:
         sardonyx.report(tmp_path)
 
 
-def test_the_output_says_the_format(tmp_path: Path) -> None:
+def test_the_output_name_determines_the_format(tmp_path: Path) -> None:
     made = sardonyx.report(sample_run(), tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == made.text
     assert made.text.startswith("<!doctype html>")
@@ -185,7 +185,7 @@ def test_the_output_says_the_format(tmp_path: Path) -> None:
         sardonyx.report(sample_run(), format="pdf")  # pyright: ignore[reportArgumentType]
 
 
-def test_nothing_is_overwritten_without_being_told_to(tmp_path: Path) -> None:
+def test_nothing_is_overwritten_without_force(tmp_path: Path) -> None:
     place = tmp_path / "page.html"
     place.write_text("mine")
     with pytest.raises(OutputError, match="exists"):
@@ -200,7 +200,7 @@ def test_a_page_is_the_same_every_time(folder: Path) -> None:
     assert sardonyx.report(folder).text == sardonyx.report(folder).text
 
 
-def test_a_run_that_was_recorded_before_there_were_pages_is_shown(tmp_path: Path) -> None:
+def test_a_run_without_page_data_is_shown(tmp_path: Path) -> None:
     document = msgspec.json.decode(sample_run().to_json())
     for name in ("wiring_before", "wiring_after", "attention", "fingerprint", "tuning", "notes"):
         del document[name]
@@ -224,7 +224,7 @@ def test_a_comparison_takes_two_runs() -> None:
     assert "The same result both times" in page
 
 
-def test_nothing_is_refused() -> None:
+def test_an_empty_list_is_refused() -> None:
     with pytest.raises(UsageError, match="nothing to report"):
         sardonyx.report([])
 

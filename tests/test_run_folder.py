@@ -36,17 +36,17 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Optimized, Path]:
 def test_everything_is_there_and_belongs_together(made: tuple[Optimized, Path]) -> None:
     run, folder = made
     assert sorted(each.name for each in folder.iterdir()) == LEFT
-    (found,) = run_bundles(record_groups([folder]))
-    assert found.notes == ()
-    assert found.point is not None
-    assert found.point.sizes == {"batch": 3}
-    assert found.profiled is not None
-    assert found.forms is not None
+    (bundle,) = run_bundles(record_groups([folder]))
+    assert bundle.notes == ()
+    assert bundle.point is not None
+    assert bundle.point.sizes == {"batch": 3}
+    assert bundle.profiled is not None
+    assert bundle.forms is not None
     assert Run.from_json((folder / "run.json").read_bytes()) == Run.from_json(run.to_json())
     assert (folder / "report.html").read_text(encoding="utf-8") == sardonyx.report(folder).text
 
 
-def test_an_earlier_run_stays_unless_told_otherwise(made: tuple[Optimized, Path]) -> None:
+def test_an_earlier_run_is_kept_without_force(made: tuple[Optimized, Path]) -> None:
     run, folder = made
     assert run.source.path is not None
     with pytest.raises(OutputError, match=r"run\.json exists"):
@@ -56,7 +56,7 @@ def test_an_earlier_run_stays_unless_told_otherwise(made: tuple[Optimized, Path]
     check(folder, "other.onnx", force=True)
 
 
-def test_what_could_not_be_left_is_refused_at_once(made: tuple[Optimized, Path], tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_refused_before_any_work(made: tuple[Optimized, Path], tmp_path: Path) -> None:
     run, _ = made
     assert run.source.path is not None
     (tmp_path / "file").touch()
@@ -70,7 +70,7 @@ def test_what_could_not_be_left_is_refused_at_once(made: tuple[Optimized, Path],
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_costs_no_other_and_nothing_stale_stays(made: tuple[Optimized, Path], tmp_path: Path) -> None:
+def test_a_failing_part_affects_no_other_and_no_stale_file_stays(made: tuple[Optimized, Path], tmp_path: Path) -> None:
     run, folder = made
     shutil.copytree(folder, tmp_path / "again")
     broken = onnx.load(str(run.result.path))

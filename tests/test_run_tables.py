@@ -82,8 +82,8 @@ def _modules(text: str) -> dict[str, ModuleCount]:
     return {module.path: module for module in run.modules}
 
 
-def test_a_constant_is_its_readers_and_that_of_several_their_lowest_common_modules() -> None:
-    found = _modules("""
+def test_a_constant_belongs_to_the_lowest_common_module_of_its_consumers() -> None:
+    modules = _modules("""
         g (float[2] x) => (float[2] y) <float[2] own = {1, 2}, float[2] shared = {3, 4}, float[1] scale = {3}> {
             ["/net/a/p/Add"] a = Add(x, own)
             ["/net/a/q/Add"] b = Add(a, shared)
@@ -91,7 +91,7 @@ def test_a_constant_is_its_readers_and_that_of_several_their_lowest_common_modul
             ["/net/b/Mul"] y = Mul(c, scale)
         }
     """)
-    assert {path: (count.before, count.parameters, count.bytes_before) for path, count in found.items()} == {
+    assert {path: (count.before, count.parameters, count.bytes_before) for path, count in modules.items()} == {
         "": (0, 0, 0),
         "net": (0, 0, 0),
         "net.a": (0, 2, 8),  # owns nothing but what its parts share
@@ -102,7 +102,7 @@ def test_a_constant_is_its_readers_and_that_of_several_their_lowest_common_modul
     }
 
 
-def test_the_source_is_looked_at_once_a_job() -> None:
+def test_the_source_is_analyzed_once_per_job() -> None:
     proto = onnx.parser.parse_model(
         HEAD + "g (float[2] x) => (float[2] y) { a = Identity(x) b = Identity(a) y = Neg(b) }"
     )
@@ -113,23 +113,23 @@ def test_the_source_is_looked_at_once_a_job() -> None:
     assert whole.before.counts.nodes == 3
 
 
-def test_every_pass_says_in_one_paragraph_when_it_refuses_and_why_it_helps() -> None:
+def test_every_pass_documents_when_it_refuses_and_why_it_helps() -> None:
     for each in (*ALL, RAISE):
         assert each.about.endswith("."), each.name
         assert "\n" not in each.about
         assert "  " not in each.about
         assert each.algebra not in each.about
     run = optimize(onnx.parser.parse_model(HEAD + "g (float[2] x) => (float[2] y) { y = Neg(x) }"), verify="off")
-    said = {each.name: each.about for each in ALL}
-    assert all(record.about == said[record.name] for record in run.passes)
+    message = {each.name: each.about for each in ALL}
+    assert all(record.about == message[record.name] for record in run.passes)
 
 
-def test_modules_above_an_owner_are_there_with_their_tags() -> None:
-    found = _modules("""
+def test_ancestors_of_an_owner_are_listed_with_their_tags() -> None:
+    modules = _modules("""
         g (float[2] x) => (float[2] y) {
             ["/net/a/p/Neg"] a = Neg(x)
             ["/net/a/q/Abs"] y = Abs(a)
         }
     """)
-    assert list(found) == ["", "net", "net.a", "net.a.p", "net.a.q"]
-    assert (found["net.a"].tag, found["net.a"].before, found["net.a"].bytes_before) == ("/net/a", 0, 0)
+    assert list(modules) == ["", "net", "net.a", "net.a.p", "net.a.q"]
+    assert (modules["net.a"].tag, modules["net.a"].before, modules["net.a"].bytes_before) == ("/net/a", 0, 0)

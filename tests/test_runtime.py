@@ -36,7 +36,7 @@ def cast_model(source: int, target: int, opset: int = 25) -> onnx.ModelProto:
 RELU = "g (float[n] x) => (float[n] y) { y = Relu (x) }"
 
 
-def test_importing_the_room_loads_no_runtime() -> None:
+def test_importing_the_package_loads_no_runtime() -> None:
     code = (
         "import sys, sardonyx.runtime; sys.exit(any(m.split('.')[0] in ('onnxruntime', 'onnx') for m in sys.modules))"
     )
@@ -78,7 +78,7 @@ def test_a_model_loads_from_any_form(form: str, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("count", [0, 1, 5])
-def test_every_type_goes_in_and_comes_out(element: int, dtype: type, count: int) -> None:
+def test_every_element_type_is_accepted_and_returned(element: int, dtype: type, count: int) -> None:
     numbers = np.array([1, 0, 1, -1 if np.dtype(dtype).name.startswith(("int", "float", "b")) else 1, 1], np.float32)
     numbers = numbers[:count]
     (small,) = Session(cast_model(TensorProto.FLOAT, element)).run({"x": numbers})
@@ -101,7 +101,7 @@ def test_strings_sequences_and_optionals() -> None:
         assert [np.shape(v) for v in z] == [(2,), (3,)]  # pyright: ignore[reportArgumentType]
 
 
-def test_optimizations_are_off_unless_asked_for() -> None:
+def test_optimizations_are_off_by_default() -> None:
     """The runtime's own default merges Pad with MaxPool, which is wrong below zero; off, it must not."""
     model = text_model("""g (float[1, 1, 2, 2] x) => (float[1, 1, a, b] y) {
         pads = Constant <value = int64[8] {0, 0, 1, 1, 0, 0, 1, 1}> ()
@@ -119,14 +119,14 @@ def test_optimizations_are_off_unless_asked_for() -> None:
 
 
 @pytest.mark.parametrize(("ir", "opset"), [(14, 18), (10, 27)])
-def test_what_the_runtime_is_too_old_for_runs_in_the_reference(ir: int, opset: int) -> None:
+def test_an_opset_newer_than_the_runtime_runs_in_the_reference(ir: int, opset: int) -> None:
     engine = Subject(text_model(RELU, opset, ir)).any_session()
     assert engine.name.startswith("onnx.reference ")
     (y,) = engine.run({"x": np.array([-1, 2], np.float32)})
     np.testing.assert_array_equal(y, [0, 2])
 
 
-def test_a_kernel_the_runtime_lacks_is_found_in_the_reference() -> None:
+def test_a_kernel_missing_in_the_runtime_runs_in_the_reference() -> None:
     model = text_model("g (double[n] x) => (double[n] y) { y = Erf (x) }")
     assert Subject(model).any_session().name.startswith("onnx.reference ")
 
@@ -150,7 +150,7 @@ def test_refusals_are_one_line_and_nothing_is_printed(capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")
 
 
-def test_evaluate_gives_all_outputs_in_order() -> None:
+def test_evaluate_returns_all_outputs_in_order() -> None:
     model = text_model("""g () => (float[2] double, int64[1] size) {
         one = Constant <value = float[2] {1, 2}> ()
         double = Add (one, one)
@@ -161,7 +161,7 @@ def test_evaluate_gives_all_outputs_in_order() -> None:
     np.testing.assert_array_equal(double, [2, 4])
 
 
-def test_evaluate_gives_tensors_only() -> None:
+def test_evaluate_returns_tensors_only() -> None:
     model = text_model("g () => (seq(float[1]) y) { x = Constant <value = float[1] {1}> () y = SequenceConstruct (x) }")
     with pytest.raises(RuntimeFailure, match="not a tensor"):
         evaluate(model)
@@ -207,7 +207,7 @@ def test_an_empty_batch_that_aborts_the_runtime_is_a_failure_of_that_run_alone()
 
 
 @pytest.mark.slow
-def test_a_run_that_does_not_end_is_given_up() -> None:
+def test_a_run_that_does_not_end_is_stopped() -> None:
     with RemoteSession(text_model(ENDLESS).SerializeToString(), threads=1, seconds=1.0) as session:
         assert session.run({"n": np.array(3)}) == [24]
         with pytest.raises(RuntimeTimeout, match="did not finish in 1 s"):

@@ -89,5 +89,5 @@ def nested_calls(depth: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("model", [nested_loops(12), nested_calls(20)], ids=["loops", "calls"])
-def test_what_is_nested_does_not_multiply(model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_nesting_does_not_multiply_the_work(model: onnx.ModelProto, tmp_path: Path) -> None:
     assert calls(model, tmp_path) < 1_500_000  # two million bodies, if each were gone through

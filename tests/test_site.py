@@ -28,8 +28,8 @@ def test_lists_follow_an_empty_line() -> None:
     wrong: list[str] = []
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-        found = re.findall(r"^(?![-#`|>]|\d+\. )\S.*\n(?:- |\d+\. ).*", text, re.MULTILINE)
-        wrong += [f"{page.relative_to(ROOT)}: {lines}" for lines in found]
+        matches = re.findall(r"^(?![-#`|>]|\d+\. )\S.*\n(?:- |\d+\. ).*", text, re.MULTILINE)
+        wrong += [f"{page.relative_to(ROOT)}: {lines}" for lines in matches]
     assert wrong == []
 
 
@@ -48,12 +48,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_built_reference_has_every_public_name(site: Path) -> None:
     page = (site / "reference.html").read_text()
-    shown = re.findall(r'<h3 id="sardonyx\.(\w+)"', page)
-    assert sorted([*shown, "__version__"]) == sorted(sardonyx.__all__)
+    names = re.findall(r'<h3 id="sardonyx\.(\w+)"', page)
+    assert sorted([*names, "__version__"]) == sorted(sardonyx.__all__)
 
 
 @pytest.mark.slow
-def test_links_lead_somewhere_and_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+def test_links_resolve_and_nothing_is_loaded_from_other_sites(site: Path) -> None:
     broken: list[str] = []
     for page in site.rglob("*.html"):
         if page.name == "404.html":  # its links are absolute

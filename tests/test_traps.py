@@ -120,7 +120,7 @@ def ops(proto: onnx.ModelProto) -> Counter[str]:
 
 
 @pytest.mark.parametrize("op", ["Bernoulli(x)", "RandomNormalLike(x)", "RandomUniformLike(x)", "Dropout(x, r, t)"])
-def test_random_twins_stay_two_and_are_never_folded(op: str) -> None:
+def test_equal_random_nodes_are_neither_merged_nor_folded(op: str) -> None:
     constants = "<float[3] x = {0.5, 0.5, 0.5}, float r = {0.5}, bool t = {1}>"
     _, one = run(f"g (float[3] z) => (float[3] y) {constants} {{ a = {op} b = {op} c = Sub(a, b) y = Add(c, z) }}")
     assert ops(result_of(one))[op.split("(")[0]] == 2
@@ -136,13 +136,13 @@ def test_nodes_out_of_order_come_back_in_order() -> None:
     assert [node.op_type for node in result.graph.node] == ["Exp", "Neg"]
 
 
-def test_nodes_without_names_are_told_apart() -> None:
+def test_nodes_without_names_stay_distinct() -> None:
     proto, one = run("g (float[N, 2] x) => (float[N, 2] y) { a = Identity(x) b = Relu(a) c = Identity(b) y = Neg(c) }")
     assert not any(node.name for node in proto.graph.node)
     assert ops(result_of(one)) == {"Relu": 1, "Neg": 1}
 
 
-def test_functions_of_another_opset_custom_domains_and_runtime_operators_are_carried_whole() -> None:
+def test_functions_custom_domains_and_runtime_operators_are_preserved() -> None:
     text = """
         <ir_version: 10, opset_import: ["" : 18, "mine" : 1, "other" : 7, "com.microsoft" : 1]>
         g (float[N] x) => (float[N] y) {
@@ -165,7 +165,7 @@ def test_functions_of_another_opset_custom_domains_and_runtime_operators_are_car
     assert [node.op_type for node in function.node] == ["Add"]
 
 
-def test_an_initializer_that_a_caller_may_override_is_no_constant() -> None:
+def test_an_overridable_initializer_is_no_constant() -> None:
     text = "g (float[N] x, float[1] w = {1.0}) => (float[N] y) { a = Mul(x, w)  b = Sqrt(w)  y = Add(a, b) }"
     proto, one = run(text)
     result = result_of(one)
@@ -195,7 +195,7 @@ def test_quantized_weights_stay_quantized() -> None:
     assert {tensor.data_type for tensor in result_of(one).graph.initializer} == {TensorProto.INT4, TensorProto.FLOAT}
 
 
-def test_a_model_of_another_domain_alone_is_carried() -> None:
+def test_a_model_of_a_foreign_domain_alone_is_preserved() -> None:
     node = helper.make_node("Scaler", ["x"], ["y"], domain="ai.onnx.ml", offset=[1.0], scale=[2.0])
     graph = helper.make_graph(
         [node],

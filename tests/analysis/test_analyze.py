@@ -55,10 +55,10 @@ BUILDERS: dict[str, Callable[[], tuple[nn.Module, dict[str, torch.Tensor]]]] = {
 }
 
 
-def assert_coherent(found: Analysis) -> None:
+def assert_coherent(analysis: Analysis) -> None:
     """What every analysis owes: sums are sums, the peak is on the timeline, and the record survives JSON."""
-    assert Analysis.from_json(found.to_json()) == found
-    for form in found.forms:
+    assert Analysis.from_json(analysis.to_json()) == analysis
+    for form in analysis.forms:
         work, memory = form.work, form.memory
         assert work.bytes_moved == form.traffic.without_fusion >= form.traffic.with_fusion > 0
         kept_out = sum(each.kept_out_bytes for each in form.regions)
@@ -86,18 +86,18 @@ def _counted_by_torch(model: nn.Module, inputs: dict[str, torch.Tensor]) -> int:
     return counter.get_total_flops()
 
 
-def by_name(found: Analysis) -> dict[str, Form]:
-    return {form.name: form for form in found.forms}
+def by_name(analysis: Analysis) -> dict[str, Form]:
+    return {form.name: form for form in analysis.forms}
 
 
 @pytest.mark.parametrize(("name", "attentions"), [("bert", 2), ("gpt2", 2), ("t5", 6), ("vit", 2)])
 def test_a_torch_model_in_three_forms(name: str, attentions: int) -> None:
     model, inputs = BUILDERS[name]()
     model = model.eval()
-    found = sardonyx.analyze(model, inputs)
-    assert_coherent(found)
-    assert not found.missing
-    forms = by_name(found)
+    analysis = sardonyx.analyze(model, inputs)
+    assert_coherent(analysis)
+    assert not analysis.missing
+    forms = by_name(analysis)
     assert list(forms) == ["standard", "decomposed", "fused"]
     counted = _counted_by_torch(model, inputs)
     for form in forms.values():
@@ -113,8 +113,8 @@ def test_a_torch_model_in_three_forms(name: str, attentions: int) -> None:
 
 
 def test_the_numbers_of_one_linear_layer_by_hand() -> None:
-    found = sardonyx.analyze(nn.Linear(8, 4), torch.randn(3, 8))
-    form = by_name(found)["standard"]
+    analysis = sardonyx.analyze(nn.Linear(8, 4), torch.randn(3, 8))
+    form = by_name(analysis)["standard"]
     assert (form.work.operations, form.work.macs, form.work.parameters) == (1, 3 * 8 * 4, 36)
     assert (form.work.bytes_read, form.work.bytes_written) == (4 * (3 * 8 + 36), 4 * 3 * 4)
     assert (form.memory.weights, form.memory.inputs, form.memory.peak.bytes) == (144, 96, 48)
@@ -122,15 +122,15 @@ def test_the_numbers_of_one_linear_layer_by_hand() -> None:
     assert not form.attentions
 
 
-def test_open_dims_give_formulas_that_agree_with_other_inputs() -> None:
+def test_dynamic_dims_give_formulas_that_agree_with_other_inputs() -> None:
     torch.manual_seed(0)
     model = Block().eval()
-    found = sardonyx.analyze(model, torch.randn(2, 5, 16), dynamic={"x": {0: "batch", 1: "seq"}})
-    assert found.sizes == {"batch": 2, "seq": 5}
-    assert found.sources[0].inputs[0].shape == ("batch", "seq", 16)
-    assert_coherent(found)
+    analysis = sardonyx.analyze(model, torch.randn(2, 5, 16), dynamic={"x": {0: "batch", 1: "seq"}})
+    assert analysis.sizes == {"batch": 2, "seq": 5}
+    assert analysis.sources[0].inputs[0].shape == ("batch", "seq", 16)
+    assert_coherent(analysis)
     other = by_name(sardonyx.analyze(model, torch.randn(3, 7, 16)))
-    for name, form in by_name(found).items():
+    for name, form in by_name(analysis).items():
         assert form.formulas is not None
         assert _value(form.formulas.macs, batch=3, seq=7) == other[name].work.macs
         assert _value(form.formulas.flops, batch=3, seq=7) == other[name].work.flops
@@ -145,22 +145,22 @@ def _value(formula: str, **sizes: int) -> int:
     return eval(formula, {"max": max, "min": min}, sizes)
 
 
-def test_where_the_peak_moves_and_where_a_form_is_overtaken() -> None:
+def test_where_the_peak_moves_and_where_one_form_exceeds_another() -> None:
     torch.manual_seed(0)
     model = Block().eval()
-    found = sardonyx.analyze(model, torch.randn(2, 5, 16), dynamic={"x": {1: "seq"}})
+    analysis = sardonyx.analyze(model, torch.randn(2, 5, 16), dynamic={"x": {1: "seq"}})
 
     @functools.cache
     def at(seq: int) -> dict[str, Form]:
         return by_name(sardonyx.analyze(model, torch.randn(2, seq, 16)))
 
-    (turn,) = [each for each in found.overtaking if (each.less, each.more) == ("standard", "decomposed")]
+    (turn,) = [each for each in analysis.overtaking if (each.less, each.more) == ("standard", "decomposed")]
     below, above = (
         {name: form.memory.peak.bytes for name, form in at(size).items()} for size in (turn.size - 1, turn.size)
     )
     assert below["decomposed"] <= below["standard"]
     assert above["decomposed"] > above["standard"]
-    form = by_name(found)["decomposed"]
+    form = by_name(analysis)["decomposed"]
     assert form.formulas is not None
     assert form.formulas.crossovers
     for each in form.formulas.crossovers:
@@ -168,7 +168,7 @@ def test_where_the_peak_moves_and_where_a_form_is_overtaken() -> None:
         assert [f"{peak.operator} in {peak.module or 'the model'}" for peak in peaks] == [each.before, each.after]
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_the_model_is_unchanged() -> None:
     torch.manual_seed(0)
     model = Block().train()
     before = {name: (id(value), value.clone()) for name, value in model.named_parameters()}
@@ -182,9 +182,9 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_an_onnx_file_beside_its_optimized_form(small_model: Callable[[str, str], Path], tmp_path: Path) -> None:
     raw = small_model("bert", "dynamo")
     sardonyx.optimize(raw, tmp_path / "small.onnx", verify="off")
-    found = sardonyx.analyze(raw, beside=[tmp_path / "small.onnx"])
-    assert_coherent(found)
-    first, second = found.forms
+    analysis = sardonyx.analyze(raw, beside=[tmp_path / "small.onnx"])
+    assert_coherent(analysis)
+    first, second = analysis.forms
     assert (first.name, second.name) == (raw.name, "small.onnx")
     assert first.work.macs == second.work.macs
     assert second.work.operations < first.work.operations
@@ -196,13 +196,13 @@ def test_an_onnx_file_beside_its_optimized_form(small_model: Callable[[str, str]
     assert first.work.parameters == sardonyx.inspect(raw).parameters
 
 
-def test_an_export_does_the_same_products_as_its_module(small_model: Callable[[str, str], Path]) -> None:
+def test_an_export_has_the_same_products_as_its_module(small_model: Callable[[str, str], Path]) -> None:
     model, inputs = models.build("gpt2")
     module, file = sardonyx.analyze(model, inputs), sardonyx.analyze(small_model("gpt2", "dynamo"))
     assert file.forms[0].work.macs == by_name(module)["standard"].work.macs
 
 
-def test_open_dims_of_a_file_have_sizes(tmp_path: Path) -> None:
+def test_dynamic_dims_of_a_file_get_sizes(tmp_path: Path) -> None:
     torch.manual_seed(0)
     path = tmp_path / "block.onnx"
     sardonyx.export(Block().eval(), torch.randn(2, 5, 16), path, dynamic={"x": {0: "batch", 1: "seq"}}, verify=False)
@@ -224,16 +224,16 @@ class Branches(nn.Module):
         return x * 2 if x.sum() > 0 else x.exp()
 
 
-def test_a_model_that_looks_at_its_data_is_analysed_as_it_is() -> None:
-    found = sardonyx.analyze(Branches(), torch.ones(3))
-    (form,) = found.forms
+def test_a_data_dependent_model_is_analyzed_as_written() -> None:
+    analysis = sardonyx.analyze(Branches(), torch.ones(3))
+    (form,) = analysis.forms
     assert form.name == "standard"
     assert any("depends on its data" in note for note in form.notes)
-    assert [each.name for each in found.missing] == ["decomposed", "fused"]
-    assert all(each.reason for each in found.missing)
+    assert [each.name for each in analysis.missing] == ["decomposed", "fused"]
+    assert all(each.reason for each in analysis.missing)
 
 
-def test_inputs_that_the_model_does_not_take_are_told_in_one_line() -> None:
+def test_inputs_that_the_model_rejects_are_reported_in_one_line() -> None:
     with pytest.raises(ModelError, match="Block does not run on these inputs"):
         sardonyx.analyze(Block(), torch.randn(2, 5, 7))
 
@@ -247,7 +247,7 @@ class OnlyWithData(nn.Module):
         return x.relu()
 
 
-def test_what_only_runs_on_data_is_run_on_it() -> None:
+def test_a_model_that_needs_real_data_is_run_on_it() -> None:
     form = sardonyx.analyze(OnlyWithData(), torch.ones(3)).forms[0]
     assert (form.work.operations, form.memory.peak.bytes) == (1, 12)
     assert "only with data" in form.notes[0]
@@ -265,10 +265,10 @@ def test_what_only_runs_on_data_is_run_on_it() -> None:
         ("a.onnx", {"dynamic": "auto"}, UsageError),
     ],
 )
-def test_what_makes_no_sense_is_refused(source: str, options: dict[str, object], error: type[Exception]) -> None:
+def test_invalid_arguments_are_refused(source: str, options: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         sardonyx.analyze(source, **options)
 
 
-def test_the_rule_of_what_stays_alone_has_one_name() -> None:
+def test_the_rule_for_single_operations_has_one_name() -> None:
     assert regions.ALONE == ALONE

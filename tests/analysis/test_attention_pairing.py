@@ -23,14 +23,14 @@ FUSED = replace(SITE, form=AttentionForm("Attention", ("result",)), softmax="")
 SmallModel = Callable[[str, str], Path]
 
 
-def test_equal_modules_go_together_whatever_the_order() -> None:
+def test_equal_modules_are_paired_in_any_order() -> None:
     before = [replace(SITE, module=module) for module in ("a", "b", "a")]
     after = [replace(FUSED, module=module, heads=heads) for module, heads in (("b", 1), ("a", 2), ("a", 3))]
     sites = pair_sites([replace(each, heads=None) for each in before], after)
     assert [(site.module, site.heads) for site in sites] == [("a", 2), ("b", 1), ("a", 3)]
 
 
-def test_an_operator_that_does_the_work_of_several_modules_lies_above_what_it_replaced() -> None:
+def test_a_fused_operator_is_paired_with_sites_in_modules_below_it() -> None:
     before = [replace(SITE, module=f"layer.{place}.attn.core") for place in range(2)]
     after = [replace(FUSED, module=f"layer.{place}.attn") for place in (1, 0)]
     sites = pair_sites(before, after)
@@ -38,7 +38,7 @@ def test_an_operator_that_does_the_work_of_several_modules_lies_above_what_it_re
     assert all(site.after is not None for site in sites)
 
 
-def test_without_modules_the_order_tells_and_where_that_cannot_nothing_is_guessed() -> None:
+def test_without_modules_sites_are_paired_by_order_or_not_at_all() -> None:
     before = [replace(SITE, module=f"MatMul_{place}") for place in range(2)]
     after = [replace(FUSED, module=f"Attention_{place}", head_size=place) for place in range(2)]
     assert [site.after is not None for site in pair_sites(before, after)] == [True, True]
@@ -47,7 +47,7 @@ def test_without_modules_the_order_tells_and_where_that_cannot_nothing_is_guesse
 
 
 @given(st.lists(st.sampled_from(["", "a", "a.b", "a.c", "d"])), st.lists(st.sampled_from(["", "a", "a.b", "d", "e"])))
-def test_every_place_appears_exactly_once(before: list[str], after: list[str]) -> None:
+def test_every_site_appears_exactly_once(before: list[str], after: list[str]) -> None:
     old = [replace(SITE, module=module, form=AttentionForm("", (f"b{at}",))) for at, module in enumerate(before)]
     new = [replace(FUSED, module=module, form=AttentionForm("A", (f"a{at}",))) for at, module in enumerate(after)]
     sites = pair_sites(old, new)
@@ -55,7 +55,7 @@ def test_every_place_appears_exactly_once(before: list[str], after: list[str]) -
     assert Counter(site.after for site in sites if site.after) == Counter(each.form for each in new)
 
 
-def test_what_one_side_does_not_know_the_other_says() -> None:
+def test_facts_unknown_on_one_side_come_from_the_other() -> None:
     (site,) = pair_sites(
         [replace(SITE, heads=None, key_value_heads=None)], [replace(FUSED, head_size=None, mask="other")]
     )
@@ -64,18 +64,18 @@ def test_what_one_side_does_not_know_the_other_says() -> None:
     assert site.mask == "none"  # the constant was all zeros
 
 
-def test_why_one_is_still_in_parts_is_what_a_pass_said_of_its_softmax() -> None:
-    said = (
+def test_an_unfused_site_has_the_reason_a_pass_gave_for_its_softmax() -> None:
+    message = (
         Refusal("fuse-product-scale", "another matter", ("scores",), ""),
         Refusal("fuse-attention", "its weights are read elsewhere", ("scores", "softmax", "result"), ""),
     )
-    (site,) = pair_sites([SITE], [SITE], said)
+    (site,) = pair_sites([SITE], [SITE], message)
     assert site.why == "its weights are read elsewhere"
-    (site,) = pair_sites([SITE], [SITE], said, [RolledBack("fuse-attention", "result", "", "y differs")])
+    (site,) = pair_sites([SITE], [SITE], message, [RolledBack("fuse-attention", "result", "", "y differs")])
     assert site.why == "fuse-attention was rolled back: y differs"
-    (site,) = pair_sites([SITE], [FUSED], said)
+    (site,) = pair_sites([SITE], [FUSED], message)
     assert site.why == ""
-    (site,) = pair_sites([replace(SITE, softmax="elsewhere")], [replace(SITE, softmax="elsewhere")], said)
+    (site,) = pair_sites([replace(SITE, softmax="elsewhere")], [replace(SITE, softmax="elsewhere")], message)
     assert site.why == ""
 
 
@@ -87,7 +87,7 @@ EXPECTED = {  # places, heads, of keys and values, their size, the mask before
 
 
 @pytest.mark.parametrize(("name", "exporter"), [(name, "torchscript") for name in EXPECTED] + [("llama", "dynamo")])
-def test_real_models_are_told_as_they_were_built(name: str, exporter: str, small_model: SmallModel) -> None:
+def test_sites_of_real_models_match_their_configs(name: str, exporter: str, small_model: SmallModel) -> None:
     for target in ("portable", "ort"):
         run = sardonyx.optimize(small_model(name, exporter), target=target, verify="off")
         assert len(run.attention) == EXPECTED[name][0]
@@ -102,13 +102,13 @@ def test_real_models_are_told_as_they_were_built(name: str, exporter: str, small
         assert set(run.wiring_before.names) >= {name for site in run.attention for name in site.before.nodes}
 
 
-def test_windows_with_several_numbers_of_heads_are_told_apart(small_model: SmallModel) -> None:
+def test_windows_with_different_head_counts_are_distinguished(small_model: SmallModel) -> None:
     run = sardonyx.optimize(small_model("swin", "torchscript"), verify="off")
     assert [(site.heads, site.head_size) for site in run.attention] == [(2, 8), (2, 8), (4, 8), (4, 8)]
     assert all(site.mask != "none" for site in run.attention)
 
 
-def test_a_run_that_may_not_fuse_says_why(small_model: SmallModel) -> None:
+def test_a_run_without_fusion_gives_the_reason(small_model: SmallModel) -> None:
     run = sardonyx.optimize(
         small_model("bert", "torchscript"), verify="off", options=sardonyx.OptimizeOptions(keep_opset=True)
     )
@@ -118,7 +118,7 @@ def test_a_run_that_may_not_fuse_says_why(small_model: SmallModel) -> None:
     assert [site.why for site in skipped.attention] == ["", ""]
 
 
-def test_a_model_that_attends_nowhere_has_no_places() -> None:
+def test_a_model_without_attention_has_no_sites() -> None:
     text = '<ir_version: 10, opset_import: ["" : 20]> main (float[2, 3] x) => (float[2, 3] y) { y = Softmax(x) }'
     model: onnx.ModelProto = parser.parse_model(text)
     assert sardonyx.optimize(model, verify="off").attention == ()

@@ -62,7 +62,7 @@ def sizes(site: SiteDescription) -> tuple[int | None, int | None, int | None]:
     return site.heads, site.key_value_heads, site.head_size
 
 
-def test_one_that_is_spelled_out_is_told_with_all_its_nodes() -> None:
+def test_a_decomposed_attention_is_reported_with_all_its_nodes() -> None:
     site = only(PLAIN)
     assert sizes(site) == (4, 4, 8)
     assert (site.mask, site.causal, site.cached, site.cross) == ("none", False, False, False)
@@ -71,7 +71,7 @@ def test_one_that_is_spelled_out_is_told_with_all_its_nodes() -> None:
     assert (site.softmax, site.result) == ("p", "a")
 
 
-def test_a_scale_on_the_operands_and_what_moves_them_after_it_belong_to_it() -> None:
+def test_scales_on_the_operands_and_later_layout_operators_belong_to_the_site() -> None:
     body = LINEAR + SPLIT + TURN.replace("k = Transpose <perm=[0,2,3,1]> (ks)", "kt = Transpose <perm=[0,2,1,3]> (ks)")
     body += "kc = Mul(scale, kt) k = Transpose <perm=[0,1,3,2]> (kc) qc = Div(q, scale) m = MatMul(qc, k) "
     assert only(body + WEIGH + MERGE).form.nodes == ("kc", "k", "qc", "m", "p", "a")
@@ -92,11 +92,11 @@ NEAR_MISSES = {
 
 
 @pytest.mark.parametrize("name", NEAR_MISSES)
-def test_what_only_looks_like_it_is_none(name: str) -> None:
+def test_near_misses_are_no_attention(name: str) -> None:
     assert sites(NEAR_MISSES[name]) == ()
 
 
-def test_heads_are_told_however_they_lie() -> None:
+def test_heads_are_counted_in_every_layout() -> None:
     folded = HEADED.replace("k = Transpose <perm=[0,2,3,1]>", "k = Transpose <perm=[0,2,1,3]>")
     folded += "qf = Reshape(q, flat) kf = Reshape(k, flat) vf = Reshape(v, flat) kt = Transpose <perm=[0,2,1]> (kf) "
     folded += "m = MatMul(qf, kt) p = Softmax(m) af = MatMul(p, vf) a = Reshape(af, back) "
@@ -117,7 +117,7 @@ def test_heads_are_told_however_they_lie() -> None:
     assert sizes(only(written)) == (4, 4, 8)
 
 
-def test_one_head_of_keys_may_serve_several_of_the_queries() -> None:
+def test_one_key_head_may_serve_several_query_heads() -> None:
     one = "ql = MatMul(x, w) kl = MatMul(x, small) vl = MatMul(x, small) qs = Reshape(ql, split) "
     one += "ks = Reshape(kl, grouped) vs = Reshape(vl, grouped) " + TURN
     assert sizes(only(one + "m = MatMul(q, k) " + WEIGH + MERGE)) == (4, 1, 8)  # by broadcasting
@@ -127,7 +127,7 @@ def test_one_head_of_keys_may_serve_several_of_the_queries() -> None:
     assert sizes(only(repeated + MERGE)) == (4, 1, 8)
 
 
-def test_sizes_that_the_graph_leaves_open_are_not_guessed() -> None:
+def test_dynamic_sizes_are_not_guessed() -> None:
     body = "k = Transpose <perm=[0,2,1]> (x) m = MatMul(x, k) p = Softmax(m) y = MatMul(p, x)"
     assert sizes(only(body, "float[B, N, D] x")) == (None, None, None)
 
@@ -145,13 +145,13 @@ MASKS = {
 
 
 @pytest.mark.parametrize("words", MASKS)
-def test_masks_are_told_in_words(words: str) -> None:
+def test_masks_are_described(words: str) -> None:
     site = only(HEADED + "s = MatMul(q, k) " + MASKS[words] + " " + WEIGH + MERGE, f"{X}, int64[2, 1, 1, 5] given")
     assert site.mask == words
     assert site.causal == ("causal" in words)
 
 
-def test_a_mask_of_activations_is_not_called_one_of_an_input() -> None:
+def test_a_mask_of_activations_is_not_described_as_an_input() -> None:
     body = HEADED + "s = MatMul(q, k) g = MatMul(x, small) r = ReduceMean <keepdims=0> (g, last) "
     body += "u = Unsqueeze(r, first) m = Add(s, u) " + WEIGH + MERGE
     assert only(body).mask == "computed from activations"
@@ -182,13 +182,13 @@ OPERANDS += "float[2, 2, 5, 8] v, float[2, 1, 5, 5] given, int32[2, 1] n, int32 
 
 
 @pytest.mark.parametrize("body", FUSED)
-def test_operators_say_what_they_are(body: str) -> None:
+def test_attention_operators_are_described(body: str) -> None:
     site = only(body, OPERANDS, "float[d, e, f] a")
     assert (site.form.operator, sizes(site), site.mask, site.causal) == FUSED[body]
     assert (site.form.nodes, site.softmax, site.result) == (("a",), "", "a")
 
 
-def test_heads_of_an_operator_may_lie_in_its_batch() -> None:
+def test_heads_of_an_operator_may_be_in_its_batch_dim() -> None:
     body = "n = Attention(q, q, q) a = Reshape(n, back) " + MERGE
     assert sizes(only(body, "float[8, 1, 5, 8] q")) == (4, 4, 8)
     flat = "n = Attention <q_num_heads = 1, kv_num_heads = 1> (q, q, q) a = Reshape(n, back) " + MERGE
@@ -196,7 +196,7 @@ def test_heads_of_an_operator_may_lie_in_its_batch() -> None:
     assert sizes(only("y = Attention(q, q, q)", "float[8, 1, 5, 8] q", "float[a, b, c, d] y")) == (1, 1, 8)
 
 
-def test_what_is_inside_a_body_or_a_function_is_found() -> None:
+def test_sites_in_bodies_and_functions_are_detected() -> None:
     body = f"y = If (c) <then_branch = t () => (y1) {{ {PLAIN.replace(' y = ', ' y1 = ')} }}, "
     body += "else_branch = e () => (y2) { y2 = Identity(x) }>"
     assert sizes(only(body, f"{X}, bool c")) == (4, 4, 8)

@@ -28,11 +28,11 @@ HYBRID = f"hf-config:Gemma3TextConfig?{SMALL},num_hidden_layers=6,sliding_window
         (HYBRID, "640 · batch · min(7, past_sequence + sequence) + 128 · batch · (past_sequence + sequence)"),
     ],
 )
-def test_the_formula_is_what_the_module_really_keeps(source: str, formula: str) -> None:
+def test_the_formula_matches_the_cache_of_the_module(source: str, formula: str) -> None:
     module = resolve(source, task=None, seed=0).module.eval()
-    found = cache_of_module(module, Example((), {"input_ids": torch.ones(2, 11, dtype=torch.int64)}))
-    assert found is not None
-    assert found.formula == formula
+    result = cache_of_module(module, Example((), {"input_ids": torch.ones(2, 11, dtype=torch.int64)}))
+    assert result is not None
+    assert result.formula == formula
     for tokens in (2, 11):
         with torch.no_grad():
             cache = module(torch.ones(3, tokens, dtype=torch.int64), use_cache=True).past_key_values
@@ -42,10 +42,10 @@ def test_the_formula_is_what_the_module_really_keeps(source: str, formula: str) 
 
 
 def test_analyze_shows_it_at_the_sizes_of_the_example() -> None:
-    found = sardonyx.analyze(HYBRID).sources[0].cache
-    assert isinstance(found, Cache)
-    assert found.formula.startswith("640 · batch · min(7, ")
-    assert found.bytes == 640 * 2 * 7 + 128 * 2 * 11
+    analysis = sardonyx.analyze(HYBRID).sources[0].cache
+    assert isinstance(analysis, Cache)
+    assert analysis.formula.startswith("640 · batch · min(7, ")
+    assert analysis.bytes == 640 * 2 * 7 + 128 * 2 * 11
 
 
 def test_an_onnx_file_returns_its_cache() -> None:
@@ -60,12 +60,12 @@ def test_an_onnx_file_returns_its_cache() -> None:
         node.outputs[0].type = past[0].type
         node.outputs[0].shape = ir.Shape(["batch", 3, "past_sequence + sequence", 64])
     graph = ir.Graph([*past, *new], [node.outputs[0] for node in nodes], nodes=nodes, opset_imports={"": 20})
-    found = cache_of_graph(ir.Model(graph, ir_version=10), {"batch": 2, "past_sequence": 5, "sequence": 1})
-    assert found is not None
-    assert found.formula == "1,536 · batch · (past_sequence + sequence)"
-    assert found.bytes == 1536 * 2 * 6
+    result = cache_of_graph(ir.Model(graph, ir_version=10), {"batch": 2, "past_sequence": 5, "sequence": 1})
+    assert result is not None
+    assert result.formula == "1,536 · batch · (past_sequence + sequence)"
+    assert result.bytes == 1536 * 2 * 6
 
 
-def test_an_encoder_keeps_none() -> None:
+def test_an_encoder_has_no_cache() -> None:
     module = resolve("hf-config:BertConfig?hidden_size=32,num_hidden_layers=1,num_attention_heads=4", task=None, seed=0)
     assert cache_sizes(module.module, Example((torch.ones(2, 5, dtype=torch.int64),), {})) is None

@@ -28,47 +28,49 @@ def _is_within(path: str, module: str) -> bool:
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(graphs.models())
-def test_every_module_holds_exactly_what_is_inside_it(model: onnx.ModelProto) -> None:
-    found = dag(model)
+def test_every_module_contains_exactly_its_own_nodes(model: onnx.ModelProto) -> None:
+    hierarchy = dag(model)
     proto = {node.name: node for node in model.graph.node}
-    assert list(found.operations) == list(proto)
-    makers = {output: node.name for node in model.graph.node for output in node.output}
+    assert list(hierarchy.operations) == list(proto)
+    producers = {output: node.name for node in model.graph.node for output in node.output}
     readers = [(value, node.name) for node in model.graph.node for value in node.input]
     results = {value.name for value in model.graph.output}
     weights = {tensor.name for tensor in model.graph.initializer}
-    for module in found.modules.values():
-        inside = {name for name, op in found.operations.items() if _is_within(op.module_path, module.path)}
-        inside |= {makers[value] for value, reader in readers if reader in inside and _constant(proto, makers, value)}
+    for module in hierarchy.modules.values():
+        inside = {name for name, op in hierarchy.operations.items() if _is_within(op.module_path, module.path)}
+        inside |= {
+            producers[value] for value, reader in readers if reader in inside and _constant(proto, producers, value)
+        }
         assert set(module.nodes) == inside
         assert [name for name in proto if name in inside] == list(module.nodes)
-        edges = {(makers[value], name) for value, name in readers if value in makers}
+        edges = {(producers[value], name) for value, name in readers if value in producers}
         assert set(module.edges) == {(a, b) for a, b in edges if a in inside and b in inside}
-        taken = {value for value, name in readers if name in inside and makers.get(value) not in inside}
+        taken = {value for value, name in readers if name in inside and producers.get(value) not in inside}
         assert set(module.inputs) == taken - weights
-        given_away = {value for value, name in readers if makers.get(value) in inside and name not in inside}
-        given_away = {value for value in given_away if not _constant(proto, makers, value)}
-        assert set(module.outputs) == given_away | {value for value in results if makers[value] in inside}
+        given_away = {value for value, name in readers if producers.get(value) in inside and name not in inside}
+        given_away = {value for value in given_away if not _constant(proto, producers, value)}
+        assert set(module.outputs) == given_away | {value for value in results if producers[value] in inside}
 
 
-def _constant(proto: dict[str, onnx.NodeProto], makers: dict[str, str], value: str) -> bool:
-    return value in makers and proto[makers[value]].op_type == "Constant"
+def _constant(proto: dict[str, onnx.NodeProto], producers: dict[str, str], value: str) -> bool:
+    return value in producers and proto[producers[value]].op_type == "Constant"
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(graphs.models())
 def test_the_document_is_valid_and_comes_back_equal(model: onnx.ModelProto) -> None:
-    found = dag(model)
-    assert HierarchyDag.from_json(found.to_json()) == found
-    jsonschema.validate(json.loads(found.to_json()), HierarchyDag.json_schema())
-    tree = networkx.DiGraph((tag, child) for tag, module in found.modules.items() for child in module.children)
-    tree.add_nodes_from(found.modules)
+    hierarchy = dag(model)
+    assert HierarchyDag.from_json(hierarchy.to_json()) == hierarchy
+    jsonschema.validate(json.loads(hierarchy.to_json()), HierarchyDag.json_schema())
+    tree = networkx.DiGraph((tag, child) for tag, module in hierarchy.modules.items() for child in module.children)
+    tree.add_nodes_from(hierarchy.modules)
     assert networkx.is_arborescence(tree)
-    assert set(tree) == set(found.modules)
-    for tag, module in found.modules.items():
+    assert set(tree) == set(hierarchy.modules)
+    for tag, module in hierarchy.modules.items():
         assert networkx.is_directed_acyclic_graph(networkx.DiGraph(module.edges))
-        assert all(set(found.modules[child].nodes) <= set(module.nodes) for child in module.children)
-        assert all(tag in _chain(tree, found.operations[name].tags) for name in module.nodes)
+        assert all(set(hierarchy.modules[child].nodes) <= set(module.nodes) for child in module.children)
+        assert all(tag in _chain(tree, hierarchy.operations[name].tags) for name in module.nodes)
 
 
 def _chain(tree: networkx.DiGraph, tags: tuple[str, ...]) -> set[str]:
@@ -125,18 +127,18 @@ def _shared() -> onnx.ModelProto:
     )
 
 
-def test_what_modules_share_is_said_of_all_of_them() -> None:
-    found = dag(_shared())
-    assert list(found.operations) == ["two", "mm", "mul", "mm#2", "mm#3", "y"]
-    assert found.operations["mul"].tags == ("/Net", "/Net/A", "/Net/B")
-    assert found.modules["/Net/A"].nodes == ("two", "mm")  # what was fused belongs to what holds both
-    assert found.modules["/Net/B"].nodes == ("two", "mm#2", "mm#3")  # a constant is inside whatever reads it
-    assert found.modules["/Net/B"].edges == (("mm#2", "mm#3"), ("two", "mm#3"))
-    assert (found.modules["/Net/B"].inputs, found.modules["/Net/B"].outputs) == (("q",), ("s",))
-    assert found.modules["/Net/A"].outputs == ("p",)
-    assert found.operations["two"].tags == ("/Net/A", "/Net", "/Net/B")
-    assert found.operations["two"].attributes["value"] == TensorValue("float", (), (2.0,))
-    weight = found.initializers["w"]
+def test_shared_values_are_listed_in_all_their_modules() -> None:
+    hierarchy = dag(_shared())
+    assert list(hierarchy.operations) == ["two", "mm", "mul", "mm#2", "mm#3", "y"]
+    assert hierarchy.operations["mul"].tags == ("/Net", "/Net/A", "/Net/B")
+    assert hierarchy.modules["/Net/A"].nodes == ("two", "mm")  # what was fused belongs to what holds both
+    assert hierarchy.modules["/Net/B"].nodes == ("two", "mm#2", "mm#3")  # a constant is inside whatever reads it
+    assert hierarchy.modules["/Net/B"].edges == (("mm#2", "mm#3"), ("two", "mm#3"))
+    assert (hierarchy.modules["/Net/B"].inputs, hierarchy.modules["/Net/B"].outputs) == (("q",), ("s",))
+    assert hierarchy.modules["/Net/A"].outputs == ("p",)
+    assert hierarchy.operations["two"].tags == ("/Net/A", "/Net", "/Net/B")
+    assert hierarchy.operations["two"].attributes["value"] == TensorValue("float", (), (2.0,))
+    weight = hierarchy.initializers["w"]
     assert (weight.dtype, weight.shape) == ("float", (4, 4))
     assert (weight.tags, weight.users) == (("/Net/A", "/Net/B"), ("mm", "mm#2"))
     model = _shared()
@@ -145,12 +147,12 @@ def test_what_modules_share_is_said_of_all_of_them() -> None:
     assert dag(model).initializers["w"].tags == ("/Net/A", "/Net/B")
 
 
-def test_one_module_is_cut_out_by_tag_path_or_glob() -> None:
+def test_one_module_is_selected_by_tag_path_or_glob() -> None:
     for wanted in ("/Net/B", "b"):
-        found = dag(_shared(), module=wanted)
-        assert list(found.modules) == ["/Net/B"]
-        assert list(found.operations) == ["two", "mm#2", "mm#3"]
-        assert list(found.initializers) == ["w"]
+        hierarchy = dag(_shared(), module=wanted)
+        assert list(hierarchy.modules) == ["/Net/B"]
+        assert list(hierarchy.operations) == ["two", "mm#2", "mm#3"]
+        assert list(hierarchy.initializers) == ["w"]
     assert list(dag(_shared(), module="/Net/*").modules) == ["/Net/A", "/Net/B", "/Net/C"]
     assert not dag(_shared(), module="c").initializers
     with pytest.raises(UsageError, match="no module 'd'"):
@@ -186,8 +188,8 @@ def _branching() -> onnx.ModelProto:
 def test_bodies_belong_to_their_modules_and_captured_values_are_edges() -> None:
     model = _branching()
     onnx.checker.check_model(model)
-    found = dag(model)
-    top = found.modules["/"]
+    hierarchy = dag(model)
+    top = hierarchy.modules["/"]
     assert len(top.edges) == 8
     assert set(top.edges) == {
         ("/body/Exp", "/head/then/Relu"),
@@ -199,12 +201,16 @@ def test_bodies_belong_to_their_modules_and_captured_values_are_edges() -> None:
         ("/loop/Identity", "/loop/Loop"),
         ("/loop/Add", "/loop/Loop"),
     }
-    assert set(found.modules["/head"].nodes) == {"/head/then/Relu", "/head/Neg", "/head/If"}
-    assert set(found.modules["/head"].inputs) == {"v", "flag"}
-    assert found.modules["/head/then"].outputs == ("t",)
-    assert found.modules["/loop"].inputs == ("v", "count", "chosen")  # what the loop hands its body is not from outside
-    assert found.operations["/loop/Loop"].inputs == ("count", "", "chosen")
-    assert found.operations["/head/If"].attributes["then_branch"] == BodyValue(("/head/then/Relu",))
+    assert set(hierarchy.modules["/head"].nodes) == {"/head/then/Relu", "/head/Neg", "/head/If"}
+    assert set(hierarchy.modules["/head"].inputs) == {"v", "flag"}
+    assert hierarchy.modules["/head/then"].outputs == ("t",)
+    assert hierarchy.modules["/loop"].inputs == (
+        "v",
+        "count",
+        "chosen",
+    )  # what the loop hands its body is not from outside
+    assert hierarchy.operations["/loop/Loop"].inputs == ("count", "", "chosen")
+    assert hierarchy.operations["/head/If"].attributes["then_branch"] == BodyValue(("/head/then/Relu",))
     assert (top.inputs, top.outputs) == (("x", "flag", "count"), ("y",))
 
 
@@ -224,7 +230,7 @@ def _with_linear() -> onnx.ModelProto:
     return _model([(node, {}) for node in nodes], [numpy_helper.from_array(np.ones((4, 4), np.float32), "w")])
 
 
-def test_torchs_own_modules_have_a_graph_where_asked_for() -> None:
+def test_torch_nn_modules_have_a_graph_on_request() -> None:
     plain, deep = dag(_with_linear()), dag(_with_linear(), include_torch_nn=True)
     assert {tag: module.kind for tag, module in plain.modules.items()} == {"/Net": "lib.Net", "/Net/Block": "lib.Block"}
     assert plain.operations["m"].tags == ("/Net/Block",)
@@ -238,17 +244,17 @@ def test_torchs_own_modules_have_a_graph_where_asked_for() -> None:
         dag(_with_linear(), module="block.dense")
 
 
-def test_numbered_modules_come_by_number_and_calls_are_one_module() -> None:
+def test_numbered_modules_are_sorted_and_calls_are_one_module() -> None:
     nodes = [
         _node("Relu", ["x"], "a", "late", _module("layer.10")),
         _node("Relu", ["a"], "b", "early", _module("layer.9")),
         _node("Neg", ["b"], "y", "again", _module("layer.9") | {"sardonyx.call": "layer.9@1"}),
     ]
-    found = dag(_model(nodes, []))
-    parent = next(module for module in found.modules.values() if len(module.children) == 2)
-    assert [found.modules[tag].path for tag in parent.children] == ["layer.9", "layer.10"]
-    assert found.modules["/Net/Layer/9"].nodes == ("early", "again")
-    assert (found.operations["again"].module_path, found.operations["again"].call) == ("layer.9", "layer.9@1")
+    hierarchy = dag(_model(nodes, []))
+    parent = next(module for module in hierarchy.modules.values() if len(module.children) == 2)
+    assert [hierarchy.modules[tag].path for tag in parent.children] == ["layer.9", "layer.10"]
+    assert hierarchy.modules["/Net/Layer/9"].nodes == ("early", "again")
+    assert (hierarchy.operations["again"].module_path, hierarchy.operations["again"].call) == ("layer.9", "layer.9@1")
 
 
 def test_no_weight_is_read_and_nothing_is_changed(tmp_path: Path) -> None:
@@ -260,24 +266,24 @@ def test_no_weight_is_read_and_nothing_is_changed(tmp_path: Path) -> None:
     data.write_bytes(b"\xff" * data.stat().st_size)
     data.chmod(0)
     before = path.read_bytes()
-    found = dag(path)
-    assert found.model == str(path)
-    assert found.operations["two"].attributes["value"] == TensorValue("float", (64, 64))
+    hierarchy = dag(path)
+    assert hierarchy.model == str(path)
+    assert hierarchy.operations["two"].attributes["value"] == TensorValue("float", (64, 64))
     assert path.read_bytes() == before
     graph = ir.from_proto(_shared())
     dag(graph)
     assert all(not node.meta for node in graph.graph)
 
 
-def test_numbers_that_json_lacks_are_words() -> None:
+def test_numbers_without_a_json_form_are_strings() -> None:
     values = numpy_helper.from_array(np.array([np.nan, np.inf, -np.inf, 1.5], np.float16), "v")
     nodes = [
         _node("Constant", [], "c", "c", _module("a"), value=values),
         _node("Constant", [], "t", "t", _module("a"), value_strings=["é", "<b>"]),
         _node("LeakyRelu", ["x"], "y", "r", _module("a"), alpha=float("inf")),
     ]
-    found = dag(_model(nodes, []))
-    assert found.operations["c"].attributes["value"] == TensorValue("float16", (4,), ("nan", "inf", "-inf", 1.5))
-    assert found.operations["t"].attributes == {"value_strings": ("é", "<b>")}
-    assert found.operations["r"].attributes == {"alpha": "inf"}
-    jsonschema.validate(json.loads(found.to_json()), HierarchyDag.json_schema())
+    hierarchy = dag(_model(nodes, []))
+    assert hierarchy.operations["c"].attributes["value"] == TensorValue("float16", (4,), ("nan", "inf", "-inf", 1.5))
+    assert hierarchy.operations["t"].attributes == {"value_strings": ("é", "<b>")}
+    assert hierarchy.operations["r"].attributes == {"alpha": "inf"}
+    jsonschema.validate(json.loads(hierarchy.to_json()), HierarchyDag.json_schema())

@@ -55,11 +55,11 @@ NORM = """
 
 @pytest.mark.parametrize("square", ["Pow (d, two)", "Mul (d, d)"])
 @pytest.mark.parametrize("added", ["v, eps", "eps, v"])
-def test_a_layer_norm_is_found_however_it_is_spelled(square: str, added: str) -> None:
+def test_a_layer_norm_is_detected_in_every_form(square: str, added: str) -> None:
     assert found(survey(NORM.format(square=square, added=added), weights=SCALAR)) == {"layer-norms": 1}
 
 
-def test_without_the_mean_taken_off_it_is_an_rms_norm() -> None:
+def test_without_subtracting_the_mean_it_is_an_rms_norm() -> None:
     body = "s = Mul (x, x) v = ReduceMean<axes = [-1]> (s) e = Add (v, eps) r = Sqrt (e) y = Div (x, r)"
     assert found(survey(body, weights=SCALAR)) == {"rms-norms": 1}
 
@@ -87,7 +87,7 @@ ATTENTION = """
         ("t = Where (c, s, eps)", ["Where"]),
     ],
 )
-def test_an_attention_core_is_found_with_scale_and_mask_anywhere(scaled: str, between: list[str]) -> None:
+def test_an_attention_core_is_detected_with_scale_and_mask_anywhere(scaled: str, between: list[str]) -> None:
     signature = "(float[2,6,8] x, bool[2,1,6] c) => (float[2,6,8] y)"
     core = places(survey(ATTENTION.format(scaled=scaled), signature, SCALAR), "attention-cores")
     assert [[node.op_type for node in place] for place in core] == [["MatMul", *between, "Softmax", "MatMul"]]
@@ -103,25 +103,25 @@ def test_a_softmax_after_a_weight_is_no_attention() -> None:
     assert found(survey(body, weights="float[8,6] w")) == {}
 
 
-def test_products_with_a_bias_are_told_apart_by_rank() -> None:
+def test_products_with_a_bias_are_distinguished_by_rank() -> None:
     weights = "float[8,8] w, float[8] b"
     assert found(survey("m = MatMul (x, w) y = Add (b, m)", weights=weights)) == {"deep-products": 1}
     flat = "(float[6,8] x) => (float[6,8] y)"
     assert found(survey("m = MatMul (x, w) y = Add (m, b)", flat, weights)) == {"flat-products": 1}
 
 
-def test_a_product_with_a_weight_behind_a_transpose_counts_and_the_transpose_is_an_unfolded_constant() -> None:
+def test_a_product_with_a_transposed_weight_counts_and_the_transpose_is_an_unfolded_constant() -> None:
     body = "t = Transpose<perm = [1, 0]> (w) m = MatMul (x, t) y = Add (m, b)"
     assert found(survey(body, weights="float[8,8] w, float[8] b")) == {"deep-products": 1, "unfolded-constants": 1}
 
 
-def test_a_sum_that_is_read_twice_or_of_two_computed_things_is_no_bias() -> None:
+def test_a_sum_with_two_uses_or_two_computed_operands_is_no_bias() -> None:
     weights = "float[8,8] w, float[8] b"
     assert found(survey("m = MatMul (x, w) a = Add (m, b) y = Add (a, m)", weights=weights)) == {}
     assert found(survey("m = MatMul (x, w) y = Add (m, x)", weights=weights)) == {}
 
 
-def test_three_products_of_one_input_are_found_through_reshapes() -> None:
+def test_three_products_of_one_input_are_detected_through_reshapes() -> None:
     body = """
         f = Reshape (x, flat)
         q = MatMul (f, a) k = MatMul (x, b) v = MatMul (x, c)
@@ -143,12 +143,12 @@ def test_chains_are_counted_once_whatever_their_length() -> None:
     assert found(survey(body, weights=weights)) == {"transpose-chains": 1, "reshape-chains": 1}
 
 
-def test_a_chain_is_cut_where_something_else_reads_it() -> None:
+def test_a_chain_ends_at_a_value_with_another_use() -> None:
     body = "a = Transpose<perm = [0, 2, 1]> (x) b = Transpose<perm = [0, 2, 1]> (a) s = ReduceSum (a) y = Add (b, s)"
     assert found(survey(body)) == {}
 
 
-def test_what_changes_nothing_is_found() -> None:
+def test_no_ops_are_detected() -> None:
     body = """
         a = Transpose<perm = [0, 1, 2]> (x) b = Relu (a) c = Reshape (b, same) d = Relu (c)
         e = Expand (d, small) f = Relu (e) h = Cast<to = 1> (f) y = Relu (h)
@@ -159,13 +159,13 @@ def test_what_changes_nothing_is_found() -> None:
     )
 
 
-def test_a_transpose_of_dims_of_one_changes_nothing() -> None:
+def test_a_transpose_of_unit_dims_is_a_no_op() -> None:
     signature = "(float[2,1,8] x) => (float[1,2,8] y)"
     assert found(survey("y = Transpose<perm = [1, 0, 2]> (x)", signature)) == {"idle-transposes": 1}
     assert found(survey("y = Transpose<perm = [2, 1, 0]> (x)", "(float[2,1,8] x) => (float[8,1,2] y)")) == {}
 
 
-def test_casts_in_a_row_are_a_chain() -> None:
+def test_consecutive_casts_are_a_chain() -> None:
     assert found(survey("a = Cast<to = 11> (x) b = Relu (a) c = Cast<to = 6> (b) y = Cast<to = 1> (c)")) == {
         "cast-chains": 1
     }
@@ -185,7 +185,7 @@ def test_a_shape_chain_ends_where_sizes_become_real_numbers() -> None:
     assert [node.op_type for node in chain] == ["Shape", "Gather", "Cast"]
 
 
-def test_an_unfolded_constant_is_counted_where_it_is_used_with_all_that_goes_into_it() -> None:
+def test_an_unfolded_constant_is_counted_at_its_use_with_all_its_producers() -> None:
     body = "a = Add (w, w) b = Mul (a, w) c = Neg (b) y = Add (x, c)"
     (region,) = places(survey(body, weights="float[8] w"), "unfolded-constants")
     assert [node.op_type for node in region] == ["Add", "Mul", "Neg"]
@@ -198,7 +198,7 @@ def test_random_numbers_and_overridable_weights_are_no_constants() -> None:
 
 
 @pytest.mark.parametrize("bend", ["Erf", "Tanh"])
-def test_a_gelu_is_found_with_erf_and_tanh(bend: str) -> None:
+def test_a_gelu_is_detected_with_erf_and_tanh(bend: str) -> None:
     body = f"h = Div (x, two) t = {bend} (h) a = Add (one, t) m = Mul (x, a) y = Div (m, two)"
     assert found(survey(body, weights=SCALAR)) == {"gelus": 1}
     assert found(survey(body.replace("(one, t)", "(two, t)"), weights=SCALAR)) == {}
@@ -211,7 +211,7 @@ def test_a_gelu_is_found_with_erf_and_tanh(bend: str) -> None:
         "a = Slice (x, zero, half, last) b = Slice (x, half, end, last)",
     ],
 )
-def test_a_rotation_of_halves_is_found(parts: str) -> None:
+def test_a_rotation_of_halves_is_detected(parts: str) -> None:
     weights = (
         "int64[2] sizes = {4, 4}, int64[1] zero = {0}, int64[1] half = {4}, int64[1] end = {8}, int64[1] last = {2}"
     )
@@ -219,7 +219,7 @@ def test_a_rotation_of_halves_is_found(parts: str) -> None:
     assert found(look) == {"rotary-rotations": 1}
 
 
-def test_layers_with_their_batch_norm_or_activation_are_found() -> None:
+def test_layers_with_their_batch_norm_or_activation_are_detected() -> None:
     signature = "(float[1,3,8,8] x) => (float[1,4,8,8] y)"
     weights = "float[4,3,1,1] w, float[4] a, float[4] b, float[4] c, float[4] d"
     norm = "k = Conv (x, w) n = BatchNormalization (k, a, b, c, d) y = Relu (n)"
@@ -233,7 +233,7 @@ def test_fused_operators_count_whatever_their_domain() -> None:
     assert found(survey(body, weights="float[8] g")) == {"layer-norm-operators": 2, "gelu-operators": 1}
 
 
-def test_bodies_of_control_flow_are_looked_into() -> None:
+def test_bodies_of_control_flow_are_included() -> None:
     body = """
         y = If (c) <
             then_branch = t () => (float[2,6,8] p) { p = Transpose<perm = [0, 1, 2]> (x) },
@@ -243,5 +243,5 @@ def test_bodies_of_control_flow_are_looked_into() -> None:
     assert found(survey(body, "(float[2,6,8] x, bool c) => (float[2,6,8] y)")) == {"idle-transposes": 1}
 
 
-def test_every_pattern_has_a_name_of_its_own() -> None:
+def test_pattern_names_are_unique() -> None:
     assert len({pattern.name for pattern in PATTERNS}) == len(PATTERNS) == len({pattern.what for pattern in PATTERNS})

@@ -21,31 +21,31 @@ from sardonyx.records.comparison import Comparison, OpRef, Pair
 @settings(max_examples=20)
 @given(graphs.models())
 def test_a_model_does_not_differ_from_itself(model: onnx.ModelProto) -> None:
-    found = compare(model, model)
-    assert found.same
-    assert (found.only_before, found.only_after) == ((), ())
-    assert all(module.before == module.after for module in found.modules)
+    result = compare(model, model)
+    assert result.same
+    assert (result.only_before, result.only_after) == ((), ())
+    assert all(module.before == module.after for module in result.modules)
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(graphs.models(), graphs.models())
 def test_every_node_is_accounted_for_once(one: onnx.ModelProto, other: onnx.ModelProto) -> None:
-    found = compare(one, other)
+    result = compare(one, other)
     computing = [[node for node in model.graph.node if node.op_type != "Constant"] for model in (one, other)]
-    assert [found.before.nodes, found.after.nodes] == [len(nodes) for nodes in computing]
-    kept = found.before.nodes - len(found.removed)
-    assert kept == found.after.nodes - len(found.added)
-    assert len(found.moved) <= kept
-    for module in found.modules:
-        assert sum(op.module == module.path for op in found.added) == module.added
-        assert sum(op.module == module.path for op in found.removed) == module.removed
-        assert sum(pair.after.module == module.path for pair in found.moved) == module.moved
-        assert sum(pair.after.module == module.path for pair in found.changed) == module.changed
-    assert sum(module.after for module in found.modules) == found.after.nodes
-    assert sum(op.after for op in found.ops) == found.after.nodes
-    assert Comparison.from_json(found.to_json()) == found
-    jsonschema.validate(json.loads(found.to_json()), Comparison.json_schema())
+    assert [result.before.nodes, result.after.nodes] == [len(nodes) for nodes in computing]
+    kept = result.before.nodes - len(result.removed)
+    assert kept == result.after.nodes - len(result.added)
+    assert len(result.moved) <= kept
+    for module in result.modules:
+        assert sum(op.module == module.path for op in result.added) == module.added
+        assert sum(op.module == module.path for op in result.removed) == module.removed
+        assert sum(pair.after.module == module.path for pair in result.moved) == module.moved
+        assert sum(pair.after.module == module.path for pair in result.changed) == module.changed
+    assert sum(module.after for module in result.modules) == result.after.nodes
+    assert sum(op.after for op in result.ops) == result.after.nodes
+    assert Comparison.from_json(result.to_json()) == result
+    jsonschema.validate(json.loads(result.to_json()), Comparison.json_schema())
 
 
 Drawn = tuple[str, str, str, str]  # name, operator, module, traits
@@ -61,14 +61,14 @@ OPS = st.lists(
 
 
 @given(OPS, OPS)
-def test_an_alignment_is_a_matching(left: list[Drawn], right: list[Drawn]) -> None:
+def test_an_alignment_pairs_each_node_at_most_once(left: list[Drawn], right: list[Drawn]) -> None:
     before, after = ([Op(n, t, m, i, x) for i, (n, t, m, x) in enumerate(ops)] for ops in (left, right))
-    found = align(before, after)
-    assert {id(op) for op in before} == {id(old) for old, _ in found.pairs} | {id(op) for op in found.removed}
-    assert {id(op) for op in after} == {id(new) for _, new in found.pairs} | {id(op) for op in found.added}
-    assert len(before) == len(found.pairs) + len(found.removed)
-    for old in found.removed:  # nothing is left over that has an equal on the other side
-        assert all((old.module, old.op_type) != (new.module, new.op_type) for new in found.added)
+    pairs = align(before, after)
+    assert {id(op) for op in before} == {id(old) for old, _ in pairs.pairs} | {id(op) for op in pairs.removed}
+    assert {id(op) for op in after} == {id(new) for _, new in pairs.pairs} | {id(op) for op in pairs.added}
+    assert len(before) == len(pairs.pairs) + len(pairs.removed)
+    for old in pairs.removed:  # nothing is left over that has an equal on the other side
+        assert all((old.module, old.op_type) != (new.module, new.op_type) for new in pairs.added)
 
 
 def _model(*nodes: onnx.NodeProto, opset: int = 18) -> onnx.ModelProto:
@@ -91,7 +91,7 @@ def _tagged(node: onnx.NodeProto, path: str) -> onnx.NodeProto:
     return node
 
 
-def test_names_tell_what_moved_and_what_took_whose_place() -> None:
+def test_names_identify_moved_and_replaced_nodes() -> None:
     before = _model(
         _node("Relu", "x", "a", "/enc/one/Relu"),
         _node("Neg", "a", "b", "/enc/two/Neg"),
@@ -108,17 +108,17 @@ def test_names_tell_what_moved_and_what_took_whose_place() -> None:
         _node("Abs", "d", "e", "/enc/two/Abs"),
         _node("Sigmoid", "e", "y", "/new/part/Sigmoid"),
     )
-    found = compare(before, after)
+    result = compare(before, after)
     relu = [OpRef("/enc/one/Relu", "Relu", module) for module in ("enc.one", "enc")]
-    assert found.moved == (Pair(*relu),)
-    assert [pair.what for pair in found.changed] == [("perm: [0, 1] → [1, 0]",), ("operator: Exp → Tanh",)]
-    assert found.removed == (OpRef("/drop/Identity", "Identity", "drop"),)
-    assert found.added == (OpRef("/new/part/Sigmoid", "Sigmoid", "new.part"),)
-    assert (found.only_before, found.only_after) == (("drop", "enc.one"), ("new",))
-    assert not found.same
+    assert result.moved == (Pair(*relu),)
+    assert [pair.what for pair in result.changed] == [("perm: [0, 1] → [1, 0]",), ("operator: Exp → Tanh",)]
+    assert result.removed == (OpRef("/drop/Identity", "Identity", "drop"),)
+    assert result.added == (OpRef("/new/part/Sigmoid", "Sigmoid", "new.part"),)
+    assert (result.only_before, result.only_after) == (("drop", "enc.one"), ("new",))
+    assert not result.same
 
 
-def test_without_common_names_module_operator_and_order_decide() -> None:
+def test_without_common_names_nodes_are_aligned_by_module_operator_and_order() -> None:
     before = _model(
         _node("Transpose", "x", "a", "/m/enc/T", perm=[1, 0]),
         _node("Transpose", "a", "b", "/m/enc/T_1", perm=[0, 1]),
@@ -129,29 +129,29 @@ def test_without_common_names_module_operator_and_order_decide() -> None:
         _tagged(_node("Transpose", "a", "b", "n1", perm=[1, 0]), "enc"),
         _tagged(_node("Relu", "b", "y", "n2"), "enc"),
     )
-    found = compare(before, after)
-    assert found.before.wrapper == "m"
-    assert not found.changed  # equal ones first: the two transposes only changed places
-    assert [(pair.before.name, pair.after.name) for pair in found.moved] == [("/m/enc/act/Relu", "n2")]
-    assert not found.added
-    assert not found.removed
+    result = compare(before, after)
+    assert result.before.wrapper == "m"
+    assert not result.changed  # equal ones first: the two transposes only changed places
+    assert [(pair.before.name, pair.after.name) for pair in result.moved] == [("/m/enc/act/Relu", "n2")]
+    assert not result.added
+    assert not result.removed
 
 
-def test_numbers_in_names_prove_nothing() -> None:
+def test_numbers_in_names_do_not_identify_nodes() -> None:
     """Two exports of a model that got a layer in front: every name is there again, on another node."""
     before = _model(*(_tagged(_node("Relu", "x", f"v{i}", f"relu_{i}"), f"layer.{i}.act") for i in range(3)))
     after = _model(*(_tagged(_node("Relu", "x", f"v{i}", f"relu_{i}"), f"layer.{i - 1}.act") for i in range(4)))
-    found = compare(before, after)
-    assert not found.moved
-    assert not found.removed
-    assert [op.module for op in found.added] == ["layer.-1.act"]
+    result = compare(before, after)
+    assert not result.moved
+    assert not result.removed
+    assert [op.module for op in result.added] == ["layer.-1.act"]
 
 
-def test_a_default_written_out_is_no_change() -> None:
+def test_an_explicit_default_is_no_change() -> None:
     plain = _model(_node("LeakyRelu", "x", "a", "l"), _node("Softmax", "a", "y", "s"))
-    spelled = _model(_node("LeakyRelu", "x", "a", "l", alpha=0.01), _node("Softmax", "a", "y", "s", axis=-1))
-    assert compare(plain, spelled).same
-    assert compare(spelled, plain).same
+    written = _model(_node("LeakyRelu", "x", "a", "l", alpha=0.01), _node("Softmax", "a", "y", "s", axis=-1))
+    assert compare(plain, written).same
+    assert compare(written, plain).same
     other = _model(_node("LeakyRelu", "x", "a", "l", alpha=0.02), _node("Softmax", "a", "y", "s", axis=-1))
     assert [pair.what for pair in compare(plain, other).changed] == [("alpha: 0.01 → 0.02",)]
 
@@ -163,18 +163,18 @@ def test_bodies_are_compared_node_by_node() -> None:
         other = helper.make_graph([_node("Neg", "x", "t", "/head/Neg")], "else", [], out)
         return _model(helper.make_node("If", ["x"], ["y"], "/head/If", then_branch=then, else_branch=other))
 
-    found = compare(branching("Relu"), branching("Abs"))
-    assert [op.op_type for op in found.removed] == ["Relu"]
-    assert [op.op_type for op in found.added] == ["Abs"]
-    assert not found.changed
+    result = compare(branching("Relu"), branching("Abs"))
+    assert [op.op_type for op in result.removed] == ["Relu"]
+    assert [op.op_type for op in result.added] == ["Abs"]
+    assert not result.changed
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 def test_raw_against_optimized_agrees_with_the_record(small_model, exporter: str, tmp_path: Path) -> None:
     raw = small_model("bert", exporter)
     run = optimize(raw, tmp_path / "small.onnx", verify="off")
-    found = compare(raw, tmp_path / "small.onnx")
-    assert (found.before.nodes, found.after.nodes) == (run.before.nodes, run.after.nodes)
-    assert found.before.nodes - len(found.removed) + len(found.added) == found.after.nodes
-    assert len(found.removed) >= run.before.nodes - run.after.nodes > 0
-    assert not found.only_after
+    result = compare(raw, tmp_path / "small.onnx")
+    assert (result.before.nodes, result.after.nodes) == (run.before.nodes, run.after.nodes)
+    assert result.before.nodes - len(result.removed) + len(result.added) == result.after.nodes
+    assert len(result.removed) >= run.before.nodes - run.after.nodes > 0
+    assert not result.only_after

@@ -70,7 +70,7 @@ def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "swin"])
-def test_names_annotations_and_dead_nodes_say_nothing(name: str, small_model: SmallModel) -> None:
+def test_names_annotations_and_dead_nodes_have_no_effect(name: str, small_model: SmallModel) -> None:
     model = onnx.load(small_model(name, "torchscript"))
     expected = told(model)
     assert told(renamed(model)) == expected
@@ -116,15 +116,15 @@ OPEN = {
 
 
 @pytest.mark.parametrize("mask", TRIANGLES)
-def test_a_mask_that_hides_what_comes_later_makes_a_decoder(mask: str) -> None:
-    found = told(written(SELF + TRIANGLES[mask] + WEIGHED, "float[N, 8] x", weights=WEIGHT))
-    assert (found.family, found.features.causal) == (Family.DECODER, 1)
+def test_a_causal_mask_makes_a_decoder(mask: str) -> None:
+    result = told(written(SELF + TRIANGLES[mask] + WEIGHED, "float[N, 8] x", weights=WEIGHT))
+    assert (result.family, result.features.causal) == (Family.DECODER, 1)
 
 
 @pytest.mark.parametrize("mask", OPEN)
-def test_a_mask_that_hides_something_else_does_not(mask: str) -> None:
-    found = told(written(SELF + OPEN[mask] + WEIGHED, "float[N, 8] x, int64[1, N] mask", weights=WEIGHT))
-    assert (found.family, found.features.attention, found.features.causal) == (Family.ENCODER, 1, 0)
+def test_another_mask_does_not_make_a_decoder(mask: str) -> None:
+    result = told(written(SELF + OPEN[mask] + WEIGHED, "float[N, 8] x, int64[1, N] mask", weights=WEIGHT))
+    assert (result.family, result.features.attention, result.features.causal) == (Family.ENCODER, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -141,34 +141,34 @@ def test_a_mask_that_hides_something_else_does_not(mask: str) -> None:
         (np.eye(6, dtype=np.float32)[:, ::-1].copy(), Family.ENCODER),
     ],
 )
-def test_a_constant_mask_is_looked_at(mask: np.ndarray, family: Family) -> None:
+def test_the_values_of_a_constant_mask_are_read(mask: np.ndarray, family: Family) -> None:
     how = "m = Add(s, c)" if mask.dtype == np.float32 else AXES + "b = Cast <to = 9> (c) m = Where(b, s, low)"
     model = written(SELF + how + WEIGHED, "float[6, 8] x", "float[6, 8] y", WEIGHT)
     model.graph.initializer.append(numpy_helper.from_array(mask, "c"))
     assert told(model).family is family
 
 
-def test_keys_that_continue_given_ones_make_a_decoder() -> None:
+def test_keys_concatenated_to_past_ones_make_a_decoder() -> None:
     body = PROJECTED.format(memory="x") + " all = Concat <axis = 1> (past, t) s = MatMul(q, all) m = Identity(s)"
     body += " values = Concat <axis = 0> (past_values, v) p = Softmax(m) y = MatMul(p, values)"
     inputs = "float[1, 8] x, float[8, P] past, float[P, 8] past_values"
-    found = told(written(body, inputs, "float[1, 8] y, float[8, Q] all", WEIGHT))
-    assert (found.family, found.features.cached) == (Family.DECODER, 1)
+    result = told(written(body, inputs, "float[1, 8] y, float[8, Q] all", WEIGHT))
+    assert (result.family, result.features.cached) == (Family.DECODER, 1)
 
 
-def test_keys_from_elsewhere_make_an_encoder_decoder() -> None:
+def test_keys_from_another_input_make_an_encoder_decoder() -> None:
     body = PROJECTED.format(memory="z") + " s = MatMul(q, t) m = Identity(s)" + WEIGHED
-    found = told(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT))
-    assert (found.family, found.features.cross) == (Family.ENCODER_DECODER, 1)
+    result = told(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT))
+    assert (result.family, result.features.cross) == (Family.ENCODER_DECODER, 1)
 
 
-def test_a_type_taken_from_the_queries_is_no_source_of_keys() -> None:
+def test_a_cast_like_the_queries_is_no_source_of_keys() -> None:
     body = PROJECTED.format(memory="z") + " two = Constant <value_float = 2.0> () like = CastLike(two, q)"
     body += " scaled = Mul(t, like) cast = CastLike(scaled, q) s = MatMul(q, cast) m = Identity(s)" + WEIGHED
     assert told(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT)).family is Family.ENCODER_DECODER
 
 
-def test_keys_from_a_smaller_copy_of_what_asks_are_its_own() -> None:
+def test_keys_from_a_downsampled_query_input_are_self_attention() -> None:
     body = "h = Relu(x) less = Slice(h, a, b) q = MatMul(h, w) k = MatMul(less, w) v = MatMul(less, w)"
     body += " t = Transpose <perm = [1, 0]> (k) s = MatMul(q, t) m = Identity(s)" + WEIGHED
     weights = WEIGHT[:-1] + ", int64[1] a = {0}, int64[1] b = {4}>"
@@ -183,13 +183,13 @@ def test_keys_from_a_smaller_copy_of_what_asks_are_its_own() -> None:
         ("MultiHeadAttention <num_heads = 2, unidirectional = 1>", Family.DECODER),
     ],
 )
-def test_operators_that_attend(node: str, family: Family) -> None:
+def test_attention_operators(node: str, family: Family) -> None:
     body = f"q = MatMul(x, w) k = MatMul(x, w) v = MatMul(x, w) y = com.microsoft.{node} (q, k, v)"
     assert told(written(body, "float[B, N, 8] x", "float[B, N, 8] y", WEIGHT)).family is family
 
 
 @pytest.mark.parametrize("opset", [17, 18])
-def test_what_a_function_does_is_what_the_model_does(opset: int) -> None:
+def test_functions_are_inlined(opset: int) -> None:
     text = f"""<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
     main (float[N, 8] x) => (float[N, 8] y) {WEIGHT} {{ y = own.Layer(x, w) }}
     <domain: "own", opset_import: ["" : {opset}]> Layer (x, w) => (y) {{ {SELF} m = Identity(s) {WEIGHED} }}"""
@@ -222,14 +222,14 @@ def stepped(steps: int, *, same_weight: bool) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(("same_weight", "family"), [(True, Family.RECURRENT), (False, Family.MLP)])
-def test_steps_with_one_weight_are_a_recurrence(same_weight: bool, family: Family) -> None:
+def test_unrolled_steps_with_one_weight_are_a_recurrence(same_weight: bool, family: Family) -> None:
     assert told(stepped(6, same_weight=same_weight)).family is family
 
 
-def test_what_has_no_layers_is_nothing_known() -> None:
-    found = told(written("y = Relu(x)", "float[N, M] x"))
-    assert found.family is Family.OTHER
-    assert found.confidence <= 0.5
+def test_a_model_without_layers_is_unknown() -> None:
+    result = told(written("y = Relu(x)", "float[N, M] x"))
+    assert result.family is Family.OTHER
+    assert result.confidence <= 0.5
 
 
 def test_an_empty_graph_has_a_fingerprint() -> None:

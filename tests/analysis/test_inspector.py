@@ -69,31 +69,31 @@ def _layered(layers: int = 3) -> onnx.ModelProto:
     )
 
 
-def test_counts_every_graph_and_keeps_constants_apart() -> None:
-    found = inspect(_layered())
+def test_every_graph_is_counted_and_constants_separately() -> None:
+    inspection = inspect(_layered())
     # 6 in the layers, ReduceSum, Greater, If, Relu, Neg, Twice, and the Add of the function
-    assert (found.counts.nodes, found.counts.constants, found.counts.initializers) == (13, 1, 7)
-    assert found.counts.bytes == 3 * (16 + 4) * 4 + 4 + 16
-    assert found.parameters == 3 * (16 + 4)
-    assert OpUse("", "Add", 4) in found.ops
-    assert OpUse("own", "Twice", 1) in found.ops
-    assert sum(op.count for op in found.ops) == 14
-    assert found.functions == (FunctionUse("own", "Twice", 1, 1),)
-    assert {(body.node, body.attribute, body.nodes) for body in found.bodies} == {
+    assert (inspection.counts.nodes, inspection.counts.constants, inspection.counts.initializers) == (13, 1, 7)
+    assert inspection.counts.bytes == 3 * (16 + 4) * 4 + 4 + 16
+    assert inspection.parameters == 3 * (16 + 4)
+    assert OpUse("", "Add", 4) in inspection.ops
+    assert OpUse("own", "Twice", 1) in inspection.ops
+    assert sum(op.count for op in inspection.ops) == 14
+    assert inspection.functions == (FunctionUse("own", "Twice", 1, 1),)
+    assert {(body.node, body.attribute, body.nodes) for body in inspection.bodies} == {
         ("/head/If", "then_branch", 1),
         ("/head/If", "else_branch", 1),
     }
 
 
-def test_says_what_the_interface_is() -> None:
-    found = inspect(_layered())
-    assert found.inputs == (Port("x", "float", ("batch", 4)),)
-    assert found.outputs == (Port("y", "float", (None, 4)),)
-    assert found.dynamic_dims == (DynamicDim("batch", ("x[0]",)), DynamicDim("?", ("y[0]",)))
-    assert (found.opsets, found.ir_version, found.producer) == ({"": 18, "own": 1}, 10, "test 1")
+def test_the_interface_is_listed() -> None:
+    inspection = inspect(_layered())
+    assert inspection.inputs == (Port("x", "float", ("batch", 4)),)
+    assert inspection.outputs == (Port("y", "float", (None, 4)),)
+    assert inspection.dynamic_dims == (DynamicDim("batch", ("x[0]",)), DynamicDim("?", ("y[0]",)))
+    assert (inspection.opsets, inspection.ir_version, inspection.producer) == ({"": 18, "own": 1}, 10, "test 1")
 
 
-def test_module_tree_adds_up() -> None:
+def test_the_module_tree_adds_up() -> None:
     modules = {module.path: module for module in inspect(_layered()).modules}
     assert modules["encoder.layer.1.dense"].nodes == 2
     assert modules["encoder.layer.1.dense"].parameters == 20
@@ -105,7 +105,7 @@ def test_module_tree_adds_up() -> None:
     assert modules[""].total_parameters == 60
 
 
-def test_a_weight_that_two_modules_share_belongs_to_what_holds_both() -> None:
+def test_a_weight_shared_by_two_modules_belongs_to_their_common_parent() -> None:
     model = _layered()
     model.graph.node[2].input[1] = "w0"  # layer 1 now uses the weight of layer 0
     modules = {module.path: module for module in inspect(model).modules}
@@ -113,7 +113,7 @@ def test_a_weight_that_two_modules_share_belongs_to_what_holds_both() -> None:
     assert modules["encoder.layer.0.dense"].parameters == 4
 
 
-def test_a_file_a_proto_and_a_graph_give_the_same_answer_and_stay_as_they_are(tmp_path: Path) -> None:
+def test_a_file_a_proto_and_a_graph_give_the_same_answer_and_stay_unchanged(tmp_path: Path) -> None:
     proto = _layered()
     untouched = proto.SerializeToString(deterministic=True)
     path = tmp_path / "model.onnx"
@@ -125,8 +125,12 @@ def test_a_file_a_proto_and_a_graph_give_the_same_answer_and_stay_as_they_are(tm
     assert from_file.file_bytes == path.stat().st_size
     assert proto.SerializeToString(deterministic=True) == untouched
     assert [dict(node.meta) for node in graph.graph] == metas
-    for found in (from_file, from_proto, from_graph):
-        assert (found.modules, found.ops, found.counts) == (from_proto.modules, from_proto.ops, from_proto.counts)
+    for inspection in (from_file, from_proto, from_graph):
+        assert (inspection.modules, inspection.ops, inspection.counts) == (
+            from_proto.modules,
+            from_proto.ops,
+            from_proto.counts,
+        )
 
 
 def test_external_data_counts_as_part_of_the_file(tmp_path: Path) -> None:
@@ -137,10 +141,10 @@ def test_external_data_counts_as_part_of_the_file(tmp_path: Path) -> None:
     assert inspect(path).file_bytes == path.stat().st_size + (tmp_path / "model.data").stat().st_size
 
 
-def test_comes_back_from_json_equal() -> None:
-    found = inspect(_layered())
-    assert Inspection.from_json(found.to_json()) == found
-    assert json.loads(found.to_json())["opsets"] == {"": 18, "own": 1}
+def test_the_record_reads_back_equal() -> None:
+    inspection = inspect(_layered())
+    assert Inspection.from_json(inspection.to_json()) == inspection
+    assert json.loads(inspection.to_json())["opsets"] == {"": 18, "own": 1}
 
 
 def test_types_that_are_not_tensors_have_names() -> None:
@@ -152,8 +156,8 @@ def test_types_that_are_not_tensors_have_names() -> None:
         [sequence, optional],
         [helper.make_tensor_sequence_value_info("t", TensorProto.INT64, None)],
     )
-    found = inspect(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
-    assert [port.type for port in (*found.inputs, *found.outputs)] == [
+    inspection = inspect(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]))
+    assert [port.type for port in (*inspection.inputs, *inspection.outputs)] == [
         "sequence(int64)",
         "optional(sequence(int64))",
         "sequence(int64)",
@@ -166,7 +170,7 @@ def test_an_input_with_a_default_is_marked() -> None:
     assert inspect(proto).inputs[1] == Port("b0", "float", (4,), overridable=True)
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("not a model")
     with pytest.raises(ModelError):
         inspect(tmp_path / "text.onnx")
@@ -177,7 +181,7 @@ def _props(node: onnx.NodeProto, **values: str) -> None:
         node.metadata_props.add(key=f"sardonyx.{key}", value=value)
 
 
-def test_coverage_passes_nothing_off_as_known() -> None:
+def test_coverage_counts_only_known_modules() -> None:
     model = _layered(2)
     names = {node.name: node for node in model.graph.node}
     _props(names["/head/ReduceSum"], module_path="head", source_module="/Net/Head", how="inherited")
@@ -185,19 +189,19 @@ def test_coverage_passes_nothing_off_as_known() -> None:
     lost = helper.make_node("Shape", ["x"], ["shape"], "lost")
     _props(lost, module_path="", source_module="/Net", how="root")
     model.graph.node.append(lost)
-    found = inspect(model)
+    inspection = inspect(model)
     # 4 in the layers, Constant, Greater, If, its two bodies, Twice; ReduceSum; Shape and the function's Add
-    assert found.coverage == Coverage(direct=10, inherited=1, root=2, own=1)
-    assert sum((found.coverage.direct, found.coverage.inherited, found.coverage.root)) == 13
-    assert RootNode("lost", "Shape", "no module ran it, and nothing says where it belongs") in found.root_nodes
-    assert len(found.root_nodes) == 2
+    assert inspection.coverage == Coverage(direct=10, inherited=1, root=2, own=1)
+    assert sum((inspection.coverage.direct, inspection.coverage.inherited, inspection.coverage.root)) == 13
+    assert RootNode("lost", "Shape", "no module ran it, and nothing says where it belongs") in inspection.root_nodes
+    assert len(inspection.root_nodes) == 2
 
 
-def test_tied_weights_name_every_reader_and_calls_are_one_module() -> None:
+def test_tied_weights_list_every_consumer_and_calls_are_one_module() -> None:
     model = _layered()
     model.graph.node[2].input[1] = "w0"
-    found = inspect(model)
-    assert [(w.name, w.shape, w.modules) for w in found.tied] == [
+    inspection = inspect(model)
+    assert [(w.name, w.shape, w.modules) for w in inspection.tied] == [
         ("w0", (4, 4), ("encoder.layer.0.dense", "encoder.layer.1.dense"))
     ]
     for node in model.graph.node[2:4]:
@@ -210,24 +214,29 @@ def test_tied_weights_name_every_reader_and_calls_are_one_module() -> None:
     assert part.nodes == 4
 
 
-def test_one_module_shows_its_boundary_and_what_it_shares() -> None:
+def test_one_module_shows_its_boundary_and_shared_weights() -> None:
     model = _layered()
     model.graph.node[4].input[1] = "w1"  # layer 2 uses the weight of layer 1
-    found = inspect(model, module="encoder.layer.1")
-    assert (found.path, found.nodes, found.constants, found.parameters) == ("encoder.layer.1", 2, 0, 20)
-    assert [port.name for port in found.inputs] == ["a0"]
-    assert found.inputs[0] == Port("a0", "float", ("batch", 4))  # inferred, the file declares nothing
-    assert [port.name for port in found.outputs] == ["a1"]
-    assert {w.name: w.modules for w in found.weights}["w1"] == ("encoder.layer.1.dense", "encoder.layer.2.dense")
-    assert [module.path for module in found.modules] == ["encoder.layer.1", "encoder.layer.1.dense"]
-    assert found.ops == (OpUse("", "Add", 1), OpUse("", "MatMul", 1))
-    assert ModuleInspection.from_json(found.to_json()) == found
+    inspection = inspect(model, module="encoder.layer.1")
+    assert (inspection.path, inspection.nodes, inspection.constants, inspection.parameters) == (
+        "encoder.layer.1",
+        2,
+        0,
+        20,
+    )
+    assert [port.name for port in inspection.inputs] == ["a0"]
+    assert inspection.inputs[0] == Port("a0", "float", ("batch", 4))  # inferred, the file declares nothing
+    assert [port.name for port in inspection.outputs] == ["a1"]
+    assert {w.name: w.modules for w in inspection.weights}["w1"] == ("encoder.layer.1.dense", "encoder.layer.2.dense")
+    assert [module.path for module in inspection.modules] == ["encoder.layer.1", "encoder.layer.1.dense"]
+    assert inspection.ops == (OpUse("", "Add", 1), OpUse("", "MatMul", 1))
+    assert ModuleInspection.from_json(inspection.to_json()) == inspection
     head = inspect(model, module="hea*")
     assert [port.name for port in head.inputs] == ["a2"]
     assert (head.nodes, head.constants, head.outputs[0].name) == (6, 1, "y")
 
 
-def test_a_node_of_several_modules_is_named_as_shared() -> None:
+def test_a_node_of_several_modules_is_listed_as_shared() -> None:
     model = _layered()
     paths = ["encoder.layer.0.dense", "encoder.layer.1.dense"]
     _props(model.graph.node[1], module_path="encoder.layer", source_module="/Layers", module_paths=json.dumps(paths))

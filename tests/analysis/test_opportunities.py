@@ -41,8 +41,8 @@ def _model() -> onnx.ModelProto:
     return model
 
 
-def _of(found: Opportunities, name: str) -> PatternCount:
-    (pattern,) = (pattern for pattern in found.patterns if pattern.name == name)
+def _of(opportunities: Opportunities, name: str) -> PatternCount:
+    (pattern,) = (pattern for pattern in opportunities.patterns if pattern.name == name)
     return pattern
 
 
@@ -73,13 +73,13 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return choose
 
 
-def test_what_a_pass_takes_up_is_there_before_and_gone_after() -> None:
+def test_a_pattern_that_a_pass_rewrites_is_gone_afterwards() -> None:
     chains = _of(sardonyx.opportunities(_model()), "transpose-chains")
     assert (chains.before, chains.after, chains.why) == (1, 0, ())
     assert chains.modules == {"encoder.layer.0": 1}
 
 
-def test_what_is_left_has_the_reason_of_the_pass_that_came_nearest_and_the_module(only: Callable[..., None]) -> None:
+def test_a_remaining_place_has_the_nearest_reason_and_its_module(only: Callable[..., None]) -> None:
     only(Shy())
     products = _of(sardonyx.opportunities(_model()), "deep-products")
     where = {"encoder.layer.0": 1}
@@ -87,43 +87,45 @@ def test_what_is_left_has_the_reason_of_the_pass_that_came_nearest_and_the_modul
     assert (products.before, products.after, products.modules) == (1, 1, where)
 
 
-def test_a_place_that_no_pass_knows_says_so(only: Callable[..., None]) -> None:
+def test_a_place_without_a_matching_pass_is_marked(only: Callable[..., None]) -> None:
     only(Shy())
     (why,) = _of(sardonyx.opportunities(_model()), "transpose-chains").why
     assert (why.pass_name, why.reason, why.count) == (None, verb.NO_NEAR_MISS, 1)
 
 
-def test_the_model_is_left_as_it_was() -> None:
+def test_the_model_is_unchanged() -> None:
     model = _model()
     before = model.SerializeToString()
     sardonyx.opportunities(model)
     assert model.SerializeToString() == before
 
 
-def test_the_answer_passes_through_json_unchanged() -> None:
-    found = sardonyx.opportunities(_model())
-    assert Opportunities.from_json(found.to_json()) == found
+def test_the_record_passes_through_json_unchanged() -> None:
+    opportunities = sardonyx.opportunities(_model())
+    assert Opportunities.from_json(opportunities.to_json()) == opportunities
 
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
-def test_a_real_model_holds_what_its_architecture_says(small_model: Callable[[str, str], Path], exporter: str) -> None:
+def test_the_patterns_of_a_real_model_match_its_architecture(
+    small_model: Callable[[str, str], Path], exporter: str
+) -> None:
     path = small_model("bert", exporter)
-    found = sardonyx.opportunities(path)
-    had = {pattern.name: pattern.before for pattern in found.patterns}
+    opportunities = sardonyx.opportunities(path)
+    had = {pattern.name: pattern.before for pattern in opportunities.patterns}
     assert (had["attention-cores"], had["qkv-products"], had["gelus"]) == (2, 2, 2)
     assert had["layer-norms"] + had["layer-norm-operators"] == 5
     assert had["deep-products"] == 12
-    attention = _of(found, "attention-cores").modules
+    attention = _of(opportunities, "attention-cores").modules
     assert [path.rpartition("encoder.")[2] for path in attention] == [
         "layer.0.attention.self",
         "layer.1.attention.self",
     ]
     run = sardonyx.optimize(path, verify="off", dry_run=True)
-    assert (found.before, found.after) == (run.before, run.after)
-    assert {p.name: p.rewrites for p in found.passes} == {p.name: p.rewrites for p in run.passes}
+    assert (opportunities.before, opportunities.after) == (run.before, run.after)
+    assert {p.name: p.rewrites for p in opportunities.passes} == {p.name: p.rewrites for p in run.passes}
 
 
-def test_every_place_that_is_left_is_explained_once(small_model: Callable[[str, str], Path]) -> None:
+def test_every_remaining_place_is_explained_once(small_model: Callable[[str, str], Path]) -> None:
     for pattern in sardonyx.opportunities(small_model("gpt2", "torchscript"), target="ort").patterns:
         if not pattern.made:
             assert sum(why.count for why in pattern.why) == pattern.after

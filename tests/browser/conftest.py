@@ -55,7 +55,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
         opened.append(page)
         address = file.resolve().as_uri()
         page.set_default_timeout(20_000)
-        page.on("console", lambda said: said.type in BAD and complaints.append(f"console: {said.text}"))
+        page.on("console", lambda message: message.type in BAD and complaints.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on(

@@ -105,20 +105,22 @@ def hostile_dossier() -> RunBundle:
 
 
 def _bench() -> Benchmark:
-    found = sample_benchmark(files=2, notes=("a note of bench",))
-    return replace(found, files=tuple(replace(each, path=each.label, sha256=None) for each in found.files))
+    benchmark = sample_benchmark(files=2, notes=("a note of bench",))
+    return replace(benchmark, files=tuple(replace(each, path=each.label, sha256=None) for each in benchmark.files))
 
 
 def _profile() -> Profile:
-    found = sample_profile()
-    before, after = found.models
-    return replace(found, models=(replace(before, path=BEFORE, label=BEFORE), replace(after, path=AFTER, label=AFTER)))
+    profile = sample_profile()
+    before, after = profile.models
+    return replace(
+        profile, models=(replace(before, path=BEFORE, label=BEFORE), replace(after, path=AFTER, label=AFTER))
+    )
 
 
 def _analysis() -> Analysis:
-    found = sample_analysis()
-    before, after, *_ = found.forms
-    return replace(found, forms=(replace(before, name=BEFORE), replace(after, name=AFTER)))
+    analysis = sample_analysis()
+    before, after, *_ = analysis.forms
+    return replace(analysis, forms=(replace(before, name=BEFORE), replace(after, name=AFTER)))
 
 
 MAKERS: dict[str, Callable[[Path, SmallModel], None]] = {

@@ -52,25 +52,25 @@ def as_shown(vector: str) -> str:
 def test_no_name_becomes_an_element_or_runs(opened: Open, name: str) -> None:
     page = opened(name)
     everything(page)
-    found = page.evaluate(
+    results = page.evaluate(
         "all => [...document.querySelectorAll(all)].map((each) => each.outerHTML.slice(0, 8))", STRANGE
     )
-    assert found == ["<script>", "<script>"], "the page's own"
+    assert results == ["<script>", "<script>"], "the page's own"
     assert page.evaluate("document.querySelectorAll('a[href]:not([href^=\"#\"])').length") == 0
     assert page.evaluate("Object.prototype.toString.call({}) + [].constructor.name") == "[object Object]Array"
 
 
 def test_every_name_shows_as_text(opened: Open) -> None:
-    said = everything(opened("hostile"))
-    assert [vector for vector in VECTORS.values() if as_shown(vector) not in said] == []
+    text = everything(opened("hostile"))
+    assert [vector for vector in VECTORS.values() if as_shown(vector) not in text] == []
 
 
 def test_every_operator_shows_as_text(opened: Open) -> None:
-    said = everything(opened("foreign", "#module=net"))
-    assert [vector for vector in VECTORS.values() if as_shown(vector)[:12] not in said] == []
+    text = everything(opened("foreign", "#module=net"))
+    assert [vector for vector in VECTORS.values() if as_shown(vector)[:12] not in text] == []
 
 
-def test_no_link_runs_what_it_names(opened: Open) -> None:
+def test_no_link_runs_code(opened: Open) -> None:
     """In the address, encoded and as it is, for every key."""
     page = opened("hostile")
     encoded = [(key, quote(each, safe="")) for each in VECTORS.values() for key in ("module", "pass", "section")]
@@ -93,7 +93,7 @@ def test_without_a_script_names_are_text_too(opened: Open) -> None:
     assert "window.hacked" in page.inner_text("main")
 
 
-def test_pictures_that_are_files_run_nothing(open_page: Open, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
+def test_plot_files_run_no_code(open_page: Open, folder_of: Callable[[str], Path], tmp_path: Path) -> None:
     sardonyx.report(folder_of("records"), tmp_path / "pictures", format="svg")
     pictures = sorted((tmp_path / "pictures").rglob("*.svg"))
     assert pictures

@@ -73,7 +73,7 @@ HOLDS = """
 """
 
 
-def _drawn(seed: int) -> dict[str, Any]:
+def _random_tree(seed: int) -> dict[str, Any]:
     """A tree of equal and nearly equal layers, containers of one thing, and modules that own nothing."""
     draw = random.Random(seed)
     modules: dict[str, ModuleCount] = {}
@@ -99,16 +99,18 @@ def _drawn(seed: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def trees() -> list[dict[str, Any]]:
-    return [_drawn(seed) for seed in range(TREES)]
+    return [_random_tree(seed) for seed in range(TREES)]
 
 
-def test_every_module_is_found_shown_and_summed_once(browser: Browser, trees: list[dict[str, Any]]) -> None:
+def test_every_module_can_be_searched_and_is_shown_and_summed_once(
+    browser: Browser, trees: list[dict[str, Any]]
+) -> None:
     assert any(copies > 1 for tree in trees for _depth, _label, copies, _members in tree["rows"])
     page = browser.new_page()
     try:
-        said = page.evaluate(f"(trees) => {{ {SCRIPTS}\n return trees.map({HOLDS}); }}", trees)
+        results = page.evaluate(f"(trees) => {{ {SCRIPTS}\n return trees.map({HOLDS}); }}", trees)
     finally:
         page.close()
-    assert {seed: wrong for seed, wrong in enumerate(said) if wrong} == {}, json.dumps(
-        next((trees[seed] for seed, wrong in enumerate(said) if wrong), None)
+    assert {seed: wrong for seed, wrong in enumerate(results) if wrong} == {}, json.dumps(
+        next((trees[seed] for seed, wrong in enumerate(results) if wrong), None)
     )

@@ -44,7 +44,7 @@ def page(request: pytest.FixtureRequest, opened: Open) -> Page:
     return opened(request.param)
 
 
-def test_it_opens_to_all_and_closes_to_one_level(page: Page) -> None:
+def test_it_expands_to_all_levels_and_collapses_to_one(page: Page) -> None:
     first = rows(page).count()
     tool(page, "expand").click()
     all_of_it = rows(page).count()
@@ -57,7 +57,7 @@ def test_it_opens_to_all_and_closes_to_one_level(page: Page) -> None:
     assert levels <= {"1", "2", "3"}
 
 
-def test_search_shows_what_is_found_and_what_holds_it(page: Page) -> None:
+def test_search_shows_matches_and_their_ancestors(page: Page) -> None:
     tool(page, "search").fill("attention")
     expect(page.locator(".modules-status")).to_have_text(re.compile(r"[\d,]+ modules found"))
     assert rows(page).locator("mark").count() > 0
@@ -68,7 +68,7 @@ def test_search_shows_what_is_found_and_what_holds_it(page: Page) -> None:
     assert tool(page, "search").input_value() == ""
 
 
-def test_sorting_by_nodes_goes_down_then_up_then_back(page: Page) -> None:
+def test_sorting_by_nodes_is_descending_then_ascending_then_off(page: Page) -> None:
     tool(page, "expand").click()
     before = rows(page).nth(1).inner_text()
     head = tree(page).locator("th[data-column=nodes_before]")
@@ -81,7 +81,7 @@ def test_sorting_by_nodes_goes_down_then_up_then_back(page: Page) -> None:
     assert rows(page).nth(1).inner_text() == before
 
 
-def test_siblings_are_sorted_by_their_numbers(opened: Open) -> None:
+def test_siblings_are_sorted_by_number(opened: Open) -> None:
     page = opened("transformer")
     tool(page, "collapse").click()
     tree(page).locator("th[data-column=nodes_before] button").click()
@@ -93,9 +93,9 @@ def test_siblings_are_sorted_by_their_numbers(opened: Open) -> None:
 def test_the_numbers_of_the_model_are_those_of_the_record(page: Page, folder_of: Callable[[str], Path]) -> None:
     name = Path(page.url).parent.name
     run = run_of(folder_of(name))
-    shown = rows(page).first.locator("td").all_inner_texts()
-    assert f"{run.before.nodes:,}" in shown
-    assert f"{run.after.nodes:,}" in shown
+    cells = rows(page).first.locator("td").all_inner_texts()
+    assert f"{run.before.nodes:,}" in cells
+    assert f"{run.after.nodes:,}" in cells
 
 
 def test_a_click_opens_a_module_and_going_back_closes_it(page: Page) -> None:
@@ -113,7 +113,7 @@ def test_a_click_opens_a_module_and_going_back_closes_it(page: Page) -> None:
     expect(detail).to_be_visible()
 
 
-def test_a_link_in_the_address_leads_to_its_module(opened: Open) -> None:
+def test_a_link_in_the_address_opens_its_module(opened: Open) -> None:
     page = opened("deep", f"#module={DEEP_MODULE}")
     detail = tree(page).locator(".modules-detail")
     expect(detail).to_be_in_viewport()
@@ -122,12 +122,12 @@ def test_a_link_in_the_address_leads_to_its_module(opened: Open) -> None:
     expect(detail.get_by_text("rewrites").first).to_be_visible()
 
 
-def test_a_link_to_a_module_that_is_not_there_says_so(opened: Open) -> None:
+def test_a_link_to_a_missing_module_gives_a_message(opened: Open) -> None:
     page = opened("transformer", "#module=no.such.module")
     expect(page.locator(".modules-status")).to_contain_text("no module called")
 
 
-def test_the_keyboard_alone_finds_opens_and_closes_a_module(page: Page) -> None:
+def test_a_module_is_searched_opened_and_closed_by_keyboard(page: Page) -> None:
     tree(page)
     page.keyboard.press("/")
     expect(tool(page, "search")).to_be_focused()
@@ -153,7 +153,7 @@ def test_the_keyboard_alone_finds_opens_and_closes_a_module(page: Page) -> None:
     expect(page.locator("dialog.keys")).to_be_hidden()
 
 
-def test_equal_layers_are_one_line_that_can_be_parted(opened: Open) -> None:
+def test_equal_layers_are_one_row_that_can_be_split(opened: Open) -> None:
     page = opened("deep")
     tool(page, "collapse").click()
     together = rows(page).count()

@@ -33,7 +33,7 @@ def test_the_measure_is_chosen_with_the_keyboard(open_page: Open, several: Path)
     assert page.is_hidden(".overview-nodes")
 
 
-def test_a_number_leads_to_the_rewrites_of_that_pass_in_that_model(open_page: Open, several: Path) -> None:
+def test_a_number_links_to_the_rewrites_of_that_pass_in_that_model(open_page: Open, several: Path) -> None:
     page = open_page(several)
     page.click('.overview-nodes a[href="#pass=fold-constants&model=1"]')
     assert page.evaluate("location.hash") == "#pass=fold-constants&model=1"
@@ -56,7 +56,7 @@ def test_a_wide_matrix_scrolls_by_itself(open_page: Open, several: Path) -> None
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
-def test_what_changed_comes_first_and_leads_to_both_runs(open_page: Open, tmp_path: Path) -> None:
+def test_changes_come_first_and_link_to_both_runs(open_page: Open, tmp_path: Path) -> None:
     first = sample_run_bundle("monday")
     second = replace(
         first, label="tuesday", run=structs.replace(first.run, after=structs.replace(first.run.after, nodes=180))

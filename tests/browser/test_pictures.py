@@ -9,9 +9,9 @@ from browser.conftest import Open
 
 
 def part(page: Page, name: str) -> Locator:
-    found = page.locator(f"[data-section={name}]")
-    found.scroll_into_view_if_needed()
-    return found
+    section = page.locator(f"[data-section={name}]")
+    section.scroll_into_view_if_needed()
+    return section
 
 
 def widths(host: Locator) -> list[float]:
@@ -42,7 +42,7 @@ def test_the_map_shows_time_only_where_it_was_measured(opened: Open) -> None:
     expect(part(opened("deep"), "map").get_by_role("button", name="Time")).to_be_disabled()
 
 
-def test_a_bar_tells_its_numbers_and_selects_its_module_by_keyboard(opened: Open) -> None:
+def test_a_bar_shows_its_numbers_and_selects_its_module_by_keyboard(opened: Open) -> None:
     page = opened("transformer")
     host = part(page, "map")
     host.locator(".map-bar[tabindex='0']").first.focus()
@@ -52,7 +52,7 @@ def test_a_bar_tells_its_numbers_and_selects_its_module_by_keyboard(opened: Open
     assert "#module=" in page.url
 
 
-def test_a_module_is_drawn_from_inside_and_leads_further_in(opened: Open) -> None:
+def test_a_module_graph_is_shown_and_links_to_its_children(opened: Open) -> None:
     page = opened("transformer", "#module=encoder.layer.0")
     detail = page.locator(".modules-detail")
     expect(detail.locator("svg").first).to_be_visible()
@@ -62,7 +62,7 @@ def test_a_module_is_drawn_from_inside_and_leads_further_in(opened: Open) -> Non
     expect(detail.locator("h3 .path")).not_to_have_text("encoder.layer.0")
 
 
-def test_attention_is_told_with_its_cost_and_memory_is_drawn(opened: Open) -> None:
+def test_attention_is_shown_with_its_cost_and_memory_is_plotted(opened: Open) -> None:
     host = part(opened("transformer"), "attention")
     expect(host.locator("tbody tr").first).to_contain_text("encoder.layer")
     expect(host.locator(".attention-timeline svg")).to_be_visible()

@@ -35,7 +35,7 @@ def background(page: Page) -> str:
 
 
 @pytest.mark.parametrize("name", ["transformer", "deep"])
-def test_everything_is_there_in_order_and_starts(opened: Open, name: str) -> None:
+def test_every_section_is_there_in_order_and_starts(opened: Open, name: str) -> None:
     page = opened(name)
     assert sections(page) == ORDER
     page.evaluate("dispatchEvent(new Event('beforeprint'))")  # starts every section
@@ -79,7 +79,7 @@ def test_the_theme_follows_the_system_until_one_is_chosen_and_then_stays(opened:
     assert background(page) == light
 
 
-def test_it_prints_light_and_whole_without_controls(opened: Open) -> None:
+def test_it_prints_in_the_light_theme_without_controls(opened: Open) -> None:
     page = opened("transformer", color_scheme="dark")
     page.emulate_media(media="print")
     assert page.locator("#theme").is_hidden()
@@ -90,7 +90,7 @@ def test_it_prints_light_and_whole_without_controls(opened: Open) -> None:
     assert printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") >= 2
 
 
-def test_without_a_script_it_still_says_what_happened(opened: Open) -> None:
+def test_without_a_script_the_results_are_readable(opened: Open) -> None:
     page = opened("transformer", java_script_enabled=False)
     assert "nodes" in page.inner_text("[data-section=verdict]")
     assert page.locator("[data-section=modules] tbody tr").count() > 3
@@ -110,7 +110,7 @@ def test_notes_open_by_keyboard_and_close(opened: Open) -> None:
     assert not note.locator(".help-text").is_visible()
 
 
-def test_another_model_is_picked_and_linked_to(opened: Open) -> None:
+def test_another_model_can_be_selected_and_linked_to(opened: Open) -> None:
     page = opened("two")
     first, second = page.locator("article.model").nth(0), page.locator("article.model").nth(1)
     assert first.is_visible()
@@ -141,7 +141,7 @@ def test_every_control_has_a_name_and_can_be_reached(opened: Open) -> None:
     assert clickable == [], "the order of Tab is the order of the page"
 
 
-def test_tab_goes_through_the_page_and_the_focus_is_seen(opened: Open) -> None:
+def test_tab_moves_through_the_page_with_a_visible_focus(opened: Open) -> None:
     page = opened("transformer")
     seen: set[str] = set()
     unseen: list[str] = []

@@ -13,17 +13,17 @@ SHOWN = re.compile(r"([\d,]+) of ([\d,]+) rewrites shown")
 
 
 def part(page: Page, name: str = "rewrites") -> Locator:
-    found = page.locator(f"[data-section={name}]")
-    found.scroll_into_view_if_needed()
-    return found
+    section = page.locator(f"[data-section={name}]")
+    section.scroll_into_view_if_needed()
+    return section
 
 
 def shown(page: Page) -> tuple[int, int]:
     status = part(page).locator(".rewrites-status")
     expect(status).to_have_text(SHOWN)
-    found = SHOWN.search(status.inner_text())
-    assert found is not None
-    few, all_of_them = (int(each.replace(",", "")) for each in found.groups())
+    match = SHOWN.search(status.inner_text())
+    assert match is not None
+    few, all_of_them = (int(each.replace(",", "")) for each in match.groups())
     return few, all_of_them
 
 
@@ -70,7 +70,7 @@ def test_a_link_from_the_table_of_passes_filters(page: Page) -> None:
     assert shown(page)[0] == count
 
 
-def test_a_place_in_the_table_of_passes_filters_by_module_too(opened: Open) -> None:
+def test_a_module_in_the_table_of_passes_filters_by_module_too(opened: Open) -> None:
     page = opened("deep")
     row = part(page, "passes").locator("tbody tr").filter(has_text="eliminate-identity")
     row.locator("td a").first.click()
@@ -80,7 +80,7 @@ def test_a_place_in_the_table_of_passes_filters_by_module_too(opened: Open) -> N
     assert "pass=eliminate-identity" in page.url
 
 
-def test_the_selected_module_filters_rewrites_and_refusals(opened: Open) -> None:
+def test_the_selected_module_filters_rewrites_and_missed_fusions(opened: Open) -> None:
     page = opened("transformer", "#module=encoder.layer.0&section=rewrites")
     few, all_of_them = shown(page)
     assert 0 < few < all_of_them
@@ -96,7 +96,7 @@ def test_a_link_to_a_rewrite_opens_it_whatever_is_filtered(opened: Open) -> None
     expect(detail).to_contain_text("Rewrite 4000")
 
 
-def test_what_is_typed_is_looked_for_in_names(page: Page) -> None:
+def test_typed_text_is_searched_in_names(page: Page) -> None:
     field = part(page).locator("input[type=search]")
     field.fill("norm")
     few, all_of_them = shown(page)
@@ -105,7 +105,7 @@ def test_what_is_typed_is_looked_for_in_names(page: Page) -> None:
     expect(part(page).locator(".rewrites-status")).to_contain_text("All ")
 
 
-def test_refusals_say_why(opened: Open) -> None:
+def test_missed_fusions_give_the_reason(opened: Open) -> None:
     page = opened("transformer")
     first = part(page, "missed").locator("details.missed-pass").first
     expect(first.locator("tbody tr").first).to_be_visible()

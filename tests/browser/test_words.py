@@ -43,7 +43,7 @@ def _times() -> list[float]:
     return [*ties, *edges, *(10 ** draw.uniform(-5, 6) for _ in range(DRAWN))]
 
 
-def test_counts_and_sizes_are_written_alike(browser: Browser) -> None:
+def test_counts_and_sizes_match_python(browser: Browser) -> None:
     numbers = _counts()
     for name, written in (
         ("count", formatting.count),
@@ -52,24 +52,24 @@ def test_counts_and_sizes_are_written_alike(browser: Browser) -> None:
         ("change", formatting.change),
         ("plural", lambda number: formatting.plural(number, "node")),
     ):
-        said = _said(browser, f'(each) => fmt.{name}(each, "node")', numbers)
-        assert said == [written(number) for number in numbers], name
+        results = _said(browser, f'(each) => fmt.{name}(each, "node")', numbers)
+        assert results == [written(number) for number in numbers], name
 
 
-def test_changes_in_percent_are_written_alike(browser: Browser) -> None:
+def test_changes_in_percent_match_python(browser: Browser) -> None:
     draw = random.Random(2)
     pairs = [[0, 5], [5, 5], [1000, 1005], [200, 201], [8, 9], [1000, 995], [40, 41], [40, 39], [400, 399]]
     pairs += [[draw.randrange(1, 5000), draw.randrange(0, 5000)] for _ in range(DRAWN)]
-    said = _said(browser, "([before, after]) => fmt.percent(before, after)", pairs)
-    assert said == [formatting.percent(before, after) for before, after in pairs]
+    results = _said(browser, "([before, after]) => fmt.percent(before, after)", pairs)
+    assert results == [formatting.percent(before, after) for before, after in pairs]
 
 
-def test_times_are_written_alike(browser: Browser) -> None:
+def test_times_match_python(browser: Browser) -> None:
     times = _times()
     assert _said(browser, "(each) => fmt.ms(each)", times) == [ms(each) for each in times]
 
 
-def test_what_cannot_be_seen_is_spelled_out_alike(browser: Browser) -> None:
+def test_invisible_characters_are_escaped_as_in_python(browser: Browser) -> None:
     kept = {chr(code) for code in (0xA0, 0x1680, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)}  # spaces of any width
     chars = [chr(code) for code in range(0x2100) if chr(code) not in kept and not _unassigned(chr(code))]
     names = [

@@ -70,7 +70,7 @@ def test_without_an_output_nothing_is_written(scoped: Path, tmp_path: Path, comm
     assert scoped.read_bytes() == before
 
 
-def test_nothing_is_overwritten_unasked(scoped: Path, tmp_path: Path, command: Command) -> None:
+def test_nothing_is_overwritten_without_force(scoped: Path, tmp_path: Path, command: Command) -> None:
     output = tmp_path / "mine.onnx"
     output.write_text("mine")
     refused = command("adopt", scoped, "-o", output)
@@ -81,7 +81,7 @@ def test_nothing_is_overwritten_unasked(scoped: Path, tmp_path: Path, command: C
     assert command("adopt", tmp_path / "none.onnx").code == 1
 
 
-def test_a_file_without_any_word_about_modules_is_not_passed_off_as_known(tmp_path: Path, command: Command) -> None:
+def test_a_file_without_module_names_has_no_coverage(tmp_path: Path, command: Command) -> None:
     silent = _write(
         tmp_path / "silent.onnx",
         helper.make_node("Neg", ["x"], ["a"], "one"),
@@ -97,15 +97,15 @@ def test_a_file_without_any_word_about_modules_is_not_passed_off_as_known(tmp_pa
     assert (again.evidence, again.coverage.root) == ({"node names": 2}, 2)
 
 
-@pytest.mark.parametrize(("exporter", "told"), [("dynamo", "torch metadata"), ("torchscript", "scoped names")])
+@pytest.mark.parametrize(("exporter", "summary"), [("dynamo", "torch metadata"), ("torchscript", "scoped names")])
 def test_attributes_bring_the_tags_through_a_tool_that_drops_metadata(
-    small_model: Callable[[str, str], Path], tmp_path: Path, command: Command, exporter: str, told: str
+    small_model: Callable[[str, str], Path], tmp_path: Path, command: Command, exporter: str, summary: str
 ) -> None:
     tagged, stripped, back = (tmp_path / f"{name}.onnx" for name in ("tagged", "stripped", "back"))
     first = Adoption.from_json(
         command("adopt", small_model("bert", exporter), "-o", tagged, "--tag-attributes", "--json").out
     )
-    assert list(first.evidence) == [told]
+    assert list(first.evidence) == [summary]
     assert first.coverage.root <= 0.03 * first.nodes
     proto = onnx.load(tagged)
     for number, node in enumerate(proto.graph.node):

@@ -74,37 +74,37 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], di
     return asked
 
 
-def test_a_file_is_shown_with_what_is_assumed(command: Command, model: Path) -> None:
-    shown = command("analyze", model)
-    assert (shown.code, shown.err) == (0, "")
-    assert "assumed sizes of dynamic dimensions: batch=1, seq=128; --size NAME=N sets one" in shown.out
-    assert shown.out.splitlines()[-1].startswith("2 operations, 9.2 k flops, ")
-    assert "macs = 32·batch·seq" in shown.out
+def test_a_file_is_shown_with_its_assumed_sizes(command: Command, model: Path) -> None:
+    result = command("analyze", model)
+    assert (result.code, result.err) == (0, "")
+    assert "assumed sizes of dynamic dimensions: batch=1, seq=128; --size NAME=N sets one" in result.out
+    assert result.out.splitlines()[-1].startswith("2 operations, 9.2 k flops, ")
+    assert "macs = 32·batch·seq" in result.out
 
 
-def test_sizes_are_heeded(command: Command, model: Path) -> None:
-    found = json.loads(command("analyze", model, "--size", "batch=3", "--size", "seq=10", "--json").out)
-    assert found["sizes"] == {"batch": 3, "seq": 10}
-    assert found["forms"][0]["work"]["macs"] == 3 * 10 * 8 * 4
+def test_given_sizes_are_used(command: Command, model: Path) -> None:
+    record = json.loads(command("analyze", model, "--size", "batch=3", "--size", "seq=10", "--json").out)
+    assert record["sizes"] == {"batch": 3, "seq": 10}
+    assert record["forms"][0]["work"]["macs"] == 3 * 10 * 8 * 4
 
 
-def test_two_files_stand_side_by_side(command: Command, model: Path) -> None:
-    shown = command("analyze", model, model.with_name("smaller.onnx"), "--format", "csv")
-    whole = [line for line in csv.DictReader(io.StringIO(shown.out)) if line["scope"] == "model"]
+def test_two_files_are_shown_side_by_side(command: Command, model: Path) -> None:
+    result = command("analyze", model, model.with_name("smaller.onnx"), "--format", "csv")
+    whole = [line for line in csv.DictReader(io.StringIO(result.out)) if line["scope"] == "model"]
     assert [(line["form"], line["operations"], line["macs"]) for line in whole] == [
         ("m.onnx", "2", "4096"),
         ("smaller.onnx", "1", "4096"),
     ]
 
 
-def test_json_keeps_to_the_published_schema(command: Command, model: Path) -> None:
-    shown = command("analyze", model, "--json")
+def test_json_matches_the_published_schema(command: Command, model: Path) -> None:
+    result = command("analyze", model, "--json")
     schema = importlib.resources.files("sardonyx.records") / "schemas" / "analysis.schema.json"
-    jsonschema.validate(json.loads(shown.out), json.loads(schema.read_text(encoding="utf-8")))
-    assert Analysis.from_json(shown.out).forms[0].name == "m.onnx"
+    jsonschema.validate(json.loads(result.out), json.loads(schema.read_text(encoding="utf-8")))
+    assert Analysis.from_json(result.out).forms[0].name == "m.onnx"
 
 
-def test_a_gate_that_is_true_exits_4_after_showing(command: Command, model: Path) -> None:
+def test_a_gate_that_is_true_exits_4_after_the_output(command: Command, model: Path) -> None:
     passed = command("analyze", model, "-q", "--fail-if", "peak_mb>1", "--fail-if", "operations>2")
     assert passed.code == 0
     failed = command("analyze", model, "-q", "--fail-if", "peak_bytes>100", "--fail-if", "operations>2")
@@ -114,7 +114,7 @@ def test_a_gate_that_is_true_exits_4_after_showing(command: Command, model: Path
     assert "operations>2" not in failed.err
 
 
-def test_drawing_and_record_are_written_whole(command: Command, model: Path) -> None:
+def test_plot_and_record_are_written(command: Command, model: Path) -> None:
     svg, record = model.with_name("memory.svg"), model.with_name("record.json")
     assert command("analyze", model, "-q", "--svg", svg, "--record", record).code == 0
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
@@ -124,7 +124,7 @@ def test_drawing_and_record_are_written_whole(command: Command, model: Path) -> 
     assert command("analyze", model, "-q", "--svg", svg, "--force").code == 0
 
 
-def test_every_wish_reaches_the_verb(
+def test_every_option_reaches_the_verb(
     command: Command, staged: list[tuple[tuple[object, ...], dict[str, object]]]
 ) -> None:
     options = ["--task", "T", "--input", "x=float32[2,3]", "--dynamic", "auto", "--seed", "7", "--as-in-notes"]
@@ -136,7 +136,7 @@ def test_every_wish_reaches_the_verb(
     assert kwargs["dynamic"].auto  # type: ignore[attr-defined]
 
 
-def test_depth_and_form_of_the_page(command: Command, staged: list[object]) -> None:
+def test_depth_and_format_of_the_page(command: Command, staged: list[object]) -> None:
     shallow = command("analyze", "hf-config:X", "--depth", "0").out
     assert "layer.0…2" not in shallow
     assert "layer.0…2 ×3" in command("analyze", "hf-config:X", "--depth", "1").out
@@ -145,7 +145,7 @@ def test_depth_and_form_of_the_page(command: Command, staged: list[object]) -> N
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["nonsense"], 2, "not a model source"),
         (["missing.onnx"], 1, "missing.onnx"),
@@ -162,8 +162,8 @@ def test_depth_and_form_of_the_page(command: Command, staged: list[object]) -> N
         (["net.py:build", "m.onnx"], 2, "side by side"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
-    command: Command, model: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, said: str
+def test_invalid_requests_are_refused_in_one_line(
+    command: Command, model: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, message: str
 ) -> None:
     monkeypatch.chdir(model.parent)
     Path("broken.onnx").write_bytes(b"not a model")
@@ -172,7 +172,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     refused = command("analyze", *arguments)
     assert (refused.code, refused.out) == (code, "")
     assert refused.err.startswith("error: ")
-    assert said in refused.err
+    assert message in refused.err
     assert refused.err.count("\n") <= 2
     assert sorted(Path().iterdir()) == before
 
@@ -193,17 +193,17 @@ def test_a_torch_model_is_decomposed_into_a_file(command: Command, source: str, 
     import torch
 
     output = tmp_path / "net.pt"
-    shown = command("decompose", source, "-o", output)
-    assert (shown.code, shown.err) == (0, "")
-    assert "1 attention decomposed" in shown.out.splitlines()[-1]
+    result = command("decompose", source, "-o", output)
+    assert (result.code, result.err) == (0, "")
+    assert "1 attention decomposed" in result.out.splitlines()[-1]
     namespace: dict[str, object] = {}
     exec(FACTORY, namespace)
     model, x = namespace["build"]()  # type: ignore[operator]
     torch.testing.assert_close(torch.load(output, weights_only=False)(x), model(x))
     refused = command("decompose", source, "-o", output)
     assert (refused.code, refused.out) == (1, "")
-    found = json.loads(command("decompose", source, "--json").out)
+    record = json.loads(command("decompose", source, "--json").out)
     schema = importlib.resources.files("sardonyx.records") / "schemas" / "decomposed.schema.json"
-    jsonschema.validate(found, json.loads(schema.read_text(encoding="utf-8")))
-    assert found["attentions"][0]["roles"]["softmax"] == 1
-    assert found["nodes"] > found["nodes_before"]
+    jsonschema.validate(record, json.loads(schema.read_text(encoding="utf-8")))
+    assert record["attentions"][0]["roles"]["softmax"] == 1
+    assert record["nodes"] > record["nodes_before"]

@@ -54,22 +54,22 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], di
     return asked
 
 
-def test_files_are_timed_written_and_drawn(command: Command, folder: Path) -> None:
-    shown = command("bench", "a.onnx", "b.onnx", *SHORT, "--json", "--record", "r.json", "--svg", "b.svg")
-    assert (shown.code, shown.err) == (0, "")
-    found = json.loads(shown.out)
+def test_files_are_timed_and_record_and_plot_are_written(command: Command, folder: Path) -> None:
+    result = command("bench", "a.onnx", "b.onnx", *SHORT, "--json", "--record", "r.json", "--svg", "b.svg")
+    assert (result.code, result.err) == (0, "")
+    record = json.loads(result.out)
     schema = importlib.resources.files("sardonyx.records") / "schemas" / "bench.schema.json"
-    jsonschema.validate(found, json.loads(schema.read_text(encoding="utf-8")))
-    assert [len(each["seconds"]) for each in found["points"][0]["timings"]] == [found_rounds(found)] * 2
-    assert Benchmark.from_json((folder / "r.json").read_bytes()) == Benchmark.from_json(shown.out)
+    jsonschema.validate(record, json.loads(schema.read_text(encoding="utf-8")))
+    assert [len(each["seconds"]) for each in record["points"][0]["timings"]] == [round_count(record)] * 2
+    assert Benchmark.from_json((folder / "r.json").read_bytes()) == Benchmark.from_json(result.out)
     assert ElementTree.parse(folder / "b.svg").getroot().tag.endswith("svg")
 
 
-def found_rounds(found: dict[str, object]) -> int:
-    return found["points"][0]["timings"][1]["against_first"]["rounds"]  # type: ignore[index]
+def round_count(record: dict[str, object]) -> int:
+    return record["points"][0]["timings"][1]["against_first"]["rounds"]  # type: ignore[index]
 
 
-def test_every_wish_reaches_the_verb(
+def test_every_option_reaches_the_verb(
     command: Command, staged: list[tuple[tuple[object, ...], dict[str, object]]]
 ) -> None:
     options = ["--sweep", "seq=16,128", "--sweep", "batch=1,8", "--sweep", "seq=512", "--size", "past=3"]
@@ -96,7 +96,7 @@ def test_every_wish_reaches_the_verb(
     assert (kwargs["starts"], kwargs["seed"], kwargs["inputs"]) == (1, 7, Path("x.npz"))
 
 
-def test_forms_of_the_answer(command: Command, staged: list[object]) -> None:
+def test_output_formats(command: Command, staged: list[object]) -> None:
     assert command("bench", "a").out.splitlines()[-1].startswith("small.onnx is 12.3 % faster than model.onnx")
     assert command("bench", "a", "-q").out.count("\n") == 1
     assert command("bench", "a", "--format", "markdown").out.startswith("# model.onnx and small.onnx")
@@ -104,7 +104,7 @@ def test_forms_of_the_answer(command: Command, staged: list[object]) -> None:
     assert "  runtime   onnxruntime" in command("bench", "a", "-v").out
 
 
-def test_gates_ask_the_last_file(command: Command, staged: list[object]) -> None:
+def test_gates_read_the_last_file(command: Command, staged: list[object]) -> None:
     assert command("bench", "a", "-q", "--fail-if", "latency_ratio>1.05").code == 0
     failed = command("bench", "a", "-q", "--fail-if", "latency_ms>10")
     assert failed.code == 4
@@ -112,7 +112,7 @@ def test_gates_ask_the_last_file(command: Command, staged: list[object]) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["missing.onnx"], 1, "missing.onnx"),
         (["broken.onnx"], 1, "broken.onnx"),
@@ -131,15 +131,15 @@ def test_gates_ask_the_last_file(command: Command, staged: list[object]) -> None
         (["a.onnx", "--fail-if", "speed>3"], 2, "speed"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(
-    command: Command, folder: Path, arguments: list[str], code: int, said: str
+def test_invalid_requests_are_refused_in_one_line(
+    command: Command, folder: Path, arguments: list[str], code: int, message: str
 ) -> None:
     before = sorted(folder.iterdir())
     beside = [] if "--record" in arguments else ["--record", "r.json"]
     refused = command("bench", *arguments, *([] if "--seconds" in arguments else SHORT), *beside)
     assert (refused.code, refused.out) == (code, "")
     assert refused.err.startswith("error: ")
-    assert said in refused.err
+    assert message in refused.err
     assert refused.err.count("\n") <= 2
     assert sorted(folder.iterdir()) == before
 
@@ -150,18 +150,18 @@ def test_an_interrupt_writes_nothing(command: Command, folder: Path, monkeypatch
 
     monkeypatch.setattr(sardonyx, "bench", stopped, raising=False)
     before = sorted(folder.iterdir())
-    shown = command("bench", "a.onnx", "--record", "r.json", "--svg", "b.svg")
-    assert (shown.code, shown.out, shown.err) == (130, "", "interrupted\n")
+    result = command("bench", "a.onnx", "--record", "r.json", "--svg", "b.svg")
+    assert (result.code, result.out, result.err) == (130, "", "interrupted\n")
     assert sorted(folder.iterdir()) == before
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("60", 60), ("90s", 90), ("2m", 120), ("0.5", 0.5), (" 1 h ", 3600)])
-def test_lengths_of_time(text: str, seconds: float) -> None:
+def test_durations(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1e3", "s", "nan", "99999h", "1 2"])
-def test_what_is_no_length_of_time(text: str) -> None:
+def test_invalid_durations(text: str) -> None:
     with pytest.raises(UsageError, match="length of time"):
         parse_duration(text)
 
@@ -175,8 +175,8 @@ def test_ctrl_c_ends_the_command_and_its_workers(folder: Path) -> None:
     while not (workers := _children(running.pid)) and running.poll() is None and time.monotonic() < deadline:
         time.sleep(0.02)
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=120)
-    assert (running.returncode, said) == (130, "interrupted\n")
+    _, errors = running.communicate(timeout=120)
+    assert (running.returncode, errors) == (130, "interrupted\n")
     assert workers
     while any(Path(f"/proc/{worker}").exists() for worker in workers):  # one that was just born ends by itself
         assert time.monotonic() < deadline
@@ -191,11 +191,11 @@ def _children(process: int) -> list[str]:
         return []
 
 
-def test_the_levels_to_choose_from_are_the_runtimes() -> None:
+def test_the_levels_are_those_of_the_runtime() -> None:
     assert [level.value for level in RuntimeLevel] == [level.value for level in Level]
 
 
-def test_the_documentation_names_only_options_there_are(command: Command) -> None:
+def test_the_documentation_names_only_existing_options(command: Command) -> None:
     page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text(encoding="utf-8")
     named = set(re.findall(r"--[a-z][a-z-]+", page))
     assert named

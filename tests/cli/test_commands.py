@@ -32,12 +32,12 @@ DEFAULTS = {
 }
 
 
-def test_optimize_asks_for_the_defaults_and_derives_the_output_name(stage: Any, command: Command) -> None:
+def test_optimize_uses_the_defaults_and_derives_the_output_name(stage: Any, command: Command) -> None:
     assert command("optimize", "dir.v1/model.onnx", "--dry-run").code == 0
     assert stage.asked == [((Path("dir.v1/model.onnx"), None), DEFAULTS | {"dry_run": True})]
 
 
-def test_without_an_output_the_result_lies_beside_the_source(stage: Any, command: Command, tmp_path: Path) -> None:
+def test_without_an_output_the_result_is_beside_the_source(stage: Any, command: Command, tmp_path: Path) -> None:
     command("optimize", tmp_path / "model.onnx")
     assert stage.asked[0][0] == (tmp_path / "model.onnx", tmp_path / "model.optimized.onnx")
 
@@ -65,7 +65,7 @@ def test_without_an_output_the_result_lies_beside_the_source(stage: Any, command
         (["--inline"], {"options": OptimizeOptions(external=False)}),
     ],
 )
-def test_optimize_hands_every_flag_on(
+def test_optimize_passes_every_flag_on(
     stage: Any, command: Command, tmp_path: Path, flags: list[str], expected: dict[str, object]
 ) -> None:
     output = tmp_path / "small.onnx"
@@ -73,7 +73,7 @@ def test_optimize_hands_every_flag_on(
     assert stage.asked == [((Path("model.onnx"), output), DEFAULTS | expected)]
 
 
-def test_verify_hands_every_flag_on(stage: Any, command: Command) -> None:
+def test_verify_passes_every_flag_on(stage: Any, command: Command) -> None:
     flags = ["--inputs", "x.npz", "--seed", 3, "--threads", 1, "--verify-seconds", 5, "--runtime", "reference"]
     assert command("verify", "a", "b", *flags).code == 0
     asked = {
@@ -113,7 +113,7 @@ def test_verify_hands_every_flag_on(stage: Any, command: Command) -> None:
         [],
     ],
 )
-def test_what_makes_no_sense_exits_2_before_any_work(stage: Any, command: Command, arguments: list[str]) -> None:
+def test_invalid_options_exit_2_before_any_work(stage: Any, command: Command, arguments: list[str]) -> None:
     result = command(*arguments)
     assert (result.code, result.out, stage.asked) == (2, "", [])
     error, hint = result.err.splitlines()
@@ -149,7 +149,7 @@ def test_debug_shows_the_traceback_too(stage: Any, command: Command) -> None:
     assert result.err.endswith("error: not a model\n")
 
 
-def test_our_own_faults_are_one_line_with_the_way_to_more(stage: Any, command: Command) -> None:
+def test_internal_errors_are_one_line_that_names_debug(stage: Any, command: Command) -> None:
     stage.error = ZeroDivisionError("oh\nno \x1b[31m")
     result = command("optimize", "nowhere.onnx")
     assert (result.code, result.out) == (1, "")
@@ -165,7 +165,7 @@ def test_interruption_exits_130_quietly(stage: Any, command: Command) -> None:
     assert (result.code, result.out, result.err) == (130, "", "interrupted\n")
 
 
-def test_a_run_that_failed_its_proof_exits_3_and_is_still_shown(stage: Any, command: Command) -> None:
+def test_a_run_that_failed_verification_exits_3_and_is_still_shown(stage: Any, command: Command) -> None:
     stage.run = replace(sample_run(), status="verification-failed", verdict=failed_verdict())
     result = command("optimize", "model.onnx", "--fail-if", "nodes>1")
     assert result.code == 3
@@ -213,7 +213,7 @@ def test_quiet_is_one_line_and_verbose_is_more(stage: Any, command: Command) -> 
     )
 
 
-def test_the_record_is_written_whole_and_never_over_another(stage: Any, command: Command, tmp_path: Path) -> None:
+def test_the_record_is_written_and_never_overwrites_another(stage: Any, command: Command, tmp_path: Path) -> None:
     record = tmp_path / "run.json"
     output = tmp_path / "small.onnx"
     assert command("optimize", "model.onnx", "-o", output, "--record", record).code == 0
@@ -228,7 +228,7 @@ def test_the_record_is_written_whole_and_never_over_another(stage: Any, command:
 
 
 @pytest.mark.parametrize("flag", ["-o", "--record"])
-def test_a_destination_that_cannot_be_is_found_out_before_the_work(
+def test_an_invalid_destination_is_refused_before_any_work(
     stage: Any, command: Command, tmp_path: Path, flag: str
 ) -> None:
     for impossible in (tmp_path, tmp_path / "no" / "such" / "folder"):

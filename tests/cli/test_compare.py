@@ -33,18 +33,18 @@ def pair(tmp_path: Path) -> tuple[Path, Path]:
     return _save(tmp_path / "a.onnx", "Relu", "Neg"), _save(tmp_path / "b.onnx", "Relu", "Abs")
 
 
-def test_compare_tells_what_differs(pair: tuple[Path, Path], command: Command) -> None:
+def test_compare_lists_the_differences(pair: tuple[Path, Path], command: Command) -> None:
     done = command("compare", *pair)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1] == "2 → 2 nodes: 1 removed, 1 added, 0 moved, 0 changed"
     assert command("compare", *pair, "-q").out.count("\n") == 1
-    found = Comparison.from_json(command("compare", *pair, "--json").out)
-    assert [op.name for op in found.added] == ["/encoder/layer.1/Abs"]
+    record = Comparison.from_json(command("compare", *pair, "--json").out)
+    assert [op.name for op in record.added] == ["/encoder/layer.1/Abs"]
     assert command("compare", *pair, "-q", "-v").code == 2
     assert command("compare", pair[0], pair[0].with_name("none.onnx")).code == 1
 
 
-def test_the_exit_code_tells_only_where_asked(pair: tuple[Path, Path], command: Command) -> None:
+def test_the_exit_code_reports_differences_only_on_request(pair: tuple[Path, Path], command: Command) -> None:
     assert command("compare", *pair, "--exit-code").code == 1
     assert command("compare", pair[0], pair[0], "--exit-code").code == 0
 

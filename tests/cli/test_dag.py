@@ -33,8 +33,8 @@ def model(tmp_path: Path) -> Path:
 def test_the_document_alone_goes_to_standard_output(model: Path, command: Command) -> None:
     done = command("dag", model)
     assert (done.code, done.err) == (0, "")
-    found = HierarchyDag.from_json(done.out)
-    assert found.modules["/encoder/layer/0"].nodes == ("/encoder/layer.0/Relu",)
+    record = HierarchyDag.from_json(done.out)
+    assert record.modules["/encoder/layer/0"].nodes == ("/encoder/layer.0/Relu",)
     only = json.loads(command("dag", model, "--module", "encoder.*").out)
     assert list(only["modules"]) == ["/encoder/layer", "/encoder/layer/0"]
 
@@ -53,7 +53,7 @@ def test_a_file_is_written_in_every_format(model: Path, command: Command) -> Non
     assert command("dag", model, "-o", model.with_name("quiet.json"), "-q").out == ""
 
 
-def test_nothing_is_overwritten_unasked_and_the_model_never(model: Path, command: Command) -> None:
+def test_nothing_is_overwritten_without_force_and_the_model_never(model: Path, command: Command) -> None:
     output = model.with_name("mine.json")
     output.write_text("mine")
     before = model.read_bytes()
@@ -66,7 +66,7 @@ def test_nothing_is_overwritten_unasked_and_the_model_never(model: Path, command
     assert model.read_bytes() == before
 
 
-def test_a_wrong_name_is_answered_with_the_right_one(model: Path, command: Command) -> None:
+def test_a_misspelled_name_gets_a_suggestion(model: Path, command: Command) -> None:
     output = model.with_name("out.json")
     wrong = command("dag", model, "--module", "encoder.layr", "-o", output)
     assert (wrong.code, wrong.out, output.exists()) == (2, "", False)

@@ -53,8 +53,8 @@ def test_optimize_then_verify_then_inspect(model: Path, command: Command) -> Non
     assert [node.op_type for node in onnx.load(small).graph.node] == ["MatMul"]
     assert Run.from_json(record.read_bytes()).after.nodes == 1
     assert command("verify", model, small).code == 0
-    found = json.loads(command("inspect", small, "--json").out)
-    assert (found["counts"]["nodes"], found["parameters"]) == (1, 16)
+    document = json.loads(command("inspect", small, "--json").out)
+    assert (document["counts"]["nodes"], document["parameters"]) == (1, 16)
 
 
 def test_json_of_a_real_run(model: Path, command: Command) -> None:
@@ -66,7 +66,7 @@ def test_json_of_a_real_run(model: Path, command: Command) -> None:
     assert model.with_name("model.optimized.onnx").exists()
 
 
-def test_a_model_that_differs_is_found_out(model: Path, command: Command) -> None:
+def test_a_model_that_differs_is_reported(model: Path, command: Command) -> None:
     other = model.with_name("other.onnx")
     onnx.save(_model(scale=1.01), other)
     done = command("verify", model, other)
@@ -75,7 +75,7 @@ def test_a_model_that_differs_is_found_out(model: Path, command: Command) -> Non
     assert json.loads(command("verify", model, other, "--json").out)["passed"] is False
 
 
-def test_dry_run_says_what_would_apply_and_writes_nothing(model: Path, command: Command) -> None:
+def test_a_dry_run_lists_what_would_apply_and_writes_nothing(model: Path, command: Command) -> None:
     before = sorted(model.parent.iterdir())
     done = command("optimize", model, "--dry-run")
     assert done.code == 0
@@ -84,7 +84,7 @@ def test_dry_run_says_what_would_apply_and_writes_nothing(model: Path, command: 
     assert sorted(model.parent.iterdir()) == before
 
 
-def test_an_unknown_pass_is_answered_with_the_right_one(model: Path, command: Command) -> None:
+def test_an_unknown_pass_gets_a_suggestion(model: Path, command: Command) -> None:
     for flag in ("--only", "--skip"):
         done = command("optimize", model, flag, "eliminate-identiy")
         assert (done.code, done.out) == (2, "")
@@ -109,7 +109,7 @@ def test_an_existing_output_is_kept_without_force(model: Path, command: Command)
     assert onnx.load(taken).graph.name == "small"
 
 
-def test_bad_files_are_one_line_a_hint_and_nothing_left(tmp_path: Path, command: Command) -> None:
+def test_bad_files_give_one_line_and_a_hint_and_leave_nothing(tmp_path: Path, command: Command) -> None:
     bad = tmp_path / "bad.onnx"
     bad.write_bytes(b"\x08\xff" * 40)
     for arguments in (
@@ -141,24 +141,24 @@ def test_given_inputs_are_used(model: Path, command: Command) -> None:
 
 
 def test_hostile_names_are_shown_literally(model: Path, command: Command) -> None:
-    shown = command("inspect", model, "-v").out + command("optimize", model, "-v", "--dry-run").out
-    assert "[red]encoder[bold]" in shown
-    assert r"0\x1b[31m" in shown
-    assert "\x1b" not in shown
+    text = command("inspect", model, "-v").out + command("optimize", model, "-v", "--dry-run").out
+    assert "[red]encoder[bold]" in text
+    assert r"0\x1b[31m" in text
+    assert "\x1b" not in text
 
 
-def test_passes_are_listed_with_all_they_say(command: Command) -> None:
+def test_passes_are_listed_with_their_descriptions(command: Command) -> None:
     from sardonyx.passes import ALL
 
     listed = json.loads(command("passes", "--json").out)
     assert [one["name"] for one in listed] == [each.name for each in ALL]
     assert all(one["algebra"] and one["accuracy"] and one["targets"] for one in listed)
-    shown = command("passes").out
-    assert all(f"{each.name}{'*' if each.slower else ''} " in shown for each in ALL)
+    text = command("passes").out
+    assert all(f"{each.name}{'*' if each.slower else ''} " in text for each in ALL)
     assert {one["name"] for one in listed if one["slower"]} == {"fuse-skip-layer-norm"}
 
 
-def test_the_demo_keeps_what_is_in_its_folder(tmp_path: Path, command: Command) -> None:
+def test_the_demo_keeps_existing_files(tmp_path: Path, command: Command) -> None:
     mine = tmp_path / "mine"
     mine.write_text("mine")
     for folder in (tmp_path, mine):

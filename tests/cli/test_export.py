@@ -84,15 +84,15 @@ def test_json_is_the_record_and_nothing_else(command: Command, factory: Path, tm
         record,
         "--optimize",
     )
-    told = json.loads(result.out)
+    document = json.loads(result.out)
     assert result.code == 0
-    assert told["inputs"][0]["shape"] == [3, 6]
-    assert told["verdict"]["passed"] is told["optimized"]["verdict"]["passed"] is True
-    assert told["module"]["sha256"]
-    assert told["optimized"]["source"]["sha256"]
-    assert json.loads(record.read_text()) == told
+    assert document["inputs"][0]["shape"] == [3, 6]
+    assert document["verdict"]["passed"] is document["optimized"]["verdict"]["passed"] is True
+    assert document["module"]["sha256"]
+    assert document["optimized"]["source"]["sha256"]
+    assert json.loads(record.read_text()) == document
     schema = json.loads((importlib.resources.files("sardonyx.records") / "schemas" / "export.schema.json").read_text())
-    assert set(told) == set(schema["$defs"]["Export"]["properties"])
+    assert set(document) == set(schema["$defs"]["Export"]["properties"])
     assert msgspec.json.decode(result.out)
 
 
@@ -105,7 +105,7 @@ def test_example_inputs_can_be_given_by_shape_and_by_file(command: Command, fact
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "code", "message"),
     [
         (["nonsense"], 2, "is not a model source"),
         (["ftp:x"], 2, "'ftp:x'"),
@@ -134,7 +134,7 @@ def test_example_inputs_can_be_given_by_shape_and_by_file(command: Command, fact
     ],
 )
 def test_bad_input_gets_one_line_and_a_hint(
-    command: Command, factory: Path, tmp_path: Path, arguments: list[str], code: int | None, says: str
+    command: Command, factory: Path, tmp_path: Path, arguments: list[str], code: int | None, message: str
 ) -> None:
     before = _files(tmp_path)
     filled = [argument.replace("{net}", str(factory)) for argument in arguments]
@@ -142,7 +142,7 @@ def test_bad_input_gets_one_line_and_a_hint(
     result = command("export", *filled, "-o", tmp_path / "out.onnx", *extra)
     assert result.code == (code if code is not None else result.code) != 0
     assert result.out == ""
-    assert says in result.err
+    assert message in result.err
     assert len(result.err.strip().splitlines()) <= 2
     assert "Traceback" not in result.err
     assert _files(tmp_path) == before
@@ -170,7 +170,7 @@ def test_the_record_does_not_take_the_place_of_the_model(command: Command, facto
     assert not same.exists()
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(command: Command, factory: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(command: Command, factory: Path) -> None:
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full here")

@@ -47,7 +47,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_boundary_and_the_proof_are_shown(command: Command, model: Path) -> None:
+def test_the_boundary_and_the_verification_are_shown(command: Command, model: Path) -> None:
     result = command("extract", model, "--module", "layer.0")
     assert result.code == 0
     assert "input   x     float  [n, 3]  model input" in result.out
@@ -59,7 +59,9 @@ def test_the_boundary_and_the_proof_are_shown(command: Command, model: Path) -> 
     onnx.checker.check_model(written, full_check=True)
 
 
-def test_a_wider_cut_says_why_and_exact_refuses_it(command: Command, model: Path, tmp_path: Path) -> None:
+def test_a_wider_extraction_gives_its_reason_and_exact_refuses_it(
+    command: Command, model: Path, tmp_path: Path
+) -> None:
     output = tmp_path / "left.onnx"
     refused = command("extract", model, "-m", "layer.1.left", "-o", output, "--exact")
     assert (refused.code, refused.out) == (1, "")
@@ -74,10 +76,10 @@ def test_a_wider_cut_says_why_and_exact_refuses_it(command: Command, model: Path
 
 def test_json_is_the_record(command: Command, model: Path) -> None:
     result = command("extract", model, "-m", "/layer/1", "--json", "-o", model.parent / "one.onnx")
-    found = Extraction.from_json(result.out)
-    assert (found.path, found.inputs[0].name, found.inputs[0].module) == ("layer.1", "b", "layer.0.act")
-    assert found.verdict is not None
-    assert found.verdict.passed
+    record = Extraction.from_json(result.out)
+    assert (record.path, record.inputs[0].name, record.inputs[0].module) == ("layer.1", "b", "layer.0.act")
+    assert record.verdict is not None
+    assert record.verdict.passed
 
 
 def test_quiet_is_one_sentence(command: Command, model: Path) -> None:
@@ -142,7 +144,7 @@ def live_file(folder: Path, weight: str) -> str:
     return f"{path}:make"
 
 
-def test_a_source_is_the_live_module(command: Command, model: Path, tmp_path: Path) -> None:
+def test_a_source_gives_the_live_module(command: Command, model: Path, tmp_path: Path) -> None:
     source = live_file(tmp_path, "[1.0, -2.0, 3.0]")
     result = command("extract", model, "-m", "layer.0", "--source", source)
     assert result.code == 0, result.err
@@ -150,7 +152,9 @@ def test_a_source_is_the_live_module(command: Command, model: Path, tmp_path: Pa
     assert result.out.splitlines()[-1].split(" → ")[0].endswith("against the live module")
 
 
-def test_a_source_that_computes_something_else_fails_the_proof(command: Command, model: Path, tmp_path: Path) -> None:
+def test_a_source_that_computes_something_else_fails_verification(
+    command: Command, model: Path, tmp_path: Path
+) -> None:
     source = live_file(tmp_path, "[1.0, -2.0, 4.0]")
     result = command("extract", model, "-m", "layer.0", "--source", source, "-o", tmp_path / "out.onnx")
     assert (result.code, result.out) == (3, "")
@@ -158,7 +162,7 @@ def test_a_source_that_computes_something_else_fails_the_proof(command: Command,
     assert not (tmp_path / "out.onnx").exists()
 
 
-def test_a_source_with_other_weights_is_told_from_one_that_computes_something_else(
+def test_a_source_with_other_weights_is_distinguished_from_another_computation(
     command: Command, tmp_path: Path
 ) -> None:
     (tmp_path / "net.py").write_text(

@@ -41,11 +41,11 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_with_numbers_takes_gates_and_lists_their_names(verb: str, command: Command) -> None:
-    shown = " ".join(command(verb, "--help").out.split())
-    assert ("--fail-if" in shown) is (verb not in WITHOUT)
+    output = " ".join(command(verb, "--help").out.split())
+    assert ("--fail-if" in output) is (verb not in WITHOUT)
     if verb in WITHOUT:
         return
-    assert all(option in shown for option in ("--baseline", "--summary"))
+    assert all(option in output for option in ("--baseline", "--summary"))
     text = importlib.import_module(f"sardonyx.cli.{verb}").HELP
     assert "4 a --fail-if was true" in text
     listed = set(re.findall(r"\w+", text))
@@ -86,15 +86,15 @@ def test_json_stays_alone_on_standard_output(command: Command, model: Path) -> N
         (["optimize", "m.onnx", "-o", "again.onnx"], "nodes_removed>=60%"),
     ],
 )
-def test_each_verb_holds_its_gates(command: Command, model: Path, arguments: list[str], failing: str) -> None:
+def test_each_verb_evaluates_its_gates(command: Command, model: Path, arguments: list[str], failing: str) -> None:
     assert command("optimize", model, "-o", "small.onnx", "-q").code == 0
-    held = command(*arguments, "-q", "--summary", "page.md", "--fail-if", failing)
-    assert (held.code, held.err.count("\n")) == (4, 1)
-    assert f"gate not met: {failing}" in held.err
+    result = command(*arguments, "-q", "--summary", "page.md", "--fail-if", failing)
+    assert (result.code, result.err.count("\n")) == (4, 1)
+    assert f"gate not met: {failing}" in result.err
     assert ": 1 of 1 gate not met\n" in Path("page.md").read_text(encoding="utf-8")
 
 
-def test_a_record_of_before_is_the_baseline_of_now(command: Command, model: Path) -> None:
+def test_an_earlier_record_is_the_baseline(command: Command, model: Path) -> None:
     assert command("optimize", model, "-o", "a.onnx", "--record", "run.json", "-q").code == 0
     gates = [
         "--fail-if",
@@ -113,7 +113,7 @@ def test_a_record_of_before_is_the_baseline_of_now(command: Command, model: Path
     assert "error: gate not met: nodes > baseline (nodes is 2, limit 1, baseline 1)\n" in worse.err
 
 
-def test_the_page_of_a_ci_job_grows_by_a_section_a_command(command: Command, model: Path) -> None:
+def test_each_command_appends_a_section_to_the_ci_summary(command: Command, model: Path) -> None:
     page = Path("page.md")
     page.write_text("# Job\n", encoding="utf-8")
     Path("looked.json").write_text(command("inspect", model, "--json").out, encoding="utf-8")
@@ -127,7 +127,7 @@ def test_the_page_of_a_ci_job_grows_by_a_section_a_command(command: Command, mod
     assert "| bytes > 8 | 64 | 8 |  | ❌ not met |" in text
 
 
-def test_the_page_says_so_too_where_the_proof_failed(command: Command, model: Path) -> None:
+def test_the_ci_summary_reports_a_failed_verification(command: Command, model: Path) -> None:
     write_model(Path("other.onnx"), scale=2.0)
     failed = command("verify", model, "other.onnx", "-q", "--summary", "page.md", "--fail-if", "max_err>1e9")
     assert failed.code == 3
@@ -137,7 +137,7 @@ def test_the_page_says_so_too_where_the_proof_failed(command: Command, model: Pa
 
 
 @pytest.mark.parametrize("option", [["--summary", "page.md"], ["--summary=page.md"]])
-def test_the_page_says_what_kept_a_command_from_its_result(command: Command, model: Path, option: list[str]) -> None:
+def test_the_ci_summary_reports_why_a_command_failed(command: Command, model: Path, option: list[str]) -> None:
     assert command("inspect", "missing.onnx", *option).code == 1
     text = Path("page.md").read_text(encoding="utf-8")
     assert text.startswith("### ❌ sardonyx inspect: failed\n\n")
@@ -148,7 +148,7 @@ def test_the_page_says_what_kept_a_command_from_its_result(command: Command, mod
 
 
 @pytest.mark.parametrize(
-    ("options", "code", "said"),
+    ("options", "code", "message"),
     [
         (["--fail-if", "nodes>baseline"], 2, "needs a baseline"),
         (["--baseline", "none.json", "--fail-if", "nodes>baseline"], 2, "cannot be read"),
@@ -163,8 +163,8 @@ def test_the_page_says_what_kept_a_command_from_its_result(command: Command, mod
         (["--fail-if", "max_err>1", "--verify", "off"], 2, "needs a verification"),
     ],
 )
-def test_what_cannot_be_is_refused_before_any_work(
-    command: Command, model: Path, options: list[str], code: int, said: str
+def test_invalid_requests_are_refused_before_any_work(
+    command: Command, model: Path, options: list[str], code: int, message: str
 ) -> None:
     write_model(Path("other.onnx"))
     assert command("optimize", model, "-o", "a.onnx", "--record", "run.json", "-q").code == 0
@@ -172,7 +172,7 @@ def test_what_cannot_be_is_refused_before_any_work(
     before = {path.name: path.read_bytes() for path in Path().iterdir()}
     refused = command("optimize", model, "-o", "b.onnx", *options)
     assert (refused.code, refused.out) == (code, "")
-    assert said in refused.err.splitlines()[0]
+    assert message in refused.err.splitlines()[0]
     assert {path.name: path.read_bytes() for path in Path().iterdir()} == before
 
 
@@ -185,7 +185,7 @@ def build():
 """
 
 
-def test_verbs_that_take_torch_models_hold_theirs_too(command: Command, model: Path) -> None:
+def test_verbs_that_take_torch_models_evaluate_their_gates(command: Command, model: Path) -> None:
     Path("net.py").write_text(FACTORY, encoding="utf-8")
     made = command("export", "net.py:build", "-o", "net.onnx", "-q", "--record", "export.json", "--fail-if", "placed<1")
     assert (made.code, made.err) == (0, "")

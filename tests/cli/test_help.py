@@ -22,20 +22,20 @@ def explains(text: str | None) -> bool:
     return sentence.endswith((".", "…")) and len(sentence.split()) >= 3
 
 
-def fault_of_default(option: Any, shown: str) -> str | None:
+def fault_of_default(option: Any, text: str) -> str | None:
     """What is wrong with the way a command's help, as shown, tells an option's default; None if nothing is."""
     switch = option.is_flag and not option.secondary_opts
-    told = option.default is not None and option.show_default
+    has_default = option.default is not None and option.show_default
     written = "[default: " in option.help
-    if not (switch or option.required or told or written):
+    if not (switch or option.required or has_default or written):
         return "no default"
-    if told and written:
+    if has_default and written:
         return "the default is shown twice"
-    if told and not switch:
+    if has_default and not switch:
         value = str(getattr(option.default, "value", option.default))
         wanted = option.opts[0][2:] if option.secondary_opts else value
         row = rf"{re.escape(option.opts[0])}\b[^\[]*(\[[^\]d][^\[]*)*\[default: {re.escape(wanted)}"
-        return None if re.search(row, shown) else f"[default: {wanted}] is not in its row"
+        return None if re.search(row, text) else f"[default: {wanted}] is not in its row"
     return None
 
 
@@ -43,14 +43,14 @@ def examples(text: str) -> list[str]:
     """The command lines of a help text: those under its first line."""
     first, *rest = text.removeprefix("\b").strip().splitlines()
     assert first == "Example:"
-    shown = [line.strip() for line in rest[: rest.index("")]]
-    assert shown
-    assert all(line.startswith("sardonyx ") for line in shown)
-    return [part.strip() for line in shown for part in re.split(r" && | \| | > | >> ", line) if "sardonyx " in part]
+    lines = [line.strip() for line in rest[: rest.index("")]]
+    assert lines
+    assert all(line.startswith("sardonyx ") for line in lines)
+    return [part.strip() for line in lines for part in re.split(r" && | \| | > | >> ", line) if "sardonyx " in part]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_begins_with_examples_that_could_be_typed(verb: str) -> None:
+def test_help_begins_with_valid_examples(verb: str) -> None:
     for line in examples(GROUP.commands[verb].help):
         _, used, *words = shlex.split(line, comments=True)
         known = {flag for one in GROUP.commands[used].params for flag in (*one.opts, *one.secondary_opts)}
@@ -59,9 +59,9 @@ def test_help_begins_with_examples_that_could_be_typed(verb: str) -> None:
         GROUP.commands[used].make_context(used, [*words])  # and understood
 
 
-def test_the_first_help_names_every_command_and_shows_how_to_begin(command: Command) -> None:
-    shown = command("--help").out
-    assert [line.split()[0] for line in re.split(r"\nCommands:\n", shown)[1].splitlines() if line[2] != " "] == [*VERBS]
+def test_the_top_level_help_lists_every_command_and_a_first_example(command: Command) -> None:
+    text = command("--help").out
+    assert [line.split()[0] for line in re.split(r"\nCommands:\n", text)[1].splitlines() if line[2] != " "] == [*VERBS]
     for line in examples(GROUP.help):
         assert line.split()[1] in VERBS
 
@@ -74,23 +74,23 @@ def test_every_argument_and_option_is_explained(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_shows_its_default_once_or_is_a_switch(verb: str, command: Command) -> None:
-    shown = " ".join(command(verb, "--help").out.split())
+    text = " ".join(command(verb, "--help").out.split())
     options = [one for one in GROUP.commands[verb].params if one.param_type_name == "option"]
     assert options
-    faults = {f"{verb} {one.opts[0]}": fault for one in options if (fault := fault_of_default(one, shown))}
+    faults = {f"{verb} {one.opts[0]}": fault for one in options if (fault := fault_of_default(one, text))}
     assert faults == {}
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_says_what_exit_codes_mean_and_stands_in_groups(verb: str, command: Command) -> None:
-    shown = command(verb, "--help").out
+def test_help_explains_exit_codes_and_groups_options(verb: str, command: Command) -> None:
+    text = command(verb, "--help").out
     if verb != "passes":  # which lists, and cannot fail
-        assert re.search(r"^  Exit: 0 ", shown, re.MULTILINE)
-    headings = re.findall(r"^(\w+):$", shown, re.MULTILINE)
+        assert re.search(r"^  Exit: 0 ", text, re.MULTILINE)
+    headings = re.findall(r"^(\w+):$", text, re.MULTILINE)
     assert headings == [title for title in ("Arguments", "Options", "Output", "Gates", "Help") if title in headings]
-    assert re.search(r"\nHelp:\n  --debug .*\n  -h, --help ", shown)
-    if "--fail-if" in shown.partition("\nGates:")[2]:
-        assert {"--baseline", "--summary"} <= set(re.findall(r"--[a-z-]+", shown.partition("\nGates:")[2]))
+    assert re.search(r"\nHelp:\n  --debug .*\n  -h, --help ", text)
+    if "--fail-if" in text.partition("\nGates:")[2]:
+        assert {"--baseline", "--summary"} <= set(re.findall(r"--[a-z-]+", text.partition("\nGates:")[2]))
 
 
 def test_a_wide_terminal_is_used(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

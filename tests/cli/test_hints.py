@@ -56,9 +56,9 @@ def hints() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.slow
 def test_no_hint_of_the_library_names_a_flag() -> None:
-    found = dict(hints())
-    assert len(found) > 100
-    assert {place: text for place, text in found.items() if FLAG.search(text.replace("`sardonyx ", ""))} == {}
+    hints_by_place = dict(hints())
+    assert len(hints_by_place) > 100
+    assert {place: text for place, text in hints_by_place.items() if FLAG.search(text.replace("`sardonyx ", ""))} == {}
 
 
 WRITES_NO_RECORDS = (*OF_THE_COMMAND_LINE, "reporting", "errors.py")
@@ -81,7 +81,7 @@ def test_no_text_of_a_record_names_a_flag() -> None:
     assert named == {}
 
 
-def test_what_hints_name_exists_in_python_and_on_the_command_line() -> None:
+def test_names_in_hints_exist_in_python_and_on_the_command_line() -> None:
     functions = [public for name in sardonyx.__all__ if inspect.isroutine(public := getattr(sardonyx, name))]
     options = (sardonyx.OptimizeOptions, sardonyx.TuneOptions, sardonyx.ExportOptions)
     parameters = {name for public in (*functions, *options) for name in inspect.signature(public).parameters}

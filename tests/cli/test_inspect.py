@@ -28,26 +28,26 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_opportunities_are_shown_as_a_table(command: Command, model: Path) -> None:
-    shown = command("inspect", model, "--opportunities")
-    assert shown.code == 0
-    assert "Transpose after Transpose" in shown.out
-    assert shown.out.splitlines()[-1].startswith("optimizing for portable would give 3 → 1 nodes")
+    result = command("inspect", model, "--opportunities")
+    assert result.code == 0
+    assert "Transpose after Transpose" in result.out
+    assert result.out.splitlines()[-1].startswith("optimizing for portable would give 3 → 1 nodes")
 
 
-def test_opportunities_as_json_keep_to_the_published_schema(command: Command, model: Path) -> None:
-    shown = command("inspect", model, "--opportunities", "--target", "ort", "--json")
+def test_opportunities_as_json_match_the_published_schema(command: Command, model: Path) -> None:
+    result = command("inspect", model, "--opportunities", "--target", "ort", "--json")
     schema = importlib.resources.files("sardonyx.records") / "schemas" / "opportunities.schema.json"
-    answer = json.loads(shown.out)
+    answer = json.loads(result.out)
     jsonschema.validate(answer, json.loads(schema.read_text(encoding="utf-8")))
     assert answer["target"] == "ort"
 
 
-def test_quiet_says_the_sentence_alone(command: Command, model: Path) -> None:
+def test_quiet_prints_the_summary_line_only(command: Command, model: Path) -> None:
     assert len(command("inspect", model, "--opportunities", "--quiet").out.splitlines()) == 1
 
 
 @pytest.mark.parametrize("more", [["--module", "a"], ["--depth", "2"]])
-def test_what_opportunities_cannot_heed_is_refused(command: Command, model: Path, more: list[str]) -> None:
+def test_options_that_opportunities_ignores_are_refused(command: Command, model: Path, more: list[str]) -> None:
     refused = command("inspect", model, "--opportunities", *more)
     assert (refused.code, refused.out) == (2, "")
     assert more[0] in refused.err

@@ -73,7 +73,7 @@ def test_every_option_with_a_default_shows_it() -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_that_stops_reading_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     process = subprocess.Popen(
         _staged("optimize", "m.onnx"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
     )
@@ -86,7 +86,7 @@ def test_a_reader_that_stops_reading_is_no_error() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-def test_a_full_disk_under_standard_output_is_one() -> None:
+def test_a_full_disk_under_standard_output_is_an_error() -> None:
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             _staged("optimize", "m.onnx"), stdout=full, stderr=subprocess.PIPE, env=_environment(), check=False
@@ -97,7 +97,7 @@ def test_a_full_disk_under_standard_output_is_one() -> None:
 
 
 @pytest.mark.slow
-def test_interrupted_while_working() -> None:
+def test_an_interrupt_during_the_work() -> None:
     process = subprocess.Popen(
         _staged("optimize", "wait.onnx"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()
     )
@@ -109,7 +109,7 @@ def test_interrupted_while_working() -> None:
 
 
 @pytest.mark.slow
-def test_a_terminal_that_knows_ascii_only_gets_ascii() -> None:
+def test_an_ascii_terminal_gets_ascii() -> None:
     done = subprocess.run(
         _staged("optimize", "m.onnx", "-q"),
         capture_output=True,
@@ -121,7 +121,7 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii() -> None:
 
 def _on_terminal(*arguments: str, **environment: str) -> tuple[str, str]:
     """What appears on standard output and standard error when both are terminals."""
-    shown: list[str] = []
+    text: list[str] = []
     pairs = [pty.openpty(), pty.openpty()]
     process = subprocess.Popen(
         _staged(*arguments), stdout=pairs[0][1], stderr=pairs[1][1], env=_environment(**environment)
@@ -138,8 +138,8 @@ def _on_terminal(*arguments: str, **environment: str) -> tuple[str, str]:
                 break
         os.close(slave)
         os.close(master)
-        shown.append(b"".join(pieces).decode())
-    return shown[0], shown[1]
+        text.append(b"".join(pieces).decode())
+    return text[0], text[1]
 
 
 @pytest.mark.slow

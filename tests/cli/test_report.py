@@ -23,7 +23,7 @@ def record(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_page_is_written_beside_the_run_and_said_where(command: Command, record: Path) -> None:
+def test_a_page_is_written_beside_the_run_and_its_path_is_printed(command: Command, record: Path) -> None:
     done = command("report", record)
     page = record.parent / "report.html"
     assert done.code == 0
@@ -38,11 +38,11 @@ def test_a_page_is_written_beside_the_run_and_said_where(command: Command, recor
 
 
 def test_markdown_goes_to_standard_output_or_into_a_file(command: Command, record: Path) -> None:
-    shown = command("report", record, "--format", "markdown").out
-    assert shown.startswith("### ✅ model: 324 → 187 nodes")
+    text = command("report", record, "--format", "markdown").out
+    assert text.startswith("### ✅ model: 324 → 187 nodes")
     place = record.parent / "comment.md"
     assert command("report", record, "-o", place).code == 0
-    assert place.read_text(encoding="utf-8") == shown
+    assert place.read_text(encoding="utf-8") == text
 
 
 def test_records_beside_the_run_are_shown(command: Command, record: Path) -> None:
@@ -53,7 +53,7 @@ def test_records_beside_the_run_are_shown(command: Command, record: Path) -> Non
     assert "0.877" in command("report", record.parent, "--format", "markdown").out
 
 
-def test_pictures_go_into_a_folder(command: Command, record: Path) -> None:
+def test_plots_are_written_into_a_folder(command: Command, record: Path) -> None:
     place = record.parent / "pictures"
     done = command("report", record, "--format", "svg")
     assert done.code == 0
@@ -82,7 +82,7 @@ def test_several_runs_and_two_compared(command: Command, record: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("bench.json",), "bench.json is a benchmark"),
         (("nothing.json",), "nothing.json cannot be read"),
@@ -92,20 +92,20 @@ def test_several_runs_and_two_compared(command: Command, record: Path) -> None:
         ((), "Missing argument"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(
-    command: Command, record: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+def test_invalid_options_are_refused_in_one_line(
+    command: Command, record: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
 ) -> None:
     (record.parent / "bench.json").write_bytes(bench_of_run().to_json())
     monkeypatch.chdir(record.parent)
     done = command("report", *arguments)
     assert done.code == 2
-    assert said in done.err
+    assert message in done.err
     assert done.err.count("\n") == 2
     assert not done.out
 
 
 @pytest.mark.slow
-def test_optimize_leaves_a_folder_to_read(command: Command, tmp_path: Path) -> None:
+def test_optimize_writes_a_run_folder(command: Command, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model.onnx")
     small, folder = tmp_path / "small.onnx", tmp_path / "today"
     asked = ("optimize", model, "-o", small, "--run", folder, "--size", "batch=2")
@@ -125,7 +125,7 @@ def test_optimize_leaves_a_folder_to_read(command: Command, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (("--run", "r", "--dry-run"), "contradict"),
         (("--run", "r", "--record", "r/run.json"), "name the same file"),
@@ -134,12 +134,12 @@ def test_optimize_leaves_a_folder_to_read(command: Command, tmp_path: Path) -> N
         (("--budget", "3s"), "--budget is for measurements"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_any_work(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], said: str
+def test_measurements_that_cannot_run_are_refused_before_any_work(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], message: str
 ) -> None:
     write_model(tmp_path / "model.onnx")
     monkeypatch.chdir(tmp_path)
     done = command("optimize", "model.onnx", "-o", "small.onnx", *more)
     assert done.code == 2
-    assert said in done.err
+    assert message in done.err
     assert [each.name for each in tmp_path.iterdir()] == ["model.onnx"]

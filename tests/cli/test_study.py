@@ -29,7 +29,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_a_folder_in_and_a_folder_out(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_is_studied_into_a_folder(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     command = ["study", str(models), "-o", str(out), "--only", "order", "--jobs", "1"]
     assert run([*command, "--json"]) == 0
@@ -53,7 +53,7 @@ def test_a_folder_in_and_a_folder_out(models: Path, tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         ([], 2, "there is nothing to study"),
         (["nowhere.onnx"], 2, "nowhere.onnx does not exist"),
@@ -63,17 +63,17 @@ def test_a_folder_in_and_a_folder_out(models: Path, tmp_path: Path, capsys: pyte
         (["models", "--seconds", "soon"], 2, "'soon' is not a length of time"),
     ],
 )
-def test_what_cannot_be_is_said_in_a_line(
+def test_invalid_requests_give_one_line(
     models: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
     code: int,
-    said: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(models.parent)
     assert run(["study", *arguments]) == code
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert said in told.err.splitlines()[0]
-    assert len(told.err.splitlines()) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err.splitlines()[0]
+    assert len(captured.err.splitlines()) == 2

@@ -26,7 +26,7 @@ def test_every_flag_reaches_the_verb(stage: Any, command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (("--tune", "--dry-run"), "--dry-run and --tune"),
         (("--budget", "60s"), "--budget is for measurements"),
@@ -36,22 +36,22 @@ def test_every_flag_reaches_the_verb(stage: Any, command: Command) -> None:
         (("--tune", "--size", "seq"), "seq"),
     ],
 )
-def test_what_makes_no_sense_is_refused(stage: Any, command: Command, flags: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_refused(stage: Any, command: Command, flags: tuple[str, ...], message: str) -> None:
     result = command("optimize", "m.onnx", *flags)
     assert result.code == 2
-    assert said in result.err
+    assert message in result.err
     assert not result.out
     assert not stage.asked
 
 
-def test_the_text_and_the_sentence_tell_of_the_tuning(stage: Any, command: Command) -> None:
+def test_the_text_and_the_summary_line_report_the_tuning(stage: Any, command: Command) -> None:
     stage.run = tuned_run()
     assert "On this machine" in command("optimize", "m.onnx", "-o", "never.onnx", "--tune").out
     quiet = command("optimize", "m.onnx", "-o", "never.onnx", "--tune", "-q").out
     assert "22.0 % faster here" in quiet
     assert len(quiet.splitlines()) == 1
-    shown = command("optimize", "m.onnx", "-o", "never.onnx", "--tune", "--json").out
-    assert Run.from_json(shown).tuning == tuned_run().tuning
+    text = command("optimize", "m.onnx", "-o", "never.onnx", "--tune", "--json").out
+    assert Run.from_json(text).tuning == tuned_run().tuning
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def hiding(packages: str, *arguments: str) -> tuple[int, str, list[str]]:
     ],
     ids=lambda value: value[0],
 )
-def test_what_needs_torch_says_how_to_get_it(arguments: tuple[str, ...], tmp_path: Path) -> None:
+def test_commands_that_need_torch_print_how_to_install_it(arguments: tuple[str, ...], tmp_path: Path) -> None:
     places = {"{model}": str(tmp_path / "model.onnx"), "{out}": str(tmp_path / "study")}
     code, loaded, lines = hiding("torch", *(places.get(each, each) for each in arguments))
     assert (code, loaded) == (2, "False")
@@ -86,7 +86,7 @@ def test_hugging_face_models_need_transformers() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("export", "nonsense"), "'nonsense' is not a model source"),
         (("export", "unknown:thing"), "unknown kind 'unknown'"),
@@ -97,15 +97,15 @@ def test_hugging_face_models_need_transformers() -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_a_mistake_in_the_source_is_told_before_torch_is_loaded(arguments: tuple[str, ...], said: str) -> None:
+def test_a_mistake_in_the_source_is_reported_before_torch_is_loaded(arguments: tuple[str, ...], message: str) -> None:
     code, loaded, lines = hiding("nothing", *arguments)
     assert (code, loaded) == (2, "False")
-    assert said in lines[0]
+    assert message in lines[0]
     assert lines[1].startswith("hint: ")
 
 
 @pytest.mark.slow
-def test_from_python_it_is_an_error_of_ours() -> None:
+def test_from_python_it_is_a_sardonyx_error() -> None:
     done = subprocess.run([sys.executable, "-c", FROM_PYTHON], capture_output=True, text=True, check=True)
     need = 'PyTorch models need torch, which is not installed pip install "sardonyx[torch]"'
     first, second, third = done.stdout.splitlines()

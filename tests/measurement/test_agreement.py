@@ -24,7 +24,7 @@ def test_a_model_agrees_with_itself_and_with_its_roundings(answer: np.ndarray[An
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "said"),
+    ("ours", "theirs", "message"),
     [
         ([ONE], [ONE, ONE], "it has 1 outputs"),
         ([ONE, -ONE], [ONE, ONE], "output 2 differs by up to 200 % of its largest number"),
@@ -38,13 +38,13 @@ def test_a_model_agrees_with_itself_and_with_its_roundings(answer: np.ndarray[An
         ([np.array([1, 2])], [np.array([1, 3])], "33 %"),
     ],
 )
-def test_what_clearly_differs_is_told(ours: list[Any], theirs: list[Any], said: str) -> None:
-    found = output_difference(ours, theirs)
-    assert found is not None
-    assert re.search(said, found)
+def test_clear_differences_are_reported(ours: list[Any], theirs: list[Any], message: str) -> None:
+    difference = output_difference(ours, theirs)
+    assert difference is not None
+    assert re.search(message, difference)
 
 
-def test_what_is_the_same_in_kind_is_not_told() -> None:
+def test_equal_kinds_of_values_are_not_reported() -> None:
     words = np.array(["a", "b"], dtype=object)
     assert output_difference([None, words, [ONE], ONE > 0], [None, words, [ONE], ONE < 0]) is None
     assert output_difference([np.array([np.inf, 1.0])], [np.array([np.inf, 1.0])]) is None

@@ -32,20 +32,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def swept(folder: Path) -> Benchmark:
-    told: list[tuple[str, float | None]] = []
-    found = sardonyx.bench(
+    events: list[tuple[str, float | None]] = []
+    benchmark = sardonyx.bench(
         [folder / "a.onnx", folder / "b.onnx"],
         seconds=SHORT,
         sizes={"batch": 2},
         sweep={"seq": [3, 5]},
         starts=2,
-        progress=lambda phase, fraction: told.append((phase, fraction)),
+        progress=lambda phase, fraction: events.append((phase, fraction)),
     )
-    fractions = [fraction for _, fraction in told if fraction is not None]
+    fractions = [fraction for _, fraction in events if fraction is not None]
     assert fractions == sorted(fractions)
-    assert max(fraction for phase, fraction in told if fraction is not None and "size 1 of 2" in phase) <= 0.5
-    assert {"reading", "starting", "loading", "timing"} <= {phase for phase, _ in told}
-    return found
+    assert max(fraction for phase, fraction in events if fraction is not None and "size 1 of 2" in phase) <= 0.5
+    assert {"reading", "starting", "loading", "timing"} <= {phase for phase, _ in events}
+    return benchmark
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_every_size_has_every_file_with_every_round(swept: Benchmark) -> None:
             assert timing.median <= timing.high_quartile <= timing.high_whisker <= max(timing.seconds)
 
 
-def test_only_others_are_compared_with_the_first(swept: Benchmark) -> None:
+def test_every_other_file_is_compared_with_the_first(swept: Benchmark) -> None:
     for point in swept.points:
         first, second = point.timings
         assert first.against_first is None
@@ -75,7 +75,7 @@ def test_only_others_are_compared_with_the_first(swept: Benchmark) -> None:
         assert second.disagrees is None
 
 
-def test_starts_are_fresh_at_every_size(swept: Benchmark) -> None:
+def test_starts_are_measured_at_every_size(swept: Benchmark) -> None:
     assert [[len(timing.starts) for timing in point.timings] for point in swept.points] == [[2, 2], [1, 1]]
     timing = swept.points[0].timings[0]
     assert timing.load_seconds is not None
@@ -92,14 +92,14 @@ def test_files_start_in_another_order_each_time(folder: Path, monkeypatch: pytes
 
     monkeypatch.setattr(sessions, "start", start)
     files = [folder / "a.onnx", folder / "b.onnx"]
-    found = sardonyx.bench(files, seconds=SHORT, starts=10)
+    benchmark = sardonyx.bench(files, seconds=SHORT, starts=10)
     turns = list(zip(order[::2], order[1::2], strict=True))
     assert {tuple(sorted(turn)) for turn in turns} == {("a.onnx", "b.onnx")}
     assert len(set(turns)) == 2
-    assert found.points[0].timings[0].peak_bytes is None
+    assert benchmark.points[0].timings[0].peak_bytes is None
 
 
-def test_the_record_tells_how_and_where(swept: Benchmark, folder: Path) -> None:
+def test_the_record_has_options_and_machine(swept: Benchmark, folder: Path) -> None:
     assert [each.path for each in swept.files] == [str(folder / "a.onnx"), str(folder / "b.onnx")]
     assert [each.nodes for each in swept.files] == [1, 6]
     assert all(each.sha256 and each.bytes for each in swept.files)
@@ -112,43 +112,45 @@ def test_the_record_tells_how_and_where(swept: Benchmark, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_each_in_a_process_of_its_own(folder: Path) -> None:
-    found = sardonyx.bench(
+def test_each_file_in_its_own_process(folder: Path) -> None:
+    benchmark = sardonyx.bench(
         [folder / "a.onnx", folder / "other.onnx"], seconds=SHORT, isolate=True, starts=0, clock="cpu"
     )
-    (point,) = found.points
+    (point,) = benchmark.points
     assert point.sizes == {"batch": 1, "seq": 128}
-    assert found.notes[0].startswith("assumed sizes of dynamic dimensions: batch=1, seq=128;")
-    assert (found.options["isolate"], found.options["clock"]) == (True, "cpu")
+    assert benchmark.notes[0].startswith("assumed sizes of dynamic dimensions: batch=1, seq=128;")
+    assert (benchmark.options["isolate"], benchmark.options["clock"]) == (True, "cpu")
     assert [timing.starts for timing in point.timings] == [(), ()]
     assert point.timings[1].disagrees is not None
     assert "200 %" in point.timings[1].disagrees
-    assert any(note.startswith("the outputs of other.onnx differ from those of the first file") for note in found.notes)
+    assert any(
+        note.startswith("the outputs of other.onnx differ from those of the first file") for note in benchmark.notes
+    )
 
 
-def test_one_model_in_memory_is_timed_with_its_noise(folder: Path) -> None:
+def test_one_model_in_memory_is_timed_with_its_noise_floor(folder: Path) -> None:
     model = onnx.load(folder / "a.onnx")
-    found = sardonyx.bench({"mine": model}, seconds=SHORT, starts=0, sizes={"batch": 1, "seq": 4})
-    ((timing,),) = [point.timings for point in found.points]
-    assert timing.label == found.files[0].label == "mine"
-    assert found.files[0].path is None
+    benchmark = sardonyx.bench({"mine": model}, seconds=SHORT, starts=0, sizes={"batch": 1, "seq": 4})
+    ((timing,),) = [point.timings for point in benchmark.points]
+    assert timing.label == benchmark.files[0].label == "mine"
+    assert benchmark.files[0].path is None
     assert timing.against_first is None
-    assert found.points[0].floor > 0
+    assert benchmark.points[0].floor > 0
 
 
 def test_the_same_file_twice_on_given_inputs(folder: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.ones((3, 2, 8), np.float32))
     both = [folder / "a.onnx", folder / "a.onnx"]
-    found = sardonyx.bench(both, seconds=SHORT, starts=0, inputs=tmp_path / "x.npz")
-    assert [each.label for each in found.files] == ["a.onnx (1)", "a.onnx (2)"]
-    assert found.points[0].inputs == {"x": "float32[3,2,8]"}
-    assert found.points[0].sizes == {"batch": 3, "seq": 2}
-    assert found.options["inputs"] == "given"
-    assert not any("assumed" in note for note in found.notes)
+    benchmark = sardonyx.bench(both, seconds=SHORT, starts=0, inputs=tmp_path / "x.npz")
+    assert [each.label for each in benchmark.files] == ["a.onnx (1)", "a.onnx (2)"]
+    assert benchmark.points[0].inputs == {"x": "float32[3,2,8]"}
+    assert benchmark.points[0].sizes == {"batch": 3, "seq": 2}
+    assert benchmark.options["inputs"] == "given"
+    assert not any("assumed" in note for note in benchmark.notes)
 
 
 @pytest.mark.parametrize(
-    ("files", "options", "error", "said"),
+    ("files", "options", "error", "message"),
     [
         ([], {}, UsageError, "no model"),
         (["a.onnx"], {"seconds": 0.0}, UsageError, "0 seconds"),
@@ -165,10 +167,10 @@ def test_the_same_file_twice_on_given_inputs(folder: Path, tmp_path: Path) -> No
         (["missing.onnx"], {}, ModelError, "missing.onnx"),
     ],
 )
-def test_what_cannot_be_is_refused(
-    folder: Path, files: list[str], options: dict[str, object], error: type[Exception], said: str
+def test_invalid_requests_are_refused(
+    folder: Path, files: list[str], options: dict[str, object], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         sardonyx.bench([folder / each for each in files], starts=0, **({"seconds": SHORT} | options))  # type: ignore[arg-type]
 
 

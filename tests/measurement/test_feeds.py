@@ -27,13 +27,13 @@ def _shapes(model: ir.Model, sizes: dict[str, int]) -> dict[str, tuple[int, ...]
     return {name: value.shape for name, value in at_size(model, sizes).items()}  # type: ignore[union-attr]
 
 
-def test_dims_are_named_with_what_they_get_by_default(model: ir.Model) -> None:
+def test_dims_are_listed_with_their_default_sizes(model: ir.Model) -> None:
     assert dynamic_dims(model) == {"batch": 1, "seq": 128, "past": 128, "n[1]": 128}
 
 
 def test_sizes_reach_every_input_that_has_the_dim(model: ir.Model) -> None:
-    found = _shapes(model, {"batch": 3, "seq": 5, "past": 7, "n[1]": 2})
-    assert found == {"x": (3, 5, 4), "m": (3, 12), "n": (2, 2)}
+    shapes = _shapes(model, {"batch": 3, "seq": 5, "past": 7, "n[1]": 2})
+    assert shapes == {"x": (3, 5, 4), "m": (3, 12), "n": (2, 2)}
     assert _shapes(model, {"seq": 6})["m"] == (1, 134)
 
 
@@ -42,19 +42,19 @@ def test_sizes_are_read_back_from_feeds(model: ir.Model) -> None:
     assert sizes_of(model, fed) == {"batch": 3, "seq": 5, "n[1]": 2}  # nothing tells what a formula is made of
 
 
-def test_the_model_keeps_its_shapes(model: ir.Model) -> None:
+def test_the_shapes_of_the_model_are_unchanged(model: ir.Model) -> None:
     before = [str(value.shape) for value in model.graph.inputs]
     at_size(model, {"seq": 6})
     assert [str(value.shape) for value in model.graph.inputs] == before
 
 
-def test_a_dim_nobody_has_is_refused_with_those_there_are(model: ir.Model) -> None:
+def test_an_unknown_dim_is_refused_with_the_known_ones(model: ir.Model) -> None:
     with pytest.raises(UsageError, match="'length'") as refused:
         at_size(model, {"length": 3})
     assert refused.value.hint == "the dynamic dimensions are batch, seq, past, n[1]"
 
 
-def test_draws_follow_the_seed(model: ir.Model) -> None:
+def test_random_feeds_follow_the_seed(model: ir.Model) -> None:
     arrays = [at_size(model, {}, seed=seed)["x"] for seed in (1, 1, 2)]
     assert (arrays[0] == arrays[1]).all()  # type: ignore[union-attr]
     assert (arrays[0] != arrays[2]).any()  # type: ignore[union-attr]

@@ -37,13 +37,13 @@ class Clock:
 # Slots
 
 
-def test_a_slot_repeats_what_is_short_and_answers_its_fastest_run() -> None:
+def test_a_slot_repeats_short_runs_and_returns_the_fastest() -> None:
     clock = Clock()
     assert slot(clock.taking(0.02, 0.01, 0.03), seconds=0.055, now=clock)() == pytest.approx(0.01)
     assert clock.time == pytest.approx(0.06)
 
 
-def test_what_is_longer_than_its_slot_runs_once() -> None:
+def test_a_run_longer_than_its_slot_runs_once() -> None:
     clock = Clock()
     assert slot(clock.taking(3.0), seconds=0.05, now=clock)() == pytest.approx(3)
     assert clock.time == 3
@@ -52,7 +52,7 @@ def test_what_is_longer_than_its_slot_runs_once() -> None:
 # Rounds
 
 
-def test_every_contender_runs_once_a_round_and_the_reference_twice_in_changing_order() -> None:
+def test_every_model_runs_once_per_round_and_the_reference_twice_in_changing_order() -> None:
     clock, ran = Clock(), list[str]()
 
     def contender(name: str, *seconds: float):
@@ -60,24 +60,24 @@ def test_every_contender_runs_once_a_round_and_the_reference_twice_in_changing_o
         return lambda: (ran.append(name), run())[1]
 
     runs = {"a": contender("a", 1.0, 2.0), "b": contender("b", 2.0, 1.0, 1.0)}
-    found = race(runs, twin=contender("A", 1.0, 1.0, 2.0), seconds=300, narrow=0, now=clock)
+    result = race(runs, twin=contender("A", 1.0, 1.0, 2.0), seconds=300, narrow=0, now=clock)
     turns = [tuple(ran[start : start + 3]) for start in range(0, len(ran), 3)]
     assert all(sorted(each) == ["A", "a", "b"] for each in turns)
     assert len(set(turns)) == 6
-    assert found.rounds == len(turns) - 1  # the first warms up
-    assert len(found.seconds["a"]) == len(found.seconds["b"]) == found.rounds
-    assert list(found.seconds) == ["a", "b"]
+    assert result.rounds == len(turns) - 1  # the first warms up
+    assert len(result.seconds["a"]) == len(result.seconds["b"]) == result.rounds
+    assert list(result.seconds) == ["a", "b"]
 
 
 def test_without_a_twin_the_reference_itself_runs_twice() -> None:
     clock, calls = Clock(), list[int]()
     run = clock.taking(1.0)
-    found = race({"a": lambda: (calls.append(1), run())[1]}, seconds=0, now=clock)
-    assert len(calls) == 2 * (found.rounds + 1)
+    result = race({"a": lambda: (calls.append(1), run())[1]}, seconds=0, now=clock)
+    assert len(calls) == 2 * (result.rounds + 1)
 
 
 @pytest.mark.slow
-def test_the_order_is_the_seeds() -> None:
+def test_the_order_follows_the_seed() -> None:
     def order(seed: int) -> list[str]:
         clock, ran = Clock(), list[str]()
         run = clock.taking(1.0)
@@ -89,48 +89,48 @@ def test_the_order_is_the_seeds() -> None:
     assert order(1) != order(2)
 
 
-def test_others_are_compared_with_both_slots_of_the_reference_and_the_first_round_does_not_count() -> None:
+def test_models_are_compared_with_both_reference_slots_and_the_first_round_is_dropped() -> None:
     clock = Clock()
-    found = race({"a": clock.taking(9.0, *[1.0] * 99), "b": clock.taking(7.0, *[2.0] * 99)},
+    result = race({"a": clock.taking(9.0, *[1.0] * 99), "b": clock.taking(7.0, *[2.0] * 99)},
                  twin=clock.taking(9.0, *[4.0] * 99), seconds=0, now=clock)  # fmt: skip
-    assert found.seconds == {"a": (1.0,) * FEWEST, "b": (2.0,) * FEWEST}
-    assert found.twin == (4.0,) * FEWEST
-    assert found.comparison("b").ratio == pytest.approx(1)
-    assert found.comparison("a", against="b").ratio == pytest.approx(1)
-    assert found.comparison("b", against="b").ratio == 1
-    assert found.comparison("a").ratio == 1
-    assert found.floor() == pytest.approx(3)
+    assert result.seconds == {"a": (1.0,) * FEWEST, "b": (2.0,) * FEWEST}
+    assert result.twin == (4.0,) * FEWEST
+    assert result.comparison("b").ratio == pytest.approx(1)
+    assert result.comparison("a", against="b").ratio == pytest.approx(1)
+    assert result.comparison("b", against="b").ratio == 1
+    assert result.comparison("a").ratio == 1
+    assert result.floor() == pytest.approx(3)
 
 
 # When it ends
 
 
 @pytest.mark.slow
-def test_a_race_ends_when_its_time_is_over_but_not_before_it_says_anything() -> None:
+def test_timing_ends_with_its_time_but_not_below_the_minimum_of_rounds() -> None:
     clock = Clock()
     assert race({"a": clock.taking(1.0, 2.0, 3.0)}, seconds=0, now=clock).rounds == FEWEST
     clock = Clock()
-    found = race({"a": clock.taking(1.0, 2.0, 3.0, 1.5, 2.5)}, seconds=100, narrow=0, now=clock)
-    assert 100 <= found.spent <= 106
-    assert found.spent == clock.time
+    result = race({"a": clock.taking(1.0, 2.0, 3.0, 1.5, 2.5)}, seconds=100, narrow=0, now=clock)
+    assert 100 <= result.spent <= 106
+    assert result.spent == clock.time
 
 
-def test_a_race_ends_early_when_all_is_narrow() -> None:
+def test_timing_ends_early_when_every_interval_is_narrow() -> None:
     clock = Clock()
     steady = {"a": clock.taking(1.0, 1.001), "b": clock.taking(1.001, 1.0), "c": clock.taking(1.0)}
     assert race(steady, seconds=1e6, now=clock).rounds == FEWEST
 
 
-def test_a_race_does_not_end_early_while_the_reference_disagrees_with_itself() -> None:
+def test_timing_does_not_end_early_while_the_reference_differs_from_itself() -> None:
     clock = Clock()
     restless = clock.taking(1.0, 1.3, 0.8, 1.2, 0.7)
-    found = race({"a": clock.taking(1.0), "b": clock.taking(1.0)}, twin=restless, seconds=100, now=clock)
-    assert found.comparison("b").width < 0.01
-    assert found.spent >= 100
+    result = race({"a": clock.taking(1.0), "b": clock.taking(1.0)}, twin=restless, seconds=100, now=clock)
+    assert result.comparison("b").width < 0.01
+    assert result.spent >= 100
 
 
 @pytest.mark.slow
-def test_a_race_ends_early_when_every_verdict_is_clear_but_not_for_one_of_them() -> None:
+def test_timing_ends_early_only_when_every_verdict_is_clear() -> None:
     def raced(third: float) -> Race:
         machine = noise.Machine(noise.Noise(jitter=0.1), seed=1)
         runs = {str(ratio): slot(machine.session(0.05 * ratio), now=machine.now) for ratio in (1, 2, third)}
@@ -140,7 +140,7 @@ def test_a_race_ends_early_when_every_verdict_is_clear_but_not_for_one_of_them()
     assert raced(1.001).spent >= 60
 
 
-def test_progress_is_told_and_ends_at_one() -> None:
+def test_progress_is_reported_and_ends_at_one() -> None:
     clock, steps = Clock(), list[tuple[str, float | None]]()
     race({"a": clock.taking(1.0, 2.0)}, seconds=60, narrow=0, progress=lambda *step: steps.append(step), now=clock)
     fractions = [fraction for _, fraction in steps if fraction is not None]
@@ -149,7 +149,7 @@ def test_progress_is_told_and_ends_at_one() -> None:
     assert steps[0][0] == "round 1"
 
 
-def test_no_garbage_is_collected_meanwhile_and_an_interruption_goes_through() -> None:
+def test_garbage_collection_is_off_while_timing_and_an_interrupt_is_raised() -> None:
     seen: list[bool] = []
 
     def run() -> float:
@@ -168,7 +168,7 @@ def test_no_garbage_is_collected_meanwhile_and_an_interruption_goes_through() ->
 
 
 @pytest.mark.slow
-def test_what_the_reference_shows_against_itself_is_no_difference_for_others() -> None:
+def test_differences_within_the_noise_of_the_reference_are_not_claimed() -> None:
     clock = Clock()
     runs = {"a": clock.taking(1.0), "b": clock.taking(1.045)}
     apart = race(runs, twin=clock.taking(1.05), seconds=0, now=clock)
@@ -179,10 +179,10 @@ def test_what_the_reference_shows_against_itself_is_no_difference_for_others() -
     assert together.comparison("b").finding is Finding.SLOWER
 
 
-def test_less_than_sessions_differ_by_is_never_claimed() -> None:
+def test_differences_below_the_session_floor_are_never_claimed() -> None:
     clock = Clock()
-    found = race({"a": clock.taking(1.0), "b": clock.taking(1 + 0.9 * LEAST)}, seconds=0, now=clock)
-    assert found.comparison("b").finding is Finding.SAME
+    result = race({"a": clock.taking(1.0), "b": clock.taking(1 + 0.9 * LEAST)}, seconds=0, now=clock)
+    assert result.comparison("b").finding is Finding.SAME
 
 
 # How often it is right; `benchmarks/believable.py --simulate` does this a hundred times as often
@@ -198,18 +198,18 @@ def found(name: str, ratio: float, times: int, *, run: float = 0.02, seconds: fl
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", noise.NOISES)
-def test_the_same_twice_is_no_difference(name: str) -> None:
+def test_a_model_against_itself_shows_no_difference(name: str) -> None:
     assert found(name, 1.0, 8, seconds=20) == [Finding.SAME] * 8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", noise.NOISES)
-def test_three_percent_are_found_within_a_minute(name: str) -> None:
+def test_three_percent_are_detected_within_a_minute(name: str) -> None:
     assert found(name, 0.97, 4).count(Finding.FASTER) >= 3
     assert found(name, 1.03, 4).count(Finding.SLOWER) >= 3
 
 
-def test_a_machine_has_the_noise_it_is_given() -> None:
+def test_a_simulated_machine_has_the_given_noise() -> None:
     machine = noise.Machine(noise.Noise(jitter=0.1, tick=0.01), seed=1)
     run = machine.session(0.1)
     for _ in range(400):
@@ -219,7 +219,7 @@ def test_a_machine_has_the_noise_it_is_given() -> None:
     assert math.isclose(machine.now() / 0.01, round(machine.now() / 0.01), abs_tol=1e-6)
 
 
-def test_sessions_differ_by_no_more_than_they_may() -> None:
+def test_sessions_differ_by_at_most_the_floor() -> None:
     machine = noise.Machine(noise.Noise(jitter=0.0, session=0.01), seed=1)
     times: list[float] = []
     for _ in range(50):

@@ -53,7 +53,7 @@ def _gone_soon(process: int) -> bool:
 
 
 @pytest.mark.parametrize("clock", TimingClock)
-def test_it_answers_as_a_model_in_this_process_does(session: IsolatedSession, path: Path, clock: TimingClock) -> None:
+def test_it_gives_the_same_outputs_as_in_this_process(session: IsolatedSession, path: Path, clock: TimingClock) -> None:
     here = LocalSession(path, Settings())
     for one in (session, here):
         assert one.load_seconds > 0
@@ -65,7 +65,7 @@ def test_it_answers_as_a_model_in_this_process_does(session: IsolatedSession, pa
     assert session.outputs()[0].shape == (1, 5, 4)  # type: ignore[union-attr]
 
 
-def test_a_turn_goes_by_the_clock_it_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timing_uses_the_given_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, seconds = LocalSession(path, Settings()), itertools.count()
     monkeypatch.setattr(time, "thread_time", lambda: float(next(seconds)))
     here.feed(FEEDS, SlotOptions(0.01, TimingClock.CPU))
@@ -74,7 +74,7 @@ def test_a_turn_goes_by_the_clock_it_is_told(path: Path, monkeypatch: pytest.Mon
     assert here.turn() != 1.0
 
 
-def test_a_refusal_comes_through_and_the_worker_goes_on(session: IsolatedSession) -> None:
+def test_an_error_is_raised_and_the_worker_continues(session: IsolatedSession) -> None:
     with pytest.raises(UsageError, match="'x'"):
         session.feed({}, SlotOptions())
     with pytest.raises(RuntimeFailure, match="cannot run the model"):
@@ -82,13 +82,13 @@ def test_a_refusal_comes_through_and_the_worker_goes_on(session: IsolatedSession
     assert session.feed(FEEDS, SlotOptions()) > 0
 
 
-def test_a_start_tells_times_and_memory(path: Path) -> None:
-    found = sessions.start(path, Settings(), FEEDS)
-    assert found.load_seconds > 0
-    assert found.first_run_seconds > 0
+def test_a_start_reports_times_and_memory(path: Path) -> None:
+    result = sessions.start(path, Settings(), FEEDS)
+    assert result.load_seconds > 0
+    assert result.first_run_seconds > 0
     if sys.platform == "linux":
-        assert found.peak_bytes is not None
-        assert 10_000 < found.peak_bytes < 40e6  # of the model, not of Python and the runtime
+        assert result.peak_bytes is not None
+        assert 10_000 < result.peak_bytes < 40e6  # of the model, not of Python and the runtime
 
 
 @needs_processes
@@ -110,7 +110,7 @@ def test_a_model_that_does_not_load_leaves_no_process(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-def test_a_worker_that_is_killed_is_told_in_one_line(path: Path) -> None:
+def test_a_killed_worker_is_reported_in_one_line(path: Path) -> None:
     with IsolatedSession(path, Settings()) as session:
         session.feed(FEEDS, SlotOptions())
         os.kill(session.process, signal.SIGKILL)
@@ -120,7 +120,7 @@ def test_a_worker_that_is_killed_is_told_in_one_line(path: Path) -> None:
     assert "\n" not in failed.value.message
 
 
-def test_the_last_thing_a_dying_worker_said_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_message_of_a_dying_worker_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "_WORKER", "sardonyx.measurement.no_such_worker")
     with pytest.raises(RuntimeFailure) as failed:
         IsolatedSession(path, Settings())
@@ -129,7 +129,7 @@ def test_the_last_thing_a_dying_worker_said_is_told(path: Path, monkeypatch: pyt
 
 
 @needs_processes
-def test_closing_ends_a_worker_whatever_it_does(path: Path) -> None:
+def test_closing_ends_a_busy_worker(path: Path) -> None:
     session = IsolatedSession(path, Settings())
     assert _alive(session.process)
     session.close()
@@ -138,7 +138,7 @@ def test_closing_ends_a_worker_whatever_it_does(path: Path) -> None:
 
 @pytest.mark.slow
 @needs_processes
-def test_a_worker_does_not_outlive_who_asked(path: Path) -> None:
+def test_a_worker_does_not_outlive_its_parent(path: Path) -> None:
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"

@@ -16,22 +16,22 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells"
 
 
 def test_the_machine_is_described() -> None:
-    found = machine.describe(load_before=1.0, busy_before=0.5, busy_during=None)
-    assert found.cores == machine.cores() >= 1
-    assert found.cpu
-    assert (found.load_before, found.busy_before, found.busy_during) == (1.0, 0.5, None)
+    description = machine.describe(load_before=1.0, busy_before=0.5, busy_during=None)
+    assert description.cores == machine.cores() >= 1
+    assert description.cpu
+    assert (description.load_before, description.busy_before, description.busy_during) == (1.0, 0.5, None)
 
 
 @on_linux
-def test_linux_tells_memory_and_load() -> None:
-    found = machine.describe(load_before=None, busy_before=None, busy_during=None)
-    assert found.memory_bytes is not None
-    assert found.memory_bytes > 10**8
-    assert found.load_after is not None
+def test_linux_reports_memory_and_load() -> None:
+    description = machine.describe(load_before=None, busy_before=None, busy_during=None)
+    assert description.memory_bytes is not None
+    assert description.memory_bytes > 10**8
+    assert description.load_after is not None
 
 
 @on_linux
-def test_what_others_use_is_a_share_without_our_own_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_share_of_other_processes_excludes_our_own_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Staged: 100 ticks pass on all cores, 60 are busy, 25 of them ours and 10 of a helper's."""
     ticks = os.sysconf("SC_CLK_TCK")
     spent = iter([0.0, 25 / ticks])
@@ -46,7 +46,7 @@ def test_what_others_use_is_a_share_without_our_own_work(monkeypatch: pytest.Mon
     assert watch.share() == pytest.approx(0.25)
 
 
-def test_where_nothing_is_told_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_values_are_not_guessed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "_PROC", tmp_path)
     assert machine.Watch().share() is None
     monkeypatch.setattr(machine, "MOMENT", 0.0)
@@ -55,7 +55,7 @@ def test_where_nothing_is_told_nothing_is_guessed(monkeypatch: pytest.MonkeyPatc
     assert machine.Watch().share() is None
 
 
-def test_our_own_work_is_not_others() -> None:
+def test_our_own_work_does_not_count_as_that_of_others() -> None:
     watch = machine.Watch()
     until = time.process_time() + 0.05
     while time.process_time() < until:
@@ -65,7 +65,7 @@ def test_our_own_work_is_not_others() -> None:
 
 
 @on_linux
-def test_memory_taken_and_given_back_is_seen_as_the_peak() -> None:
+def test_memory_that_was_freed_counts_in_the_peak() -> None:
     before = memory.resident()
     block = bytearray(b"x") * (64 << 20)
     del block
@@ -76,5 +76,5 @@ def test_memory_taken_and_given_back_is_seen_as_the_peak() -> None:
     assert memory.grown_since(again) < 32 << 20  # type: ignore[operator]
 
 
-def test_memory_that_nobody_tells_is_unknown() -> None:
+def test_memory_is_unknown_where_it_is_not_reported() -> None:
     assert memory.grown_since(None) is None

@@ -32,22 +32,22 @@ def random_times(seed: int, count: int, *, ratio: float = 1.0, jitter: float = 0
 @given(seeds, rounds, st.floats(0.5, 2), st.floats(1e-6, 1e6))
 def test_the_unit_of_time_does_not_matter(seed: int, count: int, ratio: float, unit: float) -> None:
     ours, theirs = random_times(seed, count, ratio=ratio)
-    found = compare(ours, theirs)
+    result = compare(ours, theirs)
     other = compare([unit * each for each in ours], [unit * each for each in theirs])
-    assert (other.ratio, other.low, other.high) == pytest.approx((found.ratio, found.low, found.high))
-    assert other.finding is found.finding
+    assert (other.ratio, other.low, other.high) == pytest.approx((result.ratio, result.low, result.high))
+    assert other.finding is result.finding
 
 
 @given(seeds, rounds, st.floats(0.9, 1.1), st.floats(0, 0.1))
-def test_turned_round_it_says_the_opposite(seed: int, count: int, ratio: float, floor: float) -> None:
+def test_swapped_arguments_give_the_opposite_verdict(seed: int, count: int, ratio: float, floor: float) -> None:
     ours, theirs = random_times(seed, count, ratio=ratio)
-    found, turned = compare(ours, theirs, floor=floor), compare(theirs, ours, floor=floor)
-    assert (turned.ratio, turned.low, turned.high) == pytest.approx((1 / found.ratio, 1 / found.high, 1 / found.low))
-    assert turned.finding is OPPOSITE[found.finding]
+    result, turned = compare(ours, theirs, floor=floor), compare(theirs, ours, floor=floor)
+    assert (turned.ratio, turned.low, turned.high) == pytest.approx((1 / result.ratio, 1 / result.high, 1 / result.low))
+    assert turned.finding is OPPOSITE[result.finding]
 
 
 @given(seeds, rounds, st.randoms(use_true_random=False))
-def test_the_ratio_is_the_same_in_whatever_order_the_rounds_came(seed: int, count: int, random: Random) -> None:
+def test_the_ratio_does_not_depend_on_the_order_of_rounds(seed: int, count: int, random: Random) -> None:
     pairs = list(zip(*random_times(seed, count), strict=True))
     before = compare(*zip(*pairs, strict=True)).ratio
     random.shuffle(pairs)
@@ -55,24 +55,22 @@ def test_the_ratio_is_the_same_in_whatever_order_the_rounds_came(seed: int, coun
 
 
 @given(seeds, st.lists(st.floats(0.1, 100), min_size=2, max_size=40), st.floats(1.05, 2))
-def test_what_disturbs_whole_rounds_leaves_the_ratio_alone(seed: int, load: list[float], ratio: float) -> None:
-    found = compare([ratio * each for each in load], load, seed=seed)
-    assert (found.low, found.ratio, found.high) == pytest.approx((ratio,) * 3)
-    assert found.finding is Finding.SLOWER
+def test_disturbances_of_whole_rounds_do_not_change_the_ratio(seed: int, load: list[float], ratio: float) -> None:
+    result = compare([ratio * each for each in load], load, seed=seed)
+    assert (result.low, result.ratio, result.high) == pytest.approx((ratio,) * 3)
+    assert result.finding is Finding.SLOWER
 
 
 @given(seeds, rounds, st.floats(0.01, 1e6), st.data())
-def test_one_round_however_wrong_does_not_turn_a_verdict(
-    seed: int, count: int, wrong: float, data: st.DataObject
-) -> None:
+def test_one_outlier_round_does_not_change_a_verdict(seed: int, count: int, wrong: float, data: st.DataObject) -> None:
     ours, theirs = random_times(seed, 12 + count, ratio=0.9, jitter=0.01)
     ours[data.draw(st.integers(0, len(ours) - 1))] *= wrong
-    found = compare(ours, theirs)
-    assert found.finding is Finding.FASTER
-    assert found.ratio == pytest.approx(0.9, abs=0.02)
+    result = compare(ours, theirs)
+    assert result.finding is Finding.FASTER
+    assert result.ratio == pytest.approx(0.9, abs=0.02)
 
 
-def test_equal_numbers_and_seeds_give_equal_answers_and_other_seeds_nearly_so() -> None:
+def test_equal_seeds_give_equal_intervals_and_other_seeds_similar_ones() -> None:
     pair = random_times(1, 40)
     assert compare(*pair, seed=3) == compare(*pair, seed=3)
     assert compare(*pair, seed=3).width == pytest.approx(compare(*pair, seed=4).width, rel=0.2)
@@ -81,37 +79,37 @@ def test_equal_numbers_and_seeds_give_equal_answers_and_other_seeds_nearly_so() 
 # What a comparison says
 
 
-def test_equal_timings_have_no_doubt_and_no_difference() -> None:
-    found = compare([0.1, 0.3, 0.2], [0.1, 0.3, 0.2])
-    assert (found.ratio, found.low, found.high, found.finding) == (1, 1, 1, Finding.SAME)
+def test_equal_timings_have_a_zero_interval_and_no_difference() -> None:
+    result = compare([0.1, 0.3, 0.2], [0.1, 0.3, 0.2])
+    assert (result.ratio, result.low, result.high, result.finding) == (1, 1, 1, Finding.SAME)
 
 
-def test_one_round_tells_nothing() -> None:
-    found = compare([0.1], [0.4])
-    assert (found.ratio, found.low, found.high) == (pytest.approx(0.25), 0, math.inf)
-    assert found.finding is Finding.SAME
-    assert found.width == math.inf
+def test_one_round_gives_no_verdict() -> None:
+    result = compare([0.1], [0.4])
+    assert (result.ratio, result.low, result.high) == (pytest.approx(0.25), 0, math.inf)
+    assert result.finding is Finding.SAME
+    assert result.width == math.inf
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0])])
-def test_rounds_that_are_no_pairs_are_refused(ours: list[float], theirs: list[float]) -> None:
+def test_unpaired_rounds_are_refused(ours: list[float], theirs: list[float]) -> None:
     with pytest.raises(ValueError, match="pairs"):
         compare(ours, theirs)
 
 
 @given(seeds, st.floats(0.8, 1.25), st.floats(0, 0.3))
-def test_a_claim_lies_wholly_beyond_the_floor(seed: int, ratio: float, floor: float) -> None:
-    found = compare(*random_times(seed, 30, ratio=ratio), floor=floor)
-    assert found.low <= found.ratio <= found.high
-    assert (found.finding is Finding.SLOWER) == (found.low > 1 + floor)
-    assert (found.finding is Finding.FASTER) == (found.high < 1 / (1 + floor))
+def test_a_claimed_interval_is_entirely_beyond_the_floor(seed: int, ratio: float, floor: float) -> None:
+    result = compare(*random_times(seed, 30, ratio=ratio), floor=floor)
+    assert result.low <= result.ratio <= result.high
+    assert (result.finding is Finding.SLOWER) == (result.low > 1 + floor)
+    assert (result.finding is Finding.FASTER) == (result.high < 1 / (1 + floor))
 
 
 @given(seeds, rounds)
-def test_who_wants_to_be_surer_gets_a_wider_interval(seed: int, count: int) -> None:
-    found = estimate(*random_times(seed, count))
-    assert found.reach(0.5) < found.reach(0.95) < found.reach(0.999)
-    assert found.difference(0.95) >= max(found.comparison().high, 1 / found.comparison().low) - 1 - 1e-12
+def test_a_higher_confidence_gives_a_wider_interval(seed: int, count: int) -> None:
+    interval = estimate(*random_times(seed, count))
+    assert interval.reach(0.5) < interval.reach(0.95) < interval.reach(0.999)
+    assert interval.difference(0.95) >= max(interval.comparison().high, 1 / interval.comparison().low) - 1 - 1e-12
 
 
 # How often it is right
@@ -136,16 +134,16 @@ def lasting(draw: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("noise", [steady, spiky, lasting])
 @pytest.mark.parametrize("count", [12, 80])
-def test_intervals_cover_the_truth_about_as_often_as_they_say(noise: Callable[..., np.ndarray], count: int) -> None:
+def test_interval_coverage_is_near_its_confidence(noise: Callable[..., np.ndarray], count: int) -> None:
     draw, times = np.random.default_rng(5), 200
     ours, theirs = np.exp(noise(draw, (times, count))) * 1.1, np.exp(noise(draw, (times, count)))
-    found = [compare(mine, other) for mine, other in zip(ours.tolist(), theirs.tolist(), strict=True)]
-    covered = sum(each.low <= 1.1 <= each.high for each in found) / times
+    comparisons = [compare(mine, other) for mine, other in zip(ours.tolist(), theirs.tolist(), strict=True)]
+    covered = sum(each.low <= 1.1 <= each.high for each in comparisons) / times
     enough = 0.82 if noise is lasting and count < 20 else 0.91  # a dozen rounds cannot show what lasts for several
     assert covered >= enough
 
 
-def test_disturbances_that_last_widen_the_interval() -> None:
+def test_lasting_disturbances_widen_the_interval() -> None:
     draw = np.random.default_rng(8)
     series = lasting(draw, (20, 200))
     wider = 0
@@ -162,29 +160,29 @@ def test_disturbances_that_last_widen_the_interval() -> None:
     ("part", "freedom", "known"),
     [(0.975, 5, 2.571), (0.975, 10, 2.228), (0.975, 1e9, 1.960), (0.9995, 10, 4.587), (0.9995, 30, 3.646)],
 )
-def test_few_rounds_are_paid_for_as_student_says(part: float, freedom: float, known: float) -> None:
+def test_few_rounds_widen_the_interval_by_the_t_distribution(part: float, freedom: float, known: float) -> None:
     assert statistics._student(part, freedom) == pytest.approx(known, rel=0.01)
 
 
 # Means and spreads
 
 
-def test_a_box_has_its_quartiles_and_its_outliers_outside() -> None:
-    found = spread([5.0, 1.0, 2.0, 3.0, 4.0, 100.0])
-    assert (found.low_quartile, found.median, found.high_quartile) == (2.25, 3.5, 4.75)
-    assert (found.low_whisker, found.high_whisker, found.outliers, found.fastest) == (1.0, 5.0, 1, 1.0)
-    assert found.deviation == pytest.approx(1.5 / 0.6745, rel=1e-3)
+def test_quartiles_and_outliers_of_a_box() -> None:
+    summary = spread([5.0, 1.0, 2.0, 3.0, 4.0, 100.0])
+    assert (summary.low_quartile, summary.median, summary.high_quartile) == (2.25, 3.5, 4.75)
+    assert (summary.low_whisker, summary.high_whisker, summary.outliers, summary.fastest) == (1.0, 5.0, 1, 1.0)
+    assert summary.deviation == pytest.approx(1.5 / 0.6745, rel=1e-3)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
-def test_whiskers_hold_the_box_and_the_box_the_median(seconds: list[float]) -> None:
-    found = spread(seconds)
-    assert found.fastest <= found.low_whisker <= found.low_quartile <= found.median
-    assert found.median <= found.high_quartile <= found.high_whisker <= max(seconds)
+def test_whiskers_enclose_the_box_and_the_box_encloses_the_median(seconds: list[float]) -> None:
+    summary = spread(seconds)
+    assert summary.fastest <= summary.low_whisker <= summary.low_quartile <= summary.median
+    assert summary.median <= summary.high_quartile <= summary.high_whisker <= max(seconds)
 
 
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
-def test_the_geometric_mean_lies_between_its_ends_and_turns_with_its_ratios(ratios: list[float]) -> None:
+def test_the_geometric_mean_is_within_its_range_and_inverts_with_its_ratios(ratios: list[float]) -> None:
     mean = geometric_mean(ratios)
     assert min(ratios) * 0.999 <= mean <= max(ratios) * 1.001
     assert mean * geometric_mean(1 / each for each in ratios) == pytest.approx(1)
@@ -193,7 +191,7 @@ def test_the_geometric_mean_lies_between_its_ends_and_turns_with_its_ratios(rati
 # Correlation
 
 
-def test_a_line_is_a_perfect_correlation_and_a_curve_one_of_ranks() -> None:
+def test_a_line_correlates_perfectly_and_a_monotonic_curve_by_rank() -> None:
     x = [1.0, 2.0, 3.0, 4.0, 7.0]
     line, curve = correlation(x, [3 - 2 * each for each in x]), correlation(x, [math.exp(3 * each) for each in x])
     assert (line.r, line.low, line.high, line.rank_r) == pytest.approx((-1, -1, -1, -1))
@@ -209,40 +207,40 @@ def test_one_point_that_hides_a_correlation_is_named() -> None:
     across = x - x.mean()
     rest -= rest.mean() + across * (across @ rest) / (across @ across)
     y = 0.68 * across / np.linalg.norm(across) + math.sqrt(1 - 0.68**2) * rest / np.linalg.norm(rest)
-    found = correlation([*x[:7], 3.0, *x[7:]], [*y[:7], -0.745, *y[7:]])
-    assert found.points == 20
-    assert found.r == pytest.approx(0.08, abs=0.01)
-    assert found.most_influential == 7
-    assert found.leave_one_out[7] == pytest.approx(0.68)
-    assert all(each < 0.25 for at, each in enumerate(found.leave_one_out) if at != 7)
-    assert found.low < 0.08 < 0.68 < found.high  # the interval does not pretend to know which
-    assert found.rank_r > 0.3
+    result = correlation([*x[:7], 3.0, *x[7:]], [*y[:7], -0.745, *y[7:]])
+    assert result.points == 20
+    assert result.r == pytest.approx(0.08, abs=0.01)
+    assert result.most_influential == 7
+    assert result.leave_one_out[7] == pytest.approx(0.68)
+    assert all(each < 0.25 for at, each in enumerate(result.leave_one_out) if at != 7)
+    assert result.low < 0.08 < 0.68 < result.high  # the interval does not pretend to know which
+    assert result.rank_r > 0.3
 
 
 @given(st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=3, max_size=12))
-def test_correlations_are_numpys_and_lie_within_their_bounds(points: list[tuple[int, int]]) -> None:
+def test_correlations_match_numpy_and_are_within_their_bounds(points: list[tuple[int, int]]) -> None:
     x, y = [float(a) for a, _ in points], [float(b) for _, b in points]
-    found = correlation(x, y)
+    result = correlation(x, y)
     if len(set(x)) == 1 or len(set(y)) == 1:
-        assert math.isnan(found.r)
-        assert math.isnan(found.rank_r)
+        assert math.isnan(result.r)
+        assert math.isnan(result.rank_r)
         return
-    assert found.r == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-9)
-    assert -1.000001 <= found.low <= found.high <= 1.000001
-    assert len(found.leave_one_out) == len(points)
+    assert result.r == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-9)
+    assert -1.000001 <= result.low <= result.high <= 1.000001
+    assert len(result.leave_one_out) == len(points)
 
 
 def test_equal_numbers_share_their_ranks() -> None:
-    found = correlation([1, 1, 2, 3, 3, 3], [1, 1, 5, 9, 9, 9])
-    assert found.rank_r == pytest.approx(1)
+    result = correlation([1, 1, 2, 3, 3, 3], [1, 1, 5, 9, 9, 9])
+    assert result.rank_r == pytest.approx(1)
 
 
 @pytest.mark.parametrize(("x", "y"), [([1.0], [2.0]), ([0.1] * 3, [1.0, 2.0, 3.0]), ([1.0, 2.0], [0.1, 0.1])])
-def test_too_few_points_and_constant_ones_tell_nothing(x: list[float], y: list[float]) -> None:
-    found = correlation(x, y)
-    assert all(map(math.isnan, (found.r, found.low, found.high, found.rank_r, *found.leave_one_out)))
+def test_too_few_or_constant_points_give_no_correlation(x: list[float], y: list[float]) -> None:
+    result = correlation(x, y)
+    assert all(map(math.isnan, (result.r, result.low, result.high, result.rank_r, *result.leave_one_out)))
 
 
-def test_points_with_one_number_are_refused() -> None:
+def test_points_without_a_pair_are_refused() -> None:
     with pytest.raises(ValueError, match="two numbers"):
         correlation([1.0, 2.0], [1.0])

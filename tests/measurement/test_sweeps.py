@@ -16,10 +16,10 @@ SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
 @given(st.dictionaries(st.sampled_from("abc"), SIZES), st.dictionaries(st.sampled_from("xyz"), st.integers(1, 9)))
 def test_every_combination_is_there_once(sweep: dict[str, list[int]], fixed: dict[str, int]) -> None:
-    found = points(fixed, sweep)
-    assert len(found) == math.prod(len(set(each)) for each in sweep.values())
-    assert len({tuple(sorted(each.items())) for each in found}) == len(found)
-    for each in found:
+    combinations = points(fixed, sweep)
+    assert len(combinations) == math.prod(len(set(each)) for each in sweep.values())
+    assert len({tuple(sorted(each.items())) for each in combinations}) == len(combinations)
+    for each in combinations:
         assert each.keys() == fixed.keys() | sweep.keys()
         assert all(each[dim] == size for dim, size in fixed.items())
         assert all(each[dim] in sizes for dim, sizes in sweep.items())
@@ -36,7 +36,7 @@ def test_the_last_dim_changes_fastest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fixed", "sweep", "said"),
+    ("fixed", "sweep", "message"),
     [
         ({"a": 1}, {"a": [1, 2]}, "swept too"),
         ({"a": 0}, {}, "a cannot be 0"),
@@ -45,7 +45,7 @@ def test_the_last_dim_changes_fastest() -> None:
         ({}, {"a": range(1, 40), "b": range(1, 40)}, f"{39 * 39} combinations"),
     ],
 )
-def test_what_makes_no_sense_is_refused(fixed: dict[str, int], sweep: dict[str, list[int]], said: str) -> None:
+def test_invalid_arguments_are_refused(fixed: dict[str, int], sweep: dict[str, list[int]], message: str) -> None:
     assert MOST < 39 * 39
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         points(fixed, sweep)

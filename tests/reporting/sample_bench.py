@@ -23,12 +23,12 @@ def timing(label: str, ms: float, against: Comparison | None = None, starts: int
 
 
 def point(sizes: dict[str, int], scale: float = 1.0, files: int = 3, labels: Sequence[str] = LABELS) -> Point:
-    found = (
+    timings = (
         timing(labels[0], 12.3 * scale),
         timing(labels[1], 10.8 * scale, compared(0.877, 0.865, 0.89, Finding.FASTER)),
         timing(labels[2], 12.2 * scale, compared(0.995, 0.986, 1.004, Finding.SAME)),
     )
-    return Point(sizes, {"x": "int64[1,128]"}, 0.012, found[:files])
+    return Point(sizes, {"x": "int64[1,128]"}, 0.012, timings[:files])
 
 
 def sample_benchmark(

@@ -120,8 +120,10 @@ def sample_ops() -> tuple[OpCount, ...]:
 def wiring_of(nodes: Sequence[NodeRef]) -> Wiring:
     """The wiring that these nodes describe; the last one makes the output."""
     modules = tuple(dict.fromkeys(node.owner for node in nodes))
-    makers = {value: place for place, node in enumerate(nodes) for value in node.outputs}
-    edges = [(makers[value], place) for place, node in enumerate(nodes) for value in node.inputs if value in makers]
+    producers = {value: place for place, node in enumerate(nodes) for value in node.outputs}
+    edges = [
+        (producers[value], place) for place, node in enumerate(nodes) for value in node.inputs if value in producers
+    ]
     first = tuple(place for place, node in enumerate(nodes) if "input_ids" in node.inputs)
     return Wiring(
         modules=modules,

@@ -29,38 +29,38 @@ def test_the_page_is_the_golden_one() -> None:
     assert page == GOLDEN.read_text(encoding="utf-8"), "REWRITE_GOLDEN=1 writes it anew"
 
 
-def test_the_last_line_is_the_sentence_and_every_form_is_in_it() -> None:
-    found = sample_analysis()
-    assert in_terminal(analysis_document, found).splitlines()[-1] == analysis_sentence(found)
-    assert all(form.name in analysis_sentence(found) for form in found.forms)
+def test_the_last_line_is_the_summary_with_every_form() -> None:
+    analysis = sample_analysis()
+    assert in_terminal(analysis_document, analysis).splitlines()[-1] == analysis_sentence(analysis)
+    assert all(form.name in analysis_sentence(analysis) for form in analysis.forms)
 
 
-def test_verbose_tells_of_every_form_and_every_attention() -> None:
+def test_verbose_lists_every_form_and_every_attention() -> None:
     page = in_terminal(analysis_document, sample_analysis(), View(verbose=True))
     assert "Modules (fused)" in page
     assert all(f"layer.{i}.attn: nn.MultiheadAttention" in page for i in range(3))
 
 
-def test_one_form_stands_alone() -> None:
-    found = replace(sample_analysis(), forms=sample_analysis().forms[:1], missing=(), overtaking=())
-    page = in_terminal(analysis_document, found)
+def test_one_form_is_shown_without_a_comparison() -> None:
+    analysis = replace(sample_analysis(), forms=sample_analysis().forms[:1], missing=(), overtaking=())
+    page = in_terminal(analysis_document, analysis)
     assert "change" not in page
     assert "(standard)" not in page
 
 
 def test_equal_layers_are_one_line_and_a_layer_with_another_peak_is_not() -> None:
-    found = sample_analysis()
-    assert "layer.0…2 ×3" in in_terminal(analysis_document, found)
-    form = found.forms[0]
+    analysis = sample_analysis()
+    assert "layer.0…2 ×3" in in_terminal(analysis_document, analysis)
+    form = analysis.forms[0]
     higher = replace(form.modules[-1], peak=form.modules[-1].peak + 1)
-    apart = replace(found, forms=(replace(form, modules=(*form.modules[:-1], higher)), *found.forms[1:]))
+    apart = replace(analysis, forms=(replace(form, modules=(*form.modules[:-1], higher)), *analysis.forms[1:]))
     assert "layer.0…2 ×3" not in in_terminal(analysis_document, apart)
 
 
-def test_csv_gives_back_every_number_of_the_record() -> None:
-    found = sample_analysis()
-    lines = list(csv.DictReader(io.StringIO(analysis_csv(found))))
-    for form in found.forms:
+def test_csv_has_every_number_of_the_record() -> None:
+    analysis = sample_analysis()
+    lines = list(csv.DictReader(io.StringIO(analysis_csv(analysis))))
+    for form in analysis.forms:
         (whole,) = [line for line in lines if line["form"] == form.name and line["scope"] == MODEL]
         for key, value in form.figures().items():
             assert whole[key] == ("" if value is None else str(value)), key
@@ -74,7 +74,7 @@ def test_every_figure_of_the_record_has_a_row() -> None:
     assert {figure.key for figure in FIGURES} == set(sample_analysis().forms[0].figures())
 
 
-def test_markdown_tables_are_whole_and_hold_the_numbers() -> None:
+def test_markdown_tables_are_complete_and_have_the_numbers() -> None:
     page = in_markdown(analysis_document, sample_analysis())
     for block in page.split("\n\n"):
         lines = block.splitlines()
@@ -87,20 +87,23 @@ def test_markdown_tables_are_whole_and_hold_the_numbers() -> None:
     assert "asked \\| for it" in page
 
 
-def test_the_record_comes_back_from_json_equal_and_keeps_to_the_schema() -> None:
-    found = sample_analysis()
-    assert Analysis.from_json(found.to_json()) == found
-    jsonschema.validate(json.loads(found.to_json()), json.loads(schemas.published("analysis.schema.json")))
+def test_the_record_reads_back_equal_and_matches_the_schema() -> None:
+    analysis = sample_analysis()
+    assert Analysis.from_json(analysis.to_json()) == analysis
+    jsonschema.validate(json.loads(analysis.to_json()), json.loads(schemas.published("analysis.schema.json")))
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[31mred", "two\nlines"])
 def test_names_cannot_move_the_cursor(hostile: str) -> None:
-    found = sample_analysis()
-    form = found.forms[0]
+    analysis = sample_analysis()
+    form = analysis.forms[0]
     module = replace(form.modules[0], path=hostile, kind=hostile)
     peak = replace(form.memory.peak, module=hostile, operator=hostile)
     memory = replace(form.memory, peak=peak)
     form = replace(form, modules=(module,), memory=memory, notes=(hostile,), name=hostile)
-    found = replace(found, forms=(form,), sources=(replace(found.sources[0], label=hostile),))
-    for page in (in_terminal(analysis_document, found, View(verbose=True)), in_markdown(analysis_document, found)):
+    analysis = replace(analysis, forms=(form,), sources=(replace(analysis.sources[0], label=hostile),))
+    for page in (
+        in_terminal(analysis_document, analysis, View(verbose=True)),
+        in_markdown(analysis_document, analysis),
+    ):
         assert hostile not in page

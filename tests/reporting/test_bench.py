@@ -26,7 +26,7 @@ SWEEP = (point({"batch": 1, "seq": 16}, 0.1), point({"batch": 1, "seq": 512}, 5.
 
 
 @pytest.mark.parametrize(
-    ("against", "said"),
+    ("against", "message"),
     [
         (compared(0.877, 0.865, 0.89, Finding.FASTER), "b is 12.3 % faster than a [11.0, 13.5]"),
         (compared(1.05, 1.04, 1.062, Finding.SLOWER), "b is 5.0 % slower than a [4.0, 6.2]"),
@@ -35,19 +35,19 @@ SWEEP = (point({"batch": 1, "seq": 16}, 0.1), point({"batch": 1, "seq": 512}, 5.
         (compared(1.001, 0.999, 1.002, Finding.SAME, 0.03), "no difference between b and a: within 3.0 % either way"),
     ],
 )
-def test_a_verdict_says_what_the_interval_allows(against: object, said: str) -> None:
-    assert verdict(timing("b", 10, against), timing("a", 11)) == said  # type: ignore[arg-type]
+def test_a_verdict_claims_what_the_interval_allows(against: object, message: str) -> None:
+    assert verdict(timing("b", 10, against), timing("a", 11)) == message  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"),
+    ("seconds", "message"),
     [(12.3456, "12,346"), (0.12345, "123"), (0.012345, "12.3"), (0.0012345, "1.23"), (1.23e-5, "0.012"), (None, "?")],
 )
-def test_times_have_digits_enough(seconds: float | None, said: str) -> None:
-    assert milliseconds(seconds) == said
+def test_times_have_enough_digits(seconds: float | None, message: str) -> None:
+    assert milliseconds(seconds) == message
 
 
-def test_the_closing_sentence_fits_what_was_timed() -> None:
+def test_the_summary_line_matches_the_timings() -> None:
     assert bench_sentence(sample_benchmark(files=2)) == "small.onnx is 12.3 % faster than model.onnx [11.0, 13.5]"
     assert bench_sentence(sample_benchmark()).endswith(
         "; no difference between tiny.onnx and model.onnx: within 1.4 % either way"
@@ -62,28 +62,28 @@ def test_the_closing_sentence_fits_what_was_timed() -> None:
 
 
 def test_the_page_is_the_golden_one() -> None:
-    shown = in_terminal(bench_document, sample_benchmark(*SWEEP, notes=["mind this"]), View(verbose=True))
-    assert shown == GOLDEN.read_text(encoding="utf-8")
+    text = in_terminal(bench_document, sample_benchmark(*SWEEP, notes=["mind this"]), View(verbose=True))
+    assert text == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_the_page_shows_each_file_and_how_it_was_measured() -> None:
-    shown = in_terminal(bench_document, sample_benchmark(notes=["mind this"]))
+    text = in_terminal(bench_document, sample_benchmark(notes=["mind this"]))
     assert (
         "machine   Some CPU @ 2 GHz, 8 cores, 16.0 GB, governor performance, 2 % of the CPU was used by other processes"
-        in shown
+        in text
     )
-    assert "settings  1 thread, provider cpu, runtime optimizations all, one process, wall clock" in shown
-    row = next(" ".join(line.split()) for line in shown.splitlines() if line.strip().startswith("small.onnx"))
+    assert "settings  1 thread, provider cpu, runtime optimizations all, one process, wall clock" in text
+    row = next(" ".join(line.split()) for line in text.splitlines() if line.strip().startswith("small.onnx"))
     assert row == "small.onnx 10.8 10.7 … 11.0 0.877 [0.865, 0.890] faster 5 320 25.0 450 MB"
-    assert "\nNotes\n  mind this\n" in shown
-    assert shown.splitlines()[-1] == bench_sentence(sample_benchmark())
+    assert "\nNotes\n  mind this\n" in text
+    assert text.splitlines()[-1] == bench_sentence(sample_benchmark())
 
 
-def test_sizes_stand_apart_and_what_was_not_measured_has_no_column() -> None:
-    shown = in_terminal(bench_document, sample_benchmark(*SWEEP))
-    assert "sizes     batch=1\n" in shown
-    assert "\n  at seq=16: small.onnx is 12.3 % faster than model.onnx [11.0, 13.5]\n" in shown
-    assert [line.split()[0] for line in shown.splitlines() if line.startswith("  seq=")] == ["seq=16", "seq=512"]
+def test_sizes_are_separated_and_missing_measurements_have_no_column() -> None:
+    text = in_terminal(bench_document, sample_benchmark(*SWEEP))
+    assert "sizes     batch=1\n" in text
+    assert "\n  at seq=16: small.onnx is 12.3 % faster than model.onnx [11.0, 13.5]\n" in text
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("  seq=")] == ["seq=16", "seq=512"]
     bare = point({"seq": 1}, files=1)
     without = replace(bare, timings=tuple(replace(each, starts=()) for each in bare.timings))
     alone = in_terminal(bench_document, sample_benchmark(without, files=1))
@@ -93,12 +93,14 @@ def test_sizes_stand_apart_and_what_was_not_measured_has_no_column() -> None:
 
 
 def _quiet_machine() -> Benchmark:
-    found = sample_benchmark()
-    told = dict.fromkeys(("cpu", "memory_bytes", "governor", "load_before", "load_after", "busy_before", "busy_during"))
-    return replace(found, machine=replace(found.machine, **told))  # type: ignore[arg-type]
+    benchmark = sample_benchmark()
+    unknown = dict.fromkeys(
+        ("cpu", "memory_bytes", "governor", "load_before", "load_after", "busy_before", "busy_during")
+    )
+    return replace(benchmark, machine=replace(benchmark.machine, **unknown))  # type: ignore[arg-type]
 
 
-def test_good_and_bad_news_are_coloured_only_where_asked() -> None:
+def test_verdicts_are_coloured_only_on_request() -> None:
     assert "\x1b" not in in_terminal(bench_document, sample_benchmark(*SWEEP), View())
     assert "\x1b[32msmall.onnx is 12.3 % faster" in in_terminal(bench_document, sample_benchmark(*SWEEP), color=True)
 
@@ -114,13 +116,13 @@ def test_markdown_is_a_page_with_a_table() -> None:
 
 
 def test_csv_has_every_round_in_full() -> None:
-    found = sample_benchmark(*SWEEP)
-    rows = list(csv.DictReader(io.StringIO(bench_csv(found))))
+    benchmark = sample_benchmark(*SWEEP)
+    rows = list(csv.DictReader(io.StringIO(bench_csv(benchmark))))
     assert len(rows) == 2 * 3 * 5
-    first = repr(found.points[0].timings[0].seconds[0])
+    first = repr(benchmark.points[0].timings[0].seconds[0])
     assert rows[0] == {"file": "model.onnx", "batch": "1", "seq": "16", "round": "1", "seconds": first}
     assert sum(float(row["seconds"]) for row in rows) == pytest.approx(
-        sum(seconds for each in found.points for timing in each.timings for seconds in timing.seconds)
+        sum(seconds for each in benchmark.points for timing in each.timings for seconds in timing.seconds)
     )
 
 
@@ -154,14 +156,14 @@ def test_any_times_can_be_drawn(seconds: list[float]) -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=30), min_size=3, max_size=3, unique=True))
-def test_no_name_breaks_out(labels: list[str]) -> None:
-    found = sample_benchmark(labels=labels, notes=[labels[0]])
-    shown = in_terminal(bench_document, found) + bench_sentence(found)
-    assert all(char.isprintable() for char in shown.replace("\n", ""))
-    ElementTree.fromstring(boxplot_svg(found))
-    lines = [line for line in in_markdown(bench_document, found).splitlines() if line.startswith("|")]
+def test_no_name_breaks_the_markup(labels: list[str]) -> None:
+    benchmark = sample_benchmark(labels=labels, notes=[labels[0]])
+    text = in_terminal(bench_document, benchmark) + bench_sentence(benchmark)
+    assert all(char.isprintable() for char in text.replace("\n", ""))
+    ElementTree.fromstring(boxplot_svg(benchmark))
+    lines = [line for line in in_markdown(bench_document, benchmark).splitlines() if line.startswith("|")]
     assert len({line.replace("\\\\", "").replace("\\|", "").count("|") for line in lines}) == 1
-    rows = csv.DictReader(io.StringIO(bench_csv(found), newline=""))
+    rows = csv.DictReader(io.StringIO(bench_csv(benchmark), newline=""))
     assert {row["file"] for row in rows} == {visible(_quoted(label)) for label in labels}
 
 

@@ -22,7 +22,7 @@ def outcome(text: str, name: str, before: Measure | None = None) -> Outcome:
     return Outcome(asked, NUMBERS[name], before, not asked.tripped(NUMBERS[name], before))
 
 
-def test_hostile_words_stay_words() -> None:
+def test_hostile_names_stay_text() -> None:
     text = written(JobSummary(HOSTILE, HOSTILE, True, (), {}, None))
     assert "<b>" not in text
     assert "\x1b" not in text
@@ -32,8 +32,11 @@ def test_hostile_words_stay_words() -> None:
 
 def test_intervals_and_baselines_are_shown() -> None:
     before = Baseline("b.json", "a benchmark", {"latency_ms": Measure(2.0, None, 1.75, 2.125), "nodes": Measure(0)})
-    held = [outcome("latency_ms > baseline", "latency_ms", before.measures["latency_ms"]), outcome("nodes>20", "nodes")]
-    text = written(JobSummary("Benchmark", "slower", False, held, NUMBERS, before))
+    outcomes = [
+        outcome("latency_ms > baseline", "latency_ms", before.measures["latency_ms"]),
+        outcome("nodes>20", "nodes"),
+    ]
+    text = written(JobSummary("Benchmark", "slower", False, outcomes, NUMBERS, before))
     assert "### ❌ Benchmark: 1 of 2 gates not met" in text
     assert re.search(
         r"\| latency_ms > baseline \| 2\.5 \\\[2\.25, 3\\\] \| 2 \\\[1\.75, 2\.125\\\] \| .* \| ❌ not met \|", text
@@ -44,5 +47,5 @@ def test_intervals_and_baselines_are_shown() -> None:
     assert "fused.nodes" not in text
 
 
-def test_without_gates_it_is_done() -> None:
+def test_without_gates_the_status_is_done() -> None:
     assert written(JobSummary("Study", "s", False, (), {}, None)) == "### ✅ Study: done\n\ns\n"

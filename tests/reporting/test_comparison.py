@@ -37,22 +37,22 @@ def sample_comparison(removed: int = 2) -> Comparison:
 
 
 def test_reads_as_the_golden_file_does() -> None:
-    shown = in_terminal(comparison_document, sample_comparison())
+    text = in_terminal(comparison_document, sample_comparison())
     if os.environ.get("REWRITE_GOLDEN"):
-        GOLDEN.write_text(shown, encoding="utf-8")
-    assert shown == GOLDEN.read_text(encoding="utf-8")
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_long_lists_are_cut_unless_asked_for() -> None:
-    found = sample_comparison(50)
-    assert "same_49" not in in_terminal(comparison_document, found)
-    assert "and 42 more" in in_terminal(comparison_document, found)
-    assert "same_49" in in_terminal(comparison_document, found, View(verbose=True))
-    assert "MatMul" in in_terminal(comparison_document, found, View(verbose=True))
-    assert "layer" not in in_terminal(comparison_document, replace(found, moved=(), changed=()), View(depth=0))
+def test_long_lists_are_shortened_by_default() -> None:
+    comparison = sample_comparison(50)
+    assert "same_49" not in in_terminal(comparison_document, comparison)
+    assert "and 42 more" in in_terminal(comparison_document, comparison)
+    assert "same_49" in in_terminal(comparison_document, comparison, View(verbose=True))
+    assert "MatMul" in in_terminal(comparison_document, comparison, View(verbose=True))
+    assert "layer" not in in_terminal(comparison_document, replace(comparison, moved=(), changed=()), View(depth=0))
 
 
-def test_no_difference_is_an_answer() -> None:
+def test_no_difference_has_a_message() -> None:
     same = replace(sample_comparison(0), added=(), moved=(), changed=())
     assert comparison_sentence(same) == "11 nodes in both: the same operators in the same modules"
     assert comparison_sentence(sample_comparison()) == "12 → 11 nodes: 2 removed, 1 added, 1 moved, 1 changed"
@@ -61,7 +61,7 @@ def test_no_difference_is_an_answer() -> None:
 def test_hostile_names_move_no_cursor() -> None:
     bad = "[/] \x1b[31m \n \u202e"
     op = OpRef(bad, bad, bad)
-    found = Comparison(
+    comparison = Comparison(
         before=Side(bad, 1, 1, 1, bad),
         after=Side(bad, 1, 1, 1),
         ops=(OpCount(bad, 1, 2),),
@@ -73,5 +73,5 @@ def test_hostile_names_move_no_cursor() -> None:
         moved=(Pair(op, op, (bad,)),),
         changed=(Pair(op, op, (bad,)),),
     )
-    shown = in_terminal(comparison_document, found, View(verbose=True))
-    assert all(char.isprintable() or char == "\n" for char in shown)
+    text = in_terminal(comparison_document, comparison, View(verbose=True))
+    assert all(char.isprintable() or char == "\n" for char in text)

@@ -12,22 +12,22 @@ ANY_TEXT = st.text(st.characters())  # surrogates and controls included
 
 @given(ANY_TEXT)
 def test_visible_text_is_printable_and_keeps_what_was_printable(text: str) -> None:
-    shown = formatting.visible(text)
-    assert shown.isprintable()
-    assert formatting.visible(shown) == shown
+    visible = formatting.visible(text)
+    assert visible.isprintable()
+    assert formatting.visible(visible) == visible
     if text.isprintable():
-        assert shown == text
+        assert visible == text
 
 
 @given(ANY_TEXT, st.integers(8, 80))
-def test_a_name_is_never_longer_than_allowed(text: str, longest: int) -> None:
-    shown = formatting.name(text, longest)
-    assert len(shown) <= longest
-    assert shown[:3] == formatting.visible(text)[:3]
+def test_a_name_is_never_longer_than_the_limit(text: str, longest: int) -> None:
+    shortened = formatting.name(text, longest)
+    assert len(shortened) <= longest
+    assert shortened[:3] == formatting.visible(text)[:3]
 
 
 @given(st.integers(-(10**14), 10**14))
-def test_a_size_is_within_half_a_digit_of_the_truth(octets: int) -> None:
+def test_a_size_is_rounded_to_the_nearest_digit(octets: int) -> None:
     number, unit = formatting.size(octets).replace("−", "-").split(" ")
     scale = {"B": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}[unit]
     assert abs(float(number)) < 1000

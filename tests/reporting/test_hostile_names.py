@@ -155,24 +155,24 @@ def targets(blocks: Iterable[Block]) -> int:
 def check_markdown(document: Document) -> None:
     text = markdown.write(document)
     assert all(char.isprintable() or char == "\n" for char in text)
-    shown: list[str] = []
+    texts: list[str] = []
     links = 0
     tokens = PARSER.parse(text)
     for token in tokens:
         if token.type == "html_block":
-            shown += Tags(token.content, TAGS).texts
+            texts += Tags(token.content, TAGS).texts
         elif token.type == "fence":
-            shown.append(token.content)
+            texts.append(token.content)
         elif token.type == "inline":
-            found, inside = _inline(token)
-            shown.append(found)
+            outside, inside = _inline(token)
+            texts.append(outside)
             links += inside
         else:
             assert token.type.rpartition("_")[0] in BLOCKS, token
     all_blocks = (*document.head, *document.blocks)
     title = [plain(document.title)]
     sentence = [] if document.sentence is None else [f"{visible(document.sentence.text).strip()}."]
-    assert normal(" ".join(shown)) == normal(" ".join([*title, *sentence, *_joined(all_blocks)]))
+    assert normal(" ".join(texts)) == normal(" ".join([*title, *sentence, *_joined(all_blocks)]))
     assert links == targets(all_blocks)
     assert [t.level for t in tokens if t.type == "table_open"] == [0] * _tables(all_blocks)
 
@@ -257,10 +257,10 @@ class Tags(HTMLParser):
 
 def check_html(document: Document) -> None:
     blocks = (*document.head, *document.blocks)
-    found = Tags(str(html.write(blocks)), PAGE_TAGS)
-    assert all(char.isprintable() or char == "\n" for text in found.texts for char in text)
-    assert "".join("".join(found.texts).split()) == "".join("".join(_on_page(blocks)).split())
-    assert found.links == targets(blocks)
+    tags = Tags(str(html.write(blocks)), PAGE_TAGS)
+    assert all(char.isprintable() or char == "\n" for text in tags.texts for char in text)
+    assert "".join("".join(tags.texts).split()) == "".join("".join(_on_page(blocks)).split())
+    assert tags.links == targets(blocks)
 
 
 def _on_page(blocks: tuple[Block, ...]) -> Iterator[str]:
@@ -308,7 +308,7 @@ def test_github_makes_no_link_of_an_address_and_notifies_nobody(name: str) -> No
 
 
 @pytest.mark.parametrize("verbose", [False, True])
-def test_every_document_of_hostile_records_says_what_they_say(verbose: bool) -> None:
+def test_every_document_of_hostile_records_keeps_their_text(verbose: bool) -> None:
     for _kind, document in documents(hostile.bad, View(verbose=verbose)):
         check(document)
 

@@ -71,13 +71,13 @@ def sample_inspection(layers: int = 3) -> Inspection:
 
 
 def test_reads_as_the_golden_file_does() -> None:
-    shown = in_terminal(inspection_document, sample_inspection(), View(verbose=True))
+    text = in_terminal(inspection_document, sample_inspection(), View(verbose=True))
     if os.environ.get("REWRITE_GOLDEN"):
-        GOLDEN.write_text(shown, encoding="utf-8")
-    assert shown == GOLDEN.read_text(encoding="utf-8")
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_a_kind_is_said_where_it_is_new_and_never_repeats_the_path() -> None:
+def test_a_module_type_is_shown_once_and_never_repeats_the_path() -> None:
     lines = in_terminal(inspection_document, sample_inspection(), View(verbose=True)).splitlines()
     tree = lines[lines.index("Modules") + 2 : lines.index("Weights of several modules") - 1]
     assert [line.split()[0] for line in tree] == ["(model)", "encoder.layer.0…2", "dense"]
@@ -90,24 +90,24 @@ def test_the_sentence_names_only_dims_a_caller_may_choose() -> None:
     assert inspection_sentence(memory) == "17 nodes, 128 parameters, 12.0 kB, no standard opset"
 
 
-def test_the_tree_goes_as_deep_as_reads_well_unless_told() -> None:
+def test_the_default_depth_of_the_tree_is_readable() -> None:
     # Every layer is different, so nothing folds and the third level would be too much.
     odd = tuple(replace(m, nodes=m.nodes + i) for i, m in enumerate(sample_inspection(30).modules))
-    found = replace(sample_inspection(30), modules=odd)
+    inspection = replace(sample_inspection(30), modules=odd)
 
     def rows(view: View) -> int:
-        lines = in_terminal(inspection_document, replace(found, tied=(), root_nodes=()), view).splitlines()
+        lines = in_terminal(inspection_document, replace(inspection, tied=(), root_nodes=()), view).splitlines()
         return len(lines) - lines.index("Modules") - 4
 
     assert 1 < rows(View()) <= FITTING < len(odd)
     assert rows(View(depth=0)) == 1
     assert rows(View(verbose=True)) == len(odd)
-    assert "…" in in_terminal(inspection_document, found, View(depth=1))
+    assert "…" in in_terminal(inspection_document, inspection, View(depth=1))
 
 
 def test_hostile_names_move_no_cursor() -> None:
     bad = "[/] \x1b[31m \n \u202e"
-    found = replace(
+    inspection = replace(
         sample_inspection(),
         path=bad,
         producer=bad,
@@ -122,12 +122,12 @@ def test_hostile_names_move_no_cursor() -> None:
         tied=(Weight(bad, bad, (1,), 1, (bad, bad)),),
         metadata={bad: bad},
     )
-    shown = in_terminal(inspection_document, found, View(verbose=True)) + inspection_sentence(found)
-    assert all(char.isprintable() or char == "\n" for char in shown)
-    assert "[/] \\x1b[31m" in shown
+    text = in_terminal(inspection_document, inspection, View(verbose=True)) + inspection_sentence(inspection)
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert "[/] \\x1b[31m" in text
 
 
-def test_how_the_modules_are_known_is_said_and_the_root_is_explained_where_asked() -> None:
+def test_the_source_of_module_names_is_shown_and_verbose_explains_the_root() -> None:
     plain, verbose = (
         in_terminal(inspection_document, sample_inspection(), View(verbose=deep)) for deep in (False, True)
     )

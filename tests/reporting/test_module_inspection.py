@@ -42,31 +42,31 @@ def sample_module() -> ModuleInspection:
 
 
 def test_reads_as_the_golden_file_does() -> None:
-    shown = in_terminal(module_document, sample_module())
+    text = in_terminal(module_document, sample_module())
     if os.environ.get("REWRITE_GOLDEN"):
-        GOLDEN.write_text(shown, encoding="utf-8")
-    assert shown == GOLDEN.read_text(encoding="utf-8")
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_only_weights_read_outside_count_as_shared() -> None:
-    shown = in_terminal(module_document, sample_module())
-    shared = shown.split("Weights that other modules read too")[1].split("\n\n")[0]
+    text = in_terminal(module_document, sample_module())
+    shared = text.split("Weights that other modules read too")[1].split("\n\n")[0]
     assert [line.split()[0] for line in shared.splitlines()[2:]] == ["w"]
     whole = in_terminal(module_document, replace(sample_module(), path=""))
     assert "other modules read too" not in whole
 
 
-def test_many_weights_are_listed_where_asked() -> None:
+def test_many_weights_are_listed_on_request() -> None:
     many = tuple(Weight(f"w{i}", "float", (1,), 1, ("encoder.layer.0",)) for i in range(40))
-    found = replace(sample_module(), weights=many)
-    assert "w39" not in in_terminal(module_document, found)
-    assert "w39" in in_terminal(module_document, found, View(verbose=True))
-    assert module_sentence(found) == "encoder.layer.0: 5 nodes, 44 parameters, 1 input, 2 outputs"
+    module = replace(sample_module(), weights=many)
+    assert "w39" not in in_terminal(module_document, module)
+    assert "w39" in in_terminal(module_document, module, View(verbose=True))
+    assert module_sentence(module) == "encoder.layer.0: 5 nodes, 44 parameters, 1 input, 2 outputs"
 
 
 def test_hostile_names_move_no_cursor() -> None:
     bad = "[/] \x1b[31m \n \u202e"
-    found = replace(
+    module = replace(
         sample_module(),
         model=bad,
         tag=bad,
@@ -76,5 +76,5 @@ def test_hostile_names_move_no_cursor() -> None:
         weights=(Weight(bad, bad, (1,), 1, (bad,)),),
         shared_nodes=(bad,),
     )
-    shown = in_terminal(module_document, found, View(verbose=True)) + module_sentence(replace(found, path=bad))
-    assert all(char.isprintable() or char == "\n" for char in shown)
+    text = in_terminal(module_document, module, View(verbose=True)) + module_sentence(replace(module, path=bad))
+    assert all(char.isprintable() or char == "\n" for char in text)

@@ -26,15 +26,15 @@ def test_paths_that_differ_in_numbers_are_one_place(paths: list[str], label: str
     assert places(dict.fromkeys(paths, 1)) == [Place(label, path, len(paths))]
 
 
-def test_other_names_are_other_places_most_first() -> None:
+def test_other_names_are_other_places_sorted_by_count() -> None:
     assert [each.label for each in places({"a.x": 1, "b.x": 3, "a.01": 2})] == ["b.x", "a.01", "a.x"]
     assert where({"a": 1, "b": 2, "c": 3, "d": 4}) == "d, c and 2 other modules"
 
 
 @given(st.dictionaries(st.text("ab01.\n²", max_size=9), st.integers(1, 9)))
-def test_nothing_is_lost_and_a_link_leads_to_what_holds_them_all(modules: dict[str, int]) -> None:
-    found = places(modules)
-    assert sum(each.count for each in found) == sum(modules.values())
-    for each in found:
+def test_counts_add_up_and_a_link_goes_to_the_common_ancestor(modules: dict[str, int]) -> None:
+    links = places(modules)
+    assert sum(each.count for each in links) == sum(modules.values())
+    for each in links:
         assert any(not each.path or f"{path}.".startswith(f"{each.path}.") for path in modules)
     assert "\n" not in where(modules)

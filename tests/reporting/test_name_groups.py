@@ -16,7 +16,7 @@ PAST = [f"past.{layer}.{word}" for layer in range(12) for word in ("key", "value
 
 
 @pytest.mark.parametrize(
-    ("names", "shown"),
+    ("names", "text"),
     [
         (["ids", *PAST, "mask"], ["ids", "past.{0-11}.{key,value}", "mask"]),
         ([f"hidden_states.{n}" for n in (0, 1, 2, 5, 7, 8)], ["hidden_states.{0-2,5,7-8}"]),
@@ -28,18 +28,18 @@ PAST = [f"past.{layer}.{word}" for layer in range(12) for word in ("key", "value
         (["w01", "w02", "w3", "w4"], ["w{01,02,3-4}"]),
     ],
 )
-def test_groups_what_differs_in_numbers_and_the_last_word(names: list[str], shown: list[str]) -> None:
-    assert short_names(names) == shown
+def test_names_that_differ_in_numbers_and_the_last_word_are_grouped(names: list[str], text: list[str]) -> None:
+    assert short_names(names) == text
 
 
-def test_no_name_is_lost_and_what_else_is_shown_keeps_groups_apart() -> None:
+def test_no_name_is_lost_and_other_columns_keep_groups_separate() -> None:
     """Every second layer has another shape, as where windows and full attention take turns."""
-    found = grouped(PAST, str, lambda name: int(name.split(".")[1]) % 2)
-    assert [label for label, _ in found] == ["past.{0,2,4,6,8,10}.{key,value}", "past.{1,3,5,7,9,11}.{key,value}"]
-    assert sorted(name for _, group in found for name in group) == sorted(PAST)
+    groups = grouped(PAST, str, lambda name: int(name.split(".")[1]) % 2)
+    assert [label for label, _ in groups] == ["past.{0,2,4,6,8,10}.{key,value}", "past.{1,3,5,7,9,11}.{key,value}"]
+    assert sorted(name for _, group in groups for name in group) == sorted(PAST)
 
 
-def test_a_sentence_about_quoted_names_is_said_once() -> None:
+def test_a_sentence_about_quoted_names_is_shown_once() -> None:
     lines = [f"the output '{name}' was empty in every trial" for name in PAST]
     assert short_lines([*lines, "no rows were hidden"]) == [
         "the output 'past.{0-11}.{key,value}' was empty in every trial",
@@ -65,7 +65,7 @@ def test_a_group_of_outputs_shows_its_worst_and_one_that_differs_is_shown_alone(
         for place, name in enumerate(PAST)
     ]
     verdict = Verdict(False, "PyTorch", Accuracy.REASSOCIATES, (), tuple(outputs), (), ())
-    shown = {each.name: each for each in output_groups(verdict)}
-    assert not shown["past.3.key"].passed
-    values = shown["past.{0-11}.value"]
+    text = {each.name: each for each in output_groups(verdict)}
+    assert not text["past.3.key"].passed
+    values = text["past.{0-11}.value"]
     assert (values.max_abs, values.atol) == (pytest.approx(24e-6), pytest.approx(1 + 1e-5))

@@ -33,7 +33,7 @@ def _line(text: str, start: str) -> str:
     return " ".join(line.split())
 
 
-def test_a_pattern_says_how_often_it_was_and_is_and_why() -> None:
+def test_a_pattern_shows_counts_before_and_after_with_the_reason() -> None:
     text = in_terminal(opportunities_document, sample_opportunities())
     assert _line(text, "MatMul + Add") == "MatMul + Add 9 6 3× fuse-a: its weight is computed (e.g. /enc.0/Add)"
     assert _line(text, "2× fuse-b") == "2× fuse-b: two axes (e.g. /enc.1/Add)"
@@ -42,7 +42,7 @@ def test_a_pattern_says_how_often_it_was_and_is_and_why() -> None:
     assert _line(text, "LayerNorm, one") == "LayerNorm, one operator 0 5 produced by fusions"
 
 
-def test_what_is_nowhere_is_counted_and_listed_when_asked_for() -> None:
+def test_absent_patterns_are_counted_and_listed_on_request() -> None:
     assert "(1 other pattern not in this model)" in in_terminal(opportunities_document, sample_opportunities())
     assert (
         _line(in_terminal(opportunities_document, sample_opportunities(), View(verbose=True)), "Cast after Cast")
@@ -50,7 +50,7 @@ def test_what_is_nowhere_is_counted_and_listed_when_asked_for() -> None:
     )
 
 
-def test_all_reasons_come_with_their_modules_when_asked_for_and_names_cannot_colour_the_terminal() -> None:
+def test_all_reasons_are_listed_with_their_modules_on_request_and_names_are_escaped() -> None:
     text = in_terminal(opportunities_document, sample_opportunities(), View(verbose=True))
     assert "3× fuse-a: its weight is computed (in enc.0, enc.1)" in text
     assert "1× no pass came near (in (model))" in text
@@ -67,7 +67,7 @@ def test_passes_show_what_they_would_do() -> None:
     assert refused.reason in in_terminal(opportunities_document, sample_opportunities(), View(verbose=True))
 
 
-def test_the_sentence_does_the_sums() -> None:
+def test_the_summary_line_has_the_totals() -> None:
     sentence = "optimizing for portable would give 120 → 90 nodes (−25 %); 6 of 13 pattern matches would be left"
     assert opportunities_sentence(sample_opportunities()) == sentence
     assert in_terminal(opportunities_document, sample_opportunities()).splitlines()[-1] == sentence

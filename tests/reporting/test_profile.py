@@ -46,13 +46,13 @@ def test_equal_layers_are_one_line_with_the_times_of_all() -> None:
 def test_no_time_is_lost_or_counted_twice(depth: int) -> None:
     for place, model in enumerate(FOUND.models):
         lines = timed_modules(FOUND, View(depth=depth))
-        shown = sum(line.times[place].total_ms if line.row.hidden else line.times[place].self_ms for line in lines)
-        assert shown == pytest.approx(model.attributed_ms)
+        text = sum(line.times[place].total_ms if line.row.hidden else line.times[place].self_ms for line in lines)
+        assert text == pytest.approx(model.attributed_ms)
         operators = sum(line.spent[place][1] for line in operator_times(FOUND.models))
         assert operators == pytest.approx(model.kernel_ms)
 
 
-def test_modules_stand_in_the_order_in_which_they_run() -> None:
+def test_modules_are_in_execution_order() -> None:
     labels = [line.row.branch.label for line in timed_modules(FOUND, View(depth=1))]
     assert labels[:2] == ["", "embed"]
 
@@ -66,7 +66,7 @@ def test_one_file_is_shown_with_its_own_columns() -> None:
     assert "sardonyx bench" not in text
 
 
-def test_two_files_stand_side_by_side_with_what_changed() -> None:
+def test_two_files_are_shown_side_by_side_with_the_changes() -> None:
     text = in_terminal(profile_document, FOUND)
     assert re.search(r"module +before\.onnx +after\.onnx +change +share +kind", text)
     assert re.search(r"0…2 ×3 +9\.60 +4\.80 +−50 %", text)
@@ -75,7 +75,7 @@ def test_two_files_stand_side_by_side_with_what_changed() -> None:
     assert "10.5 → 5.74 ms in kernels, 98.9 % of it attributed" in profile_sentence(FOUND)
 
 
-def test_what_is_not_attributed_is_named_as_such() -> None:
+def test_unattributed_time_is_shown_as_such() -> None:
     text = in_terminal(profile_document, FOUND)
     assert "Not attributed (before.onnx): 0.062 ms (0.6 %) in 1 kernel" in text
     assert re.search(r"time in kernels with a module +99\.4 % +98\.9 %", text)
@@ -83,7 +83,7 @@ def test_what_is_not_attributed_is_named_as_such() -> None:
 
 
 @pytest.mark.parametrize("write", [in_terminal, in_markdown])
-def test_hostile_names_do_no_harm(write: Callable[..., str]) -> None:
+def test_hostile_names_are_escaped(write: Callable[..., str]) -> None:
     text = write(profile_document, FOUND)
     assert "\x1b" not in text
     assert "evil" in text
@@ -117,7 +117,7 @@ def test_csv_has_every_module_and_kernel_in_full() -> None:
         assert visible(HOSTILE) in {line["kind"] for line in kernels}
 
 
-def test_nothing_to_show_is_no_error() -> None:
+def test_an_empty_profile_is_no_error() -> None:
     empty = replace(FOUND.models[0], kernels=(), modules=(), timeline=(), kernel_ms=0.0, attributed_ms=0.0)
     text = in_terminal(profile_document, replace(FOUND, models=(empty,)))
     assert text.splitlines()[-1].startswith("· ms in kernels")
@@ -139,10 +139,10 @@ def test_milliseconds_have_three_digits(number: float, written: str) -> None:
     assert ms(number) == written
 
 
-def test_changes_and_shares_are_never_rounded_to_nothing() -> None:
+def test_changes_and_shares_are_never_rounded_to_zero() -> None:
     assert [change(1, 1), change(1, 1.0001), change(2, 1), change(0, 3)] == ["·", "+<0.1 %", "−50 %", "+3.00 ms"]
     assert [share(0), share(1e-6), share(0.5)] == ["·", "<0.1 %", "50.0 %"]
 
 
-def test_a_record_read_back_reads_the_same() -> None:
+def test_a_record_that_was_read_back_prints_the_same() -> None:
     assert in_terminal(profile_document, Profile.from_json(FOUND.to_json())) == in_terminal(profile_document, FOUND)

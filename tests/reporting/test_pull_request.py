@@ -37,10 +37,10 @@ def hostile(name: str, times: int = 1) -> RunBundle:
     return replace(WHOLE, label=name, run=made, notes=(name,))
 
 
-def test_everything_of_a_run_is_there_behind_the_sentence() -> None:
+def test_every_part_of_a_run_follows_the_summary() -> None:
     text = pull_request([WHOLE])
     assert text.startswith("### ✅ model: 324 → 187 nodes (−42 %)")
-    for said in (
+    for message in (
         "| nodes | 324 | 187 | −42 % |",
         "| time of a run | 12.3 ms | 10.8 ms | × 0.877 \\[0.865, 0.890\\], faster |",
         "<summary>By module</summary>",
@@ -52,10 +52,10 @@ def test_everything_of_a_run_is_there_behind_the_sentence() -> None:
         "ab" * 32,
         "```mermaid\nflowchart TD\n",
     ):
-        assert said in text, said
+        assert message in text, message
 
 
-def test_a_failed_proof_is_called_one() -> None:
+def test_a_failed_verification_is_reported() -> None:
     text = pull_request([replace(WHOLE, run=structs.replace(WHOLE.run, verdict=failed_verdict()))])
     assert text.startswith("### ❌ model")
     assert "DIFFERS" in text
@@ -69,7 +69,7 @@ def test_a_run_alone_has_no_empty_parts() -> None:
         assert title not in text
 
 
-def test_several_models_stand_in_a_table_first() -> None:
+def test_several_models_begin_with_a_table() -> None:
     text = pull_request([replace(WHOLE, label="one"), replace(WHOLE, label="two")])
     table = text.partition("###")[0]
     assert table.count("0.877") == 2
@@ -78,7 +78,7 @@ def test_several_models_stand_in_a_table_first() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("models", "cut"), [(1, False), (2, True), (40, True)])
-def test_it_fits_into_a_comment_and_says_what_it_left_out(models: int, cut: bool) -> None:
+def test_it_fits_into_a_comment_and_lists_what_was_left_out(models: int, cut: bool) -> None:
     long = hostile("|" * 59 + "<", times=50)
     text = pull_request([replace(long, label=f"m{place}") for place in range(models)])
     assert len(text) <= LONGEST < GITHUB
@@ -91,7 +91,7 @@ def test_it_fits_into_a_comment_and_says_what_it_left_out(models: int, cut: bool
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(NAMES)
-def test_no_name_breaks_out(name: str) -> None:
+def test_no_name_breaks_the_markup(name: str) -> None:
     for text in (pull_request([hostile(name)]), pull_request_of_two(WHOLE, hostile(name))):
         without_ours = OURS.sub("", text)
         assert "<" not in without_ours
@@ -101,7 +101,7 @@ def test_no_name_breaks_out(name: str) -> None:
             assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 1, rows
 
 
-def test_two_runs_are_compared_in_words_and_tables() -> None:
+def test_two_runs_are_compared_in_text_and_tables() -> None:
     first, run = WHOLE, WHOLE.run
     passes = (structs.replace(run.passes[0], rewrites=20, nodes=-20), *run.passes[1:])
     second = replace(first, run=structs.replace(run, after=structs.replace(run.after, nodes=192), passes=passes))

@@ -38,16 +38,16 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_reads_as_the_golden_file_does(name: str) -> None:
     # Run with REWRITE_GOLDEN=1 after a wanted change, and read the difference before committing it.
-    shown = CASES[name]()
+    text = CASES[name]()
     if os.environ.get("REWRITE_GOLDEN"):
-        (GOLDEN / name).write_text(shown, encoding="utf-8")
-    assert shown == (GOLDEN / name).read_text(encoding="utf-8")
+        (GOLDEN / name).write_text(text, encoding="utf-8")
+    assert text == (GOLDEN / name).read_text(encoding="utf-8")
 
 
 def test_plain_output_has_no_escapes_and_no_trailing_space() -> None:
-    shown = in_terminal(run_document, sample_run(), View(verbose=True))
-    assert "\x1b" not in shown
-    assert all(line == line.rstrip() for line in shown.split("\n"))
+    text = in_terminal(run_document, sample_run(), View(verbose=True))
+    assert "\x1b" not in text
+    assert all(line == line.rstrip() for line in text.split("\n"))
 
 
 def test_colour_changes_nothing_but_colour() -> None:
@@ -58,7 +58,7 @@ def test_colour_changes_nothing_but_colour() -> None:
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == in_terminal(run_document, sample_run())
 
 
-def test_closing_sentence_says_what_happened() -> None:
+def test_the_summary_line_reports_the_result() -> None:
     run = replace(sample_run(), rolled_back=())
     assert run_sentence(run) == (
         "324 → 187 nodes (−42 %), 17.4 → 17.4 MB, verified on 12 trials (worst 2.1e-07) → small.onnx"
@@ -69,22 +69,22 @@ def test_closing_sentence_says_what_happened() -> None:
     assert run_sentence(replace(run, after=run.before)).startswith("324 nodes as before, ")
 
 
-def test_a_failed_run_never_says_proven() -> None:
-    shown = in_terminal(run_document, _failed(sample_run()))
-    assert "proven" not in shown
-    assert shown.endswith("verification failed: pooler_output differs by 0.5 with seed 3; nothing was written\n")
+def test_a_failed_run_is_never_called_verified() -> None:
+    text = in_terminal(run_document, _failed(sample_run()))
+    assert "proven" not in text
+    assert text.endswith("verification failed: pooler_output differs by 0.5 with seed 3; nothing was written\n")
 
 
 def test_a_layer_that_differs_is_not_folded_away() -> None:
     run = sample_run()
     odd = tuple(replace(m, after=m.after - 1) if ".layer.5.output" in m.path else m for m in run.modules)
-    shown = in_terminal(run_document, replace(run, modules=odd))
-    assert "0…4 ×5" in shown
-    assert "6…11 ×6" in shown
-    assert "×12" not in shown
+    text = in_terminal(run_document, replace(run, modules=odd))
+    assert "0…4 ×5" in text
+    assert "6…11 ×6" in text
+    assert "×12" not in text
 
 
-def test_refusals_show_in_verbose_and_dry_runs_only() -> None:
+def test_missed_fusions_are_shown_in_verbose_and_dry_runs_only() -> None:
     reason = "would grow the model past the byte budget"
     assert reason not in in_terminal(run_document, sample_run())
     assert reason in in_terminal(run_document, sample_run(), View(verbose=True))
@@ -116,21 +116,21 @@ def test_hostile_names_print_literally_and_move_no_cursor() -> None:
         ),
     )
     for view in (View(), View(verbose=True)):
-        shown = in_terminal(run_document, hostile, view)
-        assert "[red]x[/]" in shown
-        assert r"\x1b[31m" in shown
-        assert all(char.isprintable() or char == "\n" for char in shown)
-        shown.encode("utf-8")
-        assert len(shown.splitlines()) == shown.count("\n")
+        text = in_terminal(run_document, hostile, view)
+        assert "[red]x[/]" in text
+        assert r"\x1b[31m" in text
+        assert all(char.isprintable() or char == "\n" for char in text)
+        text.encode("utf-8")
+        assert len(text.splitlines()) == text.count("\n")
 
 
-def test_attention_shows_to_those_who_ask_for_everything_and_lets_no_name_through() -> None:
+def test_attention_is_shown_in_verbose_output_with_names_escaped() -> None:
     run = sample_run()
     assert "\nAttention\n" not in in_terminal(run_document, run)
     evil = "\x1b[31mevil\n\u202e"
     site = replace(run.attention[0], module=evil, mask=evil, why=evil)
-    shown = in_terminal(run_document, replace(run, attention=(site,)), View(verbose=True))
-    assert "\nAttention\n" in shown
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown
-    assert "\\x1b[31mevil" in shown
+    text = in_terminal(run_document, replace(run, attention=(site,)), View(verbose=True))
+    assert "\nAttention\n" in text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "\\x1b[31mevil" in text

@@ -69,14 +69,14 @@ def test_operators_that_differ_are_counted_after_optimizing() -> None:
     assert line[3] == "+1"
 
 
-def test_a_pass_that_ran_only_once_is_told_where_it_did_something() -> None:
+def test_a_pass_in_only_one_run_is_listed_if_it_applied() -> None:
     run = sample_run_bundle().run
     part = titled(found(passes=run.passes[1:]), "Passes")
     assert lines_of(part) == [("eliminate-identity", "only in the first", "25", "−25", "·")]
     assert titled(found(passes=run.passes[:-1]), "Passes") is None  # it did nothing
 
 
-def test_refusals_appear_go_and_change() -> None:
+def test_missed_fusions_appear_disappear_and_change() -> None:
     run = sample_run_bundle().run
     groups = (RefusalGroup("another reason", 4, ()),)
     passes = tuple(
@@ -94,12 +94,12 @@ def _more(groups: tuple[RefusalGroup, ...]) -> tuple[RefusalGroup, ...]:
     return tuple(structs.replace(each, count=each.count + 1) for each in groups)
 
 
-def test_what_was_rolled_back_is_new_or_gone() -> None:
+def test_rollbacks_are_new_or_gone() -> None:
     part = titled(found(rolled_back=(RolledBack("new-pass", "v", "encoder", "NaN"),)), "Rolled back")
     assert sorted(line[3] for line in lines_of(part)) == ["gone", "gone", "new"]
 
 
-def test_proofs_are_weighed() -> None:
+def test_verdicts_are_compared() -> None:
     assert found().sentence.endswith("both verified against their source")
     assert found(verdict=None).sentence.endswith("only the first is verified")
     first = sample_run_bundle()
@@ -109,7 +109,7 @@ def test_proofs_are_weighed() -> None:
 
 
 @pytest.mark.slow
-def test_what_differs_besides_is_said() -> None:
+def test_other_differences_are_listed() -> None:
     run = sample_run_bundle().run
     environment = structs.replace(
         run.environment, sardonyx="0.2.0", packages={"onnx": "1.23.2", "onnxruntime": "1.32.0"}
@@ -127,7 +127,7 @@ def test_what_differs_besides_is_said() -> None:
     )
 
 
-def test_times_are_held_against_each_other_only_where_measured_alike() -> None:
+def test_times_are_compared_only_where_measured_the_same_way() -> None:
     first = sample_run_bundle()
     alike = titled(changes(first, first), "Time")
     assert above(alike).startswith("Measured apart, on the same machine")

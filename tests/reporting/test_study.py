@@ -66,8 +66,8 @@ def sample_study(name: str = "bert", other: str = "resnet") -> Study:
 
 @given(hostile.NAMES, hostile.NAMES)
 def test_no_name_breaks_a_file(name: str, other: str) -> None:
-    found = files(sample_study(name, other))
-    for path, data in found.items():
+    contents = files(sample_study(name, other))
+    for path, data in contents.items():
         text = data.decode()
         if path.endswith(".svg"):
             ElementTree.fromstring(text)
@@ -98,13 +98,13 @@ def test_a_row_of_markdown_has_as_many_cells_as_the_heading(entries: list[tuple[
     assert not lines or {len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines} == {3}
 
 
-def test_the_same_answers_give_the_same_bytes_however_long_they_took() -> None:
+def test_the_same_answers_give_the_same_bytes() -> None:
     study = sample_study()
     assert files(study) == files(replace(study, seconds={"overview": 9.0}))
     assert files(study) == files(Study.from_json(study.to_json()))
 
 
-def test_the_page_says_each_finding_with_its_table_and_tells_what_is_open() -> None:
+def test_the_page_has_each_finding_with_its_table_and_the_open_questions() -> None:
     page = files(sample_study())["findings.md"].decode()
     supported, rest = page.split("## What the data do not settle")
     assert "- It is smaller. ([Matrix](tables/pass_matrix.md), 2 rows)" in supported
@@ -124,12 +124,12 @@ def test_a_finding_moves_when_it_becomes_certain() -> None:
 
 
 def test_every_picture_is_on_the_page() -> None:
-    found = files(sample_study())
-    drawn = {path for path in found if path.startswith("pictures/")}
+    contents = files(sample_study())
+    generated = {path for path in contents if path.startswith("pictures/")}
     names = ("latency", "passes", "passes_time", "order", "correlation", "tolerance")
-    assert drawn == {f"pictures/{name}.svg" for name in names}
-    page = found["findings.md"].decode()
-    assert all(f"]({path})" in page for path in drawn)
+    assert generated == {f"pictures/{name}.svg" for name in names}
+    page = contents["findings.md"].decode()
+    assert all(f"]({path})" in page for path in generated)
 
 
 def test_a_study_without_tables_has_a_page() -> None:
@@ -143,7 +143,7 @@ def _latency(ratio: float, finding: str) -> str:
     return files(replace(study, tables=(replace(study.tables[0], rows=rows),)))["pictures/latency.svg"].decode()
 
 
-def test_a_colour_is_a_claim() -> None:
+def test_colours_follow_the_verdicts() -> None:
     """Blue for faster, amber for slower, teal for no difference; a square within the noise has no colour at all."""
     assert 'class="own0"' in _latency(0.9, "faster")
     assert 'class="own1"' in _latency(1.1, "slower")
@@ -164,7 +164,7 @@ def test_nothing_is_faster_without_an_interval_below_one(ratio: float, reach: fl
     assert claim(row) != "slower" or ratio - reach > 1
 
 
-def test_the_terminal_tells_findings_and_failures() -> None:
+def test_the_terminal_shows_findings_and_failures() -> None:
     text = in_terminal(study_document, sample_study("\x1b[31mred"), View())
     assert "The data support\n  It is smaller. [pass_matrix]" in text
     assert "The data do not settle\n  Too few models to say more. [overview]" in text
@@ -173,6 +173,6 @@ def test_the_terminal_tells_findings_and_failures() -> None:
     assert study_sentence(sample_study()) == "2 models, 7 cells, 6 tables, 1 cell failed"
 
 
-def test_entries_for_the_eye() -> None:
+def test_cells_are_formatted_for_reading() -> None:
     shown_as = {None: "–", True: "yes", 12345: "12,345", 0.5: "0.5", 0.0: "0", 1.5e-7: "1.50e-07", 123456.7: "123,457"}
     assert {entry: shown(entry) for entry in shown_as} == shown_as

@@ -16,9 +16,9 @@ ENTRIES = st.lists(st.builds(Entry, PATHS, st.sampled_from(["", "Linear"]), st.t
 @given(ENTRIES, st.booleans(), st.integers(0, 5) | st.none())
 def test_no_node_is_lost_or_counted_twice(entries: list[Entry], fold: bool, depth: int | None) -> None:
     everything = sum(entry.numbers[0] for entry in entries)
-    shown = list(rows(build(entries, 1, fold=fold), depth))
-    assert shown[0].total == (everything,)
-    assert sum(row.own[0] for row in shown if not row.hidden) + sum(r.total[0] for r in shown if r.hidden) == everything
+    lines = list(rows(build(entries, 1, fold=fold), depth))
+    assert lines[0].total == (everything,)
+    assert sum(row.own[0] for row in lines if not row.hidden) + sum(r.total[0] for r in lines if r.hidden) == everything
 
 
 @given(ENTRIES)
@@ -46,27 +46,27 @@ def test_folds_within_folds_multiply() -> None:
     assert _labels(root) == [" ×1", "stage.0…2.block.0…3 ×12"]
 
 
-def test_a_gap_a_kind_or_a_count_keeps_siblings_apart() -> None:
+def test_a_gap_another_type_or_another_count_keeps_siblings_separate() -> None:
     gap = build([Entry(f"a.{i}", "", (1,)) for i in (0, 1, 3, 4)], 1)
     assert _labels(gap)[2:] == ["0…1 ×2", "3…4 ×2"]
     kinds = build([Entry("a.0", "Conv", (1,)), Entry("a.1", "Linear", (1,))], 1)
     assert _labels(kinds)[2:] == ["0 ×1", "1 ×1"]
 
 
-def test_a_path_may_be_as_deep_as_it_likes() -> None:
+def test_a_path_may_have_any_depth() -> None:
     deep = ".".join(["a", "b"] * 1500)
-    shown = list(rows(build([Entry(deep, "x", (1,)), Entry("a.b", "y", (1,)), Entry("9" * 5000, "", (1,))], 1)))
-    assert shown[0].total == (3,)
+    lines = list(rows(build([Entry(deep, "x", (1,)), Entry("a.b", "y", (1,)), Entry("9" * 5000, "", (1,))], 1)))
+    assert lines[0].total == (3,)
 
 
 @given(ENTRIES)
-def test_a_line_knows_every_module_it_stands_for(entries: list[Entry]) -> None:
+def test_a_row_lists_every_module_it_represents(entries: list[Entry]) -> None:
     own: dict[str, int] = {}
     for entry in entries:
         own[entry.path] = own.get(entry.path, 0) + entry.numbers[0]
-    shown = list(rows(build(entries, 1)))
-    for row in shown:
+    lines = list(rows(build(entries, 1)))
+    for row in lines:
         assert row.own[0] == sum(own.get(path, 0) for path in row.paths)
-    paths = [path for row in shown for path in row.paths]
+    paths = [path for row in lines for path in row.paths]
     assert len(paths) == len(set(paths))
     assert {path for path, number in own.items() if number} <= set(paths)

@@ -24,38 +24,38 @@ def shown_text(tuning: Tuning, view: View) -> str:
 
 
 def test_reads_as_the_golden_file_does() -> None:
-    shown = shown_text(sample_tuning(), View(verbose=True))
+    text = shown_text(sample_tuning(), View(verbose=True))
     if os.environ.get("REWRITE_GOLDEN"):
-        GOLDEN.write_text(shown, encoding="utf-8")
-    assert shown == GOLDEN.read_text(encoding="utf-8")
+        GOLDEN.write_text(text, encoding="utf-8")
+    assert text == GOLDEN.read_text(encoding="utf-8")
 
 
 def test_every_unit_is_named_once_without_the_list_of_questions() -> None:
-    shown = shown_text(sample_tuning(), View())
+    text = shown_text(sample_tuning(), View())
     for decision in sample_tuning().decisions:
-        assert shown.count(decision.unit) == 1
+        assert text.count(decision.unit) == 1
 
 
 def test_a_run_shows_its_tuning_and_its_family() -> None:
-    shown = in_terminal(run_document, tuned_run())
-    assert "architecture (guess): encoder (12 attentions, none causal)" in shown
-    assert "On this machine" in shown
+    text = in_terminal(run_document, tuned_run())
+    assert "architecture (guess): encoder (12 attentions, none causal)" in text
+    assert "On this machine" in text
     assert "On this machine" not in in_terminal(run_document, replace(tuned_run(), tuning=None))
     assert "22.0 % faster here [20.0, 23.5]" in run_sentence(tuned_run())
 
 
 @pytest.mark.parametrize(
-    ("tuning", "said"),
+    ("tuning", "message"),
     [
         (replace(sample_tuning(), chosen="source"), "left as it was"),
         (replace(sample_tuning(), chosen="untuned"), "15.0 % faster here"),
     ],
 )
-def test_the_sentence_is_about_what_was_chosen(tuning: Tuning, said: str) -> None:
-    assert said in (tuning_clause(tuning) or "")
+def test_the_summary_line_names_the_choice(tuning: Tuning, message: str) -> None:
+    assert message in (tuning_clause(tuning) or "")
 
 
-def test_no_name_touches_the_terminal() -> None:
+def test_names_are_escaped_in_the_terminal() -> None:
     evil = "x\x1b[31m\n"
     tuning = sample_tuning()
     first = replace(tuning.decisions[0], unit=evil)
@@ -67,5 +67,5 @@ def test_no_name_touches_the_terminal() -> None:
         why=evil,
         notes=(evil,),
     )
-    shown = shown_text(hostile, View(verbose=True))
-    assert all(char.isprintable() or char == "\n" for char in shown)
+    text = shown_text(hostile, View(verbose=True))
+    assert all(char.isprintable() or char == "\n" for char in text)

@@ -26,7 +26,7 @@ PLAIN = st.recursive(
 
 
 @given(answer=st.dictionaries(st.text(), PLAIN, max_size=4), seconds=st.floats(0, 1e6))
-def test_what_is_kept_is_found(
+def test_a_stored_cell_is_loaded(
     tmp_path_factory: pytest.TempPathFactory, answer: dict[str, Any], seconds: float
 ) -> None:
     folder = tmp_path_factory.mktemp("kept")
@@ -35,7 +35,7 @@ def test_what_is_kept_is_found(
 
 
 @given(place=st.floats(0, 1, exclude_max=True), change=st.integers(1, 255))
-def test_a_changed_byte_never_becomes_another_answer(
+def test_a_changed_byte_never_gives_another_answer(
     tmp_path_factory: pytest.TempPathFactory, place: float, change: int
 ) -> None:
     folder = tmp_path_factory.mktemp("damaged")
@@ -48,7 +48,7 @@ def test_a_changed_byte_never_becomes_another_answer(
     assert CellStore(folder, "code").find(CELL, "digest") in (None, outcome)
 
 
-def test_a_failure_is_kept_but_not_taken_for_an_answer(tmp_path: Path) -> None:
+def test_a_failure_is_stored_but_is_no_answer(tmp_path: Path) -> None:
     store = CellStore(tmp_path, "code")
     store.store(CELL, "digest", Outcome(None, "no memory", 0.1))
     (path,) = tmp_path.rglob("*.json")
@@ -59,7 +59,7 @@ def test_a_failure_is_kept_but_not_taken_for_an_answer(tmp_path: Path) -> None:
     assert store.find(CELL, "digest") is not None
 
 
-def test_what_was_begun_when_a_run_was_killed_is_cleared(tmp_path: Path) -> None:
+def test_partial_files_of_a_killed_run_are_removed(tmp_path: Path) -> None:
     begun = tmp_path / "cells" / "order" / ".x.json.12ab.part"
     begun.parent.mkdir(parents=True)
     begun.touch()
@@ -76,7 +76,7 @@ def test_what_was_begun_when_a_run_was_killed_is_cleared(tmp_path: Path) -> None
         replace(CELL, timed=True),
     ],
 )
-def test_whatever_changes_the_answer_changes_the_name(other: Cell) -> None:
+def test_the_cell_name_depends_on_every_setting(other: Cell) -> None:
     assert cell_hash(other, "digest", "code") != cell_hash(CELL, "digest", "code")
 
 

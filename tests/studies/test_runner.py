@@ -41,7 +41,7 @@ def kept(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_a_second_run_computes_nothing_and_answers_the_same(folder: Path) -> None:
+def test_a_second_run_computes_nothing_and_gives_the_same_answer(folder: Path) -> None:
     first = conduct(folder, [Planted()])
     computed = log(folder)
     second = conduct(folder, [Planted()])
@@ -52,7 +52,7 @@ def test_a_second_run_computes_nothing_and_answers_the_same(folder: Path) -> Non
 
 
 @pytest.mark.slow
-def test_one_process_answers_what_several_do(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_one_process_gives_the_same_answers_as_several(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     many = conduct(folder, [Planted()], jobs=4)
     other = tmp_path_factory.mktemp("other")
     for name in ("a", "b"):
@@ -62,7 +62,7 @@ def test_one_process_answers_what_several_do(folder: Path, tmp_path_factory: pyt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", range(3))
-def test_killed_at_a_random_moment_it_goes_on(folder: Path, draw: int) -> None:
+def test_a_study_killed_at_a_random_moment_resumes(folder: Path, draw: int) -> None:
     command = [sys.executable, str(ROOT / "tests/studies/planted.py"), str(folder), "0.05"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), str(ROOT / "src")))}
     process = subprocess.Popen(command, env=env, start_new_session=True)
@@ -112,16 +112,18 @@ def test_timed_cells_run_alone_and_last(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_fails_is_told_and_tried_again_and_stops_nothing(folder: Path) -> None:
-    found = conduct(folder, [Unlucky(), Planted()])
-    reasons = {failure.reason.partition(": ")[0]: failure.reason for failure in found.failures if failure.model == "a"}
+def test_failures_are_reported_and_retried_and_stop_nothing(folder: Path) -> None:
+    results = conduct(folder, [Unlucky(), Planted()])
+    reasons = {
+        failure.reason.partition(": ")[0]: failure.reason for failure in results.failures if failure.model == "a"
+    }
     assert set(reasons) == {"1", "2", "3", "4"}
     assert reasons["1"] == "1: this model is not to be had"
     assert "KeyError: 'nothing' (planted.py:" in reasons["2"]
     assert "its process was killed (SIGKILL)" in reasons["3"]
     assert "TypeError" in reasons["4"]
-    assert len(found.tables[0].rows) == 2 * 2
-    assert len(found.tables[1].rows) == 2 * CELLS
+    assert len(results.tables[0].rows) == 2 * 2
+    assert len(results.tables[1].rows) == 2 * CELLS
     (folder / "mended").touch()
     mended = conduct(folder, [Unlucky(), Planted()])
     assert mended.failures == ()
@@ -153,9 +155,9 @@ def test_damaged_cells_are_computed_again(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_further_cells_are_planned_from_the_first_answers(folder: Path) -> None:
-    found = conduct(folder, [Followed()])
-    assert {row[2] for row in found.tables[0].rows} == {*range(CELLS), 100, 102, 104}
-    assert conduct(folder, [Followed()]).reused == found.cells == 2 * (CELLS + CELLS // 2)
+    results = conduct(folder, [Followed()])
+    assert {row[2] for row in results.tables[0].rows} == {*range(CELLS), 100, 102, 104}
+    assert conduct(folder, [Followed()]).reused == results.cells == 2 * (CELLS + CELLS // 2)
 
 
 @pytest.mark.slow
@@ -173,7 +175,7 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
         runner.study([tmp_path / "letters.txt"], tmp_path / "letters.txt")
 
 
-def test_experiments_bring_along_what_they_build_on() -> None:
+def test_experiments_include_their_dependencies() -> None:
     chosen = runner.select_experiments(experiments.ALL, only=["correlation"])
     assert [each.name for each in chosen] == ["overview", "correlation"]
     assert "order" not in {each.name for each in runner.select_experiments(experiments.ALL, skip=["order"])}

@@ -26,21 +26,21 @@ def save(path: Path, weight: float = 1.0, *, external: bool = False) -> Path:
     return path
 
 
-def test_folders_are_looked_through_in_order_and_files_taken_once(tmp_path: Path) -> None:
+def test_folders_are_searched_in_order_and_files_used_once(tmp_path: Path) -> None:
     for name in ("b.onnx", "a.onnx", "below/c.onnx", "out/models/own.onnx"):
         save(tmp_path / name)
     subjects = sources.find_subjects([tmp_path / "b.onnx", tmp_path], exclude=tmp_path / "out")
     assert [subject.name for subject in subjects] == ["b", "a", "c"]
 
 
-def test_files_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+def test_files_with_the_same_name_are_labelled_by_path(tmp_path: Path) -> None:
     save(tmp_path / "one/model.onnx")
     save(tmp_path / "two/model.onnx")
     names = [subject.name for subject in sources.find_subjects([tmp_path], exclude=tmp_path / "out")]
     assert names == [str(tmp_path / "one/model"), str(tmp_path / "two/model")]
 
 
-def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_source_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
         sources.find_subjects([tmp_path / "nothing.onnx"], exclude=tmp_path)
     with pytest.raises(UsageError, match="contains no ONNX file"):
@@ -54,24 +54,24 @@ def test_other_weights_are_another_model(tmp_path: Path, external: bool) -> None
     assert sources.digest(save(tmp_path / "model.onnx", 2.0, external=external)) != before
 
 
-def test_what_is_no_model_has_a_digest_too(tmp_path: Path) -> None:
+def test_a_file_that_is_no_model_has_a_digest_too(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
     assert sources.digest(tmp_path / "broken.onnx")
 
 
 def test_the_zoo_plans_one_export_a_model_and_knows_its_own_files(tmp_path: Path) -> None:
-    maker = zoo.ZooExport(zoo.recipes("small"))
-    subjects = maker.subjects(tmp_path)
+    producer = zoo.ZooExport(zoo.recipes("small"))
+    subjects = producer.subjects(tmp_path)
     assert len({subject.name for subject in subjects}) == len(subjects) >= 10
     assert {subject.family for subject in subjects} == set(Family) - {Family.OTHER, Family.ENCODER_DECODER}
     mlp = next(subject for subject in subjects if subject.name == "mlp")
-    (cell,) = maker.cells(mlp, StudyOptions())
-    answer = maker.run(cell, mlp)
-    assert maker.is_there(mlp, answer)
+    (cell,) = producer.cells(mlp, StudyOptions())
+    answer = producer.run(cell, mlp)
+    assert producer.is_there(mlp, answer)
     first = mlp.path.read_bytes()
-    assert maker.run(cell, mlp) == answer  # an export that is done again is the same file
+    assert producer.run(cell, mlp) == answer  # an export that is done again is the same file
     assert mlp.path.read_bytes() == first
     mlp.path.write_bytes(first + b"\0")
-    assert not maker.is_there(mlp, answer)
+    assert not producer.is_there(mlp, answer)
     with pytest.raises(UsageError, match="no zoo 'large'"):
         zoo.recipes("large")

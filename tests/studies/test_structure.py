@@ -43,7 +43,7 @@ def test_a_changed_graph_has_another_hash(change: str) -> None:
     assert values_of(changed) != values_of(model())
 
 
-def test_names_order_and_sides_of_a_sum_do_not_count() -> None:
+def test_names_order_and_operand_order_of_a_sum_do_not_count() -> None:
     same = TEXT.replace("Add(x, w)", "Add(w, x)").replace(
         "b = Sub(a, z)\n  c = Relu(a)", "c = Relu(a)\n  b = Sub(a, z)"
     )
@@ -60,7 +60,7 @@ def test_values_of_weights_count_for_one_hash_only() -> None:
     assert values_of(other) != values_of(model())
 
 
-def test_a_default_that_is_written_out_does_not_count() -> None:
+def test_an_explicit_default_does_not_count() -> None:
     text = """<ir_version: 9, opset_import: ["" : 18]>
     g (float[2,3] x) => (float[m,n] y) <int64[2] to = {3,2}> { y = Reshape(x, to) }"""
     written = model(text.replace("Reshape(", "Reshape<allowzero = 0>("))
@@ -68,13 +68,13 @@ def test_a_default_that_is_written_out_does_not_count() -> None:
     assert shape_of(model(text.replace("Reshape(", "Reshape<allowzero = 1>("))) != shape_of(written)
 
 
-def test_small_whole_numbers_are_structure() -> None:
+def test_small_integers_count_as_structure() -> None:
     text = """<ir_version: 9, opset_import: ["" : 18]>
     g (float[2,3] x) => (float[m,n] y) <int64[2] to = {3,2}> { y = Reshape(x, to) }"""
     assert shape_of(model(text)) != shape_of(model(text.replace("{3,2}", "{1,6}")))
 
 
-def test_bodies_of_control_flow_are_looked_into() -> None:
+def test_bodies_of_control_flow_are_included() -> None:
     text = """<ir_version: 9, opset_import: ["" : 18]>
     g (bool c, float[2] x) => (float[2] y) {
       y = If (c) <then_branch = a () => (float[2] t) { t = Relu(x) }, else_branch = b () => (float[2] e) { e = Abs(x) }>

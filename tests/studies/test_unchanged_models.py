@@ -29,7 +29,7 @@ def _state(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("seed", "experiment"), [(0, "attribution"), (1, "order"), (2, "forensics")])
-def test_models_and_random_numbers_are_left_as_they_were(seed: int, experiment: str, tmp_path: Path) -> None:
+def test_models_and_the_random_state_are_unchanged(seed: int, experiment: str, tmp_path: Path) -> None:
     draw = random.Random(seed)
     models, output = tmp_path / "models", tmp_path / "study"
     models.mkdir()
@@ -42,7 +42,7 @@ def test_models_and_random_numbers_are_left_as_they_were(seed: int, experiment: 
     (models / "broken.onnx").write_bytes(onnx.ModelProto(ir_version=10).SerializeToString()[:1] + b"\xff")
     before = _state(models)
 
-    found = sardonyx.study([models], output, only=[experiment], seed=seed, jobs=1)
+    results = sardonyx.study([models], output, only=[experiment], seed=seed, jobs=1)
 
     assert _state(models) == before
-    assert found.cells > 0
+    assert results.cells > 0

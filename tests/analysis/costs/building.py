@@ -124,8 +124,8 @@ def run_in(program: Program, order: Sequence[int]) -> tuple[dict[int, int], list
         if operation.kind is OpKind.VIEW:
             continue
         read = tuple(memory[program.values[value].buffer] for value in operation.reads)
-        held = tuple(memory[program.values[value].buffer] for value in operation.writes)
-        results[step] = hash((step, read, held))
+        contents = tuple(memory[program.values[value].buffer] for value in operation.writes)
+        results[step] = hash((step, read, contents))
         for number, value in enumerate(operation.writes):
             memory[program.values[value].buffer] = hash((results[step], number))
     return results, [memory[program.values[value].buffer] for value in program.outputs]

@@ -37,9 +37,9 @@ def zeros(*shape: int) -> torch.Tensor:
 def check(func: Any, *args: Any) -> Description:
     """Ours is half of torch's: it counts a multiplication and an addition as two."""
     result = func(*args)
-    said = flops.described(func, args, {}, result)
-    assert 2 * said.macs == flop_registry[func.overloadpacket](*args, out_val=result)
-    return said
+    cost = flops.described(func, args, {}, result)
+    assert 2 * cost.macs == flop_registry[func.overloadpacket](*args, out_val=result)
+    return cost
 
 
 @settings(max_examples=50)
@@ -62,9 +62,9 @@ def test_convolutions_are_counted_as_torch_does(
     weight = zeros(groups * each, out, *[kernel] * axes) if transposed else zeros(groups * out, each, *[kernel] * axes)
     image, bias = zeros(batch, groups * each, *sizes), zeros(groups * out)
     spread = [[stride] * axes, [0 if transposed else 1] * axes, [1] * axes, transposed, [0] * axes, groups]
-    said = check(aten.convolution.default, image, weight, bias, *spread)
-    assert said.kind is OpKind.CONVOLUTION
-    assert said.other_flops > 0
+    cost = check(aten.convolution.default, image, weight, bias, *spread)
+    assert cost.kind is OpKind.CONVOLUTION
+    assert cost.other_flops > 0
 
 
 @settings(max_examples=50)
@@ -74,12 +74,12 @@ def test_attention_is_counted_as_torch_does(batch: int, heads: int, shared: int,
     args = (query, key, zeros(batch, heads, keys, width + 2))
     formula = flop_registry[aten._scaled_dot_product_flash_attention]
     reads, result = [flops.tensors(each)[0] for each in args], value(*query.shape)
-    said = describe("aten._scaled_dot_product_flash_attention_for_cpu", reads, [result], {})
-    assert (said.kind, 2 * said.macs) == (OpKind.ATTENTION, formula(*args, out_val=query))
-    assert said.other_flops == 6 * batch * heads * shared * rows * keys
+    cost = describe("aten._scaled_dot_product_flash_attention_for_cpu", reads, [result], {})
+    assert (cost.kind, 2 * cost.macs) == (OpKind.ATTENTION, formula(*args, out_val=query))
+    assert cost.other_flops == 6 * batch * heads * shared * rows * keys
 
 
-def test_sizes_may_be_open():
+def test_sizes_may_be_symbolic():
     batch, seq = symbol("batch"), symbol("seq")
     sizes = {"batch": 3, "seq": 5}
     for open_, fixed in (((batch, 4, seq, 8), (3, 4, 5, 8)), ((batch, seq, seq, 8), (3, 5, 5, 8))):
@@ -91,20 +91,20 @@ def test_sizes_may_be_open():
     assert (repr(product.macs), repr(product.other_flops)) == ("24*seq", "6*seq")
 
 
-def _spelled_gelu(x: torch.Tensor) -> torch.Tensor:
+def _decomposed_gelu(x: torch.Tensor) -> torch.Tensor:
     return x * 0.5 * (torch.erf(x / 2**0.5) + 1)
 
 
-def _spelled_tanh_gelu(x: torch.Tensor) -> torch.Tensor:
+def _decomposed_tanh_gelu(x: torch.Tensor) -> torch.Tensor:
     return x * 0.5 * (torch.tanh((x + x.pow(3) * 0.044715) * 0.8) + 1)
 
 
-def _spelled_softmax(x: torch.Tensor) -> torch.Tensor:
+def _decomposed_softmax(x: torch.Tensor) -> torch.Tensor:
     grown = torch.exp(x - x.amax(-1, keepdim=True))
     return grown / grown.sum(-1, keepdim=True)
 
 
-def _spelled_norm(x: torch.Tensor) -> torch.Tensor:
+def _decomposed_norm(x: torch.Tensor) -> torch.Tensor:
     centred = x - x.mean(-1, keepdim=True)
     return centred * (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
 
@@ -115,24 +115,24 @@ def _rows(x: torch.Tensor) -> int:
 
 
 @pytest.mark.parametrize(
-    ("whole", "spelled", "by_row"),
+    ("whole", "written", "by_row"),
     [
-        (F.gelu, _spelled_gelu, 0),
-        (lambda x: F.gelu(x, approximate="tanh"), _spelled_tanh_gelu, 0),
+        (F.gelu, _decomposed_gelu, 0),
+        (lambda x: F.gelu(x, approximate="tanh"), _decomposed_tanh_gelu, 0),
         (F.silu, lambda x: x * torch.sigmoid(x), 0),
         (torch.sigmoid, lambda x: torch.reciprocal(torch.exp(-x) + 1), 0),
         (F.softplus, lambda x: torch.log(torch.exp(x) + 1), 0),
         (F.mish, lambda x: x * torch.tanh(F.softplus(x)), 0),
         (torch.rsqrt, lambda x: torch.reciprocal(torch.sqrt(x)), 0),
         (lambda x: torch.lerp(x, x, 0.3), lambda x: x + (x - x) * 0.3, 0),
-        (lambda x: F.softmax(x, -1), _spelled_softmax, 0),
-        (lambda x: F.layer_norm(x, x.shape[-1:]), _spelled_norm, _rows),
+        (lambda x: F.softmax(x, -1), _decomposed_softmax, 0),
+        (lambda x: F.layer_norm(x, x.shape[-1:]), _decomposed_norm, _rows),
     ],
 )
-def test_a_function_costs_what_it_costs_spelled_out(whole: Any, spelled: Any, by_row: Any):
+def test_a_function_costs_the_same_as_its_decomposition(whole: Any, written: Any, by_row: Any):
     x = torch.rand(3, 5, 64)
     extra = by_row(x) if by_row else 0
-    assert _other_flops(whole, x) + extra == _other_flops(spelled, x) > 0
+    assert _other_flops(whole, x) + extra == _other_flops(written, x) > 0
 
 
 def _other_flops(function: Any, x: torch.Tensor) -> int:
@@ -142,9 +142,9 @@ def _other_flops(function: Any, x: torch.Tensor) -> int:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal counted
             result = func(*args, **(kwargs or {}))
-            said = flops.described(func, args, kwargs or {}, result)
-            assert said.known, func
-            counted += said.other_flops
+            cost = flops.described(func, args, kwargs or {}, result)
+            assert cost.known, func
+            counted += cost.other_flops
             return result
 
     with Watch():
@@ -173,12 +173,12 @@ def _other_flops(function: Any, x: torch.Tensor) -> int:
         ("aten._thnn_fused_gru_cell", OpKind.RECURRENT),
     ],
 )
-def test_operators_are_what_they_are(operator: str, kind: OpKind):
-    said = describe(operator, [value(3, 4)], [value(3, 4)], {})
-    assert (said.kind, said.known, said.macs) == (kind, True, 0)
+def test_operators_are_classified(operator: str, kind: OpKind):
+    cost = describe(operator, [value(3, 4)], [value(3, 4)], {})
+    assert (cost.kind, cost.known, cost.macs) == (kind, True, 0)
 
 
-def test_what_depends_on_its_operands():
+def test_costs_that_depend_on_operands():
     one, other = value(3, 4, buffer=1), value(3, 4, buffer=2)
     assert describe("aten.reshape", [one], [one], {}).kind is OpKind.VIEW
     assert describe("aten.reshape", [one], [other], {}).kind is OpKind.COPY
@@ -191,7 +191,7 @@ def test_what_depends_on_its_operands():
     assert pooled == Description(OpKind.REDUCTION, 0, 2 * 16 * 6)
 
 
-def test_what_is_not_known_says_so():
+def test_an_unknown_operator_is_reported_as_unknown():
     assert not describe("aten._fft_r2c", [value(3)], [value(3)], {}).known
     assert not describe("mylib.gelu_of_mine", [value(3)], [value(3)], {}).known
 
@@ -199,16 +199,16 @@ def test_what_is_not_known_says_so():
 @pytest.mark.parametrize("equation", ["bik,bkj->bij", "...ik,kj->...ij", "bhqd,bhkd->bhqk", "i,j->ij"])
 def test_einsum_counts_every_combination(equation: str):
     sizes = {"b": 2, "i": 3, "k": 4, "j": 5, "h": 3, "q": 7, "d": 6}
-    spelled = equation.split("->")[0].replace("...", "b").split(",")
-    operands = [value(*(sizes[letter] for letter in letters)) for letters in spelled]
-    said = describe("aten.einsum", operands, [value(1)], {"equation": equation})
+    written = equation.split("->")[0].replace("...", "b").split(",")
+    operands = [value(*(sizes[letter] for letter in letters)) for letters in written]
+    cost = describe("aten.einsum", operands, [value(1)], {"equation": equation})
     combinations = 1
-    for letter in {*"".join(spelled)}:
+    for letter in {*"".join(written)}:
         combinations *= sizes[letter]
-    assert said.macs == combinations
+    assert cost.macs == combinations
 
 
-def test_the_native_attention_costs_what_its_parts_do():
+def test_native_attention_costs_the_sum_of_its_parts():
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(16, 4, 40, batch_first=True).eval()
     x = torch.randn(2, 5, 16)
@@ -240,7 +240,7 @@ BACKWARD = "backward"
 UNCOUNTED = {"_fft_c2r", "_fft_r2c", "_pdist_forward"}  # of torch's core operators; no model of ours runs them
 
 
-def _torchs_names() -> tuple[set[str], set[str]]:
+def _torch_operator_names() -> tuple[set[str], set[str]]:
     """All of torch's operators, and the core of them that computes forward."""
     every = {name[6:].split(".")[0] for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::")}
     core = set[str]()
@@ -253,7 +253,7 @@ def _torchs_names() -> tuple[set[str], set[str]]:
 
 
 def test_every_core_operator_of_torch_is_known_or_listed():
-    every, core = _torchs_names()
+    every, core = _torch_operator_names()
     ours = {*aten_operators.KNOWN}
     assert {name for name in core if aten_operators.plain_name(f"aten.{name}") not in ours} == UNCOUNTED
     in_onnx_alone = {"gelu_tanh", "quick_gelu", "softsign"}

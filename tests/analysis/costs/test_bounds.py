@@ -35,7 +35,7 @@ BOXES = st.fixed_dictionaries({"a": SIDES, "b": SIDES})
 @pytest.mark.slow
 @given(SIZES, BOXES)
 @settings(max_examples=300, deadline=None)
-def test_it_is_below_every_point_of_the_box(size: Size, box: dict[str, tuple[int, int]]) -> None:
+def test_the_bound_is_below_every_point_of_the_box(size: Size, box: dict[str, tuple[int, int]]) -> None:
     bound = least(size, box)
     sides = [range(low, high + 1) for low, high in box.values()]
     lowest = min(expr.value_of(size, dict(zip(box, point, strict=True))) for point in itertools.product(*sides))
@@ -44,12 +44,12 @@ def test_it_is_below_every_point_of_the_box(size: Size, box: dict[str, tuple[int
         assert bound == lowest
 
 
-def test_it_is_exact_where_nothing_is_taken_away() -> None:
+def test_the_bound_is_exact_without_subtraction() -> None:
     size = expr.add(expr.multiply(A, B), expr.multiply(3, A))
     assert least(size, {"a": (2, 90), "b": (5, 7)}) == 2 * 5 + 3 * 2
 
 
-def test_what_wins_from_a_size_on_is_seen_from_there_on() -> None:
+def test_an_expression_that_dominates_above_a_size_is_detected() -> None:
     gap = expr.subtract(expr.multiply(A, A), expr.multiply(100, A))  # a² − 100 a
     assert least(gap, {"a": (100, 1 << 24), "b": (1, 1)}) == 0
     assert least(gap, {"a": (99, 1 << 24), "b": (1, 1)}) < 0
@@ -62,7 +62,7 @@ def test_quotients_are_bounded_without_their_rounding() -> None:
 
 @given(SIZES, st.integers(1, 9), st.integers(1, 9))
 @settings(max_examples=150, deadline=None)
-def test_a_size_is_the_greatest_of_what_it_is_taken_apart_into(size: Size, a: int, b: int) -> None:
+def test_a_size_is_the_maximum_of_its_pieces(size: Size, a: int, b: int) -> None:
     parts = [expr.value_of(part, {"a": a, "b": b}) for part in without_max(size)]
     assert max(parts) == expr.value_of(size, {"a": a, "b": b})
 

@@ -29,9 +29,9 @@ def _kept(program: Program, sizes: dict[str, int], granularity: int = 1, *, as_r
     for step, operation in enumerate(program.operations):
         there |= {program.values[value].buffer for value in operation.writes}
         there = {buffer for buffer in there if program.buffers[buffer].store is Store.ACTIVATION}
-        held = [value_of(program.buffers[buffer].bytes, sizes) for buffer in there]
-        held.append(value_of(operation.workspace, sizes))
-        seen.append(sum(-(-bytes_ // granularity) * granularity for bytes_ in held))
+        sizes_kept = [value_of(program.buffers[buffer].bytes, sizes) for buffer in there]
+        sizes_kept.append(value_of(operation.workspace, sizes))
+        seen.append(sum(-(-bytes_ // granularity) * granularity for bytes_ in sizes_kept))
         for buffer in set(there):
             later = any(_touches(program, buffer, after) for after in range(step + 1, len(program.operations)))
             is_dead = program.buffers[buffer].died == step if as_run else not later and buffer not in answers
@@ -43,11 +43,11 @@ def _kept(program: Program, sizes: dict[str, int], granularity: int = 1, *, as_r
 @pytest.mark.slow
 @given(programs(), SIZES, st.sampled_from((1, 512)))
 @settings(max_examples=200, deadline=None)
-def test_it_is_what_keeping_the_set_finds(program: Program, sizes: dict[str, int], granularity: int) -> None:
-    found = liveness(program, granularity=granularity)
+def test_liveness_matches_a_direct_simulation(program: Program, sizes: dict[str, int], granularity: int) -> None:
+    result = liveness(program, granularity=granularity)
     expected = _kept(program, sizes, granularity)
-    peak = found.at(sizes)
-    assert found.values(sizes) == expected
+    peak = result.at(sizes)
+    assert result.values(sizes) == expected
     assert peak.bytes == max(expected, default=0)
     assert peak.step == (expected.index(peak.bytes) if expected else None)
     assert sum(one.bytes for one in peak.alive) + peak.workspace == peak.bytes == sum(peak.modules.values())
@@ -56,7 +56,7 @@ def test_it_is_what_keeping_the_set_finds(program: Program, sizes: dict[str, int
 @pytest.mark.slow
 @given(programs(), SIZES, st.data())
 @settings(max_examples=100, deadline=None)
-def test_as_run_lets_go_where_it_was_seen(program: Program, sizes: dict[str, int], data: st.DataObject) -> None:
+def test_as_run_releases_where_the_recording_did(program: Program, sizes: dict[str, int], data: st.DataObject) -> None:
     watched = list(program.buffers)
     for index, buffer in enumerate(watched):
         if buffer.store is Store.ACTIVATION:
@@ -68,7 +68,7 @@ def test_as_run_lets_go_where_it_was_seen(program: Program, sizes: dict[str, int
     assert run.values(sizes) == _kept(program, sizes, as_run=True)
 
 
-def test_weights_and_inputs_are_told_apart() -> None:
+def test_weights_and_inputs_are_counted_separately() -> None:
     sketch = Sketch()
     x, w = sketch.given(Store.INPUT, (BATCH, 3)), sketch.given(Store.WEIGHT, (5,))
     made = sketch.run((x, w), (BATCH, SEQ), module="layer")
@@ -84,7 +84,7 @@ def test_writing_into_an_input_takes_no_memory_of_its_own() -> None:
     assert liveness(sketch.program((made,))).at().bytes == 0
 
 
-def test_a_view_keeps_its_memory_and_takes_none() -> None:
+def test_a_view_keeps_its_buffer_alive_and_allocates_none() -> None:
     sketch = Sketch()
     made = sketch.run((sketch.given(Store.INPUT, (8,)),), (100,))
     view = sketch.share((made,))
@@ -93,7 +93,7 @@ def test_a_view_keeps_its_memory_and_takes_none() -> None:
     assert liveness(sketch.program((last,))).values() == [400, 400, 440, 444]
 
 
-def test_what_is_answered_lives_on_and_what_nobody_reads_does_not() -> None:
+def test_outputs_stay_live_and_unused_values_do_not() -> None:
     sketch = Sketch()
     x = sketch.given(Store.INPUT, (8,))
     answer, unread, last = sketch.run((x,), (100,)), sketch.run((x,), (50,)), sketch.run((x,), (1,))
@@ -108,22 +108,22 @@ def test_a_program_without_operations_has_no_peak() -> None:
     assert (peak.bytes, peak.step, peak.operation, peak.inputs) == (0, None, None, 32)
 
 
-def test_sizes_that_are_not_given_are_the_examples() -> None:
+def test_sizes_default_to_those_of_the_example() -> None:
     sketch = Sketch()
     made = sketch.run((sketch.given(Store.INPUT, (8,)),), (BATCH, SEQ))
-    found = liveness(sketch.program((made,)))
-    assert found.at().bytes == 4 * 2 * 7
-    assert found.at({"seq": 10}).bytes == 4 * 2 * 10
+    result = liveness(sketch.program((made,)))
+    assert result.at().bytes == 4 * 2 * 7
+    assert result.at({"seq": 10}).bytes == 4 * 2 * 10
 
 
 @pytest.mark.parametrize("sizes", [{"sq": 4}, {"seq": 0}])
-def test_a_dim_that_is_not_open_or_a_size_that_is_none_is_refused(sizes: dict[str, int]) -> None:
+def test_an_unknown_dim_or_invalid_size_is_refused(sizes: dict[str, int]) -> None:
     with pytest.raises(UsageError):
         liveness(Sketch().program(())).at(sizes)
 
 
 @given(st.lists(st.integers(0, 99), max_size=300), st.integers(1, 60))
-def test_thinning_keeps_the_first_greatest_and_no_more_than_asked(values: list[int], most: int) -> None:
+def test_thinning_keeps_the_first_maximum_within_the_limit(values: list[int], most: int) -> None:
     kept = thinned(values, most)
     assert len(kept) <= most
     assert all(values[step] == bytes_ for step, bytes_ in kept)

@@ -75,7 +75,7 @@ def _mb(octets: int, digits: int) -> str:
     return f"{octets / 1e6:.{digits}f} MB"
 
 
-def test_what_python_holds_and_the_weights(programs: dict[str, Program]) -> None:
+def test_values_held_by_python_and_the_weights(programs: dict[str, Program]) -> None:
     peak = liveness(programs["standard"], as_run=True).at()
     assert peak.bytes == (9 + 4) * 197 * 768 * 4
     assert f"beside {_mb(peak.weights, 2)} of weights" in PROSE
@@ -102,11 +102,11 @@ def test_bert_as_a_function_of_batch_and_length() -> None:
         assert f"From seq = {more.first} on decomposing costs more than 1 % of memory" in PROSE
 
 
-def test_why_the_notes_mislead(forms: dict[str, nn.Module], programs: dict[str, Program]) -> None:
+def test_why_the_legacy_estimate_misleads(forms: dict[str, nn.Module], programs: dict[str, Program]) -> None:
     before = as_in_notes(torch.fx.symbolic_trace(forms["standard"]), (_pictures(1),))
     after = as_in_notes(forms["decomposed"], (_pictures(1),))  # pyright: ignore[reportArgumentType]
-    for told in (before.peak_bytes, after.peak_bytes):
-        assert f"{told / MIB:.2f} MB and" in PROSE
+    for peak in (before.peak_bytes, after.peak_bytes):
+        assert f"{peak / MIB:.2f} MB and" in PROSE
     assert f"from {before.never_freed_bytes / MIB:.2f} to {after.never_freed_bytes / MIB:.2f} MiB" in PROSE
     alone = 1 - before.peak_bytes / after.never_freed_bytes
     assert f"turns {100 * before.reduction:.1f} % into {100 * alone:.1f} %" in PROSE

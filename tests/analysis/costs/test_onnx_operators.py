@@ -42,10 +42,10 @@ def test_products():
     assert both(cost("com.microsoft::MatMulNBits", (2, 3, 8), (5, 1, 4), out=(2, 3, 5), K=8, N=5)) == (240, 0)
 
 
-def test_products_of_integers_do_no_flops_beside():
+def test_integer_products_add_no_other_flops():
     reads = [value(3, 4, dtype="uint8"), value(), value(dtype="uint8"), value(4, 5, dtype="int8")]
-    said = describe("QLinearMatMul", reads, [value(3, 5, dtype="uint8")], {})
-    assert both(said) == (60, 0)
+    counted = describe("QLinearMatMul", reads, [value(3, 5, dtype="uint8")], {})
+    assert both(counted) == (60, 0)
     assert both(describe("MatMulInteger", [reads[0], reads[3]], [value(3, 5, dtype="int32")], {})) == (60, 0)
 
 
@@ -94,7 +94,7 @@ def test_every_attention_costs_its_two_products(
     assert apart.kind is together.kind is runtime.kind is OpKind.ATTENTION
 
 
-def test_attention_with_what_came_before():
+def test_attention_with_a_past():
     out = (2, 4, 1, 8)
     past = cost("Attention", out, out, out, None, (2, 4, 6, 8), (2, 4, 6, 8), out=out)
     assert past.macs == 2 * 4 * 1 * 7 * 16
@@ -110,18 +110,18 @@ def test_attention_with_what_came_before():
     assert packed.macs == 2 * 4 * 16
 
 
-def test_the_packed_attention_projects_too():
-    said = cost("com.microsoft::Attention", (2, 5, 12), (12, 36), (36,), out=(2, 5, 12), num_heads=3)
+def test_packed_attention_includes_its_projection():
+    counted = cost("com.microsoft::Attention", (2, 5, 12), (12, 36), (36,), out=(2, 5, 12), num_heads=3)
     projected = 2 * 5 * 12 * 36
     scores = 2 * 3 * 5 * 5
-    assert both(said) == (projected + scores * 8, scores * 6 + 2 * 5 * 36)
+    assert both(counted) == (projected + scores * 8, scores * 6 + 2 * 5 * 36)
     uneven = cost(
         "com.microsoft::Attention", (2, 5, 12), (12, 30), out=(2, 5, 6), num_heads=3, qkv_hidden_sizes=[12, 12, 6]
     )
     assert uneven.macs == 2 * 5 * 12 * 30 + scores * (4 + 2)
 
 
-def test_the_multi_head_attention_of_the_runtime_takes_its_operands_in_many_ways():
+def test_multi_head_attention_of_the_runtime_in_every_operand_form():
     apart = cost("com.microsoft::MultiHeadAttention", *[(2, 5, 12)] * 3, out=(2, 5, 12), num_heads=3)
     with_heads = ((2, 5, 12), (2, 3, 5, 4), (2, 3, 5, 4))
     assert cost("com.microsoft::MultiHeadAttention", *with_heads, out=(2, 5, 12), num_heads=3) == apart
@@ -134,9 +134,9 @@ def test_the_multi_head_attention_of_the_runtime_takes_its_operands_in_many_ways
 
 @pytest.mark.parametrize(("cell", "gates", "each"), [("LSTM", 4, 30), ("GRU", 3, 23), ("RNN", 1, 4)])
 def test_recurrent_layers(cell: str, gates: int, each: int):
-    said = cost(cell, (7, 2, 5), (2, gates * 3, 5), (2, gates * 3, 3), out=(7, 2, 2, 3))
-    assert both(said) == (7 * 2 * 2 * gates * 3 * (5 + 3), 7 * 2 * 2 * 3 * each)
-    assert said.kind is OpKind.RECURRENT
+    counted = cost(cell, (7, 2, 5), (2, gates * 3, 5), (2, gates * 3, 3), out=(7, 2, 2, 3))
+    assert both(counted) == (7 * 2 * 2 * gates * 3 * (5 + 3), 7 * 2 * 2 * 3 * each)
+    assert counted.kind is OpKind.RECURRENT
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_recurrent_layers(cell: str, gates: int, each: int):
         ("Cast", 1, 0),
     ],
 )
-def test_what_each_element_costs(operator: str, inputs: int, flops: int):
+def test_cost_per_element(operator: str, inputs: int, flops: int):
     assert cost(operator, *[(4, 6)] * inputs, out=(4, 6)) == Description(
         cost(operator, *[(4, 6)] * inputs, out=(4, 6)).kind, 0, 24 * flops
     )
 
 
-def test_windows_and_options():
+def test_pooling_and_attributes():
     assert cost("MaxPool", (1, 2, 8, 8), out=(1, 2, 4, 4), kernel_shape=[3, 2]).other_flops == 32 * 6
     assert cost("Gelu", (4,), out=(4,), approximate="tanh").other_flops == 32
     assert cost("com.microsoft::QuickGelu", (4,), out=(4,), alpha=1.0).other_flops == 20
@@ -182,7 +182,7 @@ def test_windows_and_options():
     assert cost("BatchNormalization", *[(4, 6)] * 5, out=(4, 6), training_mode=1).other_flops == 24 * 6
 
 
-def test_a_size_that_is_not_known_leaves_the_cost_unknown():
+def test_an_unknown_size_gives_an_unknown_cost():
     assert not cost("MatMul", None, (4, 5), out=(3, 5)).known
     assert not describe("Add", [value(3), value(3)], [None], {}).known
     assert not cost("Attention", (2, 5, 12), (2, 5, 12), (2, 5, 12), out=(2, 5, 12)).known  # does not say its heads
@@ -205,7 +205,7 @@ def test_every_operator_of_the_standard_is_known_or_listed():
     unknown: set[str] = set()
     for name in names:
         rank = 2 if name in ("Gemm", "Einsum") else 3
-        said = describe(name, [value(*[2] * rank)] * 9, [value(*[2] * rank)] * 3, {**attributes, **counts})
-        if not said.known:
+        counted = describe(name, [value(*[2] * rank)] * 9, [value(*[2] * rank)] * 3, {**attributes, **counts})
+        if not counted.known:
             unknown.add(name)
     assert unknown == UNCOUNTED & names

@@ -39,7 +39,7 @@ def by_name(program: Program) -> dict[str, Any]:
     return {value.name: value for value in program.values}
 
 
-def test_sizes_stay_open():
+def test_sizes_stay_symbolic():
     program = read("g (float[batch, 4] x, float[4, 6] w) => (float[batch, 6] y) { y = MatMul(x, w) }")
     (product,) = program.operations
     assert (product.operator, product.kind, repr(product.macs)) == ("MatMul", OpKind.MATMUL, "24*batch")
@@ -56,7 +56,7 @@ def test_dims_without_a_name_get_one():
     assert repr(program.operations[0].other_flops) == "4*x_0"
 
 
-def test_reshaped_values_lie_where_they_lay():
+def test_reshaped_values_share_their_memory():
     program = read("""g (float[2, 6] x) => (float[12] e)
         <int64[1] flat = {12}, int64[1] axis = {0}> {
             a = Relu(x)
@@ -103,7 +103,7 @@ FUNCTION = """
 }"""
 
 
-def test_functions_are_looked_into_at_every_call():
+def test_functions_are_inlined_at_every_call():
     program = read(f"""g (float[n, 3] x, float[5, 3] z) => (float[n, 3] y, float[5, 3] u)
         <float[3, 3] w = {{1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{
             [one] y = local.Twice <approximate = "tanh"> (x, w)
@@ -119,7 +119,7 @@ def test_functions_are_looked_into_at_every_call():
     assert sum(buffer.store is Store.WEIGHT for buffer in program.buffers) == 2
 
 
-def test_an_if_costs_its_more_expensive_branch_and_reads_what_the_branches_read():
+def test_an_if_costs_its_more_expensive_branch_and_reads_the_values_of_both():
     program = read("""g (bool c, float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
         [choice] y = If (c) <
             then_branch = a () => (float[n, 4] p) { s = Relu(x)  p = MatMul(s, w) },
@@ -140,13 +140,13 @@ def _loop(turns: str) -> Program:
     }}""")
 
 
-def test_a_loop_costs_all_its_turns_where_their_number_is_known():
+def test_a_loop_costs_all_iterations_where_their_number_is_known():
     assert (macs(_loop("five")), _loop("five").notes) == (5 * 27, ("turning: counted as 5 iterations",))
     assert macs(_loop("many")) == 27
     assert _loop("many").notes == ("turning: counted as 1 iteration, since the number is unknown",)
 
 
-def test_a_scan_costs_as_many_turns_as_it_goes_through():
+def test_a_scan_costs_as_many_iterations_as_its_input_has():
     program = read("""g (float[3, 3] x, float[n, 3] z) => (float[3, 3] y) {
         [going] y = Scan <num_scan_inputs = 1,
             body = b (float[3, 3] s, float[3] row) => (float[3, 3] t) { r = MatMul(s, s)  t = Add(r, row) }
@@ -156,7 +156,7 @@ def test_a_scan_costs_as_many_turns_as_it_goes_through():
     assert repr(program.operations[0].other_flops) == "9*n"
 
 
-def test_a_value_that_nothing_makes_is_refused():
+def test_a_value_without_a_producer_is_refused():
     model = tagged(
         onnx.parser.parse_model(f"{HEAD} g (float[3] x) => (float[3] y) {{ a = Neg(x)  y = Relu(a) }}")
     ).model
@@ -165,7 +165,7 @@ def test_a_value_that_nothing_makes_is_refused():
         program_of(model)
 
 
-def test_what_is_not_known_is_said():
+def test_unknown_costs_are_reported():
     program = read("g (float[3] x) => (float[k] y) { i = NonZero(x)  y = com.microsoft.Mystery(x, i) }")
     assert by_name(program)["i"].shape == (1, 1)
     assert program.symbols == {"k": 1}  # declared, and there is nothing else to go by
@@ -173,7 +173,7 @@ def test_what_is_not_known_is_said():
     assert program.notes[1] == "operators of unknown cost, whose arithmetic is not counted: com.microsoft::Mystery (1)"
 
 
-def test_small_numbers_lie_several_to_a_byte():
+def test_subbyte_types_are_packed():
     weight = helper.make_tensor("w", TensorProto.INT4, [3, 5], [1] * 15)
     scale = numpy_helper.from_array(np.array(0.5, np.float32), "s")
     node = helper.make_node("DequantizeLinear", ["w", "s"], ["y"])
@@ -198,7 +198,7 @@ def _torch_macs(name: str) -> int:
 
 @pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
 @pytest.mark.parametrize("name", models.names())
-def test_the_same_products_as_torch_counts(name: str, exporter: str, small_model: Callable[[str, str], Path]):
+def test_products_match_the_torch_counter(name: str, exporter: str, small_model: Callable[[str, str], Path]):
     path, expected = small_model(name, exporter), _torch_macs(name)
     opened = {"batch": 1, "seq": 12}
     raw = program_of(tagged(path).model)
@@ -232,7 +232,7 @@ def test_torch_and_its_export_cost_the_same_at_every_size(name: str, small_model
         assert flops == total(each.other_flops for each in exported.operations)
 
 
-def test_operations_and_weights_know_their_modules(small_model: Callable[[str, str], Path]):
+def test_operations_and_weights_have_modules(small_model: Callable[[str, str], Path]):
     program = program_of(tagged(small_model("bert", "dynamo")).model)
     owners = {each.module for each in program.operations if each.kind is OpKind.MATMUL}
     assert {"encoder.layer.0.attention.self", "encoder.layer.1.attention.self.query", "pooler.dense"} <= owners

@@ -36,7 +36,7 @@ def _mlp_and_attention(*, is_spelled_out: bool = True) -> Program:
 @pytest.mark.slow
 @given(programs(), WIDE, st.sampled_from((1, 512)))
 @settings(max_examples=80, deadline=None)
-def test_it_is_the_peak_at_every_size(program: Program, sizes: dict[str, int], granularity: int) -> None:
+def test_the_function_is_the_peak_at_every_size(program: Program, sizes: dict[str, int], granularity: int) -> None:
     live = liveness(program, granularity=granularity)
     function, peak = peak_function(live), live.at(sizes)
     winner = function.winner(sizes)
@@ -47,33 +47,35 @@ def test_it_is_the_peak_at_every_size(program: Program, sizes: dict[str, int], g
 @pytest.mark.slow
 @given(programs(), st.integers(1, 50))
 @settings(max_examples=40, deadline=None)
-def test_turning_points_are_those_that_trying_every_size_finds(program: Program, batch: int) -> None:
+def test_turning_points_match_an_exhaustive_search(program: Program, batch: int) -> None:
     live = liveness(program)
-    found = peak_function(live).stretches("seq", {"batch": batch})
-    told = {seq: one.candidate.step for one in found for seq in range(one.first, min(one.last, TRIED.stop - 1) + 1)}
-    assert told == ({seq: live.at({"seq": seq, "batch": batch}).step for seq in TRIED} if live.timeline else {})
-    assert not found or found[-1].last == LIMIT
-    assert all(one.last + 1 == after.first for one, after in pairwise(found))
-    assert all(one.candidate is not after.candidate for one, after in pairwise(found))
+    stretches = peak_function(live).stretches("seq", {"batch": batch})
+    steps = {
+        seq: one.candidate.step for one in stretches for seq in range(one.first, min(one.last, TRIED.stop - 1) + 1)
+    }
+    assert steps == ({seq: live.at({"seq": seq, "batch": batch}).step for seq in TRIED} if live.timeline else {})
+    assert not stretches or stretches[-1].last == LIMIT
+    assert all(one.last + 1 == after.first for one, after in pairwise(stretches))
+    assert all(one.candidate is not after.candidate for one, after in pairwise(stretches))
 
 
 @pytest.mark.slow
 @given(programs(8), programs(8), st.integers(1, 50), st.sampled_from((0, 0, 30)))
 @settings(max_examples=50, deadline=None)
-def test_two_programs_are_compared_as_trying_every_size_does(
+def test_comparing_two_programs_matches_an_exhaustive_search(
     one: Program, other: Program, batch: int, percent: int
 ) -> None:
     first, second = peak_function(liveness(one)), peak_function(liveness(other))
-    told = dict[int, str]()
+    orders = dict[int, str]()
     for piece in compare(first, second, "seq", {"batch": batch}, percent=percent):
-        told |= dict.fromkeys(range(piece.first, min(piece.last, TRIED.stop - 1) + 1), piece.order)
+        orders |= dict.fromkeys(range(piece.first, min(piece.last, TRIED.stop - 1) + 1), piece.order)
     for seq in TRIED:
         left, right = (function.at({"seq": seq, "batch": batch}) for function in (first, second))
         more, less = (100 * tall > (100 + percent) * short for tall, short in ((left, right), (right, left)))
-        assert told[seq] == ("less" if less else "more" if more else "equal")
+        assert orders[seq] == ("less" if less else "more" if more else "equal")
 
 
-def test_the_scores_take_over_from_the_mlp_at_one_length() -> None:
+def test_the_scores_exceed_the_mlp_from_one_length_on() -> None:
     """2 · 3072 · s = 768 s + 24 s² at s = 224: up to there the MLP, at every batch."""
     function = peak_function(liveness(_mlp_and_attention()))
     assert function.text == "max(24576·batch·seq, 96·batch·seq² + 3072·batch·seq)"
@@ -87,7 +89,7 @@ def test_a_step_that_is_never_the_peak_is_left_out() -> None:
     assert [one.step for one in peak_function(liveness(_mlp_and_attention())).candidates] == [1, 4]
 
 
-def test_a_step_that_needs_the_greater_of_two_things_is_one_step() -> None:
+def test_a_step_with_a_maximum_of_two_sizes_is_one_step() -> None:
     sketch = Sketch()
     sketch.run((sketch.given(Store.INPUT, (8,)),), (SEQ,), workspace=larger(multiply(2, SEQ), 100))
     function = peak_function(liveness(sketch.program(())))
@@ -95,7 +97,7 @@ def test_a_step_that_needs_the_greater_of_two_things_is_one_step() -> None:
     assert [(one.first, one.last) for one in function.stretches("seq")] == [(1, LIMIT)]
 
 
-def test_of_very_many_expressions_those_near_the_example_are_written() -> None:
+def test_of_many_expressions_those_near_the_example_are_written() -> None:
     sketch = Sketch()
     x = sketch.given(Store.INPUT, (8,))
     sketch.run((x,), (1,), workspace=multiply(10**6, add(BATCH, SEQ)))
@@ -108,7 +110,7 @@ def test_of_very_many_expressions_those_near_the_example_are_written() -> None:
     assert format_size(function.winner().bytes) in function.text
 
 
-def test_spelling_out_costs_memory_from_one_length_on() -> None:
+def test_decomposing_attention_costs_memory_from_one_length_on() -> None:
     standard = peak_function(liveness(_mlp_and_attention(is_spelled_out=False)))
     decomposed = peak_function(liveness(_mlp_and_attention()))
     equal, more = compare(decomposed, standard, "seq")
@@ -117,18 +119,18 @@ def test_spelling_out_costs_memory_from_one_length_on() -> None:
 
 
 @pytest.mark.slow
-def test_rounded_sizes_that_take_turns_for_ever_are_told_as_far_as_they_are_known() -> None:
+def test_rounded_sizes_that_alternate_forever_are_listed_up_to_a_limit() -> None:
     sketch = Sketch()
     x = sketch.given(Store.INPUT, (8,))
     six = sketch.run((sketch.run((x,), (SEQ, 3)),), (SEQ, 3))
     sketch.run((sketch.run((six,), (SEQ, 2)),), (SEQ, 4))  # also six in all, rounded up elsewhere
     live = liveness(sketch.program(()), granularity=512)
-    found = peak_function(live).stretches("seq")
-    assert 1000 < found[-1].last < LIMIT
-    told = {seq: piece.candidate.step for piece in found for seq in range(piece.first, piece.last + 1)}
-    assert told == {seq: live.at({"seq": seq}).step for seq in range(1, found[-1].last + 1)}
+    stretches = peak_function(live).stretches("seq")
+    assert 1000 < stretches[-1].last < LIMIT
+    steps = {seq: piece.candidate.step for piece in stretches for seq in range(piece.first, piece.last + 1)}
+    assert steps == {seq: live.at({"seq": seq}).step for seq in range(1, stretches[-1].last + 1)}
 
 
-def test_a_program_without_operations_peaks_at_nothing() -> None:
+def test_a_program_without_operations_has_peak_zero() -> None:
     function = peak_function(liveness(Sketch().program(())))
     assert (function.text, function.at(), function.winner(), function.stretches("seq")) == ("0", 0, None, ())

@@ -12,10 +12,10 @@ SQUARE = D * D * 4
 
 
 def _by_rule(program: Program) -> dict[str, list[Region]]:
-    found = dict[str, list[Region]]()
+    result = dict[str, list[Region]]()
     for region in partition(program).regions:
-        found.setdefault(region.rule, []).append(region)
-    return found
+        result.setdefault(region.rule, []).append(region)
+    return result
 
 
 def _kinds(program: Program, region: Region) -> list[OpKind]:
@@ -68,13 +68,13 @@ def test_a_linear_layer_and_its_activation_by_hand() -> None:
     assert "outlives" in down.ended
 
 
-def test_an_attention_and_its_projections_by_hand() -> None:
+def test_attention_and_its_projections_by_hand() -> None:
     building = Building()
     x, mask = building.input((B, S, D)), building.input((S, S))
     q, k, v = (heads(building, linear(building, x)) for _ in range(3))
     program = building.program(linear(building, attention(building, q, k, v, mask)))
-    found = _by_rule(program)
-    (projections,), (region,), (out,) = found["parallel-qkv"], found["attention"], found[ALONE]
+    regions = _by_rule(program)
+    (projections,), (region,), (out,) = regions["parallel-qkv"], regions["attention"], regions[ALONE]
     square = B * H * S * S * 4
     assert _kinds(program, region) == [
         OpKind.MATMUL, OpKind.ARITHMETIC, OpKind.ARITHMETIC, OpKind.SOFTMAX, OpKind.MATMUL, OpKind.COPY,
@@ -87,19 +87,19 @@ def test_an_attention_and_its_projections_by_hand() -> None:
     assert out.bytes_unfused == out.bytes == 2 * ROWS + SQUARE + 4 * D
 
 
-def test_a_mask_that_two_attentions_share_is_made_outside_both() -> None:
+def test_a_mask_shared_by_two_attentions_is_outside_both_regions() -> None:
     building = Building()
     x, kept = building.input((B, S, D)), building.input((S, S), "bool")
     mask = building.op(OpKind.SELECT, [kept], (S, S))
     once = attention(building, *(heads(building, linear(building, x)) for _ in range(3)), mask)
     twice = attention(building, *(heads(building, linear(building, once)) for _ in range(3)), mask)
     program = building.program(twice)
-    found = _by_rule(program)
-    assert [len(found[rule]) for rule in ("attention", "parallel-qkv", ALONE)] == [2, 2, 1]
-    assert _kinds(program, found[ALONE][0]) == [OpKind.SELECT]
+    regions = _by_rule(program)
+    assert [len(regions[rule]) for rule in ("attention", "parallel-qkv", ALONE)] == [2, 2, 1]
+    assert _kinds(program, regions[ALONE][0]) == [OpKind.SELECT]
 
 
-def test_weights_that_are_asked_for_escape_and_are_written() -> None:
+def test_requested_attention_weights_escape_and_are_written() -> None:
     building = Building()
     x = building.input((B, S, D))
     y = attention(building, *(heads(building, linear(building, x)) for _ in range(3)))
@@ -116,15 +116,15 @@ def test_a_gated_mlp_is_no_qkv() -> None:
     gate, up = linear(building, x, 4 * D), linear(building, x, 4 * D)
     acted = building.op(OpKind.ACTIVATION, [gate], (B, S, 4 * D))
     program = building.program(linear(building, building.op(OpKind.ARITHMETIC, [acted, up], (B, S, 4 * D))))
-    found = _by_rule(program)
-    (region,) = found["parallel-linears"]
-    assert "parallel-qkv" not in found
+    regions = _by_rule(program)
+    (region,) = regions["parallel-linears"]
+    assert "parallel-qkv" not in regions
     assert _kinds(program, region) == [OpKind.MATMUL, OpKind.MATMUL, OpKind.ACTIVATION, OpKind.ARITHMETIC]
     assert (region.bytes_in, region.bytes_out, region.reread_bytes) == (ROWS, 4 * ROWS, ROWS)
     assert region.internal_bytes == 6 * 4 * ROWS
 
 
-def test_keys_and_values_of_one_tensor_and_queries_of_another() -> None:
+def test_cross_attention_keys_and_values_of_one_tensor() -> None:
     building = Building()
     x, memory = building.input((B, S, D)), building.input((B, S, D))
     q, k, v = (heads(building, linear(building, read)) for read in (x, memory, memory))
@@ -136,18 +136,18 @@ def test_keys_and_values_of_one_tensor_and_queries_of_another() -> None:
     assert pair.bytes_in == ROWS
 
 
-def test_keys_that_two_attentions_share_are_projected_once_for_both() -> None:
+def test_keys_shared_by_two_attentions_are_projected_once() -> None:
     building = Building()
     x, later = building.input((B, S, D)), building.input((B, S, D))
     first, k, v = (heads(building, linear(building, x)) for _ in range(3))
     second = heads(building, linear(building, later))
     program = building.program(attention(building, first, k, v), attention(building, second, k, v))
-    found = _by_rule(program)
-    assert [_kinds(program, region) for region in found["parallel-qkv"]] == [[OpKind.MATMUL, OpKind.MATMUL]]
-    assert [len(found[rule]) for rule in ("attention", ALONE)] == [2, 2]
+    regions = _by_rule(program)
+    assert [_kinds(program, region) for region in regions["parallel-qkv"]] == [[OpKind.MATMUL, OpKind.MATMUL]]
+    assert [len(regions[rule]) for rule in ("attention", ALONE)] == [2, 2]
 
 
-def test_a_copy_that_is_needed_elsewhere_is_not_taken_into_an_attention() -> None:
+def test_a_copy_used_elsewhere_is_not_part_of_an_attention_region() -> None:
     building = Building()
     x = building.input((B, S, D))
     q, k, v = (heads(building, linear(building, x)) for _ in range(3))
@@ -169,7 +169,7 @@ def test_a_product_of_two_activations_with_a_bias_is_no_linear_layer() -> None:
     assert [region.rule for region in partition(building.program(*both)).regions] == [ALONE, ALONE]
 
 
-def test_an_activation_that_is_written_out_is_taken_whole() -> None:
+def test_a_decomposed_activation_is_matched_whole() -> None:
     building = Building()
     y = linear(building, building.input((B, S, D)))
     half, one = building.weight(()), building.weight(())
@@ -185,7 +185,7 @@ def test_an_activation_that_is_written_out_is_taken_whole() -> None:
     assert all(not region.escapes for region in asked)
 
 
-def test_a_residual_goes_with_the_norm_after_it_and_escapes_where_it_goes_on() -> None:
+def test_a_residual_joins_the_next_norm_and_escapes_where_it_is_used_later() -> None:
     building = Building()
     x = building.input((B, S, D))
     summed = building.op(OpKind.ARITHMETIC, [x, linear(building, x)], (B, S, D))
@@ -198,7 +198,7 @@ def test_a_residual_goes_with_the_norm_after_it_and_escapes_where_it_goes_on() -
     assert (region.bytes_in, region.bytes_out, region.internal_bytes) == (2 * ROWS, 2 * ROWS, ROWS)
 
 
-def test_a_norm_that_is_written_out() -> None:
+def test_a_decomposed_norm() -> None:
     building = Building()
     x, eps, gamma = building.input((B, S, D)), building.weight(()), building.weight((D,))
     mean = building.op(OpKind.REDUCTION, [building.op(OpKind.ARITHMETIC, [x], (B, S, D))], (B, S, 1))
@@ -210,7 +210,7 @@ def test_a_norm_that_is_written_out() -> None:
     assert (region.reread_bytes, region.internal_bytes) == (ROWS, 4 * ROWS + 3 * 2 * B * S * 4)
 
 
-def test_a_reduction_that_does_not_come_back_is_no_norm() -> None:
+def test_a_reduction_that_is_not_applied_to_its_input_is_no_norm() -> None:
     building = Building()
     x = building.input((B, S, D))
     pooled = building.op(OpKind.REDUCTION, [building.op(OpKind.ACTIVATION, [x], (B, S, D))], (B, 1, D))
@@ -218,7 +218,7 @@ def test_a_reduction_that_does_not_come_back_is_no_norm() -> None:
     assert [region.rule for region in partition(program).regions] == [ALONE] * 3
 
 
-def test_a_running_sum_is_no_norm() -> None:
+def test_a_cumulative_sum_is_no_norm() -> None:
     building = Building()
     x = building.input((B, S, D))
     running = building.op(OpKind.REDUCTION, [x], (B, S, D))

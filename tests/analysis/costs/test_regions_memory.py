@@ -33,7 +33,7 @@ def _block(in_place: bool, same_value: bool) -> Building:
     return building
 
 
-def test_convolution_norm_residual_and_activation_are_one_in_place_or_not() -> None:
+def test_convolution_norm_residual_and_activation_are_one_region_in_place_or_not() -> None:
     for in_place, same_value in ((False, False), (True, False), (True, True)):
         building = _block(in_place, same_value)
         (region,) = partition(building.program(building.operations[-1].writes[0])).regions
@@ -42,7 +42,7 @@ def test_convolution_norm_residual_and_activation_are_one_in_place_or_not() -> N
         assert (region.internal_bytes, region.reread_bytes, region.escapes) == (6 * BYTES, BYTES, ())
 
 
-def test_a_convolution_whose_result_decides_what_it_is_multiplied_with_ends_there() -> None:
+def test_a_convolution_multiplied_with_a_function_of_itself_ends_there() -> None:
     building = Building()
     normed = _convolution(building, building.input(IMAGE), in_place=False)
     pooled = building.op(OpKind.REDUCTION, [normed], (1, 4, 1, 1))
@@ -54,7 +54,7 @@ def test_a_convolution_whose_result_decides_what_it_is_multiplied_with_ends_ther
     assert regions[0].ended.endswith("and 1 more")
 
 
-def test_what_reads_the_old_contents_runs_before_what_writes_over_them() -> None:
+def test_reads_of_old_contents_run_before_the_overwriting_operation() -> None:
     building = Building()
     x = building.input((2, 3))
     old = building.op(OpKind.OTHER, [x], (2, 3))
@@ -65,7 +65,7 @@ def test_what_reads_the_old_contents_runs_before_what_writes_over_them() -> None
     assert [region.depends_on for region in regions] == [(), (0,), (0, 1), (2,)]
 
 
-def test_what_is_written_into_an_input_outlives_the_run() -> None:
+def test_writes_into_an_input_escape() -> None:
     building = Building()
     cache, x = building.input((4, 6)), building.input((1, 6))
     row = building.view(cache, (1, 6))
@@ -77,7 +77,7 @@ def test_what_is_written_into_an_input_outlives_the_run() -> None:
     assert "outlives" in copied.ended
 
 
-def test_a_value_of_which_a_region_wrote_only_a_part_comes_in_from_outside() -> None:
+def test_a_value_partly_written_by_a_region_is_an_input_of_it() -> None:
     building = Building()
     whole = building.op(OpKind.OTHER, [building.input((4, 6))], (4, 6))
     part = building.view(whole, (1, 6))
@@ -88,7 +88,7 @@ def test_a_value_of_which_a_region_wrote_only_a_part_comes_in_from_outside() -> 
     assert [region.depends_on for region in regions] == [(), (0,), (0, 1)]
 
 
-def test_slices_are_read_for_what_they_are_and_wholes_once() -> None:
+def test_slices_count_their_own_size_and_whole_tensors_once() -> None:
     building = Building()
     packed = building.input((3, 10))
     parts = [building.view(packed, (1, 10)) for _ in range(3)]
@@ -104,7 +104,7 @@ def test_slices_are_read_for_what_they_are_and_wholes_once() -> None:
     assert region.bytes == 120 + 4
 
 
-def test_a_broadcast_view_is_read_for_the_memory_there_is() -> None:
+def test_a_broadcast_view_counts_its_stored_size() -> None:
     building = Building()
     small = building.input((1, 8))
     wide = building.op(OpKind.COPY, [building.view(small, (100, 8))], (100, 8))
@@ -112,7 +112,7 @@ def test_a_broadcast_view_is_read_for_the_memory_there_is() -> None:
     assert (region.bytes_in, region.bytes_out) == (32, 3200)
 
 
-def test_what_tells_a_view_its_shape_must_have_run() -> None:
+def test_the_shape_operand_of_a_view_runs_before_it() -> None:
     building = Building()
     x, ids = building.input((2, 6)), building.input((2,), "int64")
     acted = building.op(OpKind.ACTIVATION, [x], (2, 6))
@@ -125,7 +125,7 @@ def test_what_tells_a_view_its_shape_must_have_run() -> None:
     assert regions[1].bytes_in == 48
 
 
-def test_no_region_is_made_where_another_would_have_to_run_in_its_midst() -> None:
+def test_no_region_is_formed_where_another_must_run_in_between() -> None:
     building = Building()
     x = building.input((2, 3))
     summed = building.op(OpKind.ARITHMETIC, [x], (2, 3))
@@ -138,14 +138,14 @@ def test_no_region_is_made_where_another_would_have_to_run_in_its_midst() -> Non
     assert regions[0].escapes == (summed,)
 
 
-def test_a_view_of_an_input_that_is_the_answer_is_by_itself() -> None:
+def test_a_view_of_an_input_that_is_an_output_is_its_own_region() -> None:
     building = Building()
     x = building.input((2, 3))
     (region,) = partition(building.program(building.view(x, (6,)))).regions
     assert (region.rule, region.operations, region.bytes) == (ALONE, (0,), 0)
 
 
-def test_a_value_that_a_region_wrote_in_part_is_not_taken_for_its_own() -> None:
+def test_a_value_partly_written_by_a_region_does_not_count_as_its_own() -> None:
     building = Building()
     whole = building.op(OpKind.OTHER, [building.input((4, 6))], (4, 6))
     half = building.view(whole, (2, 6))

@@ -48,17 +48,17 @@ def _case(name: str, written: str | None = None) -> architectures.Case:
 
 def _checked(program: Program) -> Partition:
     """The regions, after what must hold for all: each operation once, and the same results in their order."""
-    found = partition(program)
-    order = [step for region in found.regions for step in region.operations]
+    parts = partition(program)
+    order = [step for region in parts.regions for step in region.operations]
     assert sorted(order) == list(range(len(program.operations)))
     assert run_in(program, order) == run_in(program, range(len(program.operations)))
-    whole = traffic(program, found).at()
+    whole = traffic(program, parts).at()
     assert 0 < whole.fused < whole.unfused
-    return found
+    return parts
 
 
-def _counts(found: Partition) -> tuple[int, ...]:
-    return tuple(found.by_rule.get(rule, 0) for rule in ("attention", "parallel-qkv", "parallel-linears"))
+def _counts(parts: Partition) -> tuple[int, ...]:
+    return tuple(parts.by_rule.get(rule, 0) for rule in ("attention", "parallel-qkv", "parallel-linears"))
 
 
 @pytest.mark.parametrize(("name", "written"), COUNTS)
@@ -67,19 +67,19 @@ def test_every_attention_is_one_region(name: str, written: str) -> None:
     assert _counts(_checked(record(case.module, case.args, case.kwargs))) == COUNTS[name, written]
 
 
-def test_every_attention_that_was_spelled_out_is_one_region() -> None:
+def test_every_decomposed_attention_is_one_region() -> None:
     case = _case("bert", "sdpa")
     spelled_out = decompose(case.module, case.args, kwargs=case.kwargs)
     assert _counts(_checked(record(spelled_out, case.args, case.kwargs))) == (2, 2, 0)
 
 
-def test_vit_b_16_without_and_with_its_attention_spelled_out() -> None:
+def test_vit_b_16_with_fused_and_decomposed_attention() -> None:
     with torch.device("meta"):
         model, image = zoo.torchvision().models.vit_b_16().eval(), torch.empty(1, 3, 224, 224)
     program = record(model, (image,))
-    found = _checked(program)
-    assert found.by_rule == {"alone": 39, "norm-residual": 25, "attention": 12, "linear-activation": 12}
-    sums = [region for region in found.regions if region.escapes]
+    parts = _checked(program)
+    assert parts.by_rule == {"alone": 39, "norm-residual": 25, "attention": 12, "linear-activation": 12}
+    sums = [region for region in parts.regions if region.escapes]
     assert len(sums) == 24  # each sum but the last goes on to the next one
     assert all(region.bytes_out > 2 * 197 * 768 * 4 for region in sums)
     spelled_out = _checked(record(decompose(model, (image,)), (image,)))
@@ -100,37 +100,37 @@ def test_every_convolution_is_one_region_with_its_norm(name: str, convolutions: 
     assert all(OpKind.CONVOLUTION in kinds or OpKind.MATMUL in kinds for kinds in activations)
 
 
-def test_windows_that_are_shifted_and_masked() -> None:
+def test_shifted_and_masked_windows() -> None:
     case = _case("swin")
     program = record(case.module, case.args, case.kwargs)
     softmaxes = sum(operation.kind in (OpKind.SOFTMAX, OpKind.ATTENTION) for operation in program.operations)
     assert _checked(program).by_rule["attention"] == softmaxes > 1
 
 
-def test_open_dims_change_no_region() -> None:
+def test_dynamic_dims_change_no_region() -> None:
     case = _case("bert", "eager")
     axes = {"input_ids": {0: "batch", 1: "seq"}, "attention_mask": {0: "batch", 1: "seq"},
             "token_type_ids": {0: "batch", 1: "seq"}}  # fmt: skip
     open_, closed = (record(case.module, case.args, case.kwargs, axes=one) for one in (axes, None))
-    found, expected = partition(open_), _checked(closed)
+    parts, expected = partition(open_), _checked(closed)
     assert set(open_.symbols) == {"batch", "seq"}
-    assert _work(open_, found) == _work(closed, expected)
-    assert traffic(open_, found).at() == traffic(closed, expected).at()
+    assert _work(open_, parts) == _work(closed, expected)
+    assert traffic(open_, parts).at() == traffic(closed, expected).at()
     square = "batch*seq*seq"  # the scores: gone but for what the mask has
-    assert f"270*{square}" in repr(traffic(open_, found).unfused)
-    assert f"12*{square}" in repr(traffic(open_, found).fused)
+    assert f"270*{square}" in repr(traffic(open_, parts).unfused)
+    assert f"12*{square}" in repr(traffic(open_, parts).fused)
 
 
-def _work(program: Program, found: Partition) -> list[tuple[str, list[str]]]:
+def _work(program: Program, parts: Partition) -> list[tuple[str, list[str]]]:
     """Rules and operators, without views, of which open dims make more."""
     return [(region.rule, [operation.operator for operation in map(program.operations.__getitem__, region.operations)
-                           if operation.kind is not OpKind.VIEW]) for region in found.regions]  # fmt: skip
+                           if operation.kind is not OpKind.VIEW]) for region in parts.regions]  # fmt: skip
 
 
 def test_the_same_rules_on_a_file(small_model: Callable[[str, str], Path]) -> None:
     program = program_of(tagged(onnx.load(small_model("bert", "torchscript"))).model)
-    found = _checked(program)
-    assert _counts(found) == (2, 2, 0)
-    with_linear = [region for region in found.regions if region.rule == "linear-activation"]
+    parts = _checked(program)
+    assert _counts(parts) == (2, 2, 0)
+    with_linear = [region for region in parts.regions if region.rule == "linear-activation"]
     assert sum(len(region.operations) > 4 for region in with_linear) >= 2  # gelu, written out
-    assert found.by_rule["norm-residual"] == 5
+    assert parts.by_rule["norm-residual"] == 5

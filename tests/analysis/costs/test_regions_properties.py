@@ -18,7 +18,7 @@ from sardonyx.analysis.costs.traffic import moved, traffic
 @pytest.mark.slow
 @given(programs())
 @settings(max_examples=100, deadline=None)
-def test_every_operation_is_in_one_region_and_regions_come_after_what_they_wait_for(program: Program) -> None:
+def test_every_operation_is_in_one_region_and_regions_follow_their_dependencies(program: Program) -> None:
     regions = partition(program).regions
     assert sorted(step for region in regions for step in region.operations) == list(range(len(program.operations)))
     assert all(earlier < index for index, region in enumerate(regions) for earlier in region.depends_on)
@@ -27,7 +27,7 @@ def test_every_operation_is_in_one_region_and_regions_come_after_what_they_wait_
 @pytest.mark.slow
 @given(programs(steps=20), st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
-def test_regions_in_any_order_they_allow_compute_the_same(program: Program, random: object) -> None:
+def test_regions_in_any_valid_order_compute_the_same(program: Program, random: object) -> None:
     regions = partition(program).regions
     waiting, order, done = list(range(len(regions))), list[int](), set[int]()
     while waiting:
@@ -42,15 +42,15 @@ def test_regions_in_any_order_they_allow_compute_the_same(program: Program, rand
 @pytest.mark.slow
 @given(programs())
 @settings(max_examples=100, deadline=None)
-def test_what_fusing_keeps_out_is_what_the_regions_say(program: Program) -> None:
-    found = partition(program)
-    at = traffic(program, found).at()
-    assert at.unfused == sum(one.bytes for one in moved(program)) == sum(one.bytes_unfused for one in found.regions)
-    assert at.kept_out == sum(region.internal_bytes + region.reread_bytes for region in found.regions)
-    assert all(part >= 0 for one in found.regions for part in (one.internal_bytes, one.reread_bytes, one.bytes_in))
+def test_traffic_saved_by_fusion_is_the_sum_over_regions(program: Program) -> None:
+    parts = partition(program)
+    at = traffic(program, parts).at()
+    assert at.unfused == sum(one.bytes for one in moved(program)) == sum(one.bytes_unfused for one in parts.regions)
+    assert at.kept_out == sum(region.internal_bytes + region.reread_bytes for region in parts.regions)
+    assert all(part >= 0 for one in parts.regions for part in (one.internal_bytes, one.reread_bytes, one.bytes_in))
     assert 0 <= at.reduction < 1
     assert at.fused_weights <= at.unfused_weights
-    for region in found.regions:
+    for region in parts.regions:
         work = [step for step in region.operations if program.operations[step].kind is not OpKind.VIEW]
         if len(work) < 2:
             assert region.internal_bytes == region.reread_bytes == 0
@@ -74,7 +74,7 @@ def _crossing(program: Program, steps: set[int]) -> tuple[int, int, int, set[int
 @pytest.mark.slow
 @given(programs(ways=("op", "op", "ops")))
 @settings(max_examples=100, deadline=None)
-def test_what_crosses_the_border(program: Program) -> None:
+def test_bytes_that_cross_a_region_boundary(program: Program) -> None:
     for region in partition(program).regions:
         steps = set(region.operations)
         if any(program.operations[step].kind is OpKind.LOOKUP for step in steps):
@@ -86,7 +86,7 @@ def test_what_crosses_the_border(program: Program) -> None:
 @pytest.mark.slow
 @given(st.integers(2, 12), st.data())
 @settings(max_examples=100, deadline=None)
-def test_merging_is_refused_exactly_where_it_closes_a_circle(count: int, data: st.DataObject) -> None:
+def test_merging_is_refused_exactly_where_it_creates_a_cycle(count: int, data: st.DataObject) -> None:
     before = [
         set(data.draw(st.lists(st.integers(0, step - 1), max_size=2))) if step else set() for step in range(count)
     ]

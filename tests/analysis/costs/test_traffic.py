@@ -28,16 +28,16 @@ def _mlp(batch: Size, /, **symbols: int) -> Program:
 
 def test_an_mlp_by_hand() -> None:
     program = _mlp(3)
-    found = traffic(program, partition(program)).at()
+    parts = traffic(program, partition(program)).at()
     row, wide, weights = 3 * D * 4, 3 * 32 * 4, (2 * D * 32 + 32 + 2 * D) * 4
     unfused = (row + wide) + (wide + wide) + (wide + wide) + (wide + row) + (2 * row + row) + (row + row) + weights
     fused = (row + wide) + (wide + row) + (2 * row + row) + weights
-    assert found == TrafficAt(unfused, fused, weights, weights)
-    assert found.kept_out == 4 * wide + 2 * row
-    assert found.reduction == (4 * wide + 2 * row) / unfused
+    assert parts == TrafficAt(unfused, fused, weights, weights)
+    assert parts.kept_out == 4 * wide + 2 * row
+    assert parts.reduction == (4 * wide + 2 * row) / unfused
 
 
-def test_totals_are_expressions_in_open_dims() -> None:
+def test_totals_are_expressions_in_dynamic_dims() -> None:
     batch = symbol("batch")
     open_, example = _mlp(batch, batch=3), _mlp(3)
     whole = traffic(open_, partition(open_))
@@ -48,7 +48,7 @@ def test_totals_are_expressions_in_open_dims() -> None:
     assert whole.at() == traffic(example, partition(example)).at()
 
 
-def test_of_a_table_only_the_rows_that_are_taken_count() -> None:
+def test_only_the_gathered_rows_of_a_table_count() -> None:
     building = Building()
     ids, table = building.input((4,), "int64"), building.weight((1000, D))
     program = building.program(building.op(OpKind.LOOKUP, [table, ids], (4, D)))
@@ -60,7 +60,7 @@ def test_of_a_table_only_the_rows_that_are_taken_count() -> None:
     assert one.weights == 10 * D * 4  # no more than there is
 
 
-def test_what_one_operation_reads_twice_counts_once_and_views_nothing() -> None:
+def test_a_repeated_operand_counts_once_and_views_count_nothing() -> None:
     building = Building()
     x = building.input((2, D))
     squared = building.op(OpKind.ARITHMETIC, [x, building.view(x, (D, 2)), x], (2, D))
@@ -76,7 +76,7 @@ def test_an_unknown_dim_is_refused_not_guessed() -> None:
     assert value_of(traffic(program, partition(program)).fused_weights, {}) == (2 * D * 32 + 32 + 2 * D) * 4
 
 
-def test_a_program_that_does_nothing_moves_nothing() -> None:
+def test_an_empty_program_moves_no_bytes() -> None:
     building = Building()
     program = building.program(building.input((2, 3)))
     assert traffic(program, partition(program)).at().reduction == 0.0

@@ -15,11 +15,11 @@ FOLDER = Path(memory_table.__file__).parent
 MEASURED = json.loads((FOLDER / "memory-gpu.json").read_text())
 
 
-def test_the_page_is_made_of_the_rows() -> None:
+def test_the_page_is_generated_from_the_rows() -> None:
     assert (FOLDER / "memory-gpu.md").read_text() == memory_table.markdown(MEASURED) + "\n"
 
 
-def test_every_row_was_measured_and_none_is_left_out() -> None:
+def test_every_row_was_measured_and_none_is_missing() -> None:
     assert not [row for row in MEASURED["rows"] if "failed" in row]
     for form, least in (("eager", 90), ("graph", 30), ("operators", 30)):
         own = [row for row in MEASURED["rows"] if row["form"] == form]
@@ -41,7 +41,7 @@ def test_predictions_hold(form: str, median: float, largest: float) -> None:
     assert max(errors) <= largest
 
 
-def test_the_peak_of_allocations_leaves_out_what_was_there_before() -> None:
+def test_the_allocation_peak_excludes_earlier_allocations() -> None:
     taken = Allocations(((1, 100), (9, -500), (2, 50), (1, -100), (3, 70), (1, 20), (2, -50)))
     assert taken.peak == 150
     assert taken.at_peak == [100, 50]

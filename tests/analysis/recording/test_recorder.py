@@ -52,7 +52,7 @@ def test_every_operation_names_its_module_and_the_call() -> None:
     assert program.operations[-1].module == ""
 
 
-def test_views_and_work_in_place_share_their_memory_and_ties_are_counted_once() -> None:
+def test_views_and_in_place_operations_share_memory_and_tied_weights_count_once() -> None:
     program = record(Twice(), (torch.randn(2, 6),))
     weights = [each for each in program.buffers if each.store is Store.WEIGHT]
     assert sum(each.bytes for each in weights) == (36 + 6 + 6) * 4
@@ -65,7 +65,7 @@ def test_views_and_work_in_place_share_their_memory_and_ties_are_counted_once() 
     assert activations == [48] * 4  # two blocks, the last linear, the sum
 
 
-def test_it_sees_how_long_python_holds_on_to_values() -> None:
+def test_it_records_how_long_python_holds_values() -> None:
     class Holding(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             kept = x + 1
@@ -80,7 +80,7 @@ def test_it_sees_how_long_python_holds_on_to_values() -> None:
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "swin", "t5", "cnn-mlp", "cnn-attention", "gpt2-past", "wav2vec2"])
-def test_a_run_without_data_does_what_a_real_one_does(name: str) -> None:
+def test_a_run_without_data_matches_a_real_run(name: str) -> None:
     case = architectures.build(name)
     before = {key: value.clone() for key, value in case.module.state_dict().items()}
     kept = [dict(vars(each)) for each in case.module.modules()]
@@ -114,7 +114,7 @@ class Looking(nn.Module):
         return x[x > 0] if x.sum() > -1e9 else x
 
 
-def test_a_model_that_looks_at_its_data_is_run_on_it_and_says_so() -> None:
+def test_a_data_dependent_model_is_run_on_real_data_with_a_note() -> None:
     program = record(Looking(), (torch.ones(3, 4),))
     assert "index" in operators(program)
     assert any("depends on its data" in note for note in program.notes)
@@ -122,7 +122,7 @@ def test_a_model_that_looks_at_its_data_is_run_on_it_and_says_so() -> None:
         record(Looking().to("meta"), (torch.ones(3, 4),))
 
 
-def test_constants_that_are_not_registered_are_weights_and_new_ones_are_not() -> None:
+def test_unregistered_constants_are_weights_and_new_tensors_are_not() -> None:
     table = torch.randn(50)
 
     class Constants(nn.Module):
@@ -134,7 +134,7 @@ def test_constants_that_are_not_registered_are_weights_and_new_ones_are_not() ->
     assert any(each.bytes == 8 and each.store is Store.ACTIVATION for each in program.buffers)
 
 
-def test_torchs_shortcuts_are_off_while_recording_and_as_they_were_after() -> None:
+def test_torch_fast_paths_are_off_while_recording_and_restored_after() -> None:
     layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
     program = record(layer, (torch.randn(2, 5, 16),))
     assert operators(program).count("_scaled_dot_product_flash_attention_for_cpu") == 1
@@ -143,7 +143,7 @@ def test_torchs_shortcuts_are_off_while_recording_and_as_they_were_after() -> No
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-def test_an_error_of_the_model_comes_through_and_leaves_no_hook() -> None:
+def test_an_error_of_the_model_is_raised_and_leaves_no_hook() -> None:
     module = nn.Linear(4, 4)
     with pytest.raises(RuntimeError):
         record(module, (torch.ones(3, 5),))

@@ -31,15 +31,15 @@ def figures(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
     peaks = [liveness(program, as_run=as_run).at(sizes) for as_run in (False, True)]
     macs = sum(value_of(each.macs, sizes) for each in program.operations)
     other = sum(value_of(each.other_flops, sizes) for each in program.operations)
-    found = {"macs": macs, "flops": other, "inputs": peaks[0].inputs, "weights": peaks[0].weights}
-    return found | {"peak": peaks[0].bytes, "as run": peaks[1].bytes}
+    counts = {"macs": macs, "flops": other, "inputs": peaks[0].inputs, "weights": peaks[0].weights}
+    return counts | {"peak": peaks[0].bytes, "as run": peaks[1].bytes}
 
 
 @pytest.mark.parametrize(
     ("name", "attention"),
     [("bert", "sdpa"), ("llama", "sdpa"), ("gpt2", "eager"), ("vit", "sdpa"), ("cnn-mlp", "")],
 )
-def test_one_recording_tells_every_size(name: str, attention: str) -> None:
+def test_one_recording_covers_every_size(name: str, attention: str) -> None:
     case = architectures.build(name)
     if attention:
         case.module.set_attn_implementation(attention)
@@ -54,7 +54,7 @@ def test_one_recording_tells_every_size(name: str, attention: str) -> None:
     assert figures(opened, sizes) == figures(record(case.module, args, others), {})
 
 
-def test_sizes_go_by_the_names_that_were_given() -> None:
+def test_sizes_have_the_given_names() -> None:
     program = record(nn.Linear(4, 6), (torch.randn(3, 5, 4),), axes={"input": {0: "batch", 1: "seq"}})
     batch, seq = symbol("batch"), symbol("seq")
     assert program.symbols == {"batch": 3, "seq": 5}
@@ -62,7 +62,7 @@ def test_sizes_go_by_the_names_that_were_given() -> None:
     assert [each.macs for each in program.operations if each.macs] == [product((batch, seq, 24))]
 
 
-def test_an_example_of_size_one_stands_for_all() -> None:
+def test_an_example_of_size_one_generalizes() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
     opened = record(model, (torch.randn(1, 4),), axes={"input": {0: "batch"}})
     assert opened.symbols == {"batch": 1}
@@ -70,7 +70,7 @@ def test_an_example_of_size_one_stands_for_all() -> None:
         assert figures(opened, {"batch": batch}) == figures(record(model, (torch.randn(batch, 4),)), {})
 
 
-def test_a_dim_that_the_model_insists_on_becomes_a_number_and_a_note() -> None:
+def test_a_dim_fixed_by_the_model_becomes_a_number_with_a_note() -> None:
     class Insisting(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + torch.ones(x.shape[0], 7)
@@ -108,7 +108,7 @@ def test_quotients_are_kept() -> None:
         assert figures(opened, sizes) == figures(record(model, (torch.randn(5, 4, length),)), {})
 
 
-def test_where_torch_cannot_keep_sizes_open_it_says_so() -> None:
+def test_a_note_is_given_where_torch_cannot_keep_sizes_symbolic() -> None:
     module = nn.LSTM(4, 6)
     program = record(module, (torch.randn(5, 2, 4),), axes={"input": {1: "batch"}})
     assert program.symbols == {}
@@ -123,7 +123,7 @@ def test_where_torch_cannot_keep_sizes_open_it_says_so() -> None:
         ({"x": {0: "same", 1: "same"}}, "same is 3 in one input and 4 in x"),
     ],
 )
-def test_axes_that_make_no_sense_are_refused(axes: dict[str, dict[int, str]], message: str) -> None:
+def test_invalid_axes_are_refused(axes: dict[str, dict[int, str]], message: str) -> None:
     class Same(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + 1

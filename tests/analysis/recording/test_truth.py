@@ -46,7 +46,7 @@ def truth(module: nn.Module, args: tuple, kwargs: dict) -> int:
     return on_cpu(lambda: module(*args, **kwargs)).peak
 
 
-def held_to_truth(module: nn.Module, args: tuple, kwargs: dict, *, as_run: bool) -> None:
+def compare_with_truth(module: nn.Module, args: tuple, kwargs: dict, *, as_run: bool) -> None:
     predicted = liveness(record(module, args, kwargs), as_run=as_run).at().bytes
     assert predicted == pytest.approx(truth(module, args, kwargs), rel=0.01)
 
@@ -56,13 +56,13 @@ def held_to_truth(module: nn.Module, args: tuple, kwargs: dict, *, as_run: bool)
 def test_an_eager_model(name: str, attention: str) -> None:
     case = architectures.build(name)
     case.module.set_attn_implementation(attention)
-    held_to_truth(case.module, case.args, dict(case.kwargs), as_run=True)
+    compare_with_truth(case.module, case.args, dict(case.kwargs), as_run=True)
 
 
 @pytest.mark.parametrize("name", ["mobilenet-v3", "cnn-mlp", "cnn-attention", "transformer-encoder", "gpt2-past"])
 def test_an_eager_model_of_another_kind(name: str) -> None:
     case = architectures.build(name)
-    held_to_truth(case.module, case.args, dict(case.kwargs), as_run=True)
+    compare_with_truth(case.module, case.args, dict(case.kwargs), as_run=True)
 
 
 @pytest.mark.parametrize("name", [*MODELS, "cnn-attention"])
@@ -72,16 +72,16 @@ def test_a_decomposed_graph_as_it_runs_and_as_single_operators(name: str) -> Non
         case.module.set_attn_implementation("sdpa")
     kwargs = dict(case.kwargs)
     graph = decompose(case.module, case.args, kwargs=kwargs)
-    held_to_truth(graph, case.args, kwargs, as_run=True)
+    compare_with_truth(graph, case.args, kwargs, as_run=True)
     single = operators(graph, case.args, kwargs)
-    held_to_truth(single, case.args, kwargs, as_run=False)
-    held_to_truth(single, case.args, kwargs, as_run=True)
+    compare_with_truth(single, case.args, kwargs, as_run=False)
+    compare_with_truth(single, case.args, kwargs, as_run=True)
 
 
 def test_a_model_of_real_size() -> None:
     torch.manual_seed(0)
     model = zoo.torchvision().models.vit_b_16(weights=None).eval()
-    held_to_truth(model, (torch.randn(1, 3, 224, 224),), {}, as_run=True)
+    compare_with_truth(model, (torch.randn(1, 3, 224, 224),), {}, as_run=True)
 
 
 CONVOLUTIONS = [  # input, weight, stride, padding, groups
@@ -100,18 +100,18 @@ CONVOLUTIONS = [  # input, weight, stride, padding, groups
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
-def test_what_a_convolution_holds_while_it_runs(case: tuple) -> None:
+def test_the_workspace_of_a_convolution(case: tuple) -> None:
     shape, weight, stride, padding, groups = case
     kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[len(shape) - 3]
     layer = kind(shape[1], weight[0], weight[2:], stride=stride, padding=padding, groups=groups)
-    held_to_truth(layer, (torch.randn(shape),), {}, as_run=True)
+    compare_with_truth(layer, (torch.randn(shape),), {}, as_run=True)
 
 
 @pytest.mark.parametrize("lengths", [(11, 11), (100, 700), (200, 40), (800, 900)], ids=str)
-def test_what_attention_in_one_kernel_holds_while_it_runs(lengths: tuple[int, int]) -> None:
+def test_the_workspace_of_fused_attention(lengths: tuple[int, int]) -> None:
     class Attending(nn.Module):
         def forward(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
             return nn.functional.scaled_dot_product_attention(query, key, key)
 
     query, key = (torch.randn(2, 3, length, 24) for length in lengths)
-    held_to_truth(Attending(), (query, key), {}, as_run=True)
+    compare_with_truth(Attending(), (query, key), {}, as_run=True)

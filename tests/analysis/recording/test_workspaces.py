@@ -33,11 +33,11 @@ def test_a_convolution_on_a_gpu(dtype: str, source: tuple, weight: tuple, result
     assert convolution(dtype, source, weight, result) == measured
 
 
-def test_one_in_groups_is_left_out() -> None:
+def test_a_grouped_convolution_is_left_out() -> None:
     assert convolution("float32", (1, 768, 49), (768, 48, 128), (1, 768, 50), groups=16) == 0
 
 
 def test_a_masked_softmax_on_any_device() -> None:
     scores = Value("scores", (symbol("batch"), 8, 512, 512), "float32", 0)
-    held = workspace("aten._safe_softmax", [scores], [scores], {"dim": -1}, False, GPU)
-    assert value_of(held, {"batch": 4}) == (8192 + 16) * KIB
+    bytes_used = workspace("aten._safe_softmax", [scores], [scores], {"dim": -1}, False, GPU)
+    assert value_of(bytes_used, {"batch": 4}) == (8192 + 16) * KIB

@@ -19,10 +19,10 @@ EXPORTERS = ("torchscript", "dynamo")
 GONE = ("Identity", "Dropout", "Slice", "Not", "Expand")  # what does nothing is dropped, as data movement is
 
 
-def agree(found: Traced) -> int:
+def agree(trace: Traced) -> int:
     """How often both spoke; fails where they do not say the same."""
     both = 0
-    for tracer in found.tracers():
+    for tracer in trace.tracers():
         for step in tracer.run.steps:
             named, between = tracer.names.step(step.name), tracer.between(step)
             if named is None or not between:
@@ -32,40 +32,40 @@ def agree(found: Traced) -> int:
     return both
 
 
-def missing(found: Traced) -> list[GraphStep]:
+def missing(result: Traced) -> list[GraphStep]:
     """Steps of the file that hang on its inputs and that no kernel does the work of."""
-    done = {step for trace in found.traces.values() for step in trace.steps}
-    sizes = found.tracers()[0].values.is_size
+    done = {step for trace in result.traces.values() for step in trace.steps}
+    sizes = result.tracers()[0].values.is_size
     return [
         step
-        for step in found.file.steps
+        for step in result.file.steps
         if step not in done and step.op_type not in GONE and not moves(step) and not all(map(sizes, step.outputs))
     ]
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("name", models.names())
-def test_small_models_are_traced_whole_and_both_witnesses_agree(
+def test_small_models_are_traced_completely_and_names_agree_with_values(
     name: str, exporter: str, small_model: Callable[[str, str], Path]
 ) -> None:
-    found = traced(small_model(name, exporter))
-    assert all(trace.steps for trace in found.traces.values())
-    assert agree(found) > len(found.stages[-1].steps) // 3
-    assert not missing(found)
+    result = traced(small_model(name, exporter))
+    assert all(trace.steps for trace in result.traces.values())
+    assert agree(result) > len(result.stages[-1].steps) // 3
+    assert not missing(result)
 
 
 @pytest.mark.slow
 @given(graphs.models())
 @settings(max_examples=40)
-def test_random_graphs_are_traced_whole_and_both_witnesses_agree(model) -> None:
-    found = traced(model)
-    assert all(trace.steps for trace in found.traces.values())
-    agree(found)
+def test_random_graphs_are_traced_completely_and_names_agree_with_values(model) -> None:
+    result = traced(model)
+    assert all(trace.steps for trace in result.traces.values())
+    agree(result)
 
 
 @pytest.mark.slow
 @given(graphs.models())
 @settings(max_examples=25)
 def test_without_optimizations_every_kernel_is_one_node(model) -> None:
-    found = traced(model, Level.OFF)
-    assert [kernel.nodes for kernel in found.kernels] == [{step.name} for step in found.stages[0].steps]
+    trace = traced(model, Level.OFF)
+    assert [kernel.nodes for kernel in trace.kernels] == [{step.name} for step in trace.stages[0].steps]

@@ -70,31 +70,31 @@ def nested(draw: st.DrawFn, depth: int = 0, prefix: str = "") -> Steps:
 
 
 @given(nested(), st.integers(0, 1000))
-def test_every_call_meets_its_step_and_time_is_counted_once(graph: Steps, seed: int) -> None:
+def test_every_call_is_matched_to_its_step_and_time_counts_once(graph: Steps, seed: int) -> None:
     running = Running(seed)
     running.graph(graph)
-    found = match(running.run(), graph)
-    assert found is not None
-    assert [each.step for each in found] == running.steps
-    assert sum(each.own for each in found) == pytest.approx(running.now)
+    result = match(running.run(), graph)
+    assert result is not None
+    assert [each.step for each in result] == running.steps
+    assert sum(each.own for each in result) == pytest.approx(running.now)
 
 
 @given(nested(), st.integers(0, 1000), st.data())
-def test_a_run_that_lost_calls_does_not_pass_for_whole(graph: Steps, seed: int, data: st.DataObject) -> None:
+def test_a_run_with_missing_calls_is_rejected(graph: Steps, seed: int, data: st.DataObject) -> None:
     running = Running(seed)
     running.graph(graph)
     kept = data.draw(st.integers(0, len(running.calls) - 1))
     assert match(Run(0.0, running.now, running.calls[:kept]), graph) is None
 
 
-def test_a_run_of_another_graph_does_not_fit() -> None:
+def test_a_run_of_another_graph_is_rejected() -> None:
     run = Run(0.0, 5.0, [Call("a", "Exp", "cpu", 0.0, 1.0)])
     assert match(run, steps(step("a", "Sin"))) is None
     assert match(run, steps(step("b", "Exp"))) is None
     assert match(run, steps()) is None
 
 
-def test_what_is_no_profile_is_refused_in_one_line(tmp_path) -> None:
+def test_a_file_that_is_no_profile_is_refused_in_one_line(tmp_path) -> None:
     file = tmp_path / "profile.json"
     file.write_text('[{"cat": "Node", ')
     with pytest.raises(RuntimeFailure, match="profile cannot be read"):

@@ -94,7 +94,9 @@ def adds_up(model: ProfiledModel) -> None:
 
 
 @pytest.mark.parametrize(("name", "exporter"), [("bert", "torchscript"), ("mobilenet", "dynamo")])
-def test_a_real_model_is_attributed_whole(name: str, exporter: str, small_model: Callable[[str, str], Path]) -> None:
+def test_a_real_model_is_attributed_completely(
+    name: str, exporter: str, small_model: Callable[[str, str], Path]
+) -> None:
     model = profiled(small_model(name, exporter))
     adds_up(model)
     assert model.attributed >= 0.97
@@ -119,11 +121,11 @@ def test_files_are_profiled_side_by_side_on_the_same_inputs(tmp_path: Path) -> N
     for path in paths:
         path.parent.mkdir()
         onnx.save(linears({path.parent.name: 8}), path)
-    found = sardonyx.profile(paths, runs=2, threads=2, level="basic", seed=3)
-    assert [model.label for model in found.models] == [str(path) for path in paths]  # the names alone do not tell
-    assert [module.path for module in found.models[1].modules] == ["", "net", "net.b"]
-    assert found.options == {"threads": 2, "provider": "cpu", "level": "basic", "sizes": {}, "seed": 3, "runs": 2}
-    assert Profile.from_json(found.to_json()) == found
+    profile = sardonyx.profile(paths, runs=2, threads=2, level="basic", seed=3)
+    assert [model.label for model in profile.models] == [str(path) for path in paths]  # the names alone do not tell
+    assert [module.path for module in profile.models[1].modules] == ["", "net", "net.b"]
+    assert profile.options == {"threads": 2, "provider": "cpu", "level": "basic", "sizes": {}, "seed": 3, "runs": 2}
+    assert Profile.from_json(profile.to_json()) == profile
     assert sorted(tmp_path.rglob("*.*")) == paths  # nothing is left behind
 
 
@@ -140,7 +142,7 @@ def test_bodies_of_control_flow_are_kernels_of_their_own_and_counted_once() -> N
     assert ("/b/then/MatMul" in by_name) != ("/b/else/Exp" in by_name)
 
 
-def test_what_a_function_does_belongs_to_its_call() -> None:
+def test_the_nodes_of_a_function_belong_to_its_call() -> None:
     model = profiled(scoped(FUNCTION))
     adds_up(model)
     assert [kernel.owner for kernel in model.kernels] == ["a"] * 3 + ["b"] * 3 + ["c"]
@@ -148,35 +150,35 @@ def test_what_a_function_does_belongs_to_its_call() -> None:
     assert model.kernels[1].traced_by is TracedBy.NEIGHBOURS
 
 
-def test_without_modules_all_counts_to_the_model_and_a_note_says_so() -> None:
+def test_without_modules_all_time_belongs_to_the_model_with_a_note() -> None:
     model = linears({"a": 4, "b": 4})
     for place, node in enumerate(model.graph.node):
         node.name = f"n{place}"
-    found = profiled(model)
-    adds_up(found)
-    assert [module.path for module in found.modules] == [""]
-    assert found.attributed == 1
-    assert "the file has no module tags" in found.notes[0]
+    profile = profiled(model)
+    adds_up(profile)
+    assert [module.path for module in profile.modules] == [""]
+    assert profile.attributed == 1
+    assert "the file has no module tags" in profile.notes[0]
 
 
-def test_calls_of_one_module_are_apart_where_tags_say_so() -> None:
+def test_calls_of_one_module_are_separate_where_tagged() -> None:
     model = linears({"a": 4, "b": 8})
     for node, call in zip(model.graph.node, ("block", "block@1"), strict=True):
-        said = {"sardonyx.source_module": "/Net/Block", "sardonyx.module_path": "block", "sardonyx.call": call}
-        node.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=text) for key, text in said.items())
-    found = profiled(model)
-    assert {kernel.owner for kernel in found.kernels} == {"block", "block@1"}
-    assert {module.path for module in found.modules} == {"", "block", "block@1"}
+        message = {"sardonyx.source_module": "/Net/Block", "sardonyx.module_path": "block", "sardonyx.call": call}
+        node.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=text) for key, text in message.items())
+    profile = profiled(model)
+    assert {kernel.owner for kernel in profile.kernels} == {"block", "block@1"}
+    assert {module.path for module in profile.modules} == {"", "block", "block@1"}
 
 
-def test_hostile_names_come_through() -> None:
+def test_hostile_names_are_kept() -> None:
     model = linears({"a": 4})
     model.graph.node[0].name = 'x"}, {"cat" : "Node"\n\\ é'
     [kernel] = profiled(model).kernels
     assert kernel.name == model.graph.node[0].name
 
 
-def test_a_provider_that_does_not_tell_its_graph_is_traced_by_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_without_an_optimized_graph_is_traced_by_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*_: object) -> None:
         raise RuntimeFailure("the model contains compiled nodes")
 
@@ -188,10 +190,10 @@ def test_a_provider_that_does_not_tell_its_graph_is_traced_by_names(monkeypatch:
 
 
 def test_weights_are_not_written_out(tmp_path: Path) -> None:
-    found = linears({"a": 2048})
-    subject.saving(found, subject.Settings(), tmp_path / "saved.onnx")
+    model = linears({"a": 2048})
+    subject.saving(model, subject.Settings(), tmp_path / "saved.onnx")
     assert len(steps.as_run(tmp_path / "saved.onnx").steps) == 1
-    assert sum(path.stat().st_size for path in tmp_path.iterdir() if path.is_file()) < 10_000 < found.ByteSize()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir() if path.is_file()) < 10_000 < model.ByteSize()
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_weights_are_not_written_out(tmp_path: Path) -> None:
         ({"provider": "none"}, "no provider 'none'"),
     ],
 )
-def test_what_cannot_be_asked_for_is_said_in_one_line(options: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused_in_one_line(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         sardonyx.profile(linears({"a": 4}), **options)
 
@@ -213,12 +215,12 @@ def test_no_file_is_a_usage_error() -> None:
         sardonyx.profile([])
 
 
-def test_progress_tells_phases_and_the_record_fits_its_schema(small_model: Callable[[str, str], Path]) -> None:
-    told: list[tuple[str, float | None]] = []
-    found = sardonyx.profile(small_model("cnn", "dynamo"), runs=2, progress=lambda *each: told.append(each))
-    assert [phase for phase, fraction in told if fraction is None] == ["load", "run plain", "run profiled", "trace"]
-    assert ("run profiled", 1.0) in told
-    assert msgspec.json.decode(found.to_json())["schema_version"] == 1
+def test_progress_reports_phases_and_the_record_matches_its_schema(small_model: Callable[[str, str], Path]) -> None:
+    events: list[tuple[str, float | None]] = []
+    profile = sardonyx.profile(small_model("cnn", "dynamo"), runs=2, progress=lambda *each: events.append(each))
+    assert [phase for phase, fraction in events if fraction is None] == ["load", "run plain", "run profiled", "trace"]
+    assert ("run profiled", 1.0) in events
+    assert msgspec.json.decode(profile.to_json())["schema_version"] == 1
 
 
 def test_one_file_at_several_sizes_is_shown_side_by_side() -> None:
@@ -228,9 +230,9 @@ def test_one_file_at_several_sizes_is_shown_side_by_side() -> None:
             [a__Sin] s = Sin(x)  [b__Concat] y = Concat<axis = 0>(past, s)
         }
     """)
-    found = sardonyx.profile(model, at=[{"new": 4096, "old": 0}, {"new": 1, "old": 8}], runs=5)
-    assert [each.label for each in found.models] == ["new=4096 old=0", "new=1 old=8"]
-    many, one = ({module.path: module.total_ms for module in each.modules} for each in found.models)
+    profile = sardonyx.profile(model, at=[{"new": 4096, "old": 0}, {"new": 1, "old": 8}], runs=5)
+    assert [each.label for each in profile.models] == ["new=4096 old=0", "new=1 old=8"]
+    many, one = ({module.path: module.total_ms for module in each.modules} for each in profile.models)
     assert many["a"] > one["a"]
     with pytest.raises(UsageError, match="dynamic dimension 'none'"):
         sardonyx.profile(model, at=[{"none": 1}])

@@ -31,12 +31,12 @@ def kernel(owner: str | None, milliseconds: float, calls: int = 1) -> KernelTime
     return KernelTime("k", "Exp", "cpu", (), (), owner, TracedBy.NAME, milliseconds, calls)
 
 
-def test_a_kernel_takes_the_median_over_runs_of_the_sum_of_its_calls_without_what_is_in_its_body() -> None:
+def test_a_kernel_time_is_the_median_over_runs_of_its_calls_without_their_bodies() -> None:
     matched = [
-        (each, found) for each in (run(10, 3, 7), run(20, 5, 9), run(12, 90, 8)) if (found := match(each, GRAPH))
+        (each, summed) for each in (run(10, 3, 7), run(20, 5, 9), run(12, 90, 8)) if (summed := match(each, GRAPH))
     ]
-    places, found = kernels(matched, {})
-    assert [(each.name, each.milliseconds, each.calls) for each in found] == [
+    places, summed = kernels(matched, {})
+    assert [(each.name, each.milliseconds, each.calls) for each in summed] == [
         ("loop", pytest.approx(0.005), 1),
         ("inner", pytest.approx(0.024), 2),
         ("last", pytest.approx(0.008), 1),
@@ -46,24 +46,22 @@ def test_a_kernel_takes_the_median_over_runs_of_the_sum_of_its_calls_without_wha
     assert timeline(first, matches, places) == (Slice(0, 5, 23), Slice(1, 10, 10), Slice(1, 20, 10), Slice(2, 100, 7))
 
 
-def test_what_nothing_traces_is_nobodys_unless_it_wears_its_module() -> None:
-    [found] = [each for each in (match(run(1, 1, 1), GRAPH),) if each]
-    _, (loop, _, last) = kernels([(run(1, 1, 1), found)], {})
+def test_an_untraced_kernel_has_no_owner_unless_it_has_a_module_tag() -> None:
+    [trace] = [each for each in (match(run(1, 1, 1), GRAPH),) if each]
+    _, (loop, _, last) = kernels([(run(1, 1, 1), trace)], {})
     assert (loop.owner, loop.traced_by) == (None, TracedBy.NOTHING)
     assert (last.owner, last.traced_by, last.op_type) == ("head", TracedBy.ATTRIBUTE, "own::Sin")
 
 
-def test_modules_sum_up_what_is_below_them() -> None:
-    found = modules(
-        [kernel("a.b", 2, 3), kernel("a.b", 1), kernel("a", 4), kernel("", 1), kernel(None, 2)], Hierarchy()
-    )
-    assert [(each.path, each.self_ms, each.total_ms, each.kernels, each.calls, each.share) for each in found] == [
+def test_modules_include_the_time_of_their_descendants() -> None:
+    sums = modules([kernel("a.b", 2, 3), kernel("a.b", 1), kernel("a", 4), kernel("", 1), kernel(None, 2)], Hierarchy())
+    assert [(each.path, each.self_ms, each.total_ms, each.kernels, each.calls, each.share) for each in sums] == [
         ("", 1, 8, 1, 1, 0.8),
         ("a", 4, 7, 1, 1, 0.7),
         ("a.b", 3, 3, 2, 4, 0.3),
     ]
 
 
-def test_children_follow_their_parent_whatever_else_begins_like_it() -> None:
+def test_children_follow_their_parent_despite_common_name_prefixes() -> None:
     paths = [each.path for each in modules([kernel("a.c", 1), kernel("a-b", 1), kernel("a", 1)], Hierarchy())]
     assert paths == ["", "a", "a.c", "a-b"]

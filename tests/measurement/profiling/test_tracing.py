@@ -65,28 +65,28 @@ def convolution(*, named: bool = True) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("level", [Level.EXTENDED, Level.ALL])
-def test_a_fused_convolution_belongs_to_what_its_parts_have_in_common(level: Level) -> None:
-    found = traced(convolution(), level)
-    first, second = [kernel for kernel in found.kernels if "Conv" in kernel.op_type]
+def test_a_fused_convolution_belongs_to_the_common_module_of_its_parts(level: Level) -> None:
+    trace = traced(convolution(), level)
+    first, second = [kernel for kernel in trace.kernels if "Conv" in kernel.op_type]
     assert first.nodes == {"/a/conv/Conv", "/a/bn/BatchNormalization", "/a/act/Relu"}
     assert first.owner == "a"
     assert {"/b/conv/Conv", "/b/bn/BatchNormalization", "/b/Add", "/b/act/Relu"} >= second.nodes
     assert second.nodes >= {"/b/conv/Conv", "/b/bn/BatchNormalization"}
     assert second.owner == "b"
-    assert found.only("Exp").owner == "head"
+    assert trace.only("Exp").owner == "head"
 
 
-def test_a_kernel_on_blocks_of_channels_takes_the_sum_and_the_activation_after_it() -> None:
-    found = traced(convolution())
-    if not any(step.domain == "com.microsoft.nchwc" for step in found.stages[-1].steps):
+def test_a_blocked_kernel_includes_the_following_sum_and_activation() -> None:
+    trace = traced(convolution())
+    if not any(step.domain == "com.microsoft.nchwc" for step in trace.stages[-1].steps):
         pytest.skip("the runtime changes no layouts on this machine")
-    _, second = [kernel for kernel in found.kernels if kernel.op_type == "Conv"]
+    _, second = [kernel for kernel in trace.kernels if kernel.op_type == "Conv"]
     assert second.nodes == {"/b/conv/Conv", "/b/bn/BatchNormalization", "/b/Add", "/b/act/Relu"}
-    assert found.only("ReorderOutput").owner == "b"  # it brings what b made into the form of the file
-    assert found.only("ReorderOutput").by is TracedBy.NEIGHBOURS
+    assert trace.only("ReorderOutput").owner == "b"  # it brings what b made into the form of the file
+    assert trace.only("ReorderOutput").by is TracedBy.NEIGHBOURS
 
 
-def test_values_tell_where_nodes_have_no_names() -> None:
+def test_nodes_without_names_are_traced_by_values() -> None:
     first, second = [kernel for kernel in traced(convolution(named=False)).kernels if "Conv" in kernel.op_type]
     assert first.nodes == {"a_conv", "a_bn", "a_relu"}
     assert second.nodes >= {"b_conv", "b_bn"}
@@ -99,53 +99,53 @@ def linear(net: Net, module: str, source: str, output: str, rows: int, columns: 
     net.node(f"/{module}/Add", "Add", [f"{output}_product", net.weight(f"{module}.b", columns)], output)
 
 
-def test_a_product_and_its_bias_are_one_kernel_and_the_reshapes_around_it_are_its() -> None:
+def test_a_product_its_bias_and_the_surrounding_reshapes_are_one_kernel() -> None:
     net = Net((2, 3, 8), "out", (2, 3, 4))
     net.node("/before/Exp", "Exp", ["x"], "e")
     linear(net, "fc", "e", "y", 8, 4)
     net.node("/after/Sin", "Sin", ["y"], "out")
-    found = traced(net.model())
-    assert found.only("Gemm").nodes == {"/fc/MatMul", "/fc/Add"}
-    assert [kernel.owner for kernel in found.kernels if kernel.op_type == "Reshape"] == ["fc", "fc"]
-    assert (found.only("Exp").owner, found.only("Sin").owner) == ("before", "after")
+    trace = traced(net.model())
+    assert trace.only("Gemm").nodes == {"/fc/MatMul", "/fc/Add"}
+    assert [kernel.owner for kernel in trace.kernels if kernel.op_type == "Reshape"] == ["fc", "fc"]
+    assert (trace.only("Exp").owner, trace.only("Sin").owner) == ("before", "after")
 
 
-def test_a_reshape_that_two_became_is_still_that_of_the_file() -> None:
+def test_a_merged_reshape_is_traced_to_the_file() -> None:
     net = Net((6, 8), "out", (2, 3, 4))
     net.node("/view/Exp", "Exp", ["x"], "e")
     net.weights.append(numpy_helper.from_array(np.array([2, 3, 8], np.int64), "sizes"))
     net.node("/view/Reshape", "Reshape", ["e", "sizes"], "r")
     linear(net, "fc", "r", "y", 8, 4)
     net.node("/after/Sin", "Sin", ["y"], "out")
-    found = traced(net.model())
-    assert found.only("Gemm").nodes == {"/fc/MatMul", "/fc/Add"}
-    assert {kernel.owner for kernel in found.kernels if kernel.op_type == "Reshape"} <= {"view", "fc"}
+    trace = traced(net.model())
+    assert trace.only("Gemm").nodes == {"/fc/MatMul", "/fc/Add"}
+    assert {kernel.owner for kernel in trace.kernels if kernel.op_type == "Reshape"} <= {"view", "fc"}
 
 
-def test_a_transpose_done_on_the_way_out_of_blocks_is_still_that_of_the_file() -> None:
+def test_a_transpose_merged_with_leaving_the_blocked_layout_is_traced_to_the_file() -> None:
     net = Net((1, 32, 8, 8), "out", (1, 8, 8, 32))
     net.node("/conv/Conv", "Conv", ["x", net.weight("w", 32, 32, 3, 3)], "c", pads=[1, 1, 1, 1])
     net.node("/turn/Transpose", "Transpose", ["c"], "t", perm=[0, 2, 3, 1])
     net.node("/after/Sin", "Sin", ["t"], "out")
-    found = traced(net.model())
-    assert found.only("Conv").nodes == {"/conv/Conv"}
-    assert {kernel.owner for kernel in found.kernels if kernel.op_type in ("Transpose", "ReorderOutput")} >= {"turn"}
+    trace = traced(net.model())
+    assert trace.only("Conv").nodes == {"/conv/Conv"}
+    assert {kernel.owner for kernel in trace.kernels if kernel.op_type in ("Transpose", "ReorderOutput")} >= {"turn"}
 
 
-def test_a_name_that_the_runtime_makes_up_does_not_pass_for_one_of_the_file() -> None:
+def test_a_name_generated_by_the_runtime_is_not_taken_for_one_of_the_file() -> None:
     net = Net((2, 3, 8), "out", (2, 3, 4))
     net.node("gemm_input_reshape", "Exp", ["x"], "e")
     linear(net, "fc", "e", "y", 8, 4)
     net.node("gemm_output_reshape", "Sin", ["y"], "out")
-    found = traced(net.model())
-    reshapes = [kernel for kernel in found.kernels if kernel.op_type == "Reshape"]
+    trace = traced(net.model())
+    reshapes = [kernel for kernel in trace.kernels if kernel.op_type == "Reshape"]
     assert [kernel.nodes for kernel in reshapes] == [{"/fc/MatMul", "/fc/Add"}] * 2
 
 
 def normalised(net: Net, module: str, source: str, output: str, width: int) -> set[str]:
     """A layer norm in single steps; their names."""
     last = [-1]
-    said = [
+    message = [
         ("ReduceMean", [source], {"axes": last}),
         ("Sub", [source, f"{output}0"], {}),
         ("Pow", [f"{output}1", net.number(f"{module}.two", 2.0)], {}),
@@ -156,10 +156,10 @@ def normalised(net: Net, module: str, source: str, output: str, width: int) -> s
         ("Mul", [f"{output}6", net.weight(f"{module}.gamma", width)], {}),
         ("Add_1", [f"{output}7", net.weight(f"{module}.beta", width)], {}),
     ]
-    for place, (name, inputs, attributes) in enumerate(said):
-        made = output if place == len(said) - 1 else f"{output}{place}"
+    for place, (name, inputs, attributes) in enumerate(message):
+        made = output if place == len(message) - 1 else f"{output}{place}"
         net.node(f"/{module}/{name}", name.partition("_")[0], inputs, made, **attributes)
-    return {f"/{module}/{name}" for name, _, _ in said}
+    return {f"/{module}/{name}" for name, _, _ in message}
 
 
 def test_a_norm_in_single_steps_is_one_kernel() -> None:
@@ -184,19 +184,19 @@ def test_a_sum_and_the_norm_after_it_belong_to_both_modules() -> None:
     assert kernel.by is TracedBy.VALUES
 
 
-def test_equal_work_that_is_done_once_belongs_to_all_who_asked_for_it() -> None:
+def test_merged_equal_nodes_belong_to_all_their_modules() -> None:
     net = Net((2, 8), "out")
     for module in ("one", "two"):
         net.node(f"/{module}/mask/Exp", "Exp", ["x"], f"{module}_e")
     net.node("/one/Sin", "Sin", ["one_e"], "one_y")
     net.node("/two/Cos", "Cos", ["two_e"], "two_y")
     net.node("/Add", "Add", ["one_y", "two_y"], "out")
-    found = traced(net.model())
-    assert found.only("Exp").nodes == {"/one/mask/Exp", "/two/mask/Exp"}
-    assert (found.only("Sin").owner, found.only("Cos").owner) == ("one", "two")
+    trace = traced(net.model())
+    assert trace.only("Exp").nodes == {"/one/mask/Exp", "/two/mask/Exp"}
+    assert (trace.only("Sin").owner, trace.only("Cos").owner) == ("one", "two")
 
 
-def test_what_was_folded_before_the_run_is_no_part_of_a_kernel() -> None:
+def test_folded_constants_are_no_part_of_a_kernel() -> None:
     net = Net((2, 8, 8), "out")
     net.node("/sizes/Shape", "Shape", ["x"], "s")
     net.node("/sizes/Cast", "Cast", ["s"], "f", to=TensorProto.FLOAT)
@@ -205,6 +205,6 @@ def test_what_was_folded_before_the_run_is_no_part_of_a_kernel() -> None:
     net.node("/block/scores/MatMul", "MatMul", ["e", "x"], "p")
     net.node("/block/scores/Div", "Div", ["p", "n"], "q")
     net.node("/block/Sin", "Sin", ["q"], "out")
-    found = traced(net.model())
-    assert {kernel.owner for kernel in found.kernels} == {"block", "block.scores"}
-    assert found.only("FusedMatMul").nodes == {"/block/scores/MatMul", "/block/scores/Div"}
+    trace = traced(net.model())
+    assert {kernel.owner for kernel in trace.kernels} == {"block", "block.scores"}
+    assert trace.only("FusedMatMul").nodes == {"/block/scores/MatMul", "/block/scores/Div"}

@@ -12,7 +12,7 @@ def graph(text: str) -> Steps:
     return of_file(from_proto(onnx.parser.parse_model(text)).graph)
 
 
-def test_equal_steps_are_twins_also_through_equal_constants_and_identities() -> None:
+def test_equal_steps_are_equivalent_also_through_constants_and_identities() -> None:
     steps = graph("""
         <ir_version: 10, opset_import: ["" : 18]>
         g (float[4] x, float[4] z) => (float[4] y) {
@@ -29,7 +29,7 @@ def test_equal_steps_are_twins_also_through_equal_constants_and_identities() -> 
     assert values.class_of("p") == values.class_of("q") != values.class_of("r")
 
 
-def test_steps_that_draw_or_differ_in_an_attribute_are_like_no_other() -> None:
+def test_random_steps_and_steps_with_another_attribute_are_not_equivalent() -> None:
     steps = graph("""
         <ir_version: 10, opset_import: ["" : 18]>
         g (float[4] x) => (float[4] y) {
@@ -42,7 +42,7 @@ def test_steps_that_draw_or_differ_in_an_attribute_are_like_no_other() -> None:
     assert len({values.class_of(name) for name in "abcd"}) == 4
 
 
-def test_sizes_are_what_only_shapes_and_constants_went_into() -> None:
+def test_values_computed_from_shapes_and_constants_alone_are_sizes() -> None:
     steps = graph("""
         <ir_version: 10, opset_import: ["" : 18]>
         g (float[N, 4] x) => (float[N, 4] y, int64[M] m) {

@@ -43,8 +43,8 @@ class Traced:
 
     def only(self, op_type: str) -> Kernel:
         """The one kernel of an operator."""
-        [found] = [kernel for kernel in self.kernels if kernel.op_type == op_type]
-        return found
+        [match] = [kernel for kernel in self.kernels if kernel.op_type == op_type]
+        return match
 
     def tracers(self) -> list[Tracer]:
         """Each stage beside the one before it."""
@@ -68,7 +68,7 @@ def traced(source: Path | onnx.ModelProto, level: Level = Level.ALL) -> Traced:
     return Traced(file, stages, traces)
 
 
-def _kernel(step: steps.GraphStep, found: Trace) -> Kernel:
-    nodes = [each.node for each in found.steps if each.node is not None]
+def _kernel(step: steps.GraphStep, result: Trace) -> Kernel:
+    nodes = [each.node for each in result.steps if each.node is not None]
     owner = p.owner_of(p.merge(origins.origins(node) for node in nodes))
-    return Kernel(step.op_type, frozenset(node.name or node.outputs[0].name or "" for node in nodes), owner, found.by)
+    return Kernel(step.op_type, frozenset(node.name or node.outputs[0].name or "" for node in nodes), owner, result.by)

@@ -13,9 +13,9 @@ from sardonyx.reporting import gate
 FOUND = sample_analysis()  # standard: 33 operations, 1.25 MB of activations, 1.60164 MB in all; decomposed: 45
 
 
-def tripped(text: str, found: Analysis = FOUND) -> bool:
-    (held,) = gate.hold([gate.ANALYSIS.parse(text)], gate.ANALYSIS, found)
-    return not held.met
+def tripped(text: str, analysis: Analysis = FOUND) -> bool:
+    (outcome,) = gate.hold([gate.ANALYSIS.parse(text)], gate.ANALYSIS, analysis)
+    return not outcome.met
 
 
 @pytest.mark.parametrize(
@@ -40,11 +40,11 @@ def tripped(text: str, found: Analysis = FOUND) -> bool:
         ("regions!=5", False),
     ],
 )
-def test_expressions_mean_what_they_say(text: str, true: bool) -> None:
+def test_expressions_are_evaluated(text: str, true: bool) -> None:
     assert tripped(text) is true
 
 
-def test_every_figure_can_be_asked_for() -> None:
+def test_every_figure_has_a_name() -> None:
     measures = gate.ANALYSIS.measures(FOUND)
     assert set(FOUND.forms[0].figures()) <= set(gate.ANALYSIS.names) <= set(measures)
 
@@ -53,7 +53,7 @@ def test_a_form_that_could_not_be_made_trips_every_gate_on_it() -> None:
     assert tripped("fused.peak_mb>1e9", replace(FOUND, forms=FOUND.forms[:1]))
 
 
-def test_of_two_files_the_last_is_asked() -> None:
+def test_of_two_files_the_last_is_read() -> None:
     (source,) = FOUND.sources
     files = tuple(replace(source, kind="onnx", label=name) for name in ("a.onnx", "b.onnx"))
     forms = tuple(replace(form, name=source.label) for form, source in zip(FOUND.forms, files, strict=False))
@@ -62,7 +62,7 @@ def test_of_two_files_the_last_is_asked() -> None:
 
 
 @pytest.mark.parametrize("text", ["peak_mb>1GB", "nodes<60%", "compiled.flops>1", "peak>1", "flops"])
-def test_what_makes_no_sense_is_refused(text: str) -> None:
+def test_invalid_arguments_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         gate.ANALYSIS.parse(text)
 

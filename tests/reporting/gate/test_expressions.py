@@ -50,7 +50,7 @@ def tripped(text: str, before: Measure | None = None) -> bool:
         ("seconds>1500ms", True),
     ],
 )
-def test_expressions_mean_what_they_say(text: str, true: bool) -> None:
+def test_expressions_are_evaluated(text: str, true: bool) -> None:
     assert tripped(text) is true
 
 
@@ -73,11 +73,11 @@ def test_expressions_mean_what_they_say(text: str, true: bool) -> None:
         ("nodes_removed < baseline - 5%", 144, False),
     ],
 )
-def test_limits_near_a_baseline_mean_what_they_say(text: str, before: float, true: bool) -> None:
+def test_limits_relative_to_a_baseline_are_evaluated(text: str, before: float, true: bool) -> None:
     assert tripped(text, Measure(before)) is true
 
 
-def test_a_percentage_of_a_negative_baseline_moves_the_limit_the_way_its_sign_says() -> None:
+def test_a_percentage_of_a_negative_baseline_moves_the_limit_by_its_sign() -> None:
     asked = gate.RUN.parse("nodes_removed < baseline - 10%", baseline=True)
     assert not asked.tripped(Measure(-11), Measure(-10))
     assert asked.tripped(Measure(-11.5), Measure(-10))
@@ -99,13 +99,13 @@ def test_anything_else_is_a_usage_error(text: str) -> None:
     assert caught.value.hint
 
 
-def test_without_a_baseline_none_can_be_asked_for() -> None:
+def test_without_a_baseline_an_expression_with_one_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         gate.RUN.parse("nodes>baseline")
     assert "--baseline FILE" in str(caught.value.hint)
 
 
-def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
+def test_a_misspelled_name_gets_a_suggestion() -> None:
     with pytest.raises(UsageError) as caught:
         gate.RUN.parse("node_removed<3")
     assert "did you mean nodes_removed?" in str(caught.value.hint)
@@ -117,7 +117,7 @@ WORDS = st.sampled_from(
 
 
 @given(st.one_of(st.text(max_size=30), st.lists(WORDS, max_size=8).map("".join)))
-def test_no_text_does_more_than_parse_or_be_refused(text: str) -> None:
+def test_any_text_parses_or_is_refused(text: str) -> None:
     try:
         parsed = gate.RUN.parse(text, baseline=True)
     except UsageError:
@@ -145,7 +145,7 @@ def expressions(draw: st.DrawFn) -> str:
 
 
 @given(expressions())
-def test_what_a_gate_writes_of_itself_reads_as_the_same_gate(text: str) -> None:
+def test_the_text_of_a_gate_parses_to_the_same_gate(text: str) -> None:
     parsed = gate.RUN.parse(text, baseline=True)
     assert gate.RUN.parse(str(parsed), baseline=True) == parsed
 
@@ -165,7 +165,7 @@ def interval(draw: st.DrawFn) -> Measure:
 
 
 @given(st.data())
-def test_a_gate_on_measured_numbers_trips_where_it_is_true_of_all_they_may_be(data: st.DataObject) -> None:
+def test_a_gate_on_measured_numbers_trips_where_it_is_true_of_the_whole_interval(data: st.DataObject) -> None:
     sign = data.draw(st.sampled_from(["<", "<=", ">", ">=", "==", "!="]))
     ours, before = (data.draw(st.composite(interval)()) for _ in "ab")
     asked = gate.BENCHMARK.parse(f"latency_ms {sign} baseline", baseline=True)

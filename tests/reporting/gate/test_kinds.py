@@ -28,7 +28,7 @@ def written(record: Any, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", gate.kinds(), ids=IDS)
-def test_every_name_can_be_asked_and_no_other(kind: gate.RecordKind, every: dict[str, Any]) -> None:
+def test_every_listed_name_has_a_value_and_no_other(kind: gate.RecordKind, every: dict[str, Any]) -> None:
     measures = kind.measures(every[kind.title])
     assert {name for name in measures if "." not in name} == set(kind.names)
     assert set(kind.common) <= set(kind.names)
@@ -43,7 +43,7 @@ def test_a_record_read_back_has_the_same_numbers(kind: gate.RecordKind, every: d
         assert before.measures[name] == measure or not measure.known
 
 
-def test_the_numbers_are_those_of_the_record(every: dict[str, Any]) -> None:
+def test_the_numbers_match_the_record(every: dict[str, Any]) -> None:
     def values(kind: gate.RecordKind, *names: str) -> list[float]:
         measures = kind.measures(every[kind.title])
         return [measures[name].value for name in names]
@@ -58,17 +58,17 @@ def test_the_numbers_are_those_of_the_record(every: dict[str, Any]) -> None:
     assert values(gate.BENCHMARK, "peak_mb", "load_ms", "nodes") == [2, 200, 1]
 
 
-def test_of_several_sizes_the_worst_is_asked() -> None:
+def test_of_several_sizes_the_worst_counts() -> None:
     measures = gate.BENCHMARK.measures(benchmark(timing(0.9, 0.88, 0.92), timing(1.2, 1.1, 1.3)))
     assert (measures["latency_ratio"].value, measures["latency_ratio"].low) == (1.2, 1.1)
 
 
-def test_where_no_difference_was_found_no_gate_on_a_difference_trips() -> None:
-    found = benchmark(timing(1.02, 1.005, 1.03, Finding.SAME))
+def test_without_a_measured_difference_no_gate_on_a_difference_trips() -> None:
+    record = benchmark(timing(1.02, 1.005, 1.03, Finding.SAME))
     gates = [
         gate.BENCHMARK.parse(text) for text in ("latency_ratio > 1", "latency_ratio > 100.1%", "latency_ratio<0.99")
     ]
-    assert all(each.met for each in gate.hold(gates, gate.BENCHMARK, found))
+    assert all(each.met for each in gate.hold(gates, gate.BENCHMARK, record))
     slower = benchmark(timing(1.02, 1.005, 1.03, Finding.SLOWER))
     assert [each.met for each in gate.hold(gates, gate.BENCHMARK, slower)] == [False, False, True]
 
@@ -78,7 +78,9 @@ def test_one_file_has_no_ratio_and_a_gate_on_it_trips() -> None:
     assert math.isnan(measures["latency_ratio"].value)
 
 
-def test_another_kind_is_a_baseline_for_what_means_the_same(every: dict[str, Any], tmp_path: Path) -> None:
+def test_another_kind_of_record_is_a_baseline_for_names_with_the_same_meaning(
+    every: dict[str, Any], tmp_path: Path
+) -> None:
     looked = written(every[gate.INSPECTION.title], tmp_path / "looked.json")
     before = gate.read_baseline(looked, gate.RUN)
     assert before.measures["nodes"].value == 3
@@ -92,7 +94,7 @@ def test_another_kind_is_a_baseline_for_what_means_the_same(every: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "is not JSON"),
         ("{", "is not JSON"),
@@ -113,18 +115,16 @@ def test_another_kind_is_a_baseline_for_what_means_the_same(every: dict[str, Any
         ("\udcff", "is not JSON"),
     ],
 )
-def test_what_is_no_record_is_refused_in_one_line(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_record_is_refused_in_one_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "b.json"
     path.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         gate.read_baseline(path, gate.RUN)
     assert "\n" not in caught.value.message
     assert caught.value.exit_code == 2
 
 
-def test_a_file_that_is_not_there_or_of_another_version_or_broken_is_refused(
-    every: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_missing_or_broken_file_or_another_version_is_refused(every: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         gate.read_baseline(tmp_path / "none.json", gate.RUN)
     run = every[gate.RUN.title]
@@ -138,11 +138,11 @@ def test_a_file_that_is_not_there_or_of_another_version_or_broken_is_refused(
         gate.read_baseline(tmp_path / "broken.json", gate.RUN)
 
 
-def test_what_is_wrong_is_told_with_the_number_the_limit_and_the_baseline(every: dict[str, Any]) -> None:
+def test_a_tripped_gate_is_reported_with_number_limit_and_baseline(every: dict[str, Any]) -> None:
     other = gate.Baseline("b.json", gate.RUN.title, {"nodes": gate.Measure(0.5)})
     gates = gate.parse_all(gate.RUN, ["nodes > baseline + 50%", "nodes<50%", "bytes > 60", "constants>0"], other)
-    held = gate.hold(gates, gate.RUN, every[gate.RUN.title], other)
-    assert [each.sentence() for each in held if not each.met] == [
+    outcomes = gate.hold(gates, gate.RUN, every[gate.RUN.title], other)
+    assert [each.sentence() for each in outcomes if not each.met] == [
         "gate not met: nodes > baseline + 50% (nodes is 1, limit 0.75, baseline 0.5)",
         "gate not met: nodes<50% (nodes is 1, 33.333%)",
         "gate not met: bytes > 60 (bytes is 64)",

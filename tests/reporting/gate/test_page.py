@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_shown_commands_say_what_is_shown(folder: Path) -> None:
+def test_the_commands_give_the_output_shown(folder: Path) -> None:
     assert readme.steady(readme.refreshed(TEXT, folder)) == readme.steady(TEXT)
 
 

@@ -58,7 +58,7 @@ def test_a_model_without_attention_says_so_in_a_sentence() -> None:
     assert "<table" not in html
 
 
-def test_equal_layers_are_one_line_that_leads_to_each_of_them() -> None:
+def test_equal_layers_are_one_row_that_links_to_each_of_them() -> None:
     html = _shown(_run(*_layers()))
     assert html.count('<tr>\n<th scope="row">') == 1
     assert "layer.0…2.attn" in html
@@ -68,7 +68,7 @@ def test_equal_layers_are_one_line_that_leads_to_each_of_them() -> None:
     assert "3 attention blocks, all fused into one operator" in html
 
 
-def test_layers_that_differ_in_anything_shown_are_lines_of_their_own() -> None:
+def test_layers_that_differ_in_a_column_have_their_own_rows() -> None:
     first, second, third = _layers()
     other = [replace(second, heads=8), replace(second, mask="none"), replace(second, after=PARTS, why="no")]
     for each in other:
@@ -78,7 +78,7 @@ def test_layers_that_differ_in_anything_shown_are_lines_of_their_own() -> None:
     assert [line.label for line in figures.groups((first, elsewhere, third))] == ["layer.0,2.attn", "layer.1.cross"]
 
 
-def test_heads_masks_and_forms_are_said_as_far_as_they_are_known() -> None:
+def test_heads_masks_and_forms_are_shown_where_known() -> None:
     assert figures.heads(SITE) == "4 × 16"
     assert figures.heads(replace(SITE, key_value_heads=2)) == "4 × 16, keys and values 2"
     assert figures.heads(replace(SITE, heads=None, key_value_heads=None)) == "? × 16"
@@ -87,7 +87,7 @@ def test_heads_masks_and_forms_are_said_as_far_as_they_are_known() -> None:
     assert [figures.form(each) for each in (PARTS, WHOLE, None)] == ["decomposed (2 nodes)", WHOLE.operator, "removed"]
 
 
-def test_the_sentence_counts_what_became_of_them() -> None:
+def test_the_summary_counts_the_outcomes() -> None:
     already, fused = replace(SITE, before=WHOLE), SITE
     parts, gone = replace(SITE, after=PARTS), replace(SITE, after=None)
     assert figures.sentence([SITE]) == "1 attention block, fused into one operator"
@@ -98,13 +98,13 @@ def test_the_sentence_counts_what_became_of_them() -> None:
     )
 
 
-def test_why_a_place_is_still_in_parts_is_told() -> None:
+def test_the_reason_for_an_unfused_site_is_shown() -> None:
     why = "its weights are read <i>elsewhere</i>"
     html = _shown(_run(replace(SITE, after=PARTS, why=why)))
     assert "its weights are read &lt;i&gt;elsewhere&lt;/i&gt;" in html
 
 
-def test_time_is_that_of_the_kernels_of_its_nodes() -> None:
+def test_the_time_of_a_site_is_that_of_its_kernels() -> None:
     html = _words(_shown(_run(*_layers()), profile=sample_profile()))
     assert "6.60 ms" in html  # 2.0 + 2.2 + 2.4 of the first file's kernels
     assert "→ 3.30 ms" in html
@@ -113,7 +113,7 @@ def test_time_is_that_of_the_kernels_of_its_nodes() -> None:
     assert "No times" not in html
 
 
-def test_where_nodes_tell_of_no_kernel_its_modules_still_do() -> None:
+def test_without_kernels_by_node_the_time_comes_from_its_modules() -> None:
     strange = tuple(replace(each, after=AttentionForm("Attention", ("nobody",))) for each in _layers())
     html = _words(_shown(_run(*strange), profile=sample_profile()))
     assert re.search(r"6\.60 ms \d+ % → unknown 6\.60 ms \d+ % → 3\.30 ms \d+ %", html)
@@ -121,14 +121,14 @@ def test_where_nodes_tell_of_no_kernel_its_modules_still_do() -> None:
     assert _words(_shown(_run(nobody), profile=sample_profile())).count("unknown") == 2
 
 
-def test_a_kernel_that_several_places_share_counts_once_in_the_sum() -> None:
+def test_a_kernel_shared_by_several_sites_counts_once_in_the_sum() -> None:
     one, other = replace(SITE, module="nowhere"), replace(SITE, module="nowhere", heads=2)
     html = _words(_shown(_run(one, other), profile=sample_profile()))
     assert html.count("2.00 ms") == 3  # in each line, and in the sum of both
     assert "4.00 ms" not in html
 
 
-def test_memory_is_that_of_its_modules_and_the_peak_is_named() -> None:
+def test_the_memory_of_a_site_is_that_of_its_modules_and_the_peak_is_named() -> None:
     html = _shown(_run(*_layers()), analysis=_analysis())
     text = _words(html)
     assert "4.5 MB 60 %" in text  # three modules that move 1.5 MB each, of 7.5 MB
@@ -139,12 +139,12 @@ def test_memory_is_that_of_its_modules_and_the_peak_is_named() -> None:
     assert "The peak, at batch=2" in text
 
 
-def test_what_the_model_itself_owns_is_not_called_attention() -> None:
+def test_nodes_of_the_root_module_do_not_count_as_attention() -> None:
     html = _words(_shown(_run(replace(SITE, module="")), sample_profile(), _analysis()))
     assert html.count("unknown") == 3
 
 
-def test_without_records_it_says_how_to_get_them() -> None:
+def test_without_records_the_page_shows_how_to_get_them() -> None:
     html = _shown(_run(SITE))
     assert "No times: <code>sardonyx optimize MODEL --run FOLDER</code>" in html
     assert "sardonyx analyze SOURCE RESULT" in html

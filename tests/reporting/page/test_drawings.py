@@ -33,32 +33,32 @@ def read(table: dict[str, Any]) -> list[str]:
 
 
 def test_every_module_of_both_graphs_is_there_with_its_boxes() -> None:
-    found = data()
-    strings = read(found["strings"])
+    result = data()
+    strings = read(result["strings"])
     for side, wiring in (("before", RUN.wiring_before), ("after", RUN.wiring_after)):
         assert wiring is not None
         wanted = module_contents(wiring)
-        assert [strings[module[0]] for module in found[side]] == list(wanted)
-        for path, frame, names, shown in found[side]:
+        assert [strings[module[0]] for module in result[side]] == list(wanted)
+        for path, frame, names, text in result[side]:
             inside = wanted[strings[path]]
-            boxes, open_texts = found["frames"][frame][2], iter(shown)
+            boxes, open_texts = result["frames"][frame][2], iter(text)
             texts = [strings[box[5] if box[5] >= 0 else next(open_texts)] for box in boxes]
             assert texts == [part.text for part in inside.parts]
             assert [strings[name] for name in names] == [part.name or part.path or "" for part in inside.parts]
-            assert len(found["frames"][frame][3]) == len(inside.edges)
+            assert len(result["frames"][frame][3]) == len(inside.edges)
 
 
 def test_equal_layers_share_one_layout() -> None:
-    found = data()
-    strings = read(found["strings"])
-    frames = {module[1] for module in found["before"] if strings[module[0]].endswith(".attention")}
+    result = data()
+    strings = read(result["strings"])
+    frames = {module[1] for module in result["before"] if strings[module[0]].endswith(".attention")}
     assert len(frames) == 1 + 1  # the first reads from the model itself
 
 
-def test_what_only_one_graph_has_is_marked() -> None:
-    found = data()
+def test_nodes_in_only_one_graph_are_marked() -> None:
+    result = data()
     kinds = {
-        side: {KINDS[box[4]] for _, frame, *_ in found[side] for box in found["frames"][frame][2]}
+        side: {KINDS[box[4]] for _, frame, *_ in result[side] for box in result["frames"][frame][2]}
         for side in ("before", "after")
     }
     assert "gone" in kinds["before"]
@@ -67,17 +67,17 @@ def test_what_only_one_graph_has_is_marked() -> None:
     assert "gone" not in kinds["after"]
 
 
-def test_a_module_with_too_many_boxes_is_told_and_not_drawn() -> None:
+def test_a_module_with_too_many_boxes_has_a_note_instead_of_a_drawing() -> None:
     size = 5000
     names = tuple(f"n{at}" for at in range(size))
     chain = tuple((at, at + 1) for at in range(size - 1))
     flat = Wiring(("",), names, ("Relu",) * size, (0,) * size, chain, {}, {})
-    found = data(flat, flat)
-    assert [module[1:] for module in found["before"]] == [[-1, size]]
+    result = data(flat, flat)
+    assert [module[1:] for module in result["before"]] == [[-1, size]]
 
 
 @pytest.mark.slow
-def test_a_thousand_equal_modules_cost_little_more_than_their_names() -> None:
+def test_a_thousand_equal_modules_add_little_more_than_their_names() -> None:
     count = 1000
     modules = tuple(f"layers.{at}" for at in range(count))
     names = tuple(f"/layers/{at}/{op}" for at in range(count) for op in ("a", "b", "c", "d"))
@@ -86,9 +86,9 @@ def test_a_thousand_equal_modules_cost_little_more_than_their_names() -> None:
     wiring = Wiring(
         modules, names, ("MatMul", "Add", "Relu", "Mul") * count, owners, edges, {"x": (0,)}, {"y": 4 * count - 1}
     )
-    found = data(wiring, wiring)
-    assert len(found["frames"]) < 10
-    assert len(msgspec.json.encode(found)) < 90 * 2 * count
+    result = data(wiring, wiring)
+    assert len(result["frames"]) < 10
+    assert len(msgspec.json.encode(result)) < 90 * 2 * count
 
 
 def test_a_run_without_wiring_has_no_drawings() -> None:

@@ -32,15 +32,15 @@ def test_both_graphs_are_on_one_scale() -> None:
     assert abs(after / before - RUN.after.nodes / RUN.before.nodes) < 1e-4
 
 
-def test_bytes_are_those_of_the_modules() -> None:
+def test_bytes_match_the_modules() -> None:
     picture = map_picture(DOSSIER, MEASURES[1])
     assert picture is not None
     before, after = (sum(getattr(each, f"bytes_{side}") for each in RUN.modules) for side in ("before", "after"))
-    found = widths(picture.file(), "(model)")
-    assert abs(found[1] / found[0] - after / before) < 1e-4
+    result = widths(picture.file(), "(model)")
+    assert abs(result[1] / result[0] - after / before) < 1e-4
 
 
-def test_without_a_profile_there_is_no_time_and_the_page_says_how_to_get_it() -> None:
+def test_without_a_profile_the_page_shows_how_to_get_times() -> None:
     assert map_picture(DOSSIER, MEASURES[2]) is None
     html = str(map_section.section(DOSSIER).html)
     (button,) = re.findall(r'<button[^>]*data-measure="ms"[^>]*>', html)
@@ -57,7 +57,7 @@ def test_the_markup_shows_the_nodes_without_a_script() -> None:
     assert any(title.startswith("encoder.layer.3.attention") for title in titles)
 
 
-def test_colours_belong_to_the_families_that_have_most_of_anything() -> None:
+def test_the_largest_families_have_colours() -> None:
     small = [Amount(f"m.{at}.only", "", 1.0, 1.0, "") for at in range(20)]
     large = [Amount(f"m.{name}", "Large", 50.0, 50.0, "") for name in "abc"]
     assert list(families([*small, *large])) == ["Large", "only"]

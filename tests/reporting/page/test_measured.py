@@ -12,13 +12,13 @@ from sardonyx.reporting.page.measurements import section
 from sardonyx.reporting.run_bundle import RunBundle
 
 
-def test_without_times_it_says_how_to_get_them() -> None:
+def test_without_times_the_page_shows_how_to_get_them() -> None:
     html = str(section(RunBundle("m", sample_run())).html)
     assert "sardonyx optimize MODEL --run FOLDER" in html
     assert "<svg" not in html
 
 
-def test_times_come_with_their_intervals_a_picture_and_where_they_were_taken() -> None:
+def test_times_are_shown_with_intervals_a_plot_and_the_machine() -> None:
     bench = sample_benchmark(files=2)
     html = str(section(RunBundle("m", sample_run(), bench=bench)).html)
     assert bench_sentence(bench) in html
@@ -35,14 +35,14 @@ def test_each_size_of_a_sweep_has_its_rows() -> None:
     assert "busy &amp; loud" in html
 
 
-def test_tuning_is_told_with_what_it_changed_and_why() -> None:
+def test_tuning_is_shown_with_its_changes_and_reasons() -> None:
     html = str(section(RunBundle("m", replace(sample_run(), tuning=sample_tuning()))).html)
     for text in ("0.780 [0.765, 0.800]", "fuse-attention", "together with 1 other", "the result is the tuned one"):
         assert text in html
     assert '<tr class="marked"><th scope="row">tuned' in html
 
 
-def test_notes_of_the_run_and_of_its_records_are_told() -> None:
+def test_notes_of_the_run_and_of_its_records_are_shown() -> None:
     run = replace(sample_run(), notes=("a note of the run",))
     html = str(section(RunBundle("m", run, notes=("profile.json was left out",))).html)
     assert "a note of the run" in html

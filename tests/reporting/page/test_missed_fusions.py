@@ -19,7 +19,7 @@ def shown(run: Run) -> str:
     return " ".join(str(section(RunBundle("m", run)).html).split())
 
 
-def test_passes_and_reasons_come_by_how_often() -> None:
+def test_passes_and_reasons_are_sorted_by_count() -> None:
     run = refused(
         ("rare", (RefusalGroup("a", 1, ()),)),
         ("never", ()),
@@ -34,7 +34,7 @@ def test_passes_and_reasons_come_by_how_often() -> None:
     assert "<code>n1</code>, <code>n2</code>" in html
 
 
-def test_where_is_told_in_few_words_and_counted_by_module_in_the_data() -> None:
+def test_places_are_summarized_and_counted_by_module_in_the_data() -> None:
     modules = {f"encoder.layer.{at}.self": 2 for at in range(12)} | {"pooler": 1, "head": 1}
     run = refused(("p", (RefusalGroup("why", 26, (), modules),)))
     html = shown(run)
@@ -53,7 +53,7 @@ def test_only_the_first_few_passes_are_open() -> None:
     assert f'data-pass="{OPEN}">' in html
 
 
-def test_nothing_refused_is_said() -> None:
+def test_no_missed_fusions_gives_a_sentence() -> None:
     made = section(RunBundle("m", refused(("p", ()))))
     assert "No missed fusions" in made.html
     assert made.data is None

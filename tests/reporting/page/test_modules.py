@@ -41,14 +41,14 @@ def _data(run: Run, profile: Profile | None = None) -> dict[str, Any]:
     return section(RunBundle("m", run, profile=profile)).data
 
 
-def _drawn(counted: Counted) -> dict[str, Any]:
+def _random_tree(counted: Counted) -> dict[str, Any]:
     run = _run(counted)
     return island(module_tree(RunBundle("m", run)), run)
 
 
 @given(COUNTED)
-def test_what_modules_own_adds_up_and_every_module_is_there_once(counted: Counted) -> None:
-    data = _drawn(counted)
+def test_module_counts_add_up_and_every_module_appears_once(counted: Counted) -> None:
+    data = _random_tree(counted)
     paths = _paths(data)
     assert len(set(paths)) == len(paths)
     assert {path for path, _before, _after in counted} <= set(paths)
@@ -61,12 +61,12 @@ def test_what_modules_own_adds_up_and_every_module_is_there_once(counted: Counte
 
 
 @given(COUNTED)
-def test_members_of_a_line_stand_in_blocks_under_those_of_the_line_above(counted: Counted) -> None:
+def test_members_of_a_row_are_grouped_by_those_of_its_parent_row(counted: Counted) -> None:
     """The script finds the children of one copy by its place among the copies."""
-    data = _drawn(counted)
+    data = _random_tree(counted)
     paths = _paths(data)
-    shown = Counter(member for _depth, _label, _copies, members in data["rows"] for member in members)
-    assert set(shown.values()) <= {1}
+    text = Counter(member for _depth, _label, _copies, members in data["rows"] for member in members)
+    assert set(text.values()) <= {1}
     above: dict[int, list[int]] = {}
     for depth, _label, copies, members in data["rows"]:
         over = above.get(depth - 1, [])
@@ -78,11 +78,11 @@ def test_members_of_a_line_stand_in_blocks_under_those_of_the_line_above(counted
 
 
 @given(COUNTED)
-def test_totals_of_the_top_are_the_sums_of_all(counted: Counted) -> None:
-    found = module_tree(RunBundle("m", _run(counted)))
-    top = found.totals()[""]
+def test_totals_of_the_root_are_the_sums_of_all_modules(counted: Counted) -> None:
+    tree = module_tree(RunBundle("m", _run(counted)))
+    top = tree.totals()[""]
     for place in range(5):
-        assert top[place] == sum(amounts[place] for amounts in found.own.values())
+        assert top[place] == sum(amounts[place] for amounts in tree.own.values())
 
 
 def test_the_sample_adds_up_to_the_run() -> None:
@@ -102,7 +102,7 @@ def _profiled() -> tuple[Run, Profile]:
     return replace(run, source=source, result=result), sample_profile()
 
 
-def test_times_are_summed_over_equal_layers_and_do_not_part_them() -> None:
+def test_times_are_summed_over_equal_layers_and_do_not_split_them() -> None:
     run, profile = _profiled()
     data = _data(run, profile)
     assert list(data["own"]) == list(COLUMNS)
@@ -110,7 +110,7 @@ def test_times_are_summed_over_equal_layers_and_do_not_part_them() -> None:
     assert "layer.0…2" in [label for _depth, label, _copies, _members in data["rows"]]
 
 
-def test_without_a_profile_the_page_says_how_to_have_times() -> None:
+def test_without_a_profile_the_page_shows_how_to_get_times() -> None:
     made = section(RunBundle("m", sample_run()))
     assert list(made.data["own"]) == list(COLUMNS[:5])
     assert "No times" in made.html
@@ -126,7 +126,7 @@ def test_the_markup_shows_the_upper_levels_folded() -> None:
     assert cells[:2] == ["324", "187"]
 
 
-def test_rewrites_and_refusals_are_counted_to_modules_of_the_tree() -> None:
+def test_rewrites_and_missed_fusions_are_counted_by_module() -> None:
     run = sample_run()
     group = RefusalGroup("why", 3, (), {"pooler.gone.away": 2, "": 1})
     first = replace(run.passes[0], modules={"pooler": 1, "pooler.gone": 4}, refusals=(group,))

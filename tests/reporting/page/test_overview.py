@@ -27,7 +27,7 @@ def test_one_model_needs_no_overview() -> None:
     assert overview([sample_run_bundle()]) is None
 
 
-def test_each_model_has_a_row_with_a_link_its_numbers_and_its_proof() -> None:
+def test_each_model_has_a_row_with_a_link_its_numbers_and_its_verification() -> None:
     timed, untimed = sample_run_bundle("timed"), replace(sample_run_bundle("untimed"), bench=None)
     html = shown(timed, untimed)
     assert '<a href="#section=verdict&amp;model=0">timed</a>' in html
@@ -39,13 +39,13 @@ def test_each_model_has_a_row_with_a_link_its_numbers_and_its_proof() -> None:
     assert html.count("2 rewrites rolled back") == 2
 
 
-def test_a_failed_proof_stands_out() -> None:
+def test_a_failed_verification_is_highlighted() -> None:
     whole = sample_run_bundle()
     html = shown(whole, replace(whole, run=structs.replace(whole.run, verdict=failed_verdict())))
     assert html.count('<span class="bad">verification failed') == 1
 
 
-def test_the_matrix_has_the_passes_that_did_something_in_three_measures() -> None:
+def test_the_matrix_lists_active_passes_in_three_measures() -> None:
     first, second = sample_run_bundle("a"), sample_run_bundle("b")
     only = replace(second, run=structs.replace(second.run, passes=second.run.passes[1:]))  # a pass that did not run
     html = shown(first, only)
@@ -61,7 +61,7 @@ def test_the_matrix_has_the_passes_that_did_something_in_three_measures() -> Non
     assert 'href="#pass=fold-constants&amp;model=1"' in nodes
 
 
-def test_heat_follows_the_part_of_the_model_and_says_the_number() -> None:
+def test_the_cell_colour_follows_the_share_and_shows_the_number() -> None:
     html = shown(sample_run_bundle("a"), sample_run_bundle("b"))
     heats = dict(re.findall(r'style="--heat: (\d+)%" title="([\w-]+) on a: change in nodes', html))
     strong = {name: int(heat) for heat, name in heats.items()}

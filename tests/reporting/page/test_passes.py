@@ -9,7 +9,7 @@ from sardonyx.reporting.page.passes import section
 from sardonyx.reporting.run_bundle import RunBundle
 
 
-def test_each_active_pass_has_a_row_and_the_silent_ones_share_a_line() -> None:
+def test_each_active_pass_has_a_row_and_the_others_share_a_line() -> None:
     run = sample_run()
     html = str(section(RunBundle("m", run)).html)
     for each in run.passes:
@@ -18,12 +18,12 @@ def test_each_active_pass_has_a_row_and_the_silent_ones_share_a_line() -> None:
     assert f"{silent} passes found nothing to do" in html
 
 
-def test_a_run_in_which_nothing_happened_says_so() -> None:
+def test_a_run_without_rewrites_has_a_message() -> None:
     run = replace(sample_run(), passes=())
     assert "No pass found anything to rewrite" in str(section(RunBundle("m", run)).html)
 
 
-def test_a_pass_says_where_it_did_most_and_how_many_places_more() -> None:
+def test_a_pass_shows_its_most_frequent_module_and_the_number_of_others() -> None:
     first, *_ = (each for each in sample_run().passes if each.rewrites)
     many = replace(first, modules={"a": 1, "b": 2, "c": 3, "d": 4, "e": 5})
     html = str(section(RunBundle("m", replace(sample_run(), passes=(many,)))).html)

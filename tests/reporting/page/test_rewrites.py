@@ -53,18 +53,18 @@ events = st.builds(
 
 def written_out(table: dict[str, Any]) -> list[str]:
     """What `readStrings` does, counting characters as scripts do."""
-    last, found = b"", list[str]()
+    last, names = b"", list[str]()
     for shared, rest in zip(table["shared"], table["rest"], strict=True):
         last = last[: 2 * shared] + rest.encode("utf-16-le")
-        found.append(last.decode("utf-16-le"))
-    return found
+        names.append(last.decode("utf-16-le"))
+    return names
 
 
 def read_back(data: dict[str, Any]) -> list[Event]:
     """What `readRewrites` does, as records."""
     data = msgspec.json.decode(msgspec.json.encode(data))
     names, modules = written_out(data["names"]), written_out(data["modules"])
-    found: list[Event] = []
+    events: list[Event] = []
     for place, owner, origins, owners, body, root, *rest in data["events"]:
         shape = data["shapes"][place]
         called = [names[at] for at in rest]
@@ -83,7 +83,7 @@ def read_back(data: dict[str, Any]) -> list[Event]:
             for at, (op_type, state, inputs, outputs) in enumerate(shape["parts"])
         ]
         assert shape["root"] < 0 or of_values[shape["root"]] == names[root]
-        found.append(
+        events.append(
             Event(
                 shape["pass"],
                 RewriteKind(shape["kind"]),
@@ -96,13 +96,13 @@ def read_back(data: dict[str, Any]) -> list[Event]:
                 shape["source"],
             )
         )
-    return found
+    return events
 
 
 @pytest.mark.slow
 @given(st.lists(events, max_size=6).map(tuple))
-def test_every_rewrite_is_in_the_data_once_and_reads_back_as_the_record_has_it(drawn: tuple[Event, ...]) -> None:
-    assert read_back(rewrite_data(replace(RUN, events=drawn))) == list(drawn)
+def test_every_rewrite_is_in_the_data_once_and_reads_back_equal(generated: tuple[Event, ...]) -> None:
+    assert read_back(rewrite_data(replace(RUN, events=generated))) == list(generated)
 
 
 def test_the_rewrites_of_the_sample_read_back() -> None:
@@ -110,14 +110,14 @@ def test_the_rewrites_of_the_sample_read_back() -> None:
 
 
 @given(st.lists(texts))
-def test_a_table_of_names_reads_back(drawn: list[str]) -> None:
-    table = Strings(drawn)
-    assert written_out(table.data()) == table.texts == sorted(set(drawn))
+def test_a_table_of_names_reads_back(generated: list[str]) -> None:
+    table = Strings(generated)
+    assert written_out(table.data()) == table.texts == sorted(set(generated))
     assert all(table.texts[place] == text for text, place in table.at.items())
 
 
 @given(events, st.permutations(["p", "q", "r", "s", "t", "u"]))
-def test_other_names_are_the_same_shape(event: Event, names: list[str]) -> None:
+def test_renamed_values_have_the_same_shape(event: Event, names: list[str]) -> None:
     other = dict(zip(("x", "y", "z", "é", "𝄞w", "𝄞x"), names, strict=True)) | {"": ""}
 
     def renamed(node: NodeRef) -> NodeRef:
@@ -151,7 +151,7 @@ def test_other_wiring_operators_or_passes_are_another_shape() -> None:
     assert len(set(shapes)) == len(shapes)
 
 
-def test_a_matched_node_that_is_there_later_was_kept_and_a_name_that_passed_on_was_not() -> None:
+def test_a_matched_node_present_later_was_kept_and_a_reused_name_was_not() -> None:
     def node(name: str, op_type: str = "Add") -> NodeRef:
         return NodeRef(name, op_type, ("x",), (f"{name}_out",))
 
@@ -167,10 +167,10 @@ def test_a_matched_node_that_is_there_later_was_kept_and_a_name_that_passed_on_w
     assert states == [[kept, gone, made], [gone, kept, gone, made], [gone]]
 
 
-def test_a_drawing_joins_what_is_joined_and_shows_what_comes_in_and_goes_out() -> None:
-    found = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
+def test_a_drawing_shows_edges_inputs_and_outputs() -> None:
+    nodes = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
     made = NodeRef("add", "Gemm", ("x", "w", "b", ""), ("y",))
-    (each,) = shaped([Event("p", RewriteKind.FUSE, "y", found, (made,), (), "", "", "")], ["add"])
+    (each,) = shaped([Event("p", RewriteKind.FUSE, "y", nodes, (made,), (), "", "", "")], ["add"])
     before, after = each.shape.drawings()
     assert before is not None
     assert after is not None
@@ -181,10 +181,10 @@ def test_a_drawing_joins_what_is_joined_and_shows_what_comes_in_and_goes_out() -
     assert [len(side["frame"]["routes"]) for side in (before, after)] == [5, 4]
 
 
-def test_a_replaced_value_goes_out_even_where_the_match_reads_it_itself() -> None:
-    found = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
+def test_a_replaced_value_is_an_output_even_where_the_match_uses_it() -> None:
+    nodes = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
     for root, out in (("y", ["y"]), ("m", ["m", "y"])):
-        (each,) = shaped([Event("p", RewriteKind.DROP, root, found, (), (), "", "", "")], ())
+        (each,) = shaped([Event("p", RewriteKind.DROP, root, nodes, (), (), "", "", "")], ())
         before, after = each.shape.drawings()
         assert before is not None
         assert [each.values[at] for at in before["ports"]] == ["x", "w", "b", *out]
@@ -200,27 +200,27 @@ def test_a_rewrite_of_a_whole_model_is_counted_and_not_drawn() -> None:
     assert len(data["events"][0]) == 6
 
 
-def test_records_that_do_not_say_what_nodes_read_have_no_drawing_but_their_nodes() -> None:
+def test_records_without_node_inputs_list_nodes_without_a_drawing() -> None:
     bare = Event("p", RewriteKind.FUSE, "y", (NodeRef("a", "Add"),), (NodeRef("b", "Mul"),), (), "", "", "")
     (shape,) = rewrite_data(replace(RUN, events=(bare,), wiring_after=None))["shapes"]
     assert (shape["before"], shape["after"], len(shape["parts"])) == (None, None, 2)
 
 
-def test_where_every_rewrite_is_another_the_most_frequent_shapes_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_many_shapes_the_most_frequent_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrite_data_module, "DRAWN", 1)
     chains = [tuple(NodeRef(f"n{at}", "Add", ("x",), (f"y{at}",)) for at in range(1, size)) for size in (2, 3, 3, 4)]
     run = replace(RUN, events=tuple(Event("p", RewriteKind.FOLD, "y", chain, (), (), "", "", "") for chain in chains))
     assert [shape["before"] is not None for shape in rewrite_data(run)["shapes"]] == [False, True, False]
 
 
-def test_the_table_reads_by_itself() -> None:
+def test_the_table_is_complete_without_a_script() -> None:
     html = " ".join(str(section(RunBundle("m", RUN)).html).split())
     assert "137 rewrites by 3 passes" in html
     assert re.search(r"fuse-gemm</th> <td class=\"num\">12</td> <td class=\"num\">−12</td>", html)
     assert "encoder.layer.0…11.output" in html
 
 
-def test_a_run_without_rewrites_says_so() -> None:
+def test_a_run_without_rewrites_has_a_message() -> None:
     idle = replace(RUN, events=(), passes=tuple(replace(each, rewrites=0, modules={}) for each in RUN.passes))
     made = section(RunBundle("m", idle))
     assert "Nothing was rewritten" in made.html

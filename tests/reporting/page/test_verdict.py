@@ -23,9 +23,9 @@ def _text(run: Run, bench: Benchmark | None = None) -> str:
 
 def _sentence(run: Run, bench: Benchmark | None = None) -> str:
     html = str(section(RunBundle("tiny", run, bench=bench)).html)
-    found = re.search(r'<p class="verdict-sentence">(.*?)</p>', html)
-    assert found is not None
-    return found[1]
+    matches = re.search(r'<p class="verdict-sentence">(.*?)</p>', html)
+    assert matches is not None
+    return matches[1]
 
 
 def _alarms(run: Run) -> list[str]:
@@ -43,56 +43,56 @@ def clean() -> Run:
     return replace(sample_run(), rolled_back=())
 
 
-def test_the_sentence_says_nodes_time_and_proof(clean: Run) -> None:
-    said = _sentence(clean, _bench(Finding.FASTER, 0.877, 0.865, 0.89))
-    assert said == (
+def test_the_sentence_has_nodes_time_and_verification(clean: Run) -> None:
+    text = _sentence(clean, _bench(Finding.FASTER, 0.877, 0.865, 0.89))
+    assert text == (
         "tiny has 42 % fewer nodes, runs 12.3 % faster [11.0, 13.5] "
         "and gave the same outputs on 12 trials, deviating by 2.1e-07 at most."
     )
     assert not _alarms(clean)
 
 
-def test_no_difference_is_said_plainly(clean: Run) -> None:
+def test_no_difference_is_reported(clean: Run) -> None:
     bench = _bench(Finding.SAME, 0.995, 0.986, 1.004)
     assert "shows no difference in time (none above 1.4 %)" in _sentence(clean, bench)
     assert "no difference 0.995 of the time before [0.986, 1.004]" in _text(clean, bench)
 
 
-def test_slower_is_said_too(clean: Run) -> None:
+def test_slower_is_reported(clean: Run) -> None:
     assert "runs 5.0 % slower [3.0, 7.0]" in _sentence(clean, _bench(Finding.SLOWER, 1.05, 1.03, 1.07))
 
 
-def test_what_was_not_measured_is_said_with_how_to_measure_it(clean: Run) -> None:
+def test_a_missing_measurement_is_reported_with_the_command_for_it(clean: Run) -> None:
     assert _sentence(clean).endswith("; its time was not measured.")
     assert "not measured sardonyx optimize MODEL -o SMALL --run FOLDER" in _text(clean)
 
 
-def test_a_race_of_tuning_is_a_measurement(clean: Run) -> None:
+def test_a_timing_of_tuning_counts_as_a_measurement(clean: Run) -> None:
     tuned = replace(clean, tuning=sample_tuning())
     assert "measured while tuning" in _text(tuned)
     assert "not measured" not in _text(tuned)
 
 
-def test_a_bench_against_another_file_is_not_taken_for_one_against_the_source(clean: Run) -> None:
+def test_a_benchmark_against_another_file_is_not_used(clean: Run) -> None:
     bench = _bench(Finding.FASTER, 0.877, 0.865, 0.89)
     turned = replace(bench, files=tuple(reversed(bench.files)))
     assert "its time was not measured" in _sentence(clean, turned)
 
 
-def test_bit_for_bit_is_said_where_nothing_deviates(clean: Run) -> None:
+def test_bit_for_bit_is_shown_where_nothing_deviates(clean: Run) -> None:
     verdict = sample_verdict()
     same = replace(verdict, outputs=verdict.outputs[1:])
     assert _sentence(replace(clean, verdict=same)).count("on 12 trials, bit for bit") == 1
 
 
-def test_as_many_nodes_and_more_nodes_are_said_as_such(clean: Run) -> None:
+def test_equal_and_larger_node_counts_are_reported(clean: Run) -> None:
     assert "has 324 nodes as before" in _sentence(replace(clean, after=clean.before))
     more = replace(clean.before, nodes=400)
     assert "has 23 % more nodes" in _sentence(replace(clean, after=more))
     assert "would have" in _sentence(replace(clean, options={"dry_run": True}))
 
 
-def test_a_failed_proof_comes_first() -> None:
+def test_a_failed_verification_comes_first() -> None:
     run = replace(sample_run(), status="verification-failed", verdict=failed_verdict(), rolled_back=())
     html = str(section(RunBundle("tiny", run)).html)
     assert _alarms(run) == ["Verification failed: pooler_output differs by 0.5 with seed 3. Nothing was written."]
@@ -102,7 +102,7 @@ def test_a_failed_proof_comes_first() -> None:
     assert "beyond its tolerance" in _text(run)
 
 
-def test_no_proof_and_rewrites_undone_come_first(clean: Run) -> None:
+def test_missing_verification_and_undone_rewrites_come_first(clean: Run) -> None:
     assert _alarms(replace(clean, verdict=None))[0].startswith("Not verified")
     assert _alarms(sample_run()) == ["2 rewrites failed verification and were undone; see “Verification”."]
 
@@ -114,11 +114,11 @@ def test_an_output_without_a_number_is_the_worst(clean: Run) -> None:
     assert "∞ at pooler_output , beyond its tolerance" in _text(run)
 
 
-def test_what_else_to_know_is_listed() -> None:
+def test_further_notes_are_listed() -> None:
     run = replace(sample_run(), notes=("the <b>first</b> note",))
-    said = _text(run)
-    assert "ai.onnx raised 14 → 17: a fusion needed it" in said
-    assert "the &lt;b&gt;first&lt;/b&gt; note" in said
+    text = _text(run)
+    assert "ai.onnx raised 14 → 17: a fusion needed it" in text
+    assert "the &lt;b&gt;first&lt;/b&gt; note" in text
     assert "a second note" in _text_of_notes(run)
 
 

@@ -18,7 +18,7 @@ def shown(run: Run, export: Export | None = None) -> str:
     return " ".join(str(section(RunBundle("m", run, export=export)).html).split())
 
 
-def test_the_whole_chain_is_there_with_hashes_and_what_holds_between() -> None:
+def test_the_whole_chain_is_shown_with_hashes_and_verdicts() -> None:
     run = sample_run()
     html = shown(run, sample_export(run.source.sha256))
     for text in (
@@ -36,28 +36,28 @@ def test_the_whole_chain_is_there_with_hashes_and_what_holds_between() -> None:
     assert html.count("last_hidden_state") >= 2
 
 
-def test_without_an_export_the_beginning_is_not_known() -> None:
+def test_without_an_export_the_first_step_is_unknown() -> None:
     html = shown(sample_run())
     assert "verification-step verification-unknown" in html
     assert "sardonyx export writes one with --record" in html
 
 
-@pytest.mark.parametrize(("sha256", "state", "said"), [("ff" * 32, "bad", "broken"), (None, "unknown", "missing")])
-def test_an_export_of_another_file_is_no_proof(sha256: str | None, state: str, said: str) -> None:
+@pytest.mark.parametrize(("sha256", "state", "message"), [("ff" * 32, "bad", "broken"), (None, "unknown", "missing")])
+def test_an_export_of_another_file_verifies_nothing(sha256: str | None, state: str, message: str) -> None:
     html = shown(sample_run(), sample_export(sha256))
     assert f"verification-step verification-{state}" in html
-    assert said in html
+    assert message in html
     assert html.count("accuracy class reassociates") == 1, "the export's verdict is about another file"
 
 
-def test_a_failed_proof_names_the_output_and_the_reason() -> None:
+def test_a_failed_verification_names_the_output_and_the_reason() -> None:
     html = shown(replace(sample_run(), verdict=failed_verdict(), status="verification-failed"))
     assert "verification-step verification-bad" in html
     assert "pooler_output differs by 0.5 with seed 3" in html
     assert '<tr class="marked"><th scope="row">pooler_output' in html
 
 
-def test_what_was_rolled_back_is_told_and_nothing_is_told_too() -> None:
+def test_rolled_back_rewrites_are_listed_and_their_absence_is_stated() -> None:
     run = sample_run()
     assert "fuse-gemm at /pooler/MatMul_out in pooler: pooler_output differs by 0.5" in shown(run)
     assert "merge-reshapes everywhere" in shown(run)

@@ -74,11 +74,11 @@ def _assets(*endings: str) -> Iterator[tuple[str, str]]:
 
 
 def test_sections_come_in_the_order_of_the_page() -> None:
-    shown = re.findall(r'<section data-section="(\w+)"', _page())
-    assert shown == ORDER
+    sections = re.findall(r'<section data-section="(\w+)"', _page())
+    assert sections == ORDER
 
 
-def test_the_row_of_links_leads_to_every_section_without_a_script() -> None:
+def test_the_navigation_links_to_every_section_without_a_script() -> None:
     html = _page(sample_run(), sample_run())
     anchors = set(re.findall(r'<section[^>]* id="([^"]+)"', html))
     rows = "".join(re.findall(r"<nav.*?</nav>", html, re.DOTALL))
@@ -111,20 +111,20 @@ def test_no_script_makes_markup_of_text() -> None:
             assert re.search(pattern, text) is None, f"{name} has {pattern}"
 
 
-def test_the_page_asks_for_nothing() -> None:
+def test_the_page_loads_nothing() -> None:
     texts = [*_assets(".js", ".css"), ("page", _page())]
     for name, text in texts:
         plain = re.sub(r"(?m)^\s*(//|/\*).*$|\s//\s.*$", "", text.replace(NAMESPACE, ""))
-        found = re.search(r"https?:|[\"'(]//|url\(|@import|<link|<img|<iframe|\ssrc=", plain)
-        assert found is None, f"{name}: {plain[max(found.start() - 40, 0) : found.end() + 40]}"
+        matches = re.search(r"https?:|[\"'(]//|url\(|@import|<link|<img|<iframe|\ssrc=", plain)
+        assert matches is None, f"{name}: {plain[max(matches.start() - 40, 0) : matches.end() + 40]}"
 
 
-def test_no_element_answers_by_an_attribute() -> None:
+def test_no_element_has_an_event_attribute() -> None:
     seen = _elements(_page())
     assert not [names for _tag, names in (*seen.tags, *seen.drawn) if any(name.startswith("on") for name in names)]
 
 
-def test_one_model_needs_no_choice_and_two_have_one() -> None:
+def test_a_selector_is_shown_for_two_models_only() -> None:
     assert 'id="picker"' not in _page()
     both = _page(sample_run(), sample_run())
     assert re.findall(r'<option value="(\d)">(model \d)</option>', both) == [("0", "model 0"), ("1", "model 1")]
@@ -132,7 +132,7 @@ def test_one_model_needs_no_choice_and_two_have_one() -> None:
 
 
 @given(st.dictionaries(st.text(), st.lists(st.text() | st.sampled_from(["</script>", "<!--", "\u2028", "&lt;"]))))
-def test_the_island_reads_back_and_holds_no_markup(data: object) -> None:
+def test_the_data_block_reads_back_and_has_no_markup(data: object) -> None:
     text = harmless(data)
     assert json.loads(text) == data
     assert not set(text) & set("<>&\u2028\u2029")

@@ -30,9 +30,9 @@ def edges(inside: ModuleContents) -> set[tuple[str, str]]:
 
 
 def test_a_module_shows_its_own_nodes_the_modules_below_and_its_neighbours() -> None:
-    found = module_contents(WIRING)
-    assert texts(found[""]) == ["Cast", "encoder.layer · 4", "Add", "head · 1", "input ids", "output logits"]
-    assert edges(found[""]) == {
+    contents = module_contents(WIRING)
+    assert texts(contents[""]) == ["Cast", "encoder.layer · 4", "Add", "head · 1", "input ids", "output logits"]
+    assert edges(contents[""]) == {
         ("input ids", "Cast"),
         ("Cast", "encoder.layer · 4"),
         ("Cast", "Add"),
@@ -40,32 +40,32 @@ def test_a_module_shows_its_own_nodes_the_modules_below_and_its_neighbours() -> 
         ("Add", "head · 1"),
         ("head · 1", "output logits"),
     }
-    assert edges(found["encoder.layer"]) == {
+    assert edges(contents["encoder.layer"]) == {
         ("from Cast", "0.attn · 2"),
         ("0.attn · 2", "1.attn · 2"),
         ("1.attn · 2", "to Add"),
     }
-    assert edges(found["encoder.layer.1.attn"]) == {
+    assert edges(contents["encoder.layer.1.attn"]) == {
         ("from 0.attn", "MatMul"),
         ("MatMul", "Softmax"),
         ("Softmax", "to Add"),
     }
 
 
-def test_a_container_of_one_thing_is_named_with_it_and_can_still_be_opened() -> None:
-    found = module_contents(WIRING)
-    assert texts(found["encoder"])[0] == "layer · 4"
-    paths = {part.text: part.path for part in found[""].parts}
+def test_a_container_of_one_module_is_named_with_it_and_can_be_opened() -> None:
+    contents = module_contents(WIRING)
+    assert texts(contents["encoder"])[0] == "layer · 4"
+    paths = {part.text: part.path for part in contents[""].parts}
     assert paths["encoder.layer · 4"] == "encoder.layer"
 
 
 def test_every_node_is_drawn_once_and_counted_in_all_modules_above() -> None:
     run = sample_run()
     assert run.wiring_before is not None
-    found = module_contents(run.wiring_before)
-    drawn = [part.name for inside in found.values() for part in inside.parts if part.kind == "op"]
-    assert sorted(drawn) == sorted(run.wiring_before.names)
-    below = [part for part in found["encoder.layer.3"].parts if part.kind == "module"]
+    contents = module_contents(run.wiring_before)
+    generated = [part.name for inside in contents.values() for part in inside.parts if part.kind == "op"]
+    assert sorted(generated) == sorted(run.wiring_before.names)
+    below = [part for part in contents["encoder.layer.3"].parts if part.kind == "module"]
     assert [part.text for part in below] == ["attention · 16", "output · 8"]
 
 
@@ -84,14 +84,14 @@ def wirings(draw: st.DrawFn) -> Wiring:
 
 @given(wirings())
 def test_an_edge_between_two_nodes_of_a_module_is_drawn_in_it(wiring: Wiring) -> None:
-    found = module_contents(wiring)
-    for maker, reader in wiring.edges:
-        one, other = (wiring.modules[wiring.owners[node]] for node in (maker, reader))
+    contents = module_contents(wiring)
+    for producer, reader in wiring.edges:
+        one, other = (wiring.modules[wiring.owners[node]] for node in (producer, reader))
         if one == other:
-            assert (wiring.names[maker], wiring.names[reader]) in edges(found[one])
+            assert (wiring.names[producer], wiring.names[reader]) in edges(contents[one])
         else:
-            assert any(wiring.names[maker] == edge[0] for edge in edges(found[one]))
-            assert any(wiring.names[reader] == edge[1] for edge in edges(found[other]))
+            assert any(wiring.names[producer] == edge[0] for edge in edges(contents[one]))
+            assert any(wiring.names[reader] == edge[1] for edge in edges(contents[other]))
 
 
 @given(wirings())
@@ -107,9 +107,9 @@ def test_counts_of_modules_add_up(wiring: Wiring) -> None:
         assert counted == nodes
 
 
-def test_a_path_may_be_as_deep_as_it_likes() -> None:
-    found = module_contents(replace(WIRING, modules=("", ".".join("a" * 5000), "b", "c")))
-    assert max(path.count(".") for path in found) == DEEPEST - 1
+def test_a_path_may_have_any_depth() -> None:
+    contents = module_contents(replace(WIRING, modules=("", ".".join("a" * 5000), "b", "c")))
+    assert max(path.count(".") for path in contents) == DEEPEST - 1
 
 
 def test_a_module_that_is_called_more_than_once_is_drawn_for_each_call() -> None:
@@ -122,8 +122,8 @@ def test_a_module_that_is_called_more_than_once_is_drawn_for_each_call() -> None
         inputs={"x": (0,)},
         outputs={"y": 6},
     )
-    found = module_contents(wiring)
-    assert texts(found["block"])[:5] == ["conv1 · 1", "relu · 2", "conv2 · 1", "relu · 2", "Add"]
-    assert all(one < other for one, other in found["block"].edges if max(one, other) < 5)
-    assert {part.path for part in found["block"].parts if part.text == "relu · 2"} == {"block.relu"}
-    assert edges(found["block.conv2"]) == {("from relu", "Conv"), ("Conv", "to relu")}
+    contents = module_contents(wiring)
+    assert texts(contents["block"])[:5] == ["conv1 · 1", "relu · 2", "conv2 · 1", "relu · 2", "Add"]
+    assert all(one < other for one, other in contents["block"].edges if max(one, other) < 5)
+    assert {part.path for part in contents["block"].parts if part.text == "relu · 2"} == {"block.relu"}
+    assert edges(contents["block.conv2"]) == {("from relu", "Conv"), ("Conv", "to relu")}

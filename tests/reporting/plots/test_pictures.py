@@ -16,13 +16,13 @@ from sardonyx.reporting.run_bundle import RunBundle
 RUN = sample_run()
 
 
-def test_there_is_a_picture_of_everything_that_was_measured() -> None:
-    found = pictures(RunBundle("some", RUN))
-    assert list(found) == ["map-nodes.svg", "map-bytes.svg", "module-graph.svg"]
+def test_every_measurement_has_a_plot() -> None:
+    files = pictures(RunBundle("some", RUN))
+    assert list(files) == ["map-nodes.svg", "map-bytes.svg", "module-graph.svg"]
     assert list(pictures(RunBundle("some", replace(RUN, wiring_after=None)))) == ["map-nodes.svg", "map-bytes.svg"]
-    for text in found.values():
+    for text in files.values():
         ElementTree.fromstring(text)
-    assert found == pictures(RunBundle("some", RUN))
+    assert files == pictures(RunBundle("some", RUN))
 
 
 def test_a_module_is_drawn_before_and_after_with_what_changed() -> None:
@@ -41,7 +41,7 @@ def test_the_top_module_is_the_first_that_holds_more_than_one_thing() -> None:
     assert top_module(replace(RUN, wiring_before=nested)) == "m.inner"
 
 
-def test_a_module_that_is_gone_or_too_large_is_told() -> None:
+def test_a_module_that_is_gone_or_too_large_has_a_note() -> None:
     size = MOST + 1
     names = tuple(f"n{at}" for at in range(size))
     flat = Wiring(("a",), names, ("Relu",) * size, (0,) * size, (), {}, {})

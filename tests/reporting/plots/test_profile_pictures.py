@@ -23,8 +23,8 @@ FOUND = sample_profile()
 Event = dict[str, Any]
 
 
-def slices(found: Profile, pid: int = 1) -> list[Event]:
-    events = json.loads(trace(found))["traceEvents"]
+def slices(profile: Profile, pid: int = 1) -> list[Event]:
+    events = json.loads(trace(profile))["traceEvents"]
     return [event for event in events if event["ph"] == "X" and event["pid"] == pid]
 
 
@@ -33,13 +33,13 @@ def bounds(event: Event) -> tuple[int, int]:
     return start, start + round(1000 * event["dur"])
 
 
-def check(found: Profile) -> None:
+def check(profile: Profile) -> None:
     """Each two slices are apart or one lies in the other; every kernel lies in its module, every module in its own."""
-    for number, model in enumerate(found.models, 1):
+    for number, model in enumerate(profile.models, 1):
         known = {module.path for module in model.modules}
         before: list[tuple[int, int, str | None]] = []
         kernels = 0
-        for event in slices(found, number):
+        for event in slices(profile, number):
             start, end = bounds(event)
             assert start <= end
             for left, right, _ in before:
@@ -56,23 +56,23 @@ def check(found: Profile) -> None:
         assert kernels == len(model.timeline)
 
 
-def test_kernels_lie_in_their_modules_and_modules_in_theirs() -> None:
+def test_kernels_are_inside_their_modules_and_modules_inside_their_parents() -> None:
     check(FOUND)
     names = [event["name"] for event in slices(FOUND)]
     assert names[:6] == ["Net", "embed (Embedding)", "Gather embed", "layer", "0 (Layer)", "attn (Attention)"]
 
 
-def test_a_module_is_opened_anew_when_control_comes_back() -> None:
+def test_a_module_gets_a_new_slice_when_it_runs_again() -> None:
     model = FOUND.models[0]
     order = [0, 1, 0, 2]
     timeline = tuple(Slice(kernel, 10.0 * at, 9.0) for at, kernel in enumerate(order))
-    found = replace(FOUND, models=(replace(model, timeline=timeline),))
-    check(found)
-    opened = [event["args"]["path"] for event in slices(found) if event["cat"] == "module"]
+    profile = replace(FOUND, models=(replace(model, timeline=timeline),))
+    check(profile)
+    opened = [event["args"]["path"] for event in slices(profile) if event["cat"] == "module"]
     assert opened == ["", "embed", "layer", "layer.0", "layer.0.attn", "embed", "layer", "layer.0"]
 
 
-def test_a_body_lies_in_the_kernel_that_runs_it() -> None:
+def test_a_body_is_inside_the_kernel_that_runs_it() -> None:
     ends = {event["name"]: bounds(event) for event in slices(FOUND) if event["cat"] != "module"}
     assert ends["Loop loop"][0] < ends["Add body"][0] < ends["Add body"][1] < ends["Loop loop"][1]
 
@@ -98,16 +98,16 @@ def test_slices_nest_whatever_overlaps(timeline: list[Slice]) -> None:
 def rects(text: str, kind: str) -> list[dict[str, Any]]:
     root = ElementTree.fromstring(text)
     space = "{http://www.w3.org/2000/svg}"
-    found: list[dict[str, Any]] = []
+    boxes: list[dict[str, Any]] = []
     for rect in root.iter(f"{space}rect"):
         title = rect.find(f"{space}title")
         if re.search(kind, rect.get("class", "")) and title is not None:
             place = {key: float(rect.get(key, "0")) for key in ("x", "y", "width", "height")}
-            found.append({**place, "class": rect.get("class"), "title": title.text or ""})
-    return found
+            boxes.append({**place, "class": rect.get("class"), "title": title.text or ""})
+    return boxes
 
 
-def test_bars_are_as_wide_as_their_time_and_children_lie_under_their_parents() -> None:
+def test_bar_widths_follow_time_and_children_are_below_their_parents() -> None:
     bars = rects(icicle_svg(FOUND, "t"), "bar|other")
     scale = 912 / FOUND.models[0].kernel_ms
     wholes = [bar["width"] for bar in bars if bar["title"].startswith("(model)")]
@@ -133,7 +133,7 @@ def test_bars_of_one_row_follow_one_another() -> None:
             assert left["x"] + left["width"] <= right["x"] + 0.02
 
 
-def test_one_kind_has_one_look_in_every_panel() -> None:
+def test_a_module_type_has_one_colour_in_every_panel() -> None:
     text = icicle_svg(FOUND, "t")
     looks = re.findall(r'<g class="(own\d)">\n<rect class="([^"]+)"[^>]*><title>(\S+) Attention:', text)
     assert len({look[:2] for look in looks}) == 1
@@ -143,34 +143,34 @@ def test_one_kind_has_one_look_in_every_panel() -> None:
 def test_the_picture_is_the_same_every_time_and_safe() -> None:
     hostile = ModuleTime('x"><script>', "/Net/<b>", 5.0, 5.0, 1, 1, 0.5)
     model = replace(FOUND.models[0], label="<script>&", modules=(*FOUND.models[0].modules, hostile))
-    found = replace(FOUND, models=(model,))
-    text = icicle_svg(found, "<title>\x1b")
-    assert text == icicle_svg(found, "<title>\x1b")
+    profile = replace(FOUND, models=(model,))
+    text = icicle_svg(profile, "<title>\x1b")
+    assert text == icicle_svg(profile, "<title>\x1b")
     ElementTree.fromstring(text)
     assert "<script" not in text
     assert "\x1b" not in text
 
 
-def test_what_belongs_to_nobody_is_drawn_apart() -> None:
+def test_unattributed_time_is_drawn_separately() -> None:
     (before, _after) = rects(icicle_svg(FOUND, "t"), "nobody")
     assert before["title"] == "not attributed: 0.062 ms (0.6 %)"
 
 
-def test_labels_stand_only_where_they_fit() -> None:
+def test_labels_are_drawn_only_where_they_fit() -> None:
     labelled = r'width="([\d.]+)"[^>]*><title>[^<]*</title></rect>\n<text class="label"[^>]*>([^<]*)<'
-    found = re.findall(labelled, icicle_svg(FOUND, "t"))
-    assert found
-    for width, label in found:
+    matches = re.findall(labelled, icicle_svg(FOUND, "t"))
+    assert matches
+    for width, label in matches:
         assert len(label) * 6.9 <= float(width)
 
 
-def test_a_path_may_be_as_deep_as_it_likes() -> None:
+def test_a_path_may_have_any_depth() -> None:
     model = FOUND.models[0]
     deep = ".".join(["a"] * 2000)
     module = ModuleTime(deep, "/Net/Deep", 1.0, 1.0, 1, 1, 0.1)
     kernel = replace(model.kernels[0], owner=deep)
     model = replace(model, modules=(*model.modules, module), kernels=(kernel, *model.kernels[1:]))
-    found = replace(FOUND, models=(model,))
-    check(found)
-    assert "Deep" in icicle_svg(found, "t")
-    assert "Deep" in in_terminal(profile_document, found)
+    profile = replace(FOUND, models=(model,))
+    check(profile)
+    assert "Deep" in icicle_svg(profile, "t")
+    assert "Deep" in in_terminal(profile_document, profile)

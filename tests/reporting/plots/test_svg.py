@@ -19,8 +19,8 @@ from sardonyx.reporting.plots import svg
 def test_a_picture_is_well_formed_whatever_the_names_are(title: str, about: str, name: str) -> None:
     body = [svg.text(1, 2, name), svg.group(5, [svg.rect(0, 0, 1, 1, hover=name), svg.dot(1, 1, hover=name)])]
     root = ElementTree.fromstring(svg.Picture("some", 100, 50, title, about, body).file())
-    found = {element.tag.rpartition("}")[2] for element in root.iter()}
-    assert found <= {"svg", "title", "desc", "style", "rect", "text", "g", "circle"}
+    parts = {element.tag.rpartition("}")[2] for element in root.iter()}
+    assert parts <= {"svg", "title", "desc", "style", "rect", "text", "g", "circle"}
 
 
 FINITE = st.floats(-1e9, 1e9)
@@ -56,7 +56,7 @@ def test_a_picture_inside_a_page_leaves_its_theme_to_the_page_and_keeps_its_own_
 
 
 @given(hostile.NAMES)
-def test_a_part_of_the_page_is_well_formed_too_and_brings_no_colours_of_its_own(name: str) -> None:
+def test_a_plot_in_the_page_is_well_formed_and_has_no_colours_of_its_own(name: str) -> None:
     picture = svg.Picture("some", 100, 90, name, name, [svg.text(1, 70, name)], ".sardonyx .odd { fill: var(--own); }")
     inline = str(picture.inline())
     ElementTree.fromstring(inline)

@@ -39,11 +39,11 @@ def with_graph(wiring: Wiring) -> Run:
 
 
 def shown(text: str) -> str:
-    return re.sub(r"#(\d+);", lambda found: chr(int(found[1])), text)
+    return re.sub(r"#(\d+);", lambda match: chr(int(match[1])), text)
 
 
 @given(HOSTILE)
-def test_a_name_is_shown_as_it_is_and_means_nothing(name: str) -> None:
+def test_a_name_is_shown_literally(name: str) -> None:
     written = quoted(name)
     assert re.fullmatch(LABEL, f'"{written}"')
     assert shown(written).isprintable()
@@ -52,7 +52,7 @@ def test_a_name_is_shown_as_it_is_and_means_nothing(name: str) -> None:
 
 
 @given(HOSTILE, HOSTILE, HOSTILE, HOSTILE)
-def test_every_line_is_one_of_ours(op_type: str, path: str, given: str, made: str) -> None:
+def test_every_line_has_a_known_form(op_type: str, path: str, given: str, made: str) -> None:
     wiring = Wiring(("", path), ("a", "b"), (op_type, op_type), (0, 1), ((0, 1),), {given: (0,)}, {made: 1})
     text = module_mermaid(with_graph(wiring), "")
     assert text.endswith("\n")
@@ -60,7 +60,7 @@ def test_every_line_is_one_of_ours(op_type: str, path: str, given: str, made: st
         assert LINE.fullmatch(line), line
 
 
-def test_a_module_has_its_nodes_neighbours_and_what_is_new() -> None:
+def test_a_module_has_its_nodes_neighbours_and_changes() -> None:
     after, before = (module_mermaid(RUN, "encoder.layer.0.output", after=side) for side in (True, False))
     assert '["Gemm (new)"]' in after
     assert '(["from attention"])' in after
@@ -69,7 +69,7 @@ def test_a_module_has_its_nodes_neighbours_and_what_is_new() -> None:
     assert "classDef gone" not in after
 
 
-def test_a_module_that_is_too_large_is_told() -> None:
+def test_a_module_that_is_too_large_has_a_note() -> None:
     size = MOST + 1
     names = tuple(f"n{at}" for at in range(size))
     flat = Wiring(("",), names, ("Relu",) * size, (0,) * size, (), {}, {})
@@ -78,7 +78,7 @@ def test_a_module_that_is_too_large_is_told() -> None:
     )
 
 
-def test_unknown_modules_and_runs_without_a_graph_are_told() -> None:
+def test_unknown_modules_and_runs_without_a_graph_are_reported() -> None:
     with pytest.raises(UsageError, match="no module is called"):
         module_mermaid(RUN, "nothing.here")
     with pytest.raises(UsageError, match="has no graph"):

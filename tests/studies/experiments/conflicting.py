@@ -20,8 +20,8 @@ class Taking(NodePass):
         self.name, self.roots, self._first, self._result = name, (then,), first, result
 
     def match(self, node: ir.Node, graph: Facts) -> Match | None:
-        maker = node.inputs[0].producer() if node.inputs[0] is not None else None
-        return Match((maker, node)) if maker is not None and maker.op_type == self._first else None
+        producer = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return Match((producer, node)) if producer is not None and producer.op_type == self._first else None
 
     def rewrite(self, match: Match, op: Builder) -> ir.Value:
         return getattr(op, self._result)(match.nodes[0].inputs[0])

@@ -47,7 +47,7 @@ def test_a_foreign_attribute_is_refused_in_the_runtimes_own_words(tables: dict[s
     assert refused["max_difference"] is None
 
 
-def test_what_is_only_a_remark_does_not_compute_anything(tables: dict[str, Table]) -> None:
+def test_metadata_does_not_change_the_computation(tables: dict[str, Table]) -> None:
     assert _row(tables, "Conv with metadata, no Relu")["max_difference"] > 0.1
     assert _row(tables, "Conv with metadata → Relu")["max_difference"] == 0
     assert "Conv with metadata, no Relu" in next(text for text in _said(tables) if text.startswith("Accepted, but"))
@@ -64,12 +64,12 @@ def test_the_runtime_fuses_by_itself_from_extended_on(tables: dict[str, Table]) 
     assert "at extended, all (2 of 4 levels)" in _said(tables)[-1]
 
 
-def test_the_sentence_turns_where_the_runtime_does_not_fuse(tables: dict[str, Table]) -> None:
+def test_the_finding_changes_where_the_runtime_does_not_fuse(tables: dict[str, Table]) -> None:
     levels = tables["conv_relu_levels"]
     never = replace(levels, rows=tuple((level, "Conv → Relu", False) for level, _, _ in levels.rows))
     assert "at none of 4 levels" in _said(tables | {"conv_relu_levels": never})[-1]
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if "attribute" not in name and "not know" not in name])
-def test_the_models_are_what_the_standard_allows(name: str) -> None:
+def test_the_models_are_valid_onnx(name: str) -> None:
     onnx.checker.check_model(ENCODINGS[name]())

@@ -43,7 +43,7 @@ def answered(subject: Subject) -> list[CellAnswer]:
     return first + [CellAnswer(cell, subject, attribution.run(cell, subject)) for cell in more]
 
 
-def test_counts_are_those_of_the_pipelines_own_record(small_model: Callable[[str, str], Path]) -> None:
+def test_counts_match_the_record_of_the_pipeline(small_model: Callable[[str, str], Path]) -> None:
     subject = Subject("bert", small_model("bert", "torchscript"))
     graphs = Attribution().run(Attribution().cells(subject, StudyOptions())[0], subject)
     run = optimize(subject.path, verify="off")
@@ -64,7 +64,7 @@ def test_counts_are_those_of_the_pipelines_own_record(small_model: Callable[[str
 
 
 @pytest.mark.slow
-def test_alone_and_without_are_what_the_pipeline_does_then(subject: Subject) -> None:
+def test_alone_and_without_match_runs_of_the_pipeline(subject: Subject) -> None:
     graphs = answered(subject)[0].answer
     alone = {each["name"] for each in graphs["passes"] if each.get("alone", {}).get("rewrites")}
     by_hand = set()
@@ -108,12 +108,12 @@ def test_nothing_is_timed_where_nothing_applies(tmp_path: Path) -> None:
     answers = answered(Subject("plain", tmp_path / "plain.onnx"))
     assert len(answers) == 1
     tables = {table.name: table for table in Attribution().tables(answers, StudyOptions(), {})}
-    (said,) = Attribution().findings(tables, StudyOptions())
-    assert said.text == "No pass removes a node from any model."
+    (findings,) = Attribution().findings(tables, StudyOptions())
+    assert findings.text == "No pass removes a node from any model."
 
 
 @pytest.mark.slow
-def test_overview_has_the_proof_and_the_time(subject: Subject) -> None:
+def test_the_overview_has_the_verification_and_the_time(subject: Subject) -> None:
     options, overview = StudyOptions(seconds=0.05), Overview()
     answers = [CellAnswer(cell, subject, overview.run(cell, subject)) for cell in overview.cells(subject, options)]
     (table,) = overview.tables(answers, options, {})
@@ -135,7 +135,7 @@ def finding(verdict: str, models: int) -> str:
     return Attribution().findings({"attribution": counts, "attribution_time": table}, StudyOptions())[-1].text
 
 
-def test_what_is_said_of_times_follows_the_verdicts() -> None:
+def test_findings_about_times_follow_the_verdicts() -> None:
     assert finding("slower", 2) == "fuse-x saves time: without it 2 of 2 models are slower (m0, m1)."
     assert finding("faster", 2) == "fuse-x costs time: without it 2 of 2 models are faster (m0, m1)."
     assert finding("slower", 1).endswith("one model alone is not enough to be certain.")

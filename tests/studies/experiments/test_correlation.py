@@ -43,7 +43,7 @@ def _said(points: dict[str, tuple[float, float]]) -> Finding:
     return Correlation().findings(_tables(points), StudyOptions())[0]
 
 
-def test_the_outlier_of_the_notes_is_named_with_the_number_it_hides() -> None:
+def test_the_known_outlier_is_named_with_the_correlation_it_hides() -> None:
     points = {name: (nodes / 100, time / 100) for name, (nodes, time) in NOTES.items()}
     finding = _said(points)
     assert not finding.certain
@@ -62,13 +62,13 @@ def _line(count: int, slope: float, noise: float, seed: int = 0) -> dict[str, tu
     return {f"m{at}": (float(x[at]), float(y[at])) for at in range(count)}
 
 
-def test_a_clear_line_is_claimed_and_turns_with_its_slope() -> None:
+def test_a_clear_line_is_claimed_with_the_sign_of_its_slope() -> None:
     assert _said(_line(20, 0.5, 0.02)).text.startswith("Saved nodes correlate positively with saved time: r = 0.9")
     assert _said(_line(20, 0.5, 0.02)).certain
     assert _said(_line(20, -0.5, 0.02)).text.startswith("Saved nodes correlate negatively with saved time")
 
 
-def test_few_models_settle_nothing() -> None:
+def test_few_models_give_no_claim() -> None:
     finding = _said(_line(FEW - 2, 0.5, 0.02))
     assert not finding.certain
     assert finding.text.startswith("Too few models to tell whether saved nodes correlate with saved time: r = 0.9")
@@ -81,20 +81,20 @@ def test_times_within_the_noise_correlate_with_nothing() -> None:
     assert finding.text == "The time of 0 of 20 models differs beyond the noise: too few for a correlation."
 
 
-def test_one_far_point_is_no_law() -> None:
+def test_one_outlier_is_no_correlation() -> None:
     points = _line(15, 0.0, 0.02) | {"giant": (5.0, 5.0)}
     finding = _said(points)
     assert not finding.certain
     assert "giant" in finding.text
 
 
-def test_noise_is_hardly_ever_called_certain() -> None:
+def test_noise_is_rarely_called_certain() -> None:
     claims = [_said(_line(12, 0.0, 0.05, seed)).certain for seed in range(60)]
     assert sum(claims) <= 6
 
 
 @pytest.mark.parametrize(("lowest", "claimed"), [(0.85, True), (0.5, False), (-0.1, False)])
-def test_a_claim_must_stand_without_any_one_model(lowest: float, claimed: bool) -> None:
+def test_a_claim_holds_without_any_single_model(lowest: float, claimed: bool) -> None:
     tables = _tables(_line(20, 0.5, 0.02))
     table = tables["correlation"]
     row = dict(zip(table.columns, table.rows[0], strict=True)) | {"r": 0.9, "low": 0.3, "high": 0.95}
@@ -105,7 +105,7 @@ def test_a_claim_must_stand_without_any_one_model(lowest: float, claimed: bool) 
     assert ("only because of one model" in finding.text) is not claimed
 
 
-def test_what_does_not_vary_is_not_correlated() -> None:
+def test_a_constant_is_not_correlated() -> None:
     findings = Correlation().findings(_tables(_line(12, 0.5, 0.02)), StudyOptions())
     assert [("do not vary" in finding.text, finding.certain) for finding in findings[1:]] == 3 * [(True, False)]
 

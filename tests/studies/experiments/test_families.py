@@ -14,9 +14,9 @@ from sardonyx.studies.experiments.families import FEW, Families, wilson
 
 
 def _answered(name: str, known: str | None, before: str, after: str) -> CellAnswer:
-    told = [{"family": each, "confidence": 0.5, "evidence": ["3 convolutions"]} for each in (before, after)]
+    guesses = [{"family": each, "confidence": 0.5, "evidence": ["3 convolutions"]} for each in (before, after)]
     cell = Cell("families", name, "fingerprints")
-    return CellAnswer(cell, Subject(name, Path(), known), {"before": told[0], "after": told[1]})
+    return CellAnswer(cell, Subject(name, Path(), known), {"before": guesses[0], "after": guesses[1]})
 
 
 def _said(*answers: CellAnswer) -> str:
@@ -26,28 +26,28 @@ def _said(*answers: CellAnswer) -> str:
 
 
 def test_right_wrong_and_unknown() -> None:
-    said = _said(
+    results = _said(
         _answered("a", "mlp", "mlp", "mlp"), _answered("b", "mlp", "mlp", "other"), _answered("c", None, "mlp", "mlp")
     )
-    assert "right for 1 of 2 models" in said
-    assert "2 models are too few to be certain" in said
-    assert "Guessed wrongly: b (mlp, guessed mlp before and other after)." in said
-    assert "of b (mlp → other), out of 3 models" in said
+    assert "right for 1 of 2 models" in results
+    assert "2 models are too few to be certain" in results
+    assert "Guessed wrongly: b (mlp, guessed mlp before and other after)." in results
+    assert "of b (mlp → other), out of 3 models" in results
 
 
 def test_many_models_are_enough() -> None:
-    said = _said(*(_answered(f"m{at}", "mlp", "mlp", "mlp") for at in range(FEW)))
-    assert f"for {FEW} of {FEW} models (95 %: 72% to 100%)." in said
-    assert "wrongly" not in said
-    assert "The passes change the guessed family of none" in said
+    results = _said(*(_answered(f"m{at}", "mlp", "mlp", "mlp") for at in range(FEW)))
+    assert f"for {FEW} of {FEW} models (95 %: 72% to 100%)." in results
+    assert "wrongly" not in results
+    assert "The passes change the guessed family of none" in results
 
 
-def test_nothing_is_claimed_where_nothing_is_known() -> None:
+def test_without_known_families_there_is_no_claim() -> None:
     assert "the guesses cannot be checked" in _said(_answered("a", None, "mlp", "mlp"))
 
 
 @given(st.integers(1, 500).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))
-def test_the_interval_holds_the_share_and_narrows(case: tuple[int, int]) -> None:
+def test_the_interval_contains_the_share_and_narrows(case: tuple[int, int]) -> None:
     right, count = case
     low, high = wilson(right, count)
     assert 0 <= low <= right / count <= high <= 1
@@ -55,7 +55,7 @@ def test_the_interval_holds_the_share_and_narrows(case: tuple[int, int]) -> None
     assert more[1] - more[0] <= high - low
 
 
-def test_a_real_graph_is_told_before_and_after(tmp_path: Path) -> None:
+def test_a_real_graph_is_classified_before_and_after(tmp_path: Path) -> None:
     text = (
         '<ir_version: 8, opset_import: ["" : 17]> g (float[n,4] x) => (float[n,4] y) { i = Identity(x)  y = Relu(i) }'
     )

@@ -52,7 +52,7 @@ def _with(before: int, after: int) -> dict[str, Table]:
     }
 
 
-def test_sentences_follow_the_numbers() -> None:
+def test_findings_follow_the_numbers() -> None:
     assert "More than before: GELU, decomposed (1 → 2)" in _said(_with(1, 2))
     assert "More than before" not in _said(_with(2, 1))
     assert "Of 1 pattern left, 1 is skipped by fuse-gelu because: it is odd." in _said(_with(2, 1))

@@ -24,7 +24,7 @@ def answered(order: Order, subject: Subject) -> list[CellAnswer]:
     return [CellAnswer(cell, subject, order.run(cell, subject)) for cell in cells]
 
 
-def test_the_two_that_conflict_are_named_with_what_they_both_want(chain: Subject) -> None:
+def test_two_conflicting_passes_are_named_with_their_shared_operator(chain: Subject) -> None:
     usual = [ASIDE, EARLY, LATE, BEHIND]
     order = Order(usual)
     answers = answered(order, chain)
@@ -44,29 +44,29 @@ def test_the_two_that_conflict_are_named_with_what_they_both_want(chain: Subject
     outcomes = {each.answer["outcome"] for each in answers}
     assert outcomes == {OTHER, SAME}  # of ten shuffles
     (table,) = order.tables(answers, StudyOptions(), {})
-    said = order.findings({"order": table}, StudyOptions())
+    finding = order.findings({"order": table}, StudyOptions())
     different = sum(each.answer["outcome"] == OTHER for each in answers)
-    assert f"{len(answers) - different} give the usual graph" in said[0].text
-    assert said[1].text.startswith(f"The order of {EARLY.name} and {LATE.name} decides the graph")
+    assert f"{len(answers) - different} give the usual graph" in finding[0].text
+    assert finding[1].text.startswith(f"The order of {EARLY.name} and {LATE.name} decides the graph")
 
 
-def test_passes_that_leave_each_other_alone_end_alike(chain: Subject) -> None:
+def test_independent_passes_give_one_result(chain: Subject) -> None:
     order = Order([ASIDE, EARLY, BEHIND])
     answers = answered(order, chain)
     assert {each.answer["outcome"] for each in answers} == {SAME}
     (table,) = order.tables(answers, StudyOptions(), {})
-    (said,) = order.findings({"order": table}, StudyOptions())
-    assert said.text.startswith(f"Of {len(answers)} shuffled orders, {len(answers)} give the usual graph")
+    (finding,) = order.findings({"order": table}, StudyOptions())
+    assert finding.text.startswith(f"Of {len(answers)} shuffled orders, {len(answers)} give the usual graph")
 
 
 @pytest.mark.slow
-def test_an_order_without_an_end_is_an_outcome(chain: Subject) -> None:
+def test_an_order_that_does_not_terminate_is_an_outcome(chain: Subject) -> None:
     there_and_back = [Becoming("there", "Neg", "Abs"), Becoming("back", "Abs", "Neg")]
     for each in answered(Order([ASIDE, *there_and_back]), chain):
         assert each.answer["outcome"] == ENDLESS
         assert "these passes undo each other" in each.answer["why"]
 
 
-def test_the_usual_passes_are_taken_where_none_are_given(chain: Subject) -> None:
+def test_the_default_passes_are_used_where_none_are_given(chain: Subject) -> None:
     cell = Order().cells(chain, StudyOptions())[0]
     assert Order().run(cell, chain)["outcome"] == SAME

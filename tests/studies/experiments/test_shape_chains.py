@@ -40,7 +40,7 @@ def _model(text: str) -> onnx.ModelProto:
         (PICKED, DYNAMIC, ["m"], ["Expand"], 3),
     ],
 )
-def test_a_chain_depends_on_what_it_hands_on(
+def test_a_chain_depends_on_what_it_passes_on(
     text: str, depends_on: str, dims: list[str], feeds: list[str], nodes: int
 ) -> None:
     (chain,) = chains_of(io.from_proto(_model(text)))
@@ -64,13 +64,13 @@ def _study(tmp_path: Path, **texts: str) -> tuple[dict[str, list[tuple[object, .
     return {name: list(table.rows) for name, table in tables.items()}, findings
 
 
-def test_what_is_known_beforehand_is_folded_and_what_is_open_is_told(tmp_path: Path) -> None:
+def test_static_sizes_are_folded_and_dynamic_ones_are_reported(tmp_path: Path) -> None:
     tables, (finding,) = _study(tmp_path, known=KNOWN_DIM, data=DATA_DIM)
     assert tables["shape_chains"] == [("known", 1, 0, 4, 0, 4, 0), ("data", 1, 1, 4, 2, 4, 2)]
     assert ("data", "after", DATA, None, "an output", 1, 2) in tables["shape_chain_kinds"]
     assert finding == (f"Of 2 chains of shape arithmetic in 2 models, the passes leave 1: 1 for {DATA}.")
 
 
-def test_a_model_without_chains_says_so(tmp_path: Path) -> None:
+def test_a_model_without_chains_is_reported(tmp_path: Path) -> None:
     _, (finding,) = _study(tmp_path, plain="g (float[n] x) => (float[n] y) { y = Relu(x) }")
     assert finding == "No chain of shape arithmetic in 1 model, before or after."

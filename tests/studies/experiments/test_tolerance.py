@@ -31,36 +31,36 @@ def _told(*trials: tuple[list[float], list[float]]) -> dict[str, Any]:
 
 
 def test_distances_by_hand() -> None:
-    told = _told(([1.0, 2.0, 4.0, 0.0], [1.0, 2.0 + 4 * EPS, 4.0, 0.0]), ([1.0], [1.0]))
-    assert (told["trials"], told["equal_trials"], told["elements"], told["equal"]) == (2, 1, 5, 4)
-    assert told["abs"]["max"] == 4 * EPS
-    assert told["rel"]["max"] == 2 * EPS
-    assert told["ulp"]["max"] == 2.0
-    assert told["scaled"]["max"] == EPS  # the median size is 2
-    assert told["abs"]["mean"] == 4 * EPS / 5
-    assert told["histogram"] == [[None, 4], [0, 1]]
+    distances = _told(([1.0, 2.0, 4.0, 0.0], [1.0, 2.0 + 4 * EPS, 4.0, 0.0]), ([1.0], [1.0]))
+    assert (distances["trials"], distances["equal_trials"], distances["elements"], distances["equal"]) == (2, 1, 5, 4)
+    assert distances["abs"]["max"] == 4 * EPS
+    assert distances["rel"]["max"] == 2 * EPS
+    assert distances["ulp"]["max"] == 2.0
+    assert distances["scaled"]["max"] == EPS  # the median size is 2
+    assert distances["abs"]["mean"] == 4 * EPS / 5
+    assert distances["histogram"] == [[None, 4], [0, 1]]
 
 
-def test_not_a_number_is_itself_and_nothing_else() -> None:
+def test_nan_equals_only_nan() -> None:
     assert _told(([np.nan, 1.0], [np.nan, 1.0]))["equal"] == 2
-    told = _told(([1.0, 1.0], [np.nan, 1.0]))
-    assert (told["equal"], told["pattern"]) == (1, "NaN in 1 of 2 elements where the reference has none")
+    distances = _told(([1.0, 1.0], [np.nan, 1.0]))
+    assert (distances["equal"], distances["pattern"]) == (1, "NaN in 1 of 2 elements where the reference has none")
 
 
 def test_integers_are_counted_and_have_no_distribution() -> None:
     seen = Distances()
     seen.add([np.array([1, 2]), np.array([3])], [np.array([1, 5]), np.array([3])])  # a sequence
     seen.add(np.zeros((0, 3)), np.zeros((0, 3)))
-    told = seen.as_json()
-    assert (told["trials"], told["equal"], told["elements"], told["scaled"]) == (2, 2, 3, None)
+    distances = seen.as_json()
+    assert (distances["trials"], distances["equal"], distances["elements"], distances["scaled"]) == (2, 2, 3, None)
 
 
 @given(st.floats(1e-6, 1e6))
-def test_what_is_recommended_has_the_margin_and_not_twice_of_it(most: float) -> None:
+def test_the_recommended_tolerance_has_the_margin_once(most: float) -> None:
     assert MARGIN * most <= recommended_in_eps(most) < 2.0001 * MARGIN * most
 
 
-def test_large_models_are_asked_less_often() -> None:
+def test_large_models_get_fewer_trials() -> None:
     assert [affordable(flops, 4) for flops in (0, 10**6, 3 * 10**9, 9 * 10**9)] == [
         (4, None),
         (4, None),
@@ -80,7 +80,7 @@ def answered(tmp_path_factory: pytest.TempPathFactory) -> CellAnswer:
     return CellAnswer(cell, subject, json.loads(json.dumps(experiment.run(cell, subject))))
 
 
-def test_classes_are_told_apart(answered: CellAnswer) -> None:
+def test_accuracy_classes_are_counted_separately(answered: CellAnswer) -> None:
     table, by_class, spread = Tolerance().tables([answered], StudyOptions(), {})
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     exact = [row for row in rows if row["class"] == "exact"]
@@ -91,8 +91,8 @@ def test_classes_are_told_apart(answered: CellAnswer) -> None:
     assert loose["rewrites"] > exact[0]["rewrites"]
     assert [row[0] for row in by_class.rows] == ["exact", "reassociates"]
     for accuracy in ("exact", "reassociates"):  # the histogram misses nobody
-        told = sum(row["elements"] for row in rows if row["class"] == accuracy and row["output"] == "y")
-        assert sum(row[3] for row in spread.rows if row[1] == accuracy) == told
+        elements = sum(row["elements"] for row in rows if row["class"] == accuracy and row["output"] == "y")
+        assert sum(row[3] for row in spread.rows if row[1] == accuracy) == elements
 
 
 def _class(answered: CellAnswer, **changes: float | int) -> str:
@@ -103,7 +103,7 @@ def _class(answered: CellAnswer, **changes: float | int) -> str:
     return " ".join(finding.text for finding in Tolerance().findings({"tolerance_by_class": one}, StudyOptions()))
 
 
-def test_sentences_follow_the_numbers(answered: CellAnswer) -> None:
+def test_findings_follow_the_numbers(answered: CellAnswer) -> None:
     assert "the verification allows 64 eps, which is enough" in _class(answered)
     assert "at most 18.8% of such trials" in _class(answered, trials=16)
     assert "too few trials to be certain" in _class(answered, trials=9)
