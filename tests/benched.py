@@ -1,4 +1,4 @@
-"""Small models to time: a product, the same by another road, and files that cannot be timed."""
+"""Small models to time: a product, an equivalent form of it, and files that cannot be timed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Fixtures every test may use: small real models, exported once a session and shared by all its processes.
+"""Fixtures for every test: small real models, exported once per session and shared by all its processes.
 
-`pytest --quick` leaves out what takes long. A test is skipped there when it loads torch or opens a browser, so that it
-needs no mark for that; tests that are slow for another reason are marked `slow`.
+`pytest --quick` leaves out slow tests. A test that loads torch or opens a browser is skipped automatically; a test that
+is slow for another reason is marked `slow`.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from hypothesis import settings
 
 import models
 
-# A busy machine is no failure. What lands must not depend on luck: CI draws the same cases every time; people explore.
+# No deadline: machines may be busy. CI generates the same cases in every run; local runs generate new ones.
 settings.register_profile("project", deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("quick", settings.get_profile("project"), max_examples=20)
 settings.load_profile("project")
 
-NODE_CASES = "onnx.backend.test.case.node"  # computes its 1,884 cases while it is imported: 10 s
-LEFT_OUT = ("torch", "transformers", "openvino", "playwright", NODE_CASES)  # by --quick; each takes seconds to load
+NODE_CASES = "onnx.backend.test.case.node"  # computes its 1,884 cases on import, which takes 10 s
+LEFT_OUT = (
+    "torch",
+    "transformers",
+    "openvino",
+    "playwright",
+    NODE_CASES,
+)  # left out by --quick: each takes seconds to load
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class SkippingImporter(MetaPathFinder, Loader):
-    """Finds what `--quick` leaves out, and skips the test that loads it; `importlib.util.find_spec` still works."""
+    """Skips a test that imports a module left out by `--quick`; `importlib.util.find_spec` still works."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -60,7 +66,7 @@ class SkippingImporter(MetaPathFinder, Loader):
 
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Callable[[str, str], Path]:
-    """`small_model("bert", "dynamo")` is the path of that model's raw export. Do not write to it."""
+    """`small_model("bert", "dynamo")` returns the path of that model's raw export. Do not write to it."""
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "small-models"
     folder.mkdir(exist_ok=True)

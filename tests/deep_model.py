@@ -1,4 +1,4 @@
-"""A model of as many nodes as wanted: handmade transformer layers with the redundancies that exporters leave."""
+"""A model of any number of nodes: handmade transformer layers with the redundancies that exporters leave."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHARED = {
 
 
 def deep_model(nodes: int) -> onnx.ModelProto:
-    """At least that many nodes that compute, some 35 a layer, in scoped names that tell the modules."""
+    """A model with at least that many computing nodes, about 35 per layer, whose scoped names give the modules."""
     sketch = _Sketch()
     value = "x"
     while len(sketch.nodes) < nodes:
@@ -29,7 +29,7 @@ def deep_model(nodes: int) -> onnx.ModelProto:
 
 
 class _Sketch:
-    """The graph in the making."""
+    """A graph under construction."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -38,7 +38,7 @@ class _Sketch:
         self.layers = 0
 
     def layer(self, x: str) -> str:
-        """Attention, a norm in parts, two linear maps."""
+        """Attention, a decomposed norm, two linear layers."""
         path = f"/model/layers.{self.layers}"
         self.layers += 1
         query, key, value = (self._linear(f"{path}/attention/{part}", x) for part in ("query", "key", "value"))

@@ -1,4 +1,4 @@
-"""Write docs/gates.md anew: its table from the kinds of records, its shown output by running the commands.
+"""Regenerate docs/gates.md: its table from the kinds of records, its console output by running the commands.
 
 python tests/gates_page.py
 """

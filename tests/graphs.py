@@ -1,4 +1,4 @@
-"""Random small graphs: every operator that the passes rewrite, in arrangements nobody thought of."""
+"""Random small graphs: every operator that the passes rewrite, in random arrangements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BINARY = ("Add", "Mul", "Sub", "Max")
 
 
 class _Sketch:
-    """A graph in the making; every value has three dims, a permutation of SHAPE, and a module of its own."""
+    """A graph under construction; every value has three dims, a permutation of SHAPE, and its own module."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw
@@ -24,7 +24,7 @@ class _Sketch:
         self.values: list[tuple[str, Shape]] = [("x", SHAPE), ("z", SHAPE)]
 
     def constant(self, array: np.ndarray) -> str:
-        """A constant, as an initializer or as a node, as exporters differ."""
+        """A constant, as an initializer or as a node: exporters write both."""
         name = f"c{len(self.nodes)}_{len(self.initializers)}"
         tensor = numpy_helper.from_array(array, name)
         if self.draw(st.booleans()):
@@ -34,13 +34,13 @@ class _Sketch:
         return name
 
     def node(self, op_type: str, inputs: list[str], output: str, **attributes: object) -> None:
-        """A node in a module of its own."""
+        """A node in its own module."""
         module = "".join(f"/block.{self.draw(st.integers(0, 2))}" for _ in range(self.draw(st.integers(0, 2))))
         name = f"/net{module}/part.{len(self.nodes)}/{op_type}"
         self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
 
     def grow(self) -> None:
-        """One more operation on a value drawn from those there are."""
+        """Add one operation on a random value of the graph."""
         steps = (self._unary, self._binary, self._arithmetic, self._transpose)
         steps += (self._reshape, self._matmul, self._folded)
         source, shape = self.draw(st.sampled_from(self.values))
@@ -58,7 +58,7 @@ class _Sketch:
         return shape
 
     def _arithmetic(self, source: str, shape: Shape, output: str) -> Shape:
-        """With a constant that is often neutral."""
+        """Arithmetic with a constant that is often neutral."""
         number = self.draw(st.sampled_from((0.0, 1.0, 2.0, -0.5)))
         size = self.draw(st.sampled_from(((), (1,), shape[-1:], shape)))
         operand = self.constant(np.full(size, number, np.float32))
@@ -72,14 +72,14 @@ class _Sketch:
         return tuple(shape[axis] for axis in perm)
 
     def _matmul(self, source: str, shape: Shape, output: str) -> Shape:
-        """With a weight that is transposed at run time, as exporters write a Linear."""
+        """A product with a weight that is transposed at run time, as exporters write a Linear."""
         weights = np.random.default_rng(len(self.nodes)).normal(size=(shape[-1],) * 2)
         self.node("Transpose", [self.constant(weights.astype(np.float32))], f"{output}_t", perm=[1, 0])
         self.node("MatMul", [source, f"{output}_t"], output)
         return shape
 
     def _folded(self, source: str, shape: Shape, output: str) -> Shape:
-        """With something computed from constants alone."""
+        """A sum with a value computed from constants alone."""
         left, right = (self.constant(np.full((1,), value, np.float32)) for value in (1.5, 2.5))
         self.node("Add", [left, right], f"{output}_c")
         self.node("Mul", [source, f"{output}_c"], output)
@@ -103,7 +103,7 @@ class _Sketch:
 
 @st.composite
 def models(draw: st.DrawFn) -> onnx.ModelProto:
-    """A valid model with two inputs, a few outputs, and some dead ends."""
+    """A valid model with two inputs, a few outputs, and some dead nodes."""
     sketch = _Sketch(draw)
     for _ in range(draw(st.integers(2, 14))):
         sketch.grow()

@@ -1,6 +1,6 @@
-"""Names that a model file may carry and nobody would choose: each tries to be more than text somewhere.
+"""Hostile names that a model file may contain: each is more than text in some format.
 
-Whatever runs sets `hacked`, asks for something, or opens a dialog; the browser tests look for all three.
+A name that is executed sets `hacked`, requests a file, or opens a dialog; the browser tests look for all three.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ VECTORS: dict[str, str] = {
 
 NAMES = st.text(max_size=200) | st.sampled_from([*VECTORS.values(), "a\x00b", "=1+1", "a|b"])  # for properties
 _T = TypeVar("_T")
-# What a program reads and no model file says: which of several known words it is.
+# Fields that hold one of several known words and never text from a model file.
 _KEPT_FIELDS = frozenset({"status", "options", "chosen", "finding", "choice", "does", "schema_version", "clock"})
 _KEPT_WORDS = frozenset({"source", "untuned", "tuned"})  # the models of a tuning
 
 
 def poisoned(value: _T, worsen: Callable[[str], str] | None = None) -> _T:
-    """A record with every word that a file could have said made hostile; equal words stay equal."""
+    """The record with every text that could come from a file replaced by a hostile one; equal texts stay equal."""
     return cast("_T", _poisoned(value, worsen or bad))
 
 
@@ -91,6 +91,6 @@ def _fields(value: object) -> tuple[str, ...]:
 
 
 def bad(text: str) -> str:
-    """The text behind one of the vectors, always the same one."""
+    """The text with one of the vectors before it, always the same vector for the same text."""
     vectors = list(VECTORS.values())
     return vectors[zlib.crc32(text.encode()) % len(vectors)] + text

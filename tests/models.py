@@ -1,4 +1,4 @@
-"""Small real models for tests: true architectures, tiny sizes, telling weights, both exporters.
+"""Small real models for tests: real architectures, tiny sizes, non-zero weights, both exporters.
 
 `names()` lists them; the `small_model` fixture in conftest.py exports one on first use and shares the file between all
 test processes of a session.
@@ -25,7 +25,7 @@ def export(name: str, exporter: str, path: Path) -> None:
 
 
 def build(name: str):
-    """A small model's live module with telling weights, and its named inputs."""
+    """A small model's live module with non-zero random weights, and its named inputs."""
     import torch
 
     import zoo
@@ -76,7 +76,7 @@ def _swin():
 
 
 def _cnn():
-    """Conv+BatchNorm in the arrangements that matter: plain, grouped, residual, transposed, after a Linear."""
+    """Conv+BatchNorm in the relevant arrangements: plain, grouped, residual, transposed, after a Linear."""
     import torch
     from torch import nn
 

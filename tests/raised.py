@@ -1,4 +1,4 @@
-"""Raises a model as a fusion would: through the driver, by a rule that needs a newer opset and then does nothing."""
+"""Raises the opset of a model as a fusion does: with a pass that needs a newer opset and then rewrites nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.records.run import Accuracy
 
 
 class Asking(NodeRule):
-    """Matches every node until the opset is what it needs."""
+    """Matches every node until the model has the opset it needs."""
 
     name = "asking"
     accuracy = Accuracy.EXACT
@@ -34,7 +34,7 @@ class Asking(NodeRule):
 
 
 def raise_model(model: ir.Model, opset: int) -> Log:
-    """Raise a model in place, where that can be done."""
+    """Raise a model in place where possible."""
     model.graph.sort()
     origins.attach(model)
     roots = [node.op_type for scope in scopes(model) for node in scope.graph if not node.domain]
@@ -42,7 +42,7 @@ def raise_model(model: ir.Model, opset: int) -> Log:
 
 
 def raised(proto: onnx.ModelProto, opset: int) -> tuple[onnx.ModelProto | None, str]:
-    """The model in a newer opset; None and why, where it cannot be raised."""
+    """Return the model in a newer opset, or None and the reason if it cannot be raised."""
     model = io.from_proto(proto)
     log = raise_model(model, opset)
     if not log.events:

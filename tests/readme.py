@@ -1,11 +1,11 @@
-"""Plays the commands that README.md and the pages of docs/ show, and puts what they say under them.
+"""Runs the commands in README.md and the pages of docs/, and writes their output under them.
 
     python tests/readme.py [PAGE…]      refreshes the pages
 
 A block marked `console` is a list of `$ command` lines, each followed by its whole output. Commands run in one fresh
-folder, in the order of the page, on two threads: kernels keep some memory for each. What a block marked
-`console measured` says depends on the machine: the page shows what it said once, and only that it runs is tested.
-The pages of docs/ begin with the files that the README's tour makes, and each page with a folder of its own.
+folder, in the order of the page, on two threads: kernels keep some memory for each. The output
+of a block marked `console measured` depends on the machine: the page keeps an earlier output, and the tests only run
+the commands. Each page of docs/ has its own folder, which begins with the files of the README's tour.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _VARIES = re.compile(r" *\b\d+(\.\d+)? (ms|s)\b| *\b\d(\.\d+)?e[-+]\d+\b")  # ti
 
 
 def refreshed(text: str, folder: Path) -> str:
-    """The page with every command's present output."""
+    """Return the page with the current output of every command."""
     return _BLOCK.sub(lambda block: "".join(play(command, folder) for command in commands(block[0])), text)
 
 
@@ -46,14 +46,14 @@ def commands(block: str) -> list[str]:
 
 
 def steady(text: str) -> str:
-    """The page without what differs from machine to machine: times, last digits, and the column widths they make."""
+    """Return the page without what differs between machines: times, last digits, and the column widths they cause."""
     text = _CHECKED.sub(r"\1", text)
     text = _MEASURED.sub(lambda block: block[1] + "\n".join(commands(block[2])) + "\n", text)
     return "\n".join(re.sub(" +", " ", _VARIES.sub(" ~", line)).rstrip() for line in text.splitlines())
 
 
 def prepare(folder: Path) -> None:
-    """The files that pages of docs/ begin with."""
+    """Create the files that the pages of docs/ begin with."""
     play(f"sardonyx export '{SOURCE}' -o bert-tiny.onnx --dynamic auto --quiet", folder)
     play("sardonyx optimize bert-tiny.onnx -o small.onnx --quiet", folder)
     other = onnx.load(folder / "bert-tiny.onnx")
@@ -63,7 +63,7 @@ def prepare(folder: Path) -> None:
     foreign = onnx.load(folder / "bert-tiny.onnx")
     for number, node in enumerate(foreign.graph.node):
         paths = [entry.value for entry in node.metadata_props if entry.key == "sardonyx.module_path"]
-        scopes = re.sub(r"\.(?=\D)", "/", paths[0]).split("/")  # the tracer writes a list's members in one: layer.0
+        scopes = re.sub(r"\.(?=\D)", "/", paths[0]).split("/")  # the tracer writes list members as one name: layer.0
         node.name = "/".join(["", *filter(None, scopes), f"{node.op_type}_{number}"])
     for holder in [foreign, foreign.graph, *foreign.graph.node, *foreign.graph.initializer, *foreign.graph.value_info]:
         del holder.metadata_props[:]
@@ -71,12 +71,12 @@ def prepare(folder: Path) -> None:
 
 
 def copied(prepared: Path, folder: Path) -> Path:
-    """A folder with what was prepared in it."""
+    """Return a folder with a copy of the prepared files."""
     return Path(shutil.copytree(prepared, folder))
 
 
 def play(command: str, folder: Path) -> str:
-    """The command as the page shows it: with what it says."""
+    """Return the command with its output, as the page shows it."""
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-c", command],

@@ -1,4 +1,4 @@
-"""Writes the published JSON Schemas into the package anew from the types.
+"""Regenerates the published JSON Schemas in the package from the types.
 
 python tests/schemas.py      after a change to a type that is published
 """

@@ -1,4 +1,4 @@
-"""The architectures are what the campaigns take them for, and the campaigns find what they are there to find."""
+"""The architectures are as the campaigns assume, and the campaigns detect planted faults."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_outputs_vary_and_batch_items_differ(name: str) -> None:
     assert outputs
     for tensor in outputs:
         assert torch.isfinite(tensor).all()
-        assert tensor.std() > 0.01  # nothing constant, nothing faded away
-        assert not torch.allclose(tensor[0], tensor[1])  # the items of the batch are told apart
+        assert tensor.std() > 0.01  # neither constant nor vanishing
+        assert not torch.allclose(tensor[0], tensor[1])  # the items of the batch differ
 
 
 def test_the_same_name_builds_the_same_weights() -> None:

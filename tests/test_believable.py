@@ -1,4 +1,4 @@
-"""The campaign on speed claims plants what it says, asks the public command, and goes on where it was interrupted."""
+"""The campaign on speed claims plants known work, runs the public command, and resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_planted_work_has_the_requested_share(tmp_path: Path) -> None:
 def test_the_command_is_run_once_and_its_answer_is_cached(tmp_path: Path) -> None:
     limits = Limits(0.1, "cpu")
     kept, (trial, *_) = tmp_path / "kept.jsonl", list(believable.planted(tmp_path, 1.0, 1))
-    assert believable.asked(iter([trial]), limits, kept) == [True]  # twice the work, beyond any doubt
+    assert believable.asked(iter([trial]), limits, kept) == [True]  # twice the work: a clear difference
     key, record = json.loads(kept.read_text())
     assert key == trial.key(limits)
     assert 1.3 < record["ratio"] < 3
     wrong = record | {"finding": FASTER}
     kept.write_text(json.dumps([key, wrong]) + "\n")
-    assert believable.asked(iter([trial]), limits, kept) == [False]  # not asked again
+    assert believable.asked(iter([trial]), limits, kept) == [False]  # not run again
 
 
 def test_the_same_file_is_given_under_two_names(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The benchmarks measure what they say: a child's own peak and time, and ratios the right way round."""
+"""The benchmarks measure the peak and time of the child process alone, and ratios have the documented direction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import peers
 
 
 def test_the_peak_is_that_of_the_child_process() -> None:
-    """Measured from a small process, as the campaigns do: a large parent would show in its children."""
+    """Measured from a small process, as the campaigns do: the memory of a large parent counts in its children."""
     hungry = "x = bytearray(b'1') * (200 << 20)"
     campaign = f"import measure, sys; print(measure.run([sys.executable, '-c', {hungry!r}]).peak_mb)"
     folder = Path(measure.__file__).parent

@@ -1,4 +1,4 @@
-"""The campaign measures what it says: races in the runtime, results kept once, bounds held."""
+"""The campaign: timings in the runtime, cached results, and bounds."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_cpu_clock_is_refused_for_several_threads(model: Path) -> None:
 
 
 def test_the_faster_peer_is_the_baseline() -> None:
-    """Of two rivals that ran beside ours, and only a clear difference counts against us."""
+    """The faster of two peers is the baseline, and only a clear difference counts against us."""
     section, case = stage.Section("", "", []), stage.Case("a", "dynamo", Path("a"))
     times = {"source": 10.0, "portable": 8.0, "ort": 5.0, "slow": 9.0, "fast": 6.0}
     race = Race("source", {name: (each,) * FEWEST for name, each in times.items()}, (10.0,) * FEWEST, 1.0, 0)
@@ -230,7 +230,7 @@ def test_growth_hidden_by_a_fixed_cost_is_detected() -> None:
     assert missed == ["dynamo: one more layer, 4 × the layers", "dynamo: one more layer, 8 × the layers"]
 
 
-# What is kept
+# Stored results
 
 
 def _section(*claims: Claim) -> dict[str, object]:

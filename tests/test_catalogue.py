@@ -1,4 +1,4 @@
-"""The catalogue: small configs keep their proportions, a row is one model in its own process, the figures add up."""
+"""The catalogue: small configs keep their proportions, each row is one model in its own process, figures add up."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_smaller_reduction_follows_where_the_model_refuses() -> None:
     assert cut == Cut(4, 2)
 
 
-# A process for each
+# One process per model
 
 
 def test_a_process_answers_crashes_or_is_stopped() -> None:

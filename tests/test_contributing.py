@@ -1,4 +1,4 @@
-"""The pass that CONTRIBUTING.md shows works as shown."""
+"""The example pass of CONTRIBUTING.md works as documented."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
 
 
 @pytest.fixture
-def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pass:
+def documented_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pass:
     code = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert code
     path = tmp_path / "eliminate_double_negation.py"
@@ -41,13 +41,13 @@ def run(one: Pass, text: str) -> tuple[list[str], Log]:
     return [node.op_type for node in model.graph], log
 
 
-def test_the_example_gives_the_documented_result(shown: Pass) -> None:
-    after = [node.op_type for node in onnx.parser.parse_model(shown.example.after).graph.node]
-    assert run(shown, shown.example.before)[0] == after == ["Exp", "Relu"]
-    assert shown.algebra == "-(-x) => x"
+def test_the_example_gives_the_documented_result(documented_pass: Pass) -> None:
+    after = [node.op_type for node in onnx.parser.parse_model(documented_pass.example.after).graph.node]
+    assert run(documented_pass, documented_pass.example.before)[0] == after == ["Exp", "Relu"]
+    assert documented_pass.algebra == "-(-x) => x"
 
 
-def test_the_near_miss_is_refused_with_the_documented_reason(shown: Pass) -> None:
-    ops, log = run(shown, shown.example.near_miss)
+def test_the_near_miss_is_refused_with_the_documented_reason(documented_pass: Pass) -> None:
+    ops, log = run(documented_pass, documented_pass.example.near_miss)
     assert ops == ["Exp", "Neg", "Neg", "Relu"]
-    assert any(shown.example.refusal in refusal.reason for refusal in log.refusals)
+    assert any(documented_pass.example.refusal in refusal.reason for refusal in log.refusals)

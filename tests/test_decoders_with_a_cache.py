@@ -1,4 +1,4 @@
-"""What decoders with a cache become: one Attention a layer that holds it, and nothing that moves heads."""
+"""Decoders with a cache become one Attention per layer with its past, and nothing that moves heads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMALL = (
     "hidden_size=64,num_hidden_layers=2,num_attention_heads=4,num_key_value_heads=2,intermediate_size=128,"
     "vocab_size=100,pad_token_id=0"
 )
-PAST = 4  # the first of Attention's inputs that hold earlier keys and values
+PAST = 4  # Attention's first input with past keys and values
 
 LAYERS = {
     "LlamaConfig": {"MatMul": 7, "RotaryEmbedding": 2, "Attention": 1, "Sigmoid": 1},
@@ -22,7 +22,7 @@ LAYERS = {
 
 @pytest.mark.parametrize("config", LAYERS)
 def test_a_layer_has_one_attention_with_its_past(config: str, tmp_path: Path) -> None:
-    """Verified with an empty and a filled past; 17 nodes a layer, 25 once."""
+    """Verified with an empty and a filled past; 17 nodes per layer, 25 once."""
     path = tmp_path / "decoder.onnx"
     export(
         f"hf-config:{config}?{SMALL}", output=path, options=ExportOptions(with_past=True), dynamic="auto", verify=False

@@ -1,6 +1,6 @@
-"""The demo's commands fit together, and it stops with the first that fails and with its exit code.
+"""The demo's commands fit together, and it stops at the first that fails, with its exit code.
 
-The whole tour is run by `make demo`; here real but quick commands stand in its place.
+`make demo` runs the whole tour; the tests use real but quick commands instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP: Any = typer.main.get_command(_app([]))
 
 @pytest.fixture
 def models(tmp_path: Path) -> tuple[Path, Path]:
-    """Two that do not compute the same."""
+    """Two models that compute different functions."""
     pair = tmp_path / "a.onnx", tmp_path / "b.onnx"
     for path, operator in zip(pair, ("Relu", "Neg"), strict=True):
         text = f'<ir_version: 10, opset_import: ["" : 18]> g (float[4] x) => (float[4] y) {{ y = {operator}(x) }}'
@@ -32,8 +32,8 @@ def models(tmp_path: Path) -> tuple[Path, Path]:
     return pair
 
 
-def told(folder: Path, monkeypatch: pytest.MonkeyPatch, *commands: list[str]) -> list[str]:
-    """What the demo says of these commands."""
+def output_lines(folder: Path, monkeypatch: pytest.MonkeyPatch, *commands: list[str]) -> list[str]:
+    """The output of the demo for these commands."""
     lines: list[str] = []
     monkeypatch.setattr(demo, "steps", lambda _: [demo.DemoStep("what it is for", one) for one in commands])
     try:
@@ -63,14 +63,14 @@ def test_it_shows_each_command_its_last_lines_and_where_the_files_are(
     tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, small = tmp_path / "demo", tmp_path / "demo" / "cnn" / "resnet-tiny.small.onnx"
-    lines = told(folder, monkeypatch, ["optimize", str(models[0]), "-o", str(small)], ["inspect", str(small)])
+    lines = output_lines(folder, monkeypatch, ["optimize", str(models[0]), "-o", str(small)], ["inspect", str(small)])
     assert lines[:2] == ["[1/2] what it is for", f"$ sardonyx optimize {models[0]} -o {small}"]
     assert lines[2].startswith("1 node as before, ")
     assert lines[2].endswith(f"→ {small}\n")
     assert lines[5].startswith("1 node, ")
     log = (folder / "log.txt").read_text()
     assert lines[1] in log
-    assert "By operator" in log, "all that was said is kept"
+    assert "By operator" in log, "the whole output is kept"
     assert any(str(small) in line and "verified against" in line for line in lines[6:])
     assert not any("bench.json" in line for line in lines), "what is not there is not listed"
 
@@ -80,10 +80,10 @@ def test_it_stops_with_the_first_command_that_fails(
     tmp_path: Path, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = map(str, models)
-    lines = told(tmp_path / "demo", monkeypatch, ["verify", first, second], ["passes"])
+    lines = output_lines(tmp_path / "demo", monkeypatch, ["verify", first, second], ["passes"])
     assert lines[-1] == "3: the demo stopped: `sardonyx verify` failed with exit code 3"
     assert not any("passes" in line for line in lines)
-    lines = told(tmp_path / "demo", monkeypatch, ["inspect", str(tmp_path / "nowhere.onnx")])
+    lines = output_lines(tmp_path / "demo", monkeypatch, ["inspect", str(tmp_path / "nowhere.onnx")])
     assert lines[-1].startswith("1: ")
 
 

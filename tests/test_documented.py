@@ -1,4 +1,4 @@
-"""Whatever a user can call, type or read has its place in the docs: verbs, parameters, commands, flags, records."""
+"""Everything public is documented: verbs, parameters, commands, flags, records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def flags(text: str) -> set[str]:
 
 
 def explained(doc: str, title: str = "Args") -> list[str]:
-    """The names that a section of a docstring explains, in its order."""
+    """The names explained in a section of a docstring, in order."""
     section = re.search(rf"^{title}:\n(.*?)(?=^\S|\Z)", doc, re.DOTALL | re.MULTILINE)
     return re.findall(r"^    (\w+): \S", section[1], re.MULTILINE) if section else []
 
@@ -88,7 +88,7 @@ def test_every_page_is_in_the_index() -> None:
 
 
 def test_docstrings_are_required_of_every_public_function() -> None:
-    """By ruff, for the whole package: no file of it is let off."""
+    """By ruff, for the whole package without exceptions."""
     rules = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["ruff"]["lint"]
     assert "D" in rules["select"]
     assert not any(rule.startswith("D1") and rule not in ("D105", "D107") for rule in rules.get("ignore", ()))

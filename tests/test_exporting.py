@@ -64,20 +64,20 @@ IDS = torch.tensor([[1, 5, 3], [19, 0, 7]])
 def net() -> Net:
     torch.manual_seed(0)
     net = Net()
-    for parameter in net.parameters():  # the tracer makes one weight of two that are equal
+    for parameter in net.parameters():  # the tracer merges two equal weights
         nn.init.normal_(parameter, 0.0, 0.3)
     return net
 
 
 class Branching(nn.Module):
-    """Takes another way for other numbers, which a tracer cannot know."""
+    """Branches on its data, which a tracer does not see."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2 if x.min() > 0 else x - 3
 
 
 class Baked(nn.Module):
-    """Computes with a size outside of torch, which a tracer takes for a constant."""
+    """Computes with a size outside of torch, which a tracer treats as a constant."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x / math.sqrt(x.shape[1])
@@ -106,7 +106,7 @@ def test_control_flow_on_data_is_refused_in_one_line() -> None:
 
 
 class Choosing(nn.Module):
-    """A branch that torch can keep: both sides are in the graph."""
+    """A branch that torch keeps: both sides are in the graph."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -211,7 +211,7 @@ def test_stack_traces_can_be_kept(net: Net, tmp_path: Path) -> None:
 
 
 def test_tags_are_short(tmp_path: Path) -> None:
-    """What torch writes about a small BERT, against what we write instead."""
+    """Compares the metadata of torch for a small BERT with ours."""
     models.export("bert", "dynamo", tmp_path / "torch.onnx")
     module, inputs = models.build("bert")
     sardonyx.export(module, inputs, tmp_path / "ours.onnx", verify=False)
@@ -292,7 +292,7 @@ def wide() -> nn.Module:
 
 
 def test_long_sums_may_be_added_in_another_order(wide: nn.Module) -> None:
-    """Torch and the runtime are apart by more than roundings of the result: each adds up in its own order."""
+    """Torch and the runtime differ by more than the rounding of the result: they add in different orders."""
     made = sardonyx.export(wide, torch.randn(2, 50_000), exporter="torchscript")
     assert made.verdict is not None
     assert made.verdict.passed
@@ -315,7 +315,7 @@ class Pair(NamedTuple):
 
 
 class Named(nn.Module):
-    """Inputs and outputs that go by names the exporters use themselves, and an output that is an input."""
+    """Inputs and outputs with names that exporters use themselves, and an output that is an input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -355,7 +355,7 @@ def test_the_requested_opset_is_used(net: Net, exporter: str, opset: int) -> Non
     made = sardonyx.export(net, IDS, exporter=exporter, opset=opset)
     assert made.result.opsets[""] == opset
     assert made.coverage.root == 0
-    assert made.coverage.own < made.coverage.direct / 2  # torch converts graphs, which must not cost a tag
+    assert made.coverage.own < made.coverage.direct / 2  # torch converts the graph, which must keep all tags
 
 
 def test_an_opset_that_torch_does_not_support_is_refused(net: Net) -> None:

@@ -25,7 +25,7 @@ Export = Callable[[str], Path]
 
 
 class Block(nn.Module):
-    """Works in place, takes a keyword, and returns something that nobody uses."""
+    """Works in place, takes a keyword argument, and returns an unused value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """A container, a module that is called twice, one that is never called, and work between them."""
+    """A container, a module that is called twice, one that is never called, and operations between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def test_without_a_live_module_several_random_inputs_are_tried(exported: Export)
     assert all(output.max_abs == 0 for output in made.verdict.outputs)
 
 
-def test_a_module_that_never_ran_is_reported(exported: Export) -> None:
+def test_an_unused_or_unknown_module_is_refused(exported: Export) -> None:
     with pytest.raises(ModelError, match="idle owns no node"):
         sardonyx.extract(exported("dynamo"), "idle")
     with pytest.raises(UsageError, match="no module 'block'") as caught:

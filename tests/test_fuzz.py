@@ -1,4 +1,4 @@
-"""Random models hold, and the fuzzer finds and reduces a planted fault."""
+"""Random models pass, and the fuzzer detects and reduces a planted fault."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuzzing import comparing, families, judging, running, shrinking
 from fuzzing.draft import Input, Rejected
 from sardonyx.passes.norms.merge_clips import MergeClips
 
-FIRST = 500_000  # fixed, so that what fails here fails again
+FIRST = 500_000  # fixed, so that a failure is reproducible
 
 CLIPS = """
     <ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>

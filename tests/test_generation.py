@@ -130,7 +130,7 @@ def test_onnxruntime_genai_loads_the_folder_and_generates_the_same_tokens(tmp_pa
 
 
 class TestFaults:
-    """What the check finds in a file that was changed after its export."""
+    """Faults that verification detects in a file changed after its export."""
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -187,7 +187,7 @@ class TestFaults:
 
 
 def test_a_module_that_differs_from_its_graph_writes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.exporting.generation.check._PRESENT", "past.")  # the cache is never given back
+    monkeypatch.setattr("sardonyx.exporting.generation.check._PRESENT", "past.")  # the cache is never returned
     with pytest.raises(VerificationFailed, match=r"does not generate what the module does: generating after a prompt"):
         exported("llama", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

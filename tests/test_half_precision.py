@@ -1,4 +1,4 @@
-"""bfloat16 and float16: which type is exported, how it is verified, and that errors are still found."""
+"""bfloat16 and float16: which type is exported, how it is verified, and that errors are still detected."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_models_are_exported_in_half_precision_and_verified_in_float32(source: s
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint in bfloat16, as most are."""
+    """A checkpoint in bfloat16, the most common type."""
     folder = tmp_path_factory.mktemp("checkpoint")
     model: Any = resolve(LLAMA).module
     model.to(torch.bfloat16).save_pretrained(folder)
@@ -88,7 +88,7 @@ def test_a_checkpoint_is_exported_in_float32_by_default(checkpoint: Path, tmp_pa
 
 
 def _spoiled(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:
-    """Have torch write another graph than the module's."""
+    """Make torch export a changed graph."""
     real = traced.export
 
     def export(*args: Any, **options: Any) -> Any:
@@ -129,7 +129,7 @@ def test_contradicting_types_are_distinguished_from_a_wrong_graph() -> None:
 
 
 class Stubborn(nn.Module):
-    """Computes in types of its own, whatever it is given."""
+    """Casts to its own types, whatever the input types."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The small models are what tests take them for: real structure, and no weight that would hide a wrong rewrite."""
+"""The small models have real structure, and no weight that would hide a wrong rewrite."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def test_small_models_are_small_and_have_nonzero_weights(
     weights = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     floats = {k: v for k, v in weights.items() if v.dtype == np.float32 and v.size > 4}
     assert floats
-    assert not [k for k, v in floats.items() if not v.any()], "an all-zero weight proves nothing"
+    assert not [k for k, v in floats.items() if not v.any()], "an all-zero weight hides errors"

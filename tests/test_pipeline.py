@@ -39,7 +39,7 @@ TOWER = """
 
 
 class Wrong(NodePass):
-    """-x => x, which is wrong wherever it is seen."""
+    """-x => x, which is always wrong."""
 
     name = "wrong"
     accuracy = Accuracy.EXACT
@@ -72,7 +72,7 @@ class RightButOnce(NodePass):
 
 
 def chain(length: int, broken: int) -> onnx.ModelProto:
-    """Relus with a Sin between each, so that each one matters."""
+    """Relus with a Sin between each, so that each one affects the output."""
     names = [f"r{i}" if i != broken else "broken" for i in range(length)]
     nodes, last = [], "x"
     for i, name in enumerate(names):
@@ -110,7 +110,7 @@ def test_other_passes_continue_beside_a_wrong_one() -> None:
 
 
 def test_without_verification_a_wrong_rewrite_is_kept() -> None:
-    """The counterpart: verification catches it, nothing else."""
+    """The counterpart: only verification detects it."""
     run = optimize(onnx.parser.parse_model(TOWER), verify="off", passes=[Wrong()], only=["wrong"])
     assert run.verdict is None
     assert run.after.nodes == run.before.nodes - 1
@@ -194,7 +194,7 @@ def test_a_model_with_training_info_is_left_alone_and_says_so() -> None:
 
 @pytest.mark.parametrize(("ir_version", "opset"), [(4, 9), (8, 17), (10, 18), (13, 26), (14, 18)])
 def test_versions_stay_those_of_the_source(ir_version: int, opset: int) -> None:
-    """Neither the onnx package's newer defaults nor a pass may change them unasked."""
+    """Neither newer defaults of the onnx package nor a pass changes them."""
     proto = onnx.parser.parse_model(TOWER)
     proto.ir_version = ir_version
     proto.opset_import[0].version = opset

@@ -1,4 +1,4 @@
-"""The frame itself: what the project says of itself in its files is true."""
+"""The project's own files: versions, pins, links, workflows and the sdist."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sardonyx.passes import ALL
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LONGEST = 600  # lines; one thing in a file is kinder than fragments with one importer each
+LONGEST = 600  # lines: one longer file is easier to read than fragments with one importer each
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 

@@ -1,4 +1,4 @@
-"""What must hold for any graph: the result is proven, owned, stable, and loses no module that still contributes."""
+"""Properties of any graph: the result is verified, owned and stable, and keeps every module that contributes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_any_graph_is_optimized_without_a_single_rollback(proto: onnx.ModelProto
     run = optimize(proto)
     assert run.verdict is not None
     assert run.verdict.passed
-    assert not run.rolled_back, "a pass is wrong, and only the proof caught it"
+    assert not run.rolled_back, "a pass is wrong, and only verification detected it"
     assert run.after.nodes <= run.before.nodes
     assert run.model is not None
     onnx.checker.check_model(io.to_proto(run.model), full_check=True)

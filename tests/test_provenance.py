@@ -1,4 +1,4 @@
-"""The merge law and the tag codec."""
+"""The merge rule and the tag codec."""
 
 from __future__ import annotations
 

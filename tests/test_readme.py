@@ -1,4 +1,4 @@
-"""The README's tour and the pages of docs/ are true: every command shown gives the output shown."""
+"""Every command in the README's tour and in the pages of docs/ gives the output shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sardonyx.report`: which records are found and belong together, what is made of them, and what is refused."""
+"""`sardonyx.report`: which records belong together, what is written, and what is refused."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def write(path: Path, record: Any) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run with all that may lie beside it, and what is none of a report's business."""
+    """A run with every record that may be beside it, and unrelated files."""
     place = tmp_path / "run"
     run = sample_run()
     write(place / "run.json", run)
-    inputs = (ExampleInput("x", "int64", (2, 16), {0: "batch"}),)  # numbers as keys, which JSON knows not
+    inputs = (ExampleInput("x", "int64", (2, 16), {0: "batch"}),)  # numbers as keys, which JSON does not have
     write(place / "export.json", replace(sample_export(run.source.sha256), inputs=inputs))
     write(place / "times.json", bench_of_run())
     write(place / "profile.json", profile_of_run())
@@ -66,7 +66,9 @@ def test_a_record_given_beside_a_folder_joins_its_run(folder: Path, tmp_path: Pa
     (bundle,) = run_bundles(record_groups([folder, outside]))
     assert bundle.export is not None
     other = write(tmp_path / "other" / "run.json", sample_run())
-    first, second = run_bundles(record_groups([folder, other, outside]))  # with a run of its own, it is that one's
+    first, second = run_bundles(
+        record_groups([folder, other, outside])
+    )  # a record with its own run belongs to that run
     assert (first.export is not None, second.export is not None) == (True, False)
 
 

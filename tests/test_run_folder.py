@@ -1,4 +1,4 @@
-"""Run folders: everything of a run beside each other, a part that fails costs no other, and nothing is mixed up."""
+"""Run folders: all files of one run together; a part that fails affects no other, and runs are not mixed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEFT = ["analysis.json", "bench.json", "profile.json", "report.html", "run.json"
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Optimized, Path]:
-    """A run, and a folder that was filled with it."""
+    """A run and its run folder."""
     place = tmp_path_factory.mktemp("runs")
     run = sardonyx.optimize(
         write_model(place / "model.onnx"), place / "small.onnx", options=sardonyx.OptimizeOptions(hashes=True)
@@ -56,7 +56,7 @@ def test_an_earlier_run_is_kept_without_force(made: tuple[Optimized, Path]) -> N
     check(folder, "other.onnx", force=True)
 
 
-def test_an_unwritable_folder_is_refused_before_any_work(made: tuple[Optimized, Path], tmp_path: Path) -> None:
+def test_an_invalid_run_folder_is_refused_before_any_work(made: tuple[Optimized, Path], tmp_path: Path) -> None:
     run, _ = made
     assert run.source.path is not None
     (tmp_path / "file").touch()

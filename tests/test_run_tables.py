@@ -1,4 +1,4 @@
-"""The tables of a Run add up: what modules own is what the graph has, and every rewrite can be drawn."""
+"""The tables of a Run add up: modules own exactly the nodes of the graph, and every rewrite can be drawn."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def adds_up(run: Run, source: Census) -> None:
 
 
 def drawable(events: Sequence[Event]) -> None:
-    """Every node of a rewrite says what it reads and makes, and nothing but a raise leaves that out."""
+    """Every node of a rewrite lists its inputs and outputs, except where the opset was raised."""
     for event in events:
         for ref in (*event.before, *event.after):
             assert bool(ref.outputs) == (event.pass_name != RAISE.name), event
@@ -94,7 +94,7 @@ def test_a_constant_belongs_to_the_lowest_common_module_of_its_consumers() -> No
     assert {path: (count.before, count.parameters, count.bytes_before) for path, count in modules.items()} == {
         "": (0, 0, 0),
         "net": (0, 0, 0),
-        "net.a": (0, 2, 8),  # owns nothing but what its parts share
+        "net.a": (0, 2, 8),  # owns only what its parts share
         "net.a.p": (1, 2, 8),
         "net.a.q": (1, 0, 0),
         "net.a.r": (1, 0, 0),

@@ -1,4 +1,4 @@
-"""The runtime room: cheap to import, silent, every type in and out, and a second engine where the first refuses."""
+"""The runtime package: cheap to import, silent, every element type, and the reference evaluator as a fallback."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The work of `optimize` grows with the length of a model and no faster.
+"""The work of `optimize` grows linearly with the length of a model.
 
-Calls are counted: seconds depend on the machine.
+The tests count calls, because seconds depend on the machine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ VALUE = helper.make_tensor_value_info
 
 
 def nested_loops(depth: int) -> onnx.ModelProto:
-    """Loops within loops; the innermost makes its state longer in each turn."""
+    """Nested loops; the innermost makes its state longer in each iteration."""
 
     def body(level: int) -> onnx.GraphProto:
         nodes = [helper.make_node("Identity", [f"on{level}"], [f"go{level}"])]
@@ -74,7 +74,7 @@ def nested_loops(depth: int) -> onnx.ModelProto:
 
 
 def nested_calls(depth: int) -> onnx.ModelProto:
-    """Functions each of which calls the next one twice."""
+    """Functions that each call the next one twice."""
     imports = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     functions: list[onnx.FunctionProto] = []
     for level in range(depth):
@@ -90,4 +90,4 @@ def nested_calls(depth: int) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("model", [nested_loops(12), nested_calls(20)], ids=["loops", "calls"])
 def test_nesting_does_not_multiply_the_work(model: onnx.ModelProto, tmp_path: Path) -> None:
-    assert calls(model, tmp_path) < 1_500_000  # two million bodies, if each were gone through
+    assert calls(model, tmp_path) < 1_500_000  # two million bodies if each were visited

@@ -24,7 +24,7 @@ PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 
 
 def test_lists_follow_an_empty_line() -> None:
-    """GitHub does not need it; Python-Markdown takes a list without it for text."""
+    """GitHub does not need the empty line; Python-Markdown treats a list without it as text."""
     wrong: list[str] = []
     for page in PAGES:
         text = re.sub(r"^```.*?^```$", "```", page.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Where other optimizers went wrong, each through the whole pipeline: proven, nothing rolled back, same interface."""
+"""Cases that other optimizers got wrong, through the whole pipeline: verified, no rollback, same interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sardonyx.optimizer.pipeline import Optimized, optimize
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 CONV = "float[1, 1, 1, 1] w = {2.0}, float[1] s = {3.0}, float[1] b = {0.5}, float[1] m = {0.25}, float[1] v = {1.5}"
 
-PROVEN = {
+VERIFIED = {
     "two convolutions share a weight and only one is normalised": f"""
         g (float[1, 1, H, W] x) => (float[1, 1, H, W] p, float[1, 1, H, W] q) <{CONV}> {{
             a = Conv(x, w)  p = BatchNormalization(a, s, b, m, v)  q = Conv(p, w)
@@ -102,13 +102,13 @@ def result_of(one: Optimized) -> onnx.ModelProto:
     return io.to_proto(one.model)
 
 
-@pytest.mark.parametrize("text", PROVEN.values(), ids=PROVEN)
+@pytest.mark.parametrize("text", VERIFIED.values(), ids=VERIFIED)
 @pytest.mark.parametrize("target", ["portable", "ort"])
 def test_trap(text: str, target: str) -> None:
     proto, one = run(text, target=target)
     assert one.verdict is not None
     assert one.verdict.passed
-    assert not one.rolled_back, "a pass walked into it and only the proof pulled it out"
+    assert not one.rolled_back, "a pass is wrong here, and only verification undid it"
     result = result_of(one)
     assert interface(result) == interface(proto)
     if target == "portable":

@@ -1,4 +1,4 @@
-"""`sardonyx.analyze`: real models in three forms and their exports in one, numbers that hold together."""
+"""`sardonyx.analyze`: real models in three forms, their exports in one, and consistent numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sardonyx.records.analysis import ALONE, Analysis, Form
 
 
 class Block(nn.Module):
-    """One attention, written with torch's own module, and a linear layer."""
+    """One attention with torch's own module, and a linear layer."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ BUILDERS: dict[str, Callable[[], tuple[nn.Module, dict[str, torch.Tensor]]]] = {
 
 
 def assert_coherent(analysis: Analysis) -> None:
-    """What every analysis owes: sums are sums, the peak is on the timeline, and the record survives JSON."""
+    """Check any analysis: sums add up, the peak is on the timeline, and the record reads back from JSON."""
     assert Analysis.from_json(analysis.to_json()) == analysis
     for form in analysis.forms:
         work, memory = form.work, form.memory
@@ -75,7 +75,7 @@ def assert_coherent(analysis: Analysis) -> None:
 
 
 def _counted_by_torch(model: nn.Module, inputs: dict[str, torch.Tensor]) -> int:
-    """Flops by torch's counter, with attention spelled out: it does not count the CPU's attention kernels."""
+    """Flops by the torch counter with decomposed attention: it does not count the CPU's attention kernels."""
     shortcuts = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -218,7 +218,7 @@ def test_dynamic_dims_of_a_file_get_sizes(tmp_path: Path) -> None:
 
 
 class Branches(nn.Module):
-    """Goes another way where its numbers say so."""
+    """Branches on its data."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * 2 if x.sum() > 0 else x.exp()
@@ -239,7 +239,7 @@ def test_inputs_that_the_model_rejects_are_reported_in_one_line() -> None:
 
 
 class OnlyWithData(nn.Module):
-    """Stands for kernels whose stand-in is stricter than they are."""
+    """Stands for kernels whose fake implementation is stricter than the real one."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if isinstance(x, FakeTensor):

@@ -1,4 +1,4 @@
-"""Places of attention before and after: paired by module and order, why one is still in parts; real models too."""
+"""Attention sites before and after: paired by module and order, with the reason if unfused; real models too."""
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ def test_facts_unknown_on_one_side_come_from_the_other() -> None:
 
 
 def test_an_unfused_site_has_the_reason_a_pass_gave_for_its_softmax() -> None:
-    message = (
+    refusals = (
         Refusal("fuse-product-scale", "another matter", ("scores",), ""),
         Refusal("fuse-attention", "its weights are read elsewhere", ("scores", "softmax", "result"), ""),
     )
-    (site,) = pair_sites([SITE], [SITE], message)
+    (site,) = pair_sites([SITE], [SITE], refusals)
     assert site.why == "its weights are read elsewhere"
-    (site,) = pair_sites([SITE], [SITE], message, [RolledBack("fuse-attention", "result", "", "y differs")])
+    (site,) = pair_sites([SITE], [SITE], refusals, [RolledBack("fuse-attention", "result", "", "y differs")])
     assert site.why == "fuse-attention was rolled back: y differs"
-    (site,) = pair_sites([SITE], [FUSED], message)
+    (site,) = pair_sites([SITE], [FUSED], refusals)
     assert site.why == ""
-    (site,) = pair_sites([replace(SITE, softmax="elsewhere")], [replace(SITE, softmax="elsewhere")], message)
+    (site,) = pair_sites([replace(SITE, softmax="elsewhere")], [replace(SITE, softmax="elsewhere")], refusals)
     assert site.why == ""
 
 
-EXPECTED = {  # places, heads, of keys and values, their size, the mask before
+EXPECTED = {  # sites, heads, key/value heads, head size, mask before
     "bert": (2, 2, 2, 16, "from an input"),
     "gpt2": (2, 2, 2, 16, "causal and from an input"),
     "llama": (2, 4, 2, 8, "causal and from an input"),

@@ -1,4 +1,4 @@
-"""Where graphs attend, with how many heads and under what mask, in models written by hand and near misses."""
+"""Attention sites with their heads and masks, in handwritten models and near misses."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PLAIN = HEADED + "s = MatMul(q, k) m = Mul(s, scale) " + WEIGH + MERGE
 
 
 def model(body: str, inputs: str = X, outputs: str = "float[a, b, c] y") -> onnx.ModelProto:
-    """A model from ONNX text; nodes are called after what they make."""
+    """A model from ONNX text; nodes are named after their outputs."""
     header = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
     made = parser.parse_model(f"{header} main ({inputs}) => ({outputs}) {{ {body} }}")
     made.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in CONSTANTS.items())
@@ -103,13 +103,13 @@ def test_heads_are_counted_in_every_layout() -> None:
     assert sizes(only(folded + MERGE)) == (4, 4, 8)  # batch and heads are one axis
     single = LINEAR + "k = Transpose <perm=[0,2,1]> (kl) m = MatMul(ql, k) p = Softmax(m) a = MatMul(p, vl) "
     assert sizes(only(single + "y = MatMul(a, w)")) == (1, 1, 32)
-    assert sizes(only(single + "y = Concat <axis=-1> (a, x)")) == (1, 1, 32)  # told by the layer before alone
+    assert sizes(only(single + "y = Concat <axis=-1> (a, x)")) == (1, 1, 32)  # known from the preceding layer alone
     flattened = HEADED + "m = MatMul(q, k) " + WEIGH + "h = Flatten(a) y = MatMul(h, head)"
     assert sizes(only(flattened, outputs="float[a, b] y")) == (
         4,
         4,
         8,
-    )  # what follows reads positions and heads at once
+    )  # the next operator reads positions and heads together
     turned = HEADED + "qt = Transpose <perm=[0,1,3,2]> (q) m = com.microsoft.FusedMatMul <transA = 1> (qt, k) "
     assert sizes(only(turned + WEIGH + MERGE)) == (4, 4, 8)
     written = LINEAR + SPLIT + 'm = Einsum <equation="bqhd,bkhd->bhqk"> (qs, ks) p = Softmax(m) '

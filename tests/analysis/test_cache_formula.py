@@ -1,4 +1,4 @@
-"""The bytes of a decoder's cache as a formula: full, windowed, both, and as an ONNX file returns it."""
+"""The bytes of a decoder's cache as a formula: full, windowed, both, and in an ONNX file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every module's graph holds what is inside it and nothing else, whoever wrote the file."""
+"""Every module's graph contains exactly its own nodes, for files of any exporter."""
 
 from __future__ import annotations
 
@@ -131,8 +131,12 @@ def test_shared_values_are_listed_in_all_their_modules() -> None:
     hierarchy = dag(_shared())
     assert list(hierarchy.operations) == ["two", "mm", "mul", "mm#2", "mm#3", "y"]
     assert hierarchy.operations["mul"].tags == ("/Net", "/Net/A", "/Net/B")
-    assert hierarchy.modules["/Net/A"].nodes == ("two", "mm")  # what was fused belongs to what holds both
-    assert hierarchy.modules["/Net/B"].nodes == ("two", "mm#2", "mm#3")  # a constant is inside whatever reads it
+    assert hierarchy.modules["/Net/A"].nodes == ("two", "mm")  # a fused node belongs to the common parent
+    assert hierarchy.modules["/Net/B"].nodes == (
+        "two",
+        "mm#2",
+        "mm#3",
+    )  # a constant belongs to every module that reads it
     assert hierarchy.modules["/Net/B"].edges == (("mm#2", "mm#3"), ("two", "mm#3"))
     assert (hierarchy.modules["/Net/B"].inputs, hierarchy.modules["/Net/B"].outputs) == (("q",), ("s",))
     assert hierarchy.modules["/Net/A"].outputs == ("p",)
@@ -208,7 +212,7 @@ def test_bodies_belong_to_their_modules_and_captured_values_are_edges() -> None:
         "v",
         "count",
         "chosen",
-    )  # what the loop hands its body is not from outside
+    )  # the loop's own body inputs are not captured values
     assert hierarchy.operations["/loop/Loop"].inputs == ("count", "", "chosen")
     assert hierarchy.operations["/head/If"].attributes["then_branch"] == BodyValue(("/head/then/Relu",))
     assert (top.inputs, top.outputs) == (("x", "flag", "count"), ("y",))

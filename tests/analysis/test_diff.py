@@ -1,4 +1,4 @@
-"""Two models are aligned by what their nodes do and where, and every node ends up in exactly one place."""
+"""Two models are aligned by operators and modules of their nodes, and every node is in exactly one group."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_alignment_pairs_each_node_at_most_once(left: list[Drawn], right: lis
     assert {id(op) for op in before} == {id(old) for old, _ in pairs.pairs} | {id(op) for op in pairs.removed}
     assert {id(op) for op in after} == {id(new) for _, new in pairs.pairs} | {id(op) for op in pairs.added}
     assert len(before) == len(pairs.pairs) + len(pairs.removed)
-    for old in pairs.removed:  # nothing is left over that has an equal on the other side
+    for old in pairs.removed:  # no unmatched node has an equal on the other side
         assert all((old.module, old.op_type) != (new.module, new.op_type) for new in pairs.added)
 
 
@@ -131,14 +131,14 @@ def test_without_common_names_nodes_are_aligned_by_module_operator_and_order() -
     )
     result = compare(before, after)
     assert result.before.wrapper == "m"
-    assert not result.changed  # equal ones first: the two transposes only changed places
+    assert not result.changed  # equal nodes first: the two transposes only swapped places
     assert [(pair.before.name, pair.after.name) for pair in result.moved] == [("/m/enc/act/Relu", "n2")]
     assert not result.added
     assert not result.removed
 
 
 def test_numbers_in_names_do_not_identify_nodes() -> None:
-    """Two exports of a model that got a layer in front: every name is there again, on another node."""
+    """Two exports of a model with an added first layer: every name occurs again, on another node."""
     before = _model(*(_tagged(_node("Relu", "x", f"v{i}", f"relu_{i}"), f"layer.{i}.act") for i in range(3)))
     after = _model(*(_tagged(_node("Relu", "x", f"v{i}", f"relu_{i}"), f"layer.{i - 1}.act") for i in range(4)))
     result = compare(before, after)

@@ -1,4 +1,4 @@
-"""The family of small real models and of models written by hand, whatever they are called and however spelled."""
+"""The family of small real models and of handwritten models, under any names and in any form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAMILIES = {
 SmallModel = Callable[[str, str], Path]
 
 
-def told(model: onnx.ModelProto) -> Fingerprint:
+def fingerprint_of(model: onnx.ModelProto) -> Fingerprint:
     return fingerprint(from_proto(model))
 
 
@@ -39,7 +39,7 @@ def written(body: str, inputs: str, outputs: str = "float[N, M] y", weights: str
 @pytest.mark.parametrize(("name", "exporter"), [*((name, "torchscript") for name in FAMILIES), ("gpt2", "dynamo")])
 def test_optimizing_a_real_model_does_not_change_its_family(name: str, exporter: str, small_model: SmallModel) -> None:
     source = onnx.load(small_model(name, exporter))
-    raw = told(source)
+    raw = fingerprint_of(source)
     assert raw.family is FAMILIES[name], raw
     for target in ("portable", "ort"):
         after = fingerprint(sardonyx.optimize(source, target=target, verify="off").model)
@@ -49,7 +49,7 @@ def test_optimizing_a_real_model_does_not_change_its_family(name: str, exporter:
 
 
 def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The same model under names that say nothing, or the wrong thing."""
+    """The same model with meaningless or misleading names."""
     names: dict[str, str] = {"": ""}
 
     def new(name: str) -> str:
@@ -72,16 +72,16 @@ def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
 @pytest.mark.parametrize("name", ["gpt2", "swin"])
 def test_names_annotations_and_dead_nodes_have_no_effect(name: str, small_model: SmallModel) -> None:
     model = onnx.load(small_model(name, "torchscript"))
-    expected = told(model)
-    assert told(renamed(model)) == expected
+    expected = fingerprint_of(model)
+    assert fingerprint_of(renamed(model)) == expected
     del model.graph.value_info[:]
-    assert told(model) == expected
+    assert fingerprint_of(model) == expected
     add_dead_layers(model)
-    assert told(model) == expected
+    assert fingerprint_of(model) == expected
 
 
 def add_dead_layers(model: onnx.ModelProto) -> None:
-    """Convolutions and a recurrence on the first input that nothing reads."""
+    """Add unused convolutions and an unused recurrence on the first input."""
     first = model.graph.input[0].name
     model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 3, 3, 3), np.float32), "dead weight"))
     for index in range(40):
@@ -117,13 +117,13 @@ OPEN = {
 
 @pytest.mark.parametrize("mask", TRIANGLES)
 def test_a_causal_mask_makes_a_decoder(mask: str) -> None:
-    result = told(written(SELF + TRIANGLES[mask] + WEIGHED, "float[N, 8] x", weights=WEIGHT))
+    result = fingerprint_of(written(SELF + TRIANGLES[mask] + WEIGHED, "float[N, 8] x", weights=WEIGHT))
     assert (result.family, result.features.causal) == (Family.DECODER, 1)
 
 
 @pytest.mark.parametrize("mask", OPEN)
 def test_another_mask_does_not_make_a_decoder(mask: str) -> None:
-    result = told(written(SELF + OPEN[mask] + WEIGHED, "float[N, 8] x, int64[1, N] mask", weights=WEIGHT))
+    result = fingerprint_of(written(SELF + OPEN[mask] + WEIGHED, "float[N, 8] x, int64[1, N] mask", weights=WEIGHT))
     assert (result.family, result.features.attention, result.features.causal) == (Family.ENCODER, 1, 0)
 
 
@@ -136,7 +136,7 @@ def test_another_mask_does_not_make_a_decoder(mask: str) -> None:
         (np.triu(np.ones((6, 6), np.uint8), 1), Family.DECODER),
         (np.tril(np.ones((6, 6), bool)) & ~np.tril(np.ones((6, 6), bool), -3), Family.DECODER),  # and a window
         (np.tril(np.random.default_rng(0).normal(size=(6, 6))).astype(np.float32), Family.ENCODER),  # a learned bias
-        (np.tril(np.full((6, 6), 0.5, np.float32)), Family.ENCODER),  # a table that hides nothing
+        (np.tril(np.full((6, 6), 0.5, np.float32)), Family.ENCODER),  # a table that masks nothing
         (np.ones((6, 6), bool), Family.ENCODER),
         (np.eye(6, dtype=np.float32)[:, ::-1].copy(), Family.ENCODER),
     ],
@@ -145,34 +145,36 @@ def test_the_values_of_a_constant_mask_are_read(mask: np.ndarray, family: Family
     how = "m = Add(s, c)" if mask.dtype == np.float32 else AXES + "b = Cast <to = 9> (c) m = Where(b, s, low)"
     model = written(SELF + how + WEIGHED, "float[6, 8] x", "float[6, 8] y", WEIGHT)
     model.graph.initializer.append(numpy_helper.from_array(mask, "c"))
-    assert told(model).family is family
+    assert fingerprint_of(model).family is family
 
 
 def test_keys_concatenated_to_past_ones_make_a_decoder() -> None:
     body = PROJECTED.format(memory="x") + " all = Concat <axis = 1> (past, t) s = MatMul(q, all) m = Identity(s)"
     body += " values = Concat <axis = 0> (past_values, v) p = Softmax(m) y = MatMul(p, values)"
     inputs = "float[1, 8] x, float[8, P] past, float[P, 8] past_values"
-    result = told(written(body, inputs, "float[1, 8] y, float[8, Q] all", WEIGHT))
+    result = fingerprint_of(written(body, inputs, "float[1, 8] y, float[8, Q] all", WEIGHT))
     assert (result.family, result.features.cached) == (Family.DECODER, 1)
 
 
 def test_keys_from_another_input_make_an_encoder_decoder() -> None:
     body = PROJECTED.format(memory="z") + " s = MatMul(q, t) m = Identity(s)" + WEIGHED
-    result = told(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT))
+    result = fingerprint_of(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT))
     assert (result.family, result.features.cross) == (Family.ENCODER_DECODER, 1)
 
 
 def test_a_cast_like_the_queries_is_no_source_of_keys() -> None:
     body = PROJECTED.format(memory="z") + " two = Constant <value_float = 2.0> () like = CastLike(two, q)"
     body += " scaled = Mul(t, like) cast = CastLike(scaled, q) s = MatMul(q, cast) m = Identity(s)" + WEIGHED
-    assert told(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT)).family is Family.ENCODER_DECODER
+    assert (
+        fingerprint_of(written(body, "float[N, 8] x, float[K, 8] z", weights=WEIGHT)).family is Family.ENCODER_DECODER
+    )
 
 
 def test_keys_from_a_downsampled_query_input_are_self_attention() -> None:
     body = "h = Relu(x) less = Slice(h, a, b) q = MatMul(h, w) k = MatMul(less, w) v = MatMul(less, w)"
     body += " t = Transpose <perm = [1, 0]> (k) s = MatMul(q, t) m = Identity(s)" + WEIGHED
     weights = WEIGHT[:-1] + ", int64[1] a = {0}, int64[1] b = {4}>"
-    assert told(written(body, "float[9, 8] x", "float[9, 8] y", weights)).family is Family.ENCODER
+    assert fingerprint_of(written(body, "float[9, 8] x", "float[9, 8] y", weights)).family is Family.ENCODER
 
 
 @pytest.mark.parametrize(
@@ -185,7 +187,7 @@ def test_keys_from_a_downsampled_query_input_are_self_attention() -> None:
 )
 def test_attention_operators(node: str, family: Family) -> None:
     body = f"q = MatMul(x, w) k = MatMul(x, w) v = MatMul(x, w) y = com.microsoft.{node} (q, k, v)"
-    assert told(written(body, "float[B, N, 8] x", "float[B, N, 8] y", WEIGHT)).family is family
+    assert fingerprint_of(written(body, "float[B, N, 8] x", "float[B, N, 8] y", WEIGHT)).family is family
 
 
 @pytest.mark.parametrize("opset", [17, 18])
@@ -207,7 +209,7 @@ def test_a_function_that_calls_itself_is_a_foreign_operator() -> None:
 
 
 def stepped(steps: int, *, same_weight: bool) -> onnx.ModelProto:
-    """A state that goes through a product and takes in the next row, step after step."""
+    """An unrolled recurrence: each step multiplies the state and adds the next row."""
     nodes, weights = [], [numpy_helper.from_array(np.ones((8, 8), np.float32), f"w{i}") for i in range(steps)]
     nodes.append(helper.make_node("Split", ["x"], [f"row{i}" for i in range(steps + 1)], axis=0, num_outputs=steps + 1))
     state = "row0"
@@ -223,11 +225,11 @@ def stepped(steps: int, *, same_weight: bool) -> onnx.ModelProto:
 
 @pytest.mark.parametrize(("same_weight", "family"), [(True, Family.RECURRENT), (False, Family.MLP)])
 def test_unrolled_steps_with_one_weight_are_a_recurrence(same_weight: bool, family: Family) -> None:
-    assert told(stepped(6, same_weight=same_weight)).family is family
+    assert fingerprint_of(stepped(6, same_weight=same_weight)).family is family
 
 
 def test_a_model_without_layers_is_unknown() -> None:
-    result = told(written("y = Relu(x)", "float[N, M] x"))
+    result = fingerprint_of(written("y = Relu(x)", "float[N, M] x"))
     assert result.family is Family.OTHER
     assert result.confidence <= 0.5
 

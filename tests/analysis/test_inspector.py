@@ -1,4 +1,4 @@
-"""The inspector counts what is there, reads no weights, and changes nothing."""
+"""The inspector counts nodes and weights, reads no weight values, and changes nothing."""
 
 from __future__ import annotations
 

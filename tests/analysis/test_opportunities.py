@@ -1,4 +1,4 @@
-"""What `opportunities` says is what `optimize` does, with a reason and a module for every place that is left."""
+"""`opportunities` agrees with `optimize`, and gives a reason and a module for every remaining place."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _of(opportunities: Opportunities, name: str) -> PatternCount:
 
 
 class Shy(NodePass):
-    """Comes near a sum, and further off near what goes into it, and does nothing about either."""
+    """Refuses every sum, and its producers with a more distant reason."""
 
     name = "shy"
     accuracy = Accuracy.EXACT
@@ -65,7 +65,7 @@ class Shy(NodePass):
 
 @pytest.fixture
 def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let these passes be all there are."""
+    """Use only these passes."""
 
     def choose(*passes: Pass) -> None:
         monkeypatch.setattr(verb, "select", lambda *_: passes)

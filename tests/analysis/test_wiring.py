@@ -1,4 +1,4 @@
-"""The wiring a page draws is the graph's: every node that computes once, every edge once, bodies joined to the rest."""
+"""The wiring for a page matches the graph: every computing node and edge once, bodies connected to the rest."""
 
 from __future__ import annotations
 

@@ -75,20 +75,20 @@ def foreign(folder: Path, _small_model: SmallModel) -> None:
 
 def records(folder: Path, _small_model: SmallModel) -> None:
     """Records whose every word is hostile: what no real file could say too."""
-    dossier = hostile_dossier()
+    bundle = hostile_bundle()
     for name, record in (
-        ("run", dossier.run),
-        ("export", dossier.export),
-        ("bench", dossier.bench),
-        ("profile", dossier.profile),
-        ("analysis", dossier.analysis),
+        ("run", bundle.run),
+        ("export", bundle.export),
+        ("bench", bundle.bench),
+        ("profile", bundle.profile),
+        ("analysis", bundle.analysis),
     ):
         assert record is not None
         (folder / f"{name}.json").write_bytes(record.to_json())
-    (folder / "report.html").write_text(render_page([dossier, hostile_dossier()]), "utf-8")
+    (folder / "report.html").write_text(render_page([bundle, hostile_bundle()]), "utf-8")
 
 
-def hostile_dossier() -> RunBundle:
+def hostile_bundle() -> RunBundle:
     """Every record there is, of the same two files, with a hostile word wherever a word is."""
     run = replace(sample_run(), tuning=sample_tuning(), notes=("a note",))
     return poisoned(
@@ -99,7 +99,7 @@ def hostile_dossier() -> RunBundle:
             bench=_bench(),
             profile=_profile(),
             analysis=_analysis(),
-            notes=("a note of the dossier",),
+            notes=("a note of the bundle",),
         )
     )
 

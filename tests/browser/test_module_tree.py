@@ -75,23 +75,26 @@ HOLDS = """
 
 def _random_tree(seed: int) -> dict[str, Any]:
     """A tree of equal and nearly equal layers, containers of one thing, and modules that own nothing."""
-    draw = random.Random(seed)
+    generator = random.Random(seed)
     modules: dict[str, ModuleCount] = {}
 
     def add(path: str) -> None:
-        before, after = draw.randrange(3), draw.randrange(3)
-        kind = draw.choice(("", "/Net/Block", "/Net/Norm"))
+        before, after = generator.randrange(3), generator.randrange(3)
+        kind = generator.choice(("", "/Net/Block", "/Net/Norm"))
         modules[path] = ModuleCount(path, kind, before, after, before * 10, before * 40, after * 40)
 
-    inner = [f"part.{name}" if draw.random() < 0.4 else name for name in draw.sample("abcd", draw.randrange(1, 4))]
-    for layer in range(draw.randrange(1, 7)):
-        state = draw.getstate()
+    inner = [
+        f"part.{name}" if generator.random() < 0.4 else name
+        for name in generator.sample("abcd", generator.randrange(1, 4))
+    ]
+    for layer in range(generator.randrange(1, 7)):
+        state = generator.getstate()
         for name in inner:
-            for copy in range(draw.randrange(1, 4)):
+            for copy in range(generator.randrange(1, 4)):
                 add(f"body.layer.{layer}.{name}.{copy}")
-        if draw.random() < 0.7:
-            draw.setstate(state)  # the next layer is equal to this one
-    for path in ("", "head", "head.0", "body")[: draw.randrange(5)]:
+        if generator.random() < 0.7:
+            generator.setstate(state)  # the next layer is equal to this one
+    for path in ("", "head", "head.0", "body")[: generator.randrange(5)]:
         add(path)
     run = replace(sample_run(), modules=tuple(modules.values()), passes=())
     return island(module_tree(RunBundle("m", run)), run)

@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from browser.conftest import Open
 
-SHOWN = re.compile(r"([\d,]+) of ([\d,]+) rewrites shown")
+STATUS = re.compile(r"([\d,]+) of ([\d,]+) rewrites shown")
 
 
 def part(page: Page, name: str = "rewrites") -> Locator:
@@ -18,10 +18,10 @@ def part(page: Page, name: str = "rewrites") -> Locator:
     return section
 
 
-def shown(page: Page) -> tuple[int, int]:
+def visible_and_total(page: Page) -> tuple[int, int]:
     status = part(page).locator(".rewrites-status")
-    expect(status).to_have_text(SHOWN)
-    match = SHOWN.search(status.inner_text())
+    expect(status).to_have_text(STATUS)
+    match = STATUS.search(status.inner_text())
     assert match is not None
     few, all_of_them = (int(each.replace(",", "")) for each in match.groups())
     return few, all_of_them
@@ -53,7 +53,7 @@ def test_rewrites_are_filtered_by_pass_and_shown_again(page: Page) -> None:
     picker = rewrites.locator("select").first
     picker.select_option(index=1)
     options = picker.locator("option").all_inner_texts()
-    few, all_of_them = shown(page)
+    few, all_of_them = visible_and_total(page)
     assert 0 < few < all_of_them
     assert options[1].endswith(f"({few:,})")
     expect(rewrites.locator("details.rewrites-pass")).to_have_count(1)
@@ -67,14 +67,14 @@ def test_a_link_from_the_table_of_passes_filters(page: Page) -> None:
     count = int(row.locator("td").first.inner_text().replace(",", ""))
     row.locator("th a").click()
     expect(part(page).locator(".rewrites-status")).to_be_in_viewport()
-    assert shown(page)[0] == count
+    assert visible_and_total(page)[0] == count
 
 
 def test_a_module_in_the_table_of_passes_filters_by_module_too(opened: Open) -> None:
     page = opened("deep")
     row = part(page, "passes").locator("tbody tr").filter(has_text="eliminate-identity")
     row.locator("td a").first.click()
-    few, all_of_them = shown(page)
+    few, all_of_them = visible_and_total(page)
     assert 0 < few < all_of_them
     assert "module=" in page.url
     assert "pass=eliminate-identity" in page.url
@@ -82,7 +82,7 @@ def test_a_module_in_the_table_of_passes_filters_by_module_too(opened: Open) -> 
 
 def test_the_selected_module_filters_rewrites_and_missed_fusions(opened: Open) -> None:
     page = opened("transformer", "#module=encoder.layer.0&section=rewrites")
-    few, all_of_them = shown(page)
+    few, all_of_them = visible_and_total(page)
     assert 0 < few < all_of_them
     expect(part(page, "missed").locator(".missed-status")).to_contain_text("encoder.layer.0")
     part(page).get_by_role("button", name="show all").click()
@@ -99,7 +99,7 @@ def test_a_link_to_a_rewrite_opens_it_whatever_is_filtered(opened: Open) -> None
 def test_typed_text_is_searched_in_names(page: Page) -> None:
     field = part(page).locator("input[type=search]")
     field.fill("norm")
-    few, all_of_them = shown(page)
+    few, all_of_them = visible_and_total(page)
     assert 0 < few < all_of_them
     field.fill("")
     expect(part(page).locator(".rewrites-status")).to_contain_text("All ")

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 CORE = (resources.files("sardonyx.reporting.page") / "assets" / "core.js").read_text("utf-8")
-DRAWN = 2000
+RANDOM_CASES = 2000
 
 
-def _said(browser: Browser, expression: str, inputs: list[Any]) -> list[str]:
+def _evaluate(browser: Browser, expression: str, inputs: list[Any]) -> list[str]:
     """What the script makes of each input."""
     page = browser.new_page()
     try:
@@ -29,18 +29,22 @@ def _said(browser: Browser, expression: str, inputs: list[Any]) -> list[str]:
 
 def _counts() -> list[int]:
     """Whole numbers of every length, and those where a unit or a digit changes."""
-    draw = random.Random(0)
+    generator = random.Random(0)
     edges = [sign * (10**power + near) for power in range(13) for near in (-1, 0, 1) for sign in (1, -1)]
     halves = [25, 75, 125, 999_500, 999_499, 99_950, 99_949, 1_250, 1_350, 999_950_000, 2_500_000]
-    return [*edges, *halves, *(int(10 ** draw.uniform(0, 14)) * draw.choice((1, -1)) for _ in range(DRAWN))]
+    return [
+        *edges,
+        *halves,
+        *(int(10 ** generator.uniform(0, 14)) * generator.choice((1, -1)) for _ in range(RANDOM_CASES)),
+    ]
 
 
 def _times() -> list[float]:
     """Times of every size, exact halves of a digit among them: they are rounded to the even one."""
-    draw = random.Random(1)
+    generator = random.Random(1)
     ties = [place / 2**power for power in range(1, 5) for place in range(1, 200, 2)]
     edges = [0.0, 0.0005, 0.00049, 0.9995, 0.99949, 9.995, 9.99499, 99.95, 99.9499, 1234.5, 1235.5]
-    return [*ties, *edges, *(10 ** draw.uniform(-5, 6) for _ in range(DRAWN))]
+    return [*ties, *edges, *(10 ** generator.uniform(-5, 6) for _ in range(RANDOM_CASES))]
 
 
 def test_counts_and_sizes_match_python(browser: Browser) -> None:
@@ -52,21 +56,21 @@ def test_counts_and_sizes_match_python(browser: Browser) -> None:
         ("change", formatting.change),
         ("plural", lambda number: formatting.plural(number, "node")),
     ):
-        results = _said(browser, f'(each) => fmt.{name}(each, "node")', numbers)
+        results = _evaluate(browser, f'(each) => fmt.{name}(each, "node")', numbers)
         assert results == [written(number) for number in numbers], name
 
 
 def test_changes_in_percent_match_python(browser: Browser) -> None:
-    draw = random.Random(2)
+    generator = random.Random(2)
     pairs = [[0, 5], [5, 5], [1000, 1005], [200, 201], [8, 9], [1000, 995], [40, 41], [40, 39], [400, 399]]
-    pairs += [[draw.randrange(1, 5000), draw.randrange(0, 5000)] for _ in range(DRAWN)]
-    results = _said(browser, "([before, after]) => fmt.percent(before, after)", pairs)
+    pairs += [[generator.randrange(1, 5000), generator.randrange(0, 5000)] for _ in range(RANDOM_CASES)]
+    results = _evaluate(browser, "([before, after]) => fmt.percent(before, after)", pairs)
     assert results == [formatting.percent(before, after) for before, after in pairs]
 
 
 def test_times_match_python(browser: Browser) -> None:
     times = _times()
-    assert _said(browser, "(each) => fmt.ms(each)", times) == [ms(each) for each in times]
+    assert _evaluate(browser, "(each) => fmt.ms(each)", times) == [ms(each) for each in times]
 
 
 def test_invisible_characters_are_escaped_as_in_python(browser: Browser) -> None:
@@ -76,7 +80,7 @@ def test_invisible_characters_are_escaped_as_in_python(browser: Browser) -> None
         *chars,
         *(vector for vector in VECTORS.values() if not any(map(_unassigned, vector)) and not set(vector) & kept),
     ]
-    assert _said(browser, "(each) => visible(each)", names) == [formatting.visible(name) for name in names]
+    assert _evaluate(browser, "(each) => visible(each)", names) == [formatting.visible(name) for name in names]
 
 
 def _unassigned(char: str) -> bool:
@@ -91,5 +95,5 @@ def test_a_link_never_leaves_the_page_and_text_is_never_markup(browser: Browser)
         " return JSON.stringify([made.childElementCount, names, made.getAttribute('href')]); }"
     )
     hrefs = ["javascript:alert(1)", "https://example.org", "//example.org", "data:text/html,x", " #x", "<b>x</b>"]
-    assert _said(browser, expression, hrefs) == ['[0,"title",null]'] * len(hrefs)
-    assert _said(browser, expression, ["#module=a"]) == ['[0,"href,title","#module=a"]']
+    assert _evaluate(browser, expression, hrefs) == ['[0,"title",null]'] * len(hrefs)
+    assert _evaluate(browser, expression, ["#module=a"]) == ['[0,"href,title","#module=a"]']

@@ -1,4 +1,4 @@
-"""Verbs that answer at once, so that the command line is tested alone."""
+"""Stub verbs that return at once, so that the command line is tested alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.records.run import Run, Verdict
 
 @dataclass
 class Stage:
-    """The verbs' stand-ins: what they answer, and what they were asked."""
+    """Stubs of the verbs: their answers, and the arguments they were called with."""
 
     run: Run = field(default_factory=sample_run)
     verdict: Verdict = field(default_factory=sample_verdict)

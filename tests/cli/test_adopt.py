@@ -1,4 +1,4 @@
-"""`sardonyx adopt`: what a foreign file says becomes tags, and the answer says what was known and from what."""
+"""`sardonyx adopt`: module names of a foreign file become tags, and the record gives coverage and evidence."""
 
 from __future__ import annotations
 

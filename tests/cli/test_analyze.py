@@ -63,7 +63,7 @@ def source(tmp_path: Path) -> str:
 
 @pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], dict[str, object]]]:
-    """The verb's stand-in, and what it was asked."""
+    """A stub of the verb, and the arguments of its calls."""
     asked: list[tuple[tuple[object, ...], dict[str, object]]] = []
 
     def answer(*args: object, **kwargs: object) -> Analysis:

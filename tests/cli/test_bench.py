@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], dict[str, object]]]:
-    """The verb's stand-in, and what it was asked."""
+    """A stub of the verb, and the arguments of its calls."""
     asked: list[tuple[tuple[object, ...], dict[str, object]]] = []
 
     def answer(*args: object, **kwargs: object) -> Benchmark:
@@ -178,7 +178,7 @@ def test_ctrl_c_ends_the_command_and_its_workers(folder: Path) -> None:
     _, errors = running.communicate(timeout=120)
     assert (running.returncode, errors) == (130, "interrupted\n")
     assert workers
-    while any(Path(f"/proc/{worker}").exists() for worker in workers):  # one that was just born ends by itself
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):  # one that has just started ends by itself
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert not (folder / "r.json").exists()

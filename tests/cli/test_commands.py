@@ -1,4 +1,4 @@
-"""Every flag reaches the verb, every outcome its exit code, and standard output carries the result alone."""
+"""Every flag reaches the verb, every outcome has its exit code, and standard output has the result alone."""
 
 from __future__ import annotations
 

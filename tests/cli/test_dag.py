@@ -1,4 +1,4 @@
-"""`sardonyx dag`: the document goes where it was asked to, whole, and over nothing."""
+"""`sardonyx dag`: the document is written to the given place and overwrites nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real verbs behind the real command, on a small model with something to take away."""
+"""The real verbs through the real command, on a small model that can be optimized."""
 
 from __future__ import annotations
 

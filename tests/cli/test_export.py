@@ -1,4 +1,4 @@
-"""`sardonyx export` on the command line: real sources, and every way to get it wrong."""
+"""`sardonyx export` on the command line: real sources and every usage error."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_bad_input_gets_one_line_and_a_hint(
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of a folder; Python itself leaves the bytecode of a factory beside it."""
+    """Return the files of a folder without the bytecode that Python writes beside a factory."""
     return sorted(path for path in folder.iterdir() if path.name != "__pycache__")
 
 

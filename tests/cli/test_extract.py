@@ -1,4 +1,4 @@
-"""`sardonyx extract`: what it prints, where it writes, and how it refuses."""
+"""`sardonyx extract`: what it prints, writes and refuses."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_bad_requests_get_one_line_and_a_hint(
 
 
 def live_file(folder: Path, weight: str) -> str:
-    """A module that computes what the model does, from a file."""
+    """A module from a file that computes the same as the model."""
     path = folder / "live.py"
     path.write_text(
         textwrap.dedent(f"""

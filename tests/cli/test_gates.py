@@ -1,4 +1,4 @@
-"""Gates on the real command: which verbs have them, what they say and exit with, and the page for a CI job."""
+"""Gates on the real command: which verbs have them, their messages and exit codes, and the CI summary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = {
     "compare": (gate.COMPARISON,),
     "study": (gate.STUDY,),
 }
-WITHOUT = {"dag", "passes", "report", "demo"}  # they write a document or list things, and count nothing
+WITHOUT = {"dag", "passes", "report", "demo"}  # they write a document or a list, and have no numbers
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Help is for a person: an example first that could be typed, every option with its default, every word explained."""
+"""Help texts begin with a valid example, show every default and explain every option."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ GROUP: Any = typer.main.get_command(_app([]))
 
 
 def explains(text: str | None) -> bool:
-    """Whether a help text is a sentence of three words or more, the default not counted."""
+    """Whether a help text has at least three words without its default."""
     sentence = (text or "").partition(" [default")[0]
     return sentence.endswith((".", "…")) and len(sentence.split()) >= 3
 
 
 def fault_of_default(option: Any, text: str) -> str | None:
-    """What is wrong with the way a command's help, as shown, tells an option's default; None if nothing is."""
+    """Return what is wrong with an option's default in the help text, or None."""
     switch = option.is_flag and not option.secondary_opts
     has_default = option.default is not None and option.show_default
     written = "[default: " in option.help
@@ -40,7 +40,7 @@ def fault_of_default(option: Any, text: str) -> str | None:
 
 
 def examples(text: str) -> list[str]:
-    """The command lines of a help text: those under its first line."""
+    """The example command lines of a help text, which follow its first line."""
     first, *rest = text.removeprefix("\b").strip().splitlines()
     assert first == "Example:"
     lines = [line.strip() for line in rest[: rest.index("")]]
@@ -56,7 +56,7 @@ def test_help_begins_with_valid_examples(verb: str) -> None:
         known = {flag for one in GROUP.commands[used].params for flag in (*one.opts, *one.secondary_opts)}
         flags = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert flags <= known, line
-        GROUP.commands[used].make_context(used, [*words])  # and understood
+        GROUP.commands[used].make_context(used, [*words])  # and parsed
 
 
 def test_the_top_level_help_lists_every_command_and_a_first_example(command: Command) -> None:
@@ -84,7 +84,7 @@ def test_every_option_shows_its_default_once_or_is_a_switch(verb: str, command: 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_explains_exit_codes_and_groups_options(verb: str, command: Command) -> None:
     text = command(verb, "--help").out
-    if verb != "passes":  # which lists, and cannot fail
+    if verb != "passes":  # which only lists and cannot fail
         assert re.search(r"^  Exit: 0 ", text, re.MULTILINE)
     headings = re.findall(r"^(\w+):$", text, re.MULTILINE)
     assert headings == [title for title in ("Arguments", "Options", "Output", "Gates", "Help") if title in headings]

@@ -17,7 +17,7 @@ from sardonyx.cli.console import with_flags
 from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "sardonyx"
-OF_THE_COMMAND_LINE = ("cli", "reporting/gate", "records/input_specs.py")  # what reads the texts of flags
+OF_THE_COMMAND_LINE = ("cli", "reporting/gate", "records/input_specs.py")  # modules that parse flag texts
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
@@ -43,7 +43,7 @@ def test_parameters_become_flags(hint: str, expected: str) -> None:
 
 
 def hints() -> Iterator[tuple[str, str]]:
-    """Every text of a `hint=` in the library, with where it is; what an f-string fills in is left out."""
+    """Every `hint=` text of the library with its place, without the values of f-strings."""
     for path in sorted(SOURCE.rglob("*.py")):
         place = path.relative_to(SOURCE).as_posix()
         if place.startswith(OF_THE_COMMAND_LINE):
@@ -66,7 +66,7 @@ WRITES_NO_RECORDS = (*OF_THE_COMMAND_LINE, "reporting", "errors.py")
 
 @pytest.mark.slow
 def test_no_text_of_a_record_names_a_flag() -> None:
-    """Records are read by users of Python too: only docstrings name flags where records are written."""
+    """Users of Python read records too: only docstrings may name flags in the modules that write records."""
     named: dict[str, str] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         place = path.relative_to(SOURCE).as_posix()

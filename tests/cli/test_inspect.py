@@ -1,4 +1,4 @@
-"""`sardonyx inspect`: the two ways to look at a model from the command line."""
+"""`sardonyx inspect` and its `--opportunities` on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command as a process: what it imports, where it writes, and how it takes being cut off."""
+"""The command as a process: its imports, its output streams, closed pipes and interrupts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 FORBIDDEN = ("torch", "onnx", "onnx_ir", "onnxruntime", "numpy", "sympy")
 TESTS = Path(__file__).parents[1]
-# A verb that needs no model, and answers with the hand-built Run.
+# A stub verb that needs no model and returns the handmade Run.
 STAGED = """
 import sys, time
 from types import SimpleNamespace
@@ -120,7 +120,7 @@ def test_an_ascii_terminal_gets_ascii() -> None:
 
 
 def _on_terminal(*arguments: str, **environment: str) -> tuple[str, str]:
-    """What appears on standard output and standard error when both are terminals."""
+    """Standard output and standard error when both are terminals."""
     text: list[str] = []
     pairs = [pty.openpty(), pty.openpty()]
     process = subprocess.Popen(

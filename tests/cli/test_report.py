@@ -1,4 +1,4 @@
-"""`sardonyx report` and `optimize --run` from the command line: what they write, say, refuse and exit with."""
+"""`sardonyx report` and `optimize --run` from the command line: what they write, print, refuse and exit with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sardonyx study` from folder to folder, on graphs that take no time."""
+"""`sardonyx study` on small graphs, from folder to folder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_folder_is_studied_into_a_folder(models: Path, tmp_path: Path, capsys:
     (out / "tables" / "old.csv").touch()
     assert run([*command, "--fail-if", "failures>0"]) == 4
     assert str(out) in capsys.readouterr().out
-    assert not (out / "tables" / "old.csv").exists()  # of a run that asked for more
+    assert not (out / "tables" / "old.csv").exists()  # left by a run with more experiments
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Runs a command line with some packages hidden, and says at the end whether torch was loaded.
+# Runs a command line with some packages hidden and prints at the end whether torch was loaded.
 HIDING = """
 import sys
 

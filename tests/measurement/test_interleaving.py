@@ -188,7 +188,7 @@ def test_differences_below_the_session_floor_are_never_claimed() -> None:
 # How often it is right; `benchmarks/believable.py --simulate` does this a hundred times as often
 
 
-def found(name: str, ratio: float, times: int, *, run: float = 0.02, seconds: float = 60) -> list[Finding]:
+def findings(name: str, ratio: float, times: int, *, run: float = 0.02, seconds: float = 60) -> list[Finding]:
     """Verdicts about one kind of noise."""
     races = (
         noise.simulated(noise.NOISES[name], ratio=ratio, run=run, seconds=seconds, seed=seed) for seed in range(times)
@@ -199,14 +199,14 @@ def found(name: str, ratio: float, times: int, *, run: float = 0.02, seconds: fl
 @pytest.mark.slow
 @pytest.mark.parametrize("name", noise.NOISES)
 def test_a_model_against_itself_shows_no_difference(name: str) -> None:
-    assert found(name, 1.0, 8, seconds=20) == [Finding.SAME] * 8
+    assert findings(name, 1.0, 8, seconds=20) == [Finding.SAME] * 8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", noise.NOISES)
 def test_three_percent_are_detected_within_a_minute(name: str) -> None:
-    assert found(name, 0.97, 4).count(Finding.FASTER) >= 3
-    assert found(name, 1.03, 4).count(Finding.SLOWER) >= 3
+    assert findings(name, 0.97, 4).count(Finding.FASTER) >= 3
+    assert findings(name, 1.03, 4).count(Finding.SLOWER) >= 3
 
 
 def test_a_simulated_machine_has_the_given_noise() -> None:

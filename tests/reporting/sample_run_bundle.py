@@ -1,4 +1,4 @@
-"""A Dossier built by hand, with every record that may stand beside a Run, all of the same two files."""
+"""A RunBundle built by hand, with every record that may stand beside a Run, all of the same two files."""
 
 from __future__ import annotations
 

@@ -27,12 +27,12 @@ from sardonyx.reporting.profile import (
     timed_modules,
 )
 
-FOUND = sample_profile()
-ALONE = replace(FOUND, models=FOUND.models[:1])
+PROFILE = sample_profile()
+ALONE = replace(PROFILE, models=PROFILE.models[:1])
 
 
 def test_equal_layers_are_one_line_with_the_times_of_all() -> None:
-    lines = {line.row.branch.label: line for line in timed_modules(FOUND, View(depth=9))}
+    lines = {line.row.branch.label: line for line in timed_modules(PROFILE, View(depth=9))}
     layers = lines["layer.0…2"] if "layer.0…2" in lines else lines["0…2"]
     assert layers.row.branch.copies == LAYERS
     before, after = layers.times
@@ -44,16 +44,16 @@ def test_equal_layers_are_one_line_with_the_times_of_all() -> None:
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 9])
 def test_no_time_is_lost_or_counted_twice(depth: int) -> None:
-    for place, model in enumerate(FOUND.models):
-        lines = timed_modules(FOUND, View(depth=depth))
+    for place, model in enumerate(PROFILE.models):
+        lines = timed_modules(PROFILE, View(depth=depth))
         text = sum(line.times[place].total_ms if line.row.hidden else line.times[place].self_ms for line in lines)
         assert text == pytest.approx(model.attributed_ms)
-        operators = sum(line.spent[place][1] for line in operator_times(FOUND.models))
+        operators = sum(line.spent[place][1] for line in operator_times(PROFILE.models))
         assert operators == pytest.approx(model.kernel_ms)
 
 
 def test_modules_are_in_execution_order() -> None:
-    labels = [line.row.branch.label for line in timed_modules(FOUND, View(depth=1))]
+    labels = [line.row.branch.label for line in timed_modules(PROFILE, View(depth=1))]
     assert labels[:2] == ["", "embed"]
 
 
@@ -67,16 +67,16 @@ def test_one_file_is_shown_with_its_own_columns() -> None:
 
 
 def test_two_files_are_shown_side_by_side_with_the_changes() -> None:
-    text = in_terminal(profile_document, FOUND)
+    text = in_terminal(profile_document, PROFILE)
     assert re.search(r"module +before\.onnx +after\.onnx +change +share +kind", text)
     assert re.search(r"0…2 ×3 +9\.60 +4\.80 +−50 %", text)
     assert "sardonyx bench tells whether a file is faster" in text
     assert "after.onnx: the runtime put in 2 kernels" in text
-    assert "10.5 → 5.74 ms in kernels, 98.9 % of it attributed" in profile_sentence(FOUND)
+    assert "10.5 → 5.74 ms in kernels, 98.9 % of it attributed" in profile_sentence(PROFILE)
 
 
 def test_unattributed_time_is_shown_as_such() -> None:
-    text = in_terminal(profile_document, FOUND)
+    text = in_terminal(profile_document, PROFILE)
     assert "Not attributed (before.onnx): 0.062 ms (0.6 %) in 1 kernel" in text
     assert re.search(r"time in kernels with a module +99\.4 % +98\.9 %", text)
     assert re.search(r"not traced +0\.6 % +1\.1 %", text)
@@ -84,7 +84,7 @@ def test_unattributed_time_is_shown_as_such() -> None:
 
 @pytest.mark.parametrize("write", [in_terminal, in_markdown])
 def test_hostile_names_are_escaped(write: Callable[..., str]) -> None:
-    text = write(profile_document, FOUND)
+    text = write(profile_document, PROFILE)
     assert "\x1b" not in text
     assert "evil" in text
     if write is in_markdown:
@@ -94,22 +94,22 @@ def test_hostile_names_are_escaped(write: Callable[..., str]) -> None:
 
 
 def test_verbose_shows_every_kernel_and_all_its_nodes() -> None:
-    text = in_terminal(profile_document, FOUND, View(verbose=True))
+    text = in_terminal(profile_document, PROFILE, View(verbose=True))
     assert all(f"mlp{i}" in text for i in range(LAYERS))
     assert "/mlp0, /mlp0_1" in text
-    assert "/mlp0 and 1 more" in in_terminal(profile_document, FOUND)
+    assert "/mlp0 and 1 more" in in_terminal(profile_document, PROFILE)
 
 
 def test_markdown_has_the_same_numbers() -> None:
-    page = in_markdown(profile_document, FOUND)
+    page = in_markdown(profile_document, PROFILE)
     assert page.startswith("# before.onnx → after.onnx\n")
     assert re.search(r"\| (› )+(layer\.)?0…2 ×3 \| 9\.60 \| 4\.80 \| −50 % \|.* Layer \|", page)
 
 
 def test_csv_has_every_module_and_kernel_in_full() -> None:
-    lines = list(csv.DictReader(io.StringIO(profile_csv(FOUND))))
+    lines = list(csv.DictReader(io.StringIO(profile_csv(PROFILE))))
     assert tuple(lines[0]) == FIELDS
-    for model in FOUND.models:
+    for model in PROFILE.models:
         own = [line for line in lines if line["file"] == model.label]
         assert [line["scope"] for line in own].count("module") == len(model.modules)
         kernels = [line for line in own if line["scope"] == "kernel"]
@@ -118,8 +118,8 @@ def test_csv_has_every_module_and_kernel_in_full() -> None:
 
 
 def test_an_empty_profile_is_no_error() -> None:
-    empty = replace(FOUND.models[0], kernels=(), modules=(), timeline=(), kernel_ms=0.0, attributed_ms=0.0)
-    text = in_terminal(profile_document, replace(FOUND, models=(empty,)))
+    empty = replace(PROFILE.models[0], kernels=(), modules=(), timeline=(), kernel_ms=0.0, attributed_ms=0.0)
+    text = in_terminal(profile_document, replace(PROFILE, models=(empty,)))
     assert text.splitlines()[-1].startswith("· ms in kernels")
 
 
@@ -145,4 +145,4 @@ def test_changes_and_shares_are_never_rounded_to_zero() -> None:
 
 
 def test_a_record_that_was_read_back_prints_the_same() -> None:
-    assert in_terminal(profile_document, Profile.from_json(FOUND.to_json())) == in_terminal(profile_document, FOUND)
+    assert in_terminal(profile_document, Profile.from_json(PROFILE.to_json())) == in_terminal(profile_document, PROFILE)

@@ -25,7 +25,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.samp
 
 
 def hostile(name: str, times: int = 1) -> RunBundle:
-    """A dossier in which everything that a model names is named so."""
+    """A bundle in which everything that a model names is named so."""
     run = WHOLE.run
     modules = tuple(ModuleCount(f"{name}{place}", name, 3, 2) for place in range(times))
     refused = tuple(RefusalGroup(f"{name}{place}", times - place, (name,)) for place in range(times))

@@ -15,7 +15,7 @@ from sardonyx.reporting.document import Cell, Paragraph, Section, Table, spans
 from sardonyx.reporting.run_changes import Changes, changes
 
 
-def found(**fields: Any) -> Changes:
+def differences(**fields: Any) -> Changes:
     """The sample run against itself with other fields."""
     first = sample_run_bundle("a")
     return changes(first, replace(first, run=structs.replace(first.run, **fields)))
@@ -44,7 +44,7 @@ def with_counts(run: Run, path: str, after: int) -> tuple[Any, ...]:
 
 
 def test_a_run_does_not_differ_from_itself() -> None:
-    every = found()
+    every = differences()
     assert every.sentence.startswith("The same result both times: 187 nodes")
     assert [section.title for section in every.sections] == ["Numbers", "Verification", "Time"]
     assert every.apart == ()
@@ -52,7 +52,7 @@ def test_a_run_does_not_differ_from_itself() -> None:
 
 def test_only_modules_that_differ_are_listed_with_those_above() -> None:
     run = sample_run_bundle().run
-    part = titled(found(modules=with_counts(run, "encoder.layer.3.attention", 7)), "Modules")
+    part = titled(differences(modules=with_counts(run, "encoder.layer.3.attention", 7)), "Modules")
     names = [line[0] for line in lines_of(part)]
     assert names[0].startswith("(model)")
     assert any("attention" in name for name in names)
@@ -63,7 +63,7 @@ def test_only_modules_that_differ_are_listed_with_those_above() -> None:
 def test_operators_that_differ_are_counted_after_optimizing() -> None:
     run = sample_run_bundle().run
     ops = tuple(structs.replace(each, after=each.after + (each.op_type == "Gemm")) for each in run.ops)
-    part = titled(found(ops=ops), "Operators")
+    part = titled(differences(ops=ops), "Operators")
     (line,) = lines_of(part)
     assert line[0] == "Gemm"
     assert line[3] == "+1"
@@ -71,9 +71,9 @@ def test_operators_that_differ_are_counted_after_optimizing() -> None:
 
 def test_a_pass_in_only_one_run_is_listed_if_it_applied() -> None:
     run = sample_run_bundle().run
-    part = titled(found(passes=run.passes[1:]), "Passes")
+    part = titled(differences(passes=run.passes[1:]), "Passes")
     assert lines_of(part) == [("eliminate-identity", "only in the first", "25", "−25", "·")]
-    assert titled(found(passes=run.passes[:-1]), "Passes") is None  # it did nothing
+    assert titled(differences(passes=run.passes[:-1]), "Passes") is None  # it did nothing
 
 
 def test_missed_fusions_appear_disappear_and_change() -> None:
@@ -83,7 +83,7 @@ def test_missed_fusions_appear_disappear_and_change() -> None:
         structs.replace(each, refusals=groups if each.name == "fold-constants" else _more(each.refusals))
         for each in run.passes
     )
-    part = titled(found(passes=passes), "Missed fusions")
+    part = titled(differences(passes=passes), "Missed fusions")
     fates = {line[1]: line[2:] for line in lines_of(part)}
     assert fates["would grow the model past the byte budget"] == ("3", "0", "gone")
     assert fates["another reason"] == ("0", "4", "new")
@@ -95,13 +95,13 @@ def _more(groups: tuple[RefusalGroup, ...]) -> tuple[RefusalGroup, ...]:
 
 
 def test_rollbacks_are_new_or_gone() -> None:
-    part = titled(found(rolled_back=(RolledBack("new-pass", "v", "encoder", "NaN"),)), "Rolled back")
+    part = titled(differences(rolled_back=(RolledBack("new-pass", "v", "encoder", "NaN"),)), "Rolled back")
     assert sorted(line[3] for line in lines_of(part)) == ["gone", "gone", "new"]
 
 
 def test_verdicts_are_compared() -> None:
-    assert found().sentence.endswith("both verified against their source")
-    assert found(verdict=None).sentence.endswith("only the first is verified")
+    assert differences().sentence.endswith("both verified against their source")
+    assert differences(verdict=None).sentence.endswith("only the first is verified")
     first = sample_run_bundle()
     failed = replace(first, run=structs.replace(first.run, verdict=failed_verdict()))
     assert changes(failed, failed).sentence.endswith("neither is verified")
@@ -114,7 +114,7 @@ def test_other_differences_are_listed() -> None:
     environment = structs.replace(
         run.environment, sardonyx="0.2.0", packages={"onnx": "1.23.2", "onnxruntime": "1.32.0"}
     )
-    every = found(
+    every = differences(
         source=structs.replace(run.source, sha256="00" * 32),
         options={**run.options, "target": "ort"},
         environment=environment,

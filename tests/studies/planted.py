@@ -1,4 +1,4 @@
-"""Experiments that do one thing each, in a file that worker processes can import: answer, fail, die, take their time.
+"""Experiments for tests, in a file that worker processes can import: they answer, fail, die or take long.
 
 python tests/studies/planted.py FOLDER SECONDS      a study of them, to be killed from outside
 """
@@ -24,7 +24,7 @@ CELLS = 6
 
 
 class Planted(Experiment):
-    """Some cells a model; each notes in a file beside the model when it began and ended."""
+    """Some cells per model; each logs its begin and end in a file beside the model."""
 
     name = "planted"
 
@@ -66,7 +66,7 @@ class Followed(Planted):
 
 
 class Unlucky(Planted):
-    """Cell 1 raises an error of ours, 2 any other, 3 is killed, 4 answers what JSON does not hold, 5 talks too much."""
+    """Cell 1 raises a sardonyx error, 2 another, 3 is killed, 4 returns what JSON cannot store, 5 prints a lot."""
 
     name = "unlucky"
 

@@ -1,4 +1,4 @@
-"""A cell's file holds the whole answer or none, under a name that changes with whatever can change the answer."""
+"""A cell's file has the whole answer or does not exist, and its name depends on everything that affects it."""
 
 from __future__ import annotations
 
@@ -83,5 +83,5 @@ def test_the_cell_name_depends_on_every_setting(other: Cell) -> None:
 def test_the_model_and_the_code_are_part_of_the_name() -> None:
     names = {cell_hash(CELL, model, code) for model in ("one", "two") for code in ("old", "new")}
     assert len(names) == 4
-    assert cell_hash(replace(CELL, options={"seed": 0, "target": "ort"}), "one", "old") in names  # in whatever order
+    assert cell_hash(replace(CELL, options={"seed": 0, "target": "ort"}), "one", "old") in names  # in any order
     assert len(code_hash()) == 64

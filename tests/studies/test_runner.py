@@ -1,4 +1,4 @@
-"""A study keeps what it finishes: killed, failed, damaged or asked anew, it computes what is missing, nothing else."""
+"""A study stores finished cells: after a kill, a failure or damage it computes only what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two files to study: the experiments here read no more than their size."""
+    """Two files to study: the experiments here read only their size."""
     (tmp_path / "a").write_bytes(b"first")
     (tmp_path / "b").write_bytes(b"second one")
     return tmp_path
@@ -48,7 +48,7 @@ def test_a_second_run_computes_nothing_and_gives_the_same_answer(folder: Path) -
     assert len(computed) == first.cells == second.reused == 2 * CELLS
     assert log(folder) == computed
     assert first.to_json() == second.to_json()
-    assert [row[2] for row in first.tables[0].rows] == [*range(CELLS)] * 2  # as planned, whoever finished first
+    assert [row[2] for row in first.tables[0].rows] == [*range(CELLS)] * 2  # in planned order, whichever finished first
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_a_study_killed_at_a_random_moment_resumes(folder: Path, draw: int) -> N
     pause = random.Random(draw).uniform(0.1, 1.0)
     until = time.monotonic() + 20
     while not kept(folder) and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.01)  # the first cell may take long on a busy machine: from then on it is a matter of luck
+        time.sleep(0.01)  # the first cell may take long on a busy machine; the kill comes at a random moment after it
     time.sleep(pause)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -78,7 +78,7 @@ def test_a_study_killed_at_a_random_moment_resumes(folder: Path, draw: int) -> N
     assert resumed.reused == before > 0
     times = Counter(entry[:2] for entry in log(folder))
     assert len(times) == 2 * (CELLS + 1)
-    assert sum(times.values()) - len(times) <= 2  # at most what was under way in each process is computed again
+    assert sum(times.values()) - len(times) <= 2  # at most one cell per process is computed again
     assert resumed.tables == conduct(folder, [Planted(0.05, timed=1)]).tables
     assert [row[2] for row in resumed.tables[0].rows] == [*range(CELLS + 1)] * 2
     assert not list((folder / "out").rglob("*.part"))
@@ -92,7 +92,7 @@ def test_workers_do_not_outlive_a_killed_study(folder: Path) -> None:
     until = time.monotonic() + 30
     while not log(folder) and time.monotonic() < until:
         time.sleep(0.01)
-    process.kill()  # the study alone: its workers are told by nobody
+    process.kill()  # kills the study alone, not its workers
     process.wait()
     time.sleep(1.5)  # three times what a cell takes
     done = log(folder)

@@ -1,4 +1,4 @@
-"""Files and folders become subjects with names of their own, and a subject is known by all its bytes."""
+"""Files and folders become subjects with unique names, identified by all their bytes."""
 
 from __future__ import annotations
 

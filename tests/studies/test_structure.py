@@ -1,4 +1,4 @@
-"""Graphs are alike up to names, the order of nodes and the sides of a sum, and unlike in anything else."""
+"""The hash of a graph ignores names, node order and operand order of sums, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study leaves its models as they were: the files, what lies beside them, and the caller's random numbers."""
+"""A study leaves its models unchanged: the files, their folders, and the caller's random state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import sardonyx
 
 
 def _state(folder: Path) -> dict[str, Any]:
-    """All that a caller of a study could see changed."""
-    numbers: Any = np.random.get_state()  # the one that is to stay as it was
+    """Everything that a study could change for its caller."""
+    numbers: Any = np.random.get_state()  # the global state, which must stay unchanged
     files = {path.name: (path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in folder.iterdir()}
     return {
         **files,

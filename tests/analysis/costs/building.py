@@ -1,4 +1,4 @@
-"""Programs whose operations have kinds, made by hand or drawn: what the tests of regions and traffic start from."""
+"""Programs whose operations have kinds, written by hand or random, for the tests of regions and traffic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shape = Sequence[Size]
 
 
 class Building:
-    """A program in the making; every method gives the index of the value it makes."""
+    """A program under construction; every method returns the index of its value."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -48,7 +48,7 @@ class Building:
     def op(self, kind: OpKind, reads: Sequence[int], shape: Shape, *, operator: str = "", module: str = "",
            dtype: str = "float32", macs: Size = 0, other_flops: Size = 0, role: str | None = None,
            workspace: Size = 0) -> int:  # fmt: skip
-        """An operation that writes one new value into memory of its own."""
+        """An operation that writes one new value into its own memory."""
         value = self._fresh(shape, dtype, Store.ACTIVATION, module, len(self.operations), None)
         self._step(kind, reads, [value], operator or str(kind), module, macs, other_flops, role, workspace)
         return value
@@ -62,7 +62,7 @@ class Building:
         return values
 
     def view(self, source: int, shape: Shape, *, module: str = "", also: Sequence[int] = ()) -> int:
-        """The same memory seen otherwise; `also`: what else it reads, as the shape of an ONNX Reshape."""
+        """A view of the same memory; `also`: its other operands, such as the shape of an ONNX Reshape."""
         value = self._value(shape, self.values[source].dtype, self.values[source].buffer)
         self._step(OpKind.VIEW, [source, *also], [value], "view", module, 0, 0, None)
         return value
@@ -76,7 +76,7 @@ class Building:
         return value
 
     def program(self, *outputs: int, **symbols: int) -> Program:
-        """It, finished; `symbols`: open dims and their size in the example."""
+        """The finished program; `symbols`: dynamic dims with their size in the example."""
         return Program(tuple(self.operations), tuple(self.values), tuple(self.buffers), tuple(self.inputs), outputs,
                        symbols)  # fmt: skip
 
@@ -84,7 +84,7 @@ class Building:
 _DRAWN = (
     *[kind for kind in OpKind if kind is not OpKind.VIEW],
     *[OpKind.ARITHMETIC, OpKind.ACTIVATION, OpKind.SELECT, OpKind.MATMUL, OpKind.NORM]
-    * 3,  # so that rules find something
+    * 3,  # so that rules have matches
 )
 WAYS = ("op", "op", "op", "view", "into", "ops")
 _SHAPES = ((2, 3), (3, 2), (6,), (2, 3), (2, 1), (4, 3))
@@ -116,7 +116,7 @@ def programs(draw: st.DrawFn, steps: int = 14, ways: Sequence[str] = WAYS) -> Pr
 
 
 def run_in(program: Program, order: Sequence[int]) -> tuple[dict[int, int], list[int]]:
-    """What every operation computes, and the answers, if they run in this order on memory that is really written."""
+    """What every operation computes, and the outputs, if they run in this order on real memory."""
     memory = dict.fromkeys(range(len(program.buffers)), 0)
     results = dict[int, int]()
     for step in order:

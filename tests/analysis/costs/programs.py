@@ -1,4 +1,4 @@
-"""Random programs: operations that make tensors, look at them through views and write into them in place."""
+"""Random programs: operations that create tensors, view them and write into them in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKSPACES: tuple[Size, ...] = (0, 0, 0, multiply(100, BATCH), SOME, MANY)
 
 @dataclass
 class Sketch:
-    """A program while it is being written, also by hand."""
+    """A program under construction."""
 
     operations: list[Operation] = field(default_factory=list[Operation])
     values: list[Value] = field(default_factory=list[Value])
@@ -33,21 +33,21 @@ class Sketch:
         return value
 
     def run(self, reads: tuple[int, ...], shape: tuple[Size, ...], *, module: str = "", workspace: Size = 0) -> int:
-        """An operation that makes a tensor of its own."""
+        """An operation that creates a tensor."""
         return self._write(reads, shape, self._buffer(shape, Store.ACTIVATION, module, self.step), module, workspace)
 
     def share(self, reads: tuple[int, ...], *, module: str = "", workspace: Size = 0) -> int:
-        """An operation whose answer lies in the memory of the first thing it reads: a view, or in place."""
+        """An operation whose result shares the memory of its first operand: a view, or in place."""
         first = self.values[reads[0]]
         return self._write(reads, first.shape, first.buffer, module, workspace)
 
     @property
     def step(self) -> int:
-        """The one that comes next."""
+        """The index of the next operation."""
         return len(self.operations)
 
     def program(self, outputs: tuple[int, ...]) -> Program:
-        """What was written so far."""
+        """The program so far."""
         operations, values, buffers = tuple(self.operations), tuple(self.values), tuple(self.buffers)
         return Program(operations, values, buffers, tuple(self.inputs), outputs, dict(EXAMPLE))
 
@@ -73,7 +73,7 @@ SHAPES = st.lists(st.sampled_from(DIMS), min_size=0, max_size=3).map(tuple)
 
 @st.composite
 def programs(draw: st.DrawFn, most: int = 14) -> Program:
-    """Any program of up to `most` operations; some results are read by nobody, some are views of inputs or weights."""
+    """Any program of up to `most` operations; some results are unused, some are views of inputs or weights."""
     sketch = Sketch()
     for store in (Store.INPUT, Store.WEIGHT, Store.INPUT):
         sketch.given(store, draw(SHAPES))

@@ -35,7 +35,7 @@ def zeros(*shape: int) -> torch.Tensor:
 
 
 def check(func: Any, *args: Any) -> Description:
-    """Ours is half of torch's: it counts a multiplication and an addition as two."""
+    """Ours is half of torch's count, which counts a multiply-add as two."""
     result = func(*args)
     cost = flops.described(func, args, {}, result)
     assert 2 * cost.macs == flop_registry[func.overloadpacket](*args, out_val=result)
@@ -110,7 +110,7 @@ def _decomposed_norm(x: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(x: torch.Tensor) -> int:
-    """What is worked out once for a row: left out of the table (a root, and the epsilon before it)."""
+    """The work done once per row, which the table leaves out (a root, and the epsilon before it)."""
     return 3 * x[..., 0].numel()
 
 

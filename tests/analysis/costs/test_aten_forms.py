@@ -1,4 +1,4 @@
-"""A model costs the same as it is written, decomposed and fused, and each form what torch counts for it."""
+"""A model costs the same as written, decomposed and fused, and each form matches the torch counter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bound on a box is never above what the expression comes to in it, and is exact where nothing is taken away."""
+"""A lower bound on a box is never above the expression, and is exact without subtraction."""
 
 from __future__ import annotations
 

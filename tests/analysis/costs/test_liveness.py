@@ -1,4 +1,4 @@
-"""Liveness is what one finds who really keeps the set of live buffers; and what the page says of views and answers."""
+"""Liveness matches a direct simulation of the set of live buffers; views and outputs behave as documented."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _touches(program: Program, buffer: int, step: int) -> bool:
 
 
 def _kept(program: Program, sizes: dict[str, int], granularity: int = 1, *, as_run: bool = False) -> list[int]:
-    """Keep the set, look at every later step before letting go of anything."""
+    """Simulate the set of live buffers: release a buffer only after checking every later step."""
     there, seen = set[int](), list[int]()
     answers = {program.values[value].buffer for value in program.outputs}
     for step, operation in enumerate(program.operations):

@@ -1,4 +1,4 @@
-"""The figures of docs/memory.md are what the code comes to today."""
+"""The figures of docs/memory.md match the code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 @pytest.fixture(scope="module", autouse=True)
 def _two_threads() -> Iterator[None]:
-    """As on the machine that the page was written on: attention in one kernel keeps some memory for each thread."""
+    """As on the machine of the page: fused attention keeps some memory for each thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield
@@ -83,7 +83,7 @@ def test_values_held_by_python_and_the_weights(programs: dict[str, Program]) -> 
 
 
 def test_bert_as_a_function_of_batch_and_length() -> None:
-    """Depth is no part of it, so two layers stand for twelve."""
+    """The peak does not depend on depth, so two layers are enough."""
     transformers = zoo.transformers()
     with torch.device("meta"):
         model = transformers.BertModel(transformers.BertConfig(num_hidden_layers=2), add_pooling_layer=False).eval()

@@ -1,4 +1,4 @@
-"""Costs of ONNX operators: sums worked out by hand, and one kernel against the operators it stands for."""
+"""Costs of ONNX operators: computed by hand, and fused operators against the operators they replace."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cost(operator: str, *shapes: tuple[int, ...] | None, out: tuple[int, ...], *
 
 
 def both(description: Description) -> tuple[Size, Size]:
-    """Multiply-adds, and the rest."""
+    """Multiply-adds and other flops."""
     return description.macs, description.other_flops
 
 
@@ -185,12 +185,12 @@ def test_pooling_and_attributes():
 def test_an_unknown_size_gives_an_unknown_cost():
     assert not cost("MatMul", None, (4, 5), out=(3, 5)).known
     assert not describe("Add", [value(3), value(3)], [None], {}).known
-    assert not cost("Attention", (2, 5, 12), (2, 5, 12), (2, 5, 12), out=(2, 5, 12)).known  # does not say its heads
+    assert not cost("Attention", (2, 5, 12), (2, 5, 12), (2, 5, 12), out=(2, 5, 12)).known  # without a number of heads
 
 
-# What the standard has and we do not count, each for its reason.
+# Operators of the standard that are not counted, with the reason.
 UNCOUNTED = {
-    *("If", "Loop", "Scan", "SequenceMap"),  # what they cost is in their bodies
+    *("If", "Loop", "Scan", "SequenceMap"),  # their cost is that of their bodies
     *("AffineGrid", "DFT", "STFT", "Det", "MelWeightMatrix", "MaxRoiPool", "MaxUnpool", "RoiAlign"),
     *("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss", "CausalConvWithState", "LinearAttention", "SwiGLU"),
     *("ImageDecoder", "Multinomial", "RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit"),

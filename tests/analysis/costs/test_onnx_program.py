@@ -1,4 +1,4 @@
-"""ONNX files as programs: memory, modules, functions, control flow, and the same products as torch counts."""
+"""ONNX files as programs: memory, modules, functions, control flow, and products that match the torch counter."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_value_without_a_producer_is_refused():
 def test_unknown_costs_are_reported():
     program = read("g (float[3] x) => (float[k] y) { i = NonZero(x)  y = com.microsoft.Mystery(x, i) }")
     assert by_name(program)["i"].shape == (1, 1)
-    assert program.symbols == {"k": 1}  # declared, and there is nothing else to go by
+    assert program.symbols == {"k": 1}  # declared, and nothing else is known
     assert program.notes[0] == "unknown sizes count as 1 (1): i"
     assert program.notes[1] == "operators of unknown cost, whose arithmetic is not counted: com.microsoft::Mystery (1)"
 
@@ -185,7 +185,7 @@ def test_subbyte_types_are_packed():
 
 
 def _torch_macs(name: str) -> int:
-    """What torch's counter counts for a small model, whose attention is in plain operators."""
+    """The count of the torch counter for a small model with decomposed attention."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -227,7 +227,7 @@ def test_torch_and_its_export_cost_the_same_at_every_size(name: str, small_model
     counted = total(each.macs for each in recorded.operations)
     assert isinstance(counted, Expr)
     assert counted == total(each.macs for each in exported.operations)
-    if name == "llama":  # the others' norms are spelled out in the file, with what is done once for a row
+    if name == "llama":  # the norms of the others are decomposed in the file, with work done once per row
         flops = total(each.other_flops for each in recorded.operations)
         assert flops == total(each.other_flops for each in exported.operations)
 

@@ -1,4 +1,4 @@
-"""Programs of random graphs: nothing is read before it is there, and every size is what a run really makes."""
+"""Programs of random graphs: nothing is read before it is written, and every size matches a real run."""
 
 from __future__ import annotations
 

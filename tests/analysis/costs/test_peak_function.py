@@ -1,4 +1,4 @@
-"""The peak function is the peak at every size, and its turning points are those that trying every size finds."""
+"""The peak function is the peak at every size, and its turning points match an exhaustive search."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRIED = range(1, 130)  # crossings of 1, 3, 40 and their products lie here
 
 
 def _mlp_and_attention(*, is_spelled_out: bool = True) -> Program:
-    """A block of width 768: an MLP that widens four times, and 12 heads whose scores are there twice."""
+    """A block of width 768: an MLP that widens four times, and 12 heads whose scores are stored twice."""
     sketch = Sketch()
     x = sketch.given(Store.INPUT, (BATCH, SEQ, 768))
     wide = sketch.run((x,), (BATCH, SEQ, 3072), module="mlp")

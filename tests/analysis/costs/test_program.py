@@ -1,4 +1,4 @@
-"""Sizes as a person writes them."""
+"""Sizes in readable form."""
 
 from __future__ import annotations
 

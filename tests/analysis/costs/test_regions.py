@@ -1,4 +1,4 @@
-"""Each rule takes what it says and stops where it says; what crosses the borders, worked out by hand."""
+"""Each rule covers the documented operations; bytes across region boundaries are computed by hand."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def test_a_linear_layer_and_its_activation_by_hand() -> None:
     assert (up.rule, up.module, up.depends_on) == ("linear-activation", "mlp", ())
     assert (down.rule, down.module, down.depends_on) == (ALONE, "mlp.down", (0,))
     assert (up.bytes_in, up.weight_bytes, up.bytes_out) == (ROWS, 4 * SQUARE + 4 * D * 4, 4 * ROWS)
-    assert (up.internal_bytes, up.reread_bytes) == (2 * 4 * ROWS, 0)  # what the activation reads back was written once
+    assert (up.internal_bytes, up.reread_bytes) == (
+        2 * 4 * ROWS,
+        0,
+    )  # the value that the activation reads back was written once
     assert (down.bytes_in, down.weight_bytes, down.bytes_out, down.internal_bytes) == (4 * ROWS, 4 * SQUARE, ROWS, 0)
     assert up.macs == B * S * D * 4 * D
     assert up.intensity({}) == up.flops / (5 * ROWS + 4 * SQUARE + 16 * D)
@@ -128,7 +131,7 @@ def test_cross_attention_keys_and_values_of_one_tensor() -> None:
     building = Building()
     x, memory = building.input((B, S, D)), building.input((B, S, D))
     q, k, v = (heads(building, linear(building, read)) for read in (x, memory, memory))
-    gate = linear(building, memory)  # reads the same, and goes elsewhere
+    gate = linear(building, memory)  # same input, another use
     mixed = attention(building, q, k, v)
     program = building.program(building.op(OpKind.ARITHMETIC, [mixed, gate], (B, S, D)))
     (pair,) = _by_rule(program)["parallel-qkv"]
@@ -180,7 +183,7 @@ def test_a_decomposed_activation_is_matched_whole() -> None:
     )
     (region,) = partition(building.program(outer)).regions
     assert (region.rule, region.escapes, region.bytes_out) == ("linear-activation", (), ROWS)
-    asked = partition(building.program(outer, inner)).regions  # for what is in the midst: each part ends there
+    asked = partition(building.program(outer, inner)).regions  # ends because of the operation in between
     assert [region.rule for region in asked] == [ALONE, "elementwise", "elementwise"]
     assert all(not region.escapes for region in asked)
 

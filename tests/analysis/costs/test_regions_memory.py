@@ -1,4 +1,4 @@
-"""Regions go by memory: what is written in place, seen through views, cut out of a whole or needed in the midst."""
+"""Regions follow memory: in-place writes, views, slices, and values needed in between."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _convolution(building: Building, read: int, *, in_place: bool) -> int:
 
 
 def _block(in_place: bool, same_value: bool) -> Building:
-    """relu(bn(conv(x)) + x), all in the memory of the convolution's result or each in its own."""
+    """relu(bn(conv(x)) + x), all in place or each in its own memory."""
     building = Building()
     x = building.input(IMAGE)
     normed = _convolution(building, x, in_place=in_place)
@@ -131,7 +131,7 @@ def test_no_region_is_formed_where_another_must_run_in_between() -> None:
     summed = building.op(OpKind.ARITHMETIC, [x], (2, 3))
     normed = building.op(OpKind.NORM, [summed], (2, 3))
     other = building.op(OpKind.OTHER, [summed], (2, 3))
-    joined = building.op(OpKind.ARITHMETIC, [normed, other], (2, 3))  # the norm could take it, but for `other`
+    joined = building.op(OpKind.ARITHMETIC, [normed, other], (2, 3))  # the norm could include it without `other`
     program = building.program(joined)
     regions = partition(program).regions
     assert [region.operations for region in regions] == [(0, 1), (2,), (3,)]

@@ -1,4 +1,4 @@
-"""Regions of real architectures, watched while they run: every attention is one, every convolution with its norm."""
+"""Regions of recorded real architectures: one per attention, one per convolution with its norm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ COUNTS = {
 
 
 def _case(name: str, written: str | None = None) -> architectures.Case:
-    """As it is built, which is enough where only shapes matter."""
+    """The model as built, which is enough where only shapes matter."""
     case = architectures.ARCHITECTURES[name]()
     if written:
         case.module.set_attn_implementation(written)  # type: ignore[operator]
@@ -47,7 +47,7 @@ def _case(name: str, written: str | None = None) -> architectures.Case:
 
 
 def _checked(program: Program) -> Partition:
-    """The regions, after what must hold for all: each operation once, and the same results in their order."""
+    """The regions, after checks that hold for all: each operation once, and the same results in their order."""
     parts = partition(program)
     order = [step for region in parts.regions for step in region.operations]
     assert sorted(order) == list(range(len(program.operations)))
@@ -80,7 +80,7 @@ def test_vit_b_16_with_fused_and_decomposed_attention() -> None:
     parts = _checked(program)
     assert parts.by_rule == {"alone": 39, "norm-residual": 25, "attention": 12, "linear-activation": 12}
     sums = [region for region in parts.regions if region.escapes]
-    assert len(sums) == 24  # each sum but the last goes on to the next one
+    assert len(sums) == 24  # each sum except the last is used by the next one
     assert all(region.bytes_out > 2 * 197 * 768 * 4 for region in sums)
     spelled_out = _checked(record(decompose(model, (image,)), (image,)))
     assert spelled_out.by_rule["attention"] == 12
@@ -116,13 +116,13 @@ def test_dynamic_dims_change_no_region() -> None:
     assert set(open_.symbols) == {"batch", "seq"}
     assert _work(open_, parts) == _work(closed, expected)
     assert traffic(open_, parts).at() == traffic(closed, expected).at()
-    square = "batch*seq*seq"  # the scores: gone but for what the mask has
+    square = "batch*seq*seq"  # the scores: gone except for the mask
     assert f"270*{square}" in repr(traffic(open_, parts).unfused)
     assert f"12*{square}" in repr(traffic(open_, parts).fused)
 
 
 def _work(program: Program, parts: Partition) -> list[tuple[str, list[str]]]:
-    """Rules and operators, without views, of which open dims make more."""
+    """Rules and operators without views, because dynamic dims add views."""
     return [(region.rule, [operation.operator for operation in map(program.operations.__getitem__, region.operations)
                            if operation.kind is not OpKind.VIEW]) for region in parts.regions]  # fmt: skip
 
@@ -132,5 +132,5 @@ def test_the_same_rules_on_a_file(small_model: Callable[[str, str], Path]) -> No
     parts = _checked(program)
     assert _counts(parts) == (2, 2, 0)
     with_linear = [region for region in parts.regions if region.rule == "linear-activation"]
-    assert sum(len(region.operations) > 4 for region in with_linear) >= 2  # gelu, written out
+    assert sum(len(region.operations) > 4 for region in with_linear) >= 2  # a decomposed GELU
     assert parts.by_rule["norm-residual"] == 5

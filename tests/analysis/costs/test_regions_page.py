@@ -1,4 +1,4 @@
-"""docs/regions.md tells the rules that there are, in their order and in their own words."""
+"""docs/regions.md lists the rules in order with their own descriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for the regions of any program, with views, writing in place and values that are needed twice."""
+"""Properties of the regions of any program, with views, in-place writes and values with several uses."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_bytes_that_cross_a_region_boundary(program: Program) -> None:
     for region in partition(program).regions:
         steps = set(region.operations)
         if any(program.operations[step].kind is OpKind.LOOKUP for step in steps):
-            continue  # reads less than it is given: told in test_traffic.py
+            continue  # reads less than its operands: see test_traffic.py
         given_ = (region.bytes_in, region.weight_bytes, region.bytes_out, set(region.escapes))
         assert given_ == _crossing(program, steps)
 

@@ -1,4 +1,4 @@
-"""Traffic without fusing and with it: by hand, as expressions, and for what reads less than it is given."""
+"""Traffic with and without fusion: by hand, as expressions, and for operators that read part of an operand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committed measurement of a GPU: the page says what the rows say, and the rows hold what is claimed of them."""
+"""The committed measurement on a GPU: the page matches the rows, and the rows support its claims."""
 
 from __future__ import annotations
 

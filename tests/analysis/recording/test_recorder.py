@@ -1,4 +1,4 @@
-"""A recording says what a run does: operations, modules, memory that is shared, and when Python lets it go."""
+"""A recording has the operations, modules and shared memory of a run, and when Python releases values."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_run_without_data_matches_a_real_run(name: str) -> None:
         assert vars(each).keys() == items.keys()
         assert all(vars(each)[key] is items[key] for key in items)
     real = record(case.module, copy.deepcopy(case.args), copy.deepcopy(dict(case.kwargs)), real=True)
-    looks = ("all", "_local_scalar_dense")  # transformers looks at real masks and goes on
+    looks = ("all", "_local_scalar_dense")  # transformers inspects real masks and continues
     assert operators(without) == [each for each in operators(real) if each not in looks]
     for as_run in (False, True):
         one, other = (liveness(each, as_run=as_run).at() for each in (without, real))

@@ -1,4 +1,4 @@
-"""Open dims: what is recorded once holds at every size, and says where it does not."""
+"""Dynamic dims: one recording holds at every size, and notes where it does not."""
 
 from __future__ import annotations
 

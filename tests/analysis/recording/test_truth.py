@@ -1,7 +1,7 @@
 """Predicted peaks against every allocation and release that torch's profiler saw: activations alone, within 1 %.
 
-Weights and inputs are left out, so that nothing hides behind them. An eager model is held to how long Python was seen
-to hold its values, a graph of single operators to last uses alone.
+Weights and inputs are left out, so that they hide no error. An eager model is compared using the recorded lifetimes of
+its Python values, a graph of single operators using last uses alone.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ MODELS += ["vit", "deit", "clip", "wav2vec2", "swin"]
 
 @pytest.fixture(autouse=True)
 def _without_shortcuts():
-    """A recording is made without torch's one-kernel attention modules, and so must the real run be."""
+    """Turn off torch's fused attention modules, as the recording does."""
     torch.backends.mha.set_fastpath_enabled(False)
     yield
     torch.backends.mha.set_fastpath_enabled(True)
 
 
 def truth(module: nn.Module, args: tuple, kwargs: dict) -> int:
-    """The peak of a second run: a first one may set things aside for good."""
+    """The peak of a second run: the first one may allocate permanent memory."""
     with torch.no_grad():
         module(*copy.deepcopy(args), **copy.deepcopy(kwargs))
     args, kwargs = copy.deepcopy((args, kwargs))

@@ -1,4 +1,4 @@
-"""What kernels of a GPU hold while they run, by the figures that were measured on one (benchmarks/memory-gpu.json)."""
+"""Workspaces of GPU kernels, compared with measurements (benchmarks/memory-gpu.json)."""
 
 from __future__ import annotations
 

@@ -10,10 +10,10 @@ from sardonyx.errors import UsageError
 from sardonyx.records.analysis import Analysis
 from sardonyx.reporting import gate
 
-FOUND = sample_analysis()  # standard: 33 operations, 1.25 MB of activations, 1.60164 MB in all; decomposed: 45
+ANALYSIS = sample_analysis()  # standard: 33 operations, 1.25 MB of activations, 1.60164 MB in all; decomposed: 45
 
 
-def tripped(text: str, analysis: Analysis = FOUND) -> bool:
+def tripped(text: str, analysis: Analysis = ANALYSIS) -> bool:
     (outcome,) = gate.hold([gate.ANALYSIS.parse(text)], gate.ANALYSIS, analysis)
     return not outcome.met
 
@@ -45,19 +45,19 @@ def test_expressions_are_evaluated(text: str, true: bool) -> None:
 
 
 def test_every_figure_has_a_name() -> None:
-    measures = gate.ANALYSIS.measures(FOUND)
-    assert set(FOUND.forms[0].figures()) <= set(gate.ANALYSIS.names) <= set(measures)
+    measures = gate.ANALYSIS.measures(ANALYSIS)
+    assert set(ANALYSIS.forms[0].figures()) <= set(gate.ANALYSIS.names) <= set(measures)
 
 
 def test_a_form_that_could_not_be_made_trips_every_gate_on_it() -> None:
-    assert tripped("fused.peak_mb>1e9", replace(FOUND, forms=FOUND.forms[:1]))
+    assert tripped("fused.peak_mb>1e9", replace(ANALYSIS, forms=ANALYSIS.forms[:1]))
 
 
 def test_of_two_files_the_last_is_read() -> None:
-    (source,) = FOUND.sources
+    (source,) = ANALYSIS.sources
     files = tuple(replace(source, kind="onnx", label=name) for name in ("a.onnx", "b.onnx"))
-    forms = tuple(replace(form, name=source.label) for form, source in zip(FOUND.forms, files, strict=False))
-    measures = gate.ANALYSIS.measures(replace(FOUND, sources=files, forms=forms))
+    forms = tuple(replace(form, name=source.label) for form, source in zip(ANALYSIS.forms, files, strict=False))
+    measures = gate.ANALYSIS.measures(replace(ANALYSIS, sources=files, forms=forms))
     assert measures["operations"].value == 45
 
 

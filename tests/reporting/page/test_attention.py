@@ -44,22 +44,22 @@ def _analysis() -> Analysis:
     return replace(sample_analysis(), forms=(before, replace(before, name="after.onnx")), sizes={"batch": 2})
 
 
-def _shown(run: Run, profile: Profile | None = None, analysis: Analysis | None = None) -> str:
+def _rendered(run: Run, profile: Profile | None = None, analysis: Analysis | None = None) -> str:
     return str(section(RunBundle("m", run, profile=profile, analysis=analysis)).html)
 
 
-def _words(html: str) -> str:
+def _plain_text(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
 def test_a_model_without_attention_says_so_in_a_sentence() -> None:
-    html = _shown(_run())
+    html = _rendered(_run())
     assert "No attention in this model." in html
     assert "<table" not in html
 
 
 def test_equal_layers_are_one_row_that_links_to_each_of_them() -> None:
-    html = _shown(_run(*_layers()))
+    html = _rendered(_run(*_layers()))
     assert html.count('<tr>\n<th scope="row">') == 1
     assert "layer.0…2.attn" in html
     assert "×3" in html
@@ -100,12 +100,12 @@ def test_the_summary_counts_the_outcomes() -> None:
 
 def test_the_reason_for_an_unfused_site_is_shown() -> None:
     why = "its weights are read <i>elsewhere</i>"
-    html = _shown(_run(replace(SITE, after=PARTS, why=why)))
+    html = _rendered(_run(replace(SITE, after=PARTS, why=why)))
     assert "its weights are read &lt;i&gt;elsewhere&lt;/i&gt;" in html
 
 
 def test_the_time_of_a_site_is_that_of_its_kernels() -> None:
-    html = _words(_shown(_run(*_layers()), profile=sample_profile()))
+    html = _plain_text(_rendered(_run(*_layers()), profile=sample_profile()))
     assert "6.60 ms" in html  # 2.0 + 2.2 + 2.4 of the first file's kernels
     assert "→ 3.30 ms" in html
     before = sample_profile().models[0]
@@ -115,22 +115,22 @@ def test_the_time_of_a_site_is_that_of_its_kernels() -> None:
 
 def test_without_kernels_by_node_the_time_comes_from_its_modules() -> None:
     strange = tuple(replace(each, after=AttentionForm("Attention", ("nobody",))) for each in _layers())
-    html = _words(_shown(_run(*strange), profile=sample_profile()))
+    html = _plain_text(_rendered(_run(*strange), profile=sample_profile()))
     assert re.search(r"6\.60 ms \d+ % → unknown 6\.60 ms \d+ % → 3\.30 ms \d+ %", html)
     nobody = replace(SITE, module="nowhere", before=None, after=AttentionForm("Attention", ("nobody",)))
-    assert _words(_shown(_run(nobody), profile=sample_profile())).count("unknown") == 2
+    assert _plain_text(_rendered(_run(nobody), profile=sample_profile())).count("unknown") == 2
 
 
 def test_a_kernel_shared_by_several_sites_counts_once_in_the_sum() -> None:
     one, other = replace(SITE, module="nowhere"), replace(SITE, module="nowhere", heads=2)
-    html = _words(_shown(_run(one, other), profile=sample_profile()))
+    html = _plain_text(_rendered(_run(one, other), profile=sample_profile()))
     assert html.count("2.00 ms") == 3  # in each line, and in the sum of both
     assert "4.00 ms" not in html
 
 
 def test_the_memory_of_a_site_is_that_of_its_modules_and_the_peak_is_named() -> None:
-    html = _shown(_run(*_layers()), analysis=_analysis())
-    text = _words(html)
+    html = _rendered(_run(*_layers()), analysis=_analysis())
+    text = _plain_text(html)
     assert "4.5 MB 60 %" in text  # three modules that move 1.5 MB each, of 7.5 MB
     assert "800 kB 64 %" in text
     assert html.count("<svg") == 1
@@ -140,12 +140,12 @@ def test_the_memory_of_a_site_is_that_of_its_modules_and_the_peak_is_named() -> 
 
 
 def test_nodes_of_the_root_module_do_not_count_as_attention() -> None:
-    html = _words(_shown(_run(replace(SITE, module="")), sample_profile(), _analysis()))
+    html = _plain_text(_rendered(_run(replace(SITE, module="")), sample_profile(), _analysis()))
     assert html.count("unknown") == 3
 
 
 def test_without_records_the_page_shows_how_to_get_them() -> None:
-    html = _shown(_run(SITE))
+    html = _rendered(_run(SITE))
     assert "No times: <code>sardonyx optimize MODEL --run FOLDER</code>" in html
     assert "sardonyx analyze SOURCE RESULT" in html
     assert "<svg" not in html
@@ -159,7 +159,9 @@ def test_names_are_only_ever_text() -> None:
     peak = replace(analysis.forms[0].memory.peak, operation=evil, operator=HOSTILE, module=evil)
     memory = replace(analysis.forms[0].memory, peak=peak)
     forms = (replace(analysis.forms[0], memory=memory), analysis.forms[1])
-    html = _shown(_run(site, replace(site, heads=2)), sample_profile(), replace(analysis, forms=forms, sizes={evil: 1}))
+    html = _rendered(
+        _run(site, replace(site, heads=2)), sample_profile(), replace(analysis, forms=forms, sizes={evil: 1})
+    )
     assert "<img" not in html
     assert "\x1b" not in html
     assert "&lt;img" in html

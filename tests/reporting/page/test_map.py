@@ -15,7 +15,7 @@ from sardonyx.reporting.plots.icicle import Amount, families
 from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()
-DOSSIER = RunBundle("some", RUN)
+BUNDLE = RunBundle("some", RUN)
 
 
 def widths(picture: str, start: str) -> list[float]:
@@ -25,7 +25,7 @@ def widths(picture: str, start: str) -> list[float]:
 
 
 def test_both_graphs_are_on_one_scale() -> None:
-    picture = map_picture(DOSSIER, MEASURES[0])
+    picture = map_picture(BUNDLE, MEASURES[0])
     assert picture is not None
     before, after = widths(picture.file(), "(model)")
     assert before == 912.0
@@ -33,7 +33,7 @@ def test_both_graphs_are_on_one_scale() -> None:
 
 
 def test_bytes_match_the_modules() -> None:
-    picture = map_picture(DOSSIER, MEASURES[1])
+    picture = map_picture(BUNDLE, MEASURES[1])
     assert picture is not None
     before, after = (sum(getattr(each, f"bytes_{side}") for each in RUN.modules) for side in ("before", "after"))
     result = widths(picture.file(), "(model)")
@@ -41,8 +41,8 @@ def test_bytes_match_the_modules() -> None:
 
 
 def test_without_a_profile_the_page_shows_how_to_get_times() -> None:
-    assert map_picture(DOSSIER, MEASURES[2]) is None
-    html = str(map_section.section(DOSSIER).html)
+    assert map_picture(BUNDLE, MEASURES[2]) is None
+    html = str(map_section.section(BUNDLE).html)
     (button,) = re.findall(r'<button[^>]*data-measure="ms"[^>]*>', html)
     assert "disabled" in button
     assert "--run FOLDER" in button
@@ -50,7 +50,7 @@ def test_without_a_profile_the_page_shows_how_to_get_times() -> None:
 
 
 def test_the_markup_shows_the_nodes_without_a_script() -> None:
-    html = str(map_section.section(DOSSIER).html)
+    html = str(map_section.section(BUNDLE).html)
     (picture,) = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     root = ElementTree.fromstring(picture)
     titles = [title.text or "" for title in root.iter("title")]
@@ -65,7 +65,7 @@ def test_the_largest_families_have_colours() -> None:
     assert families(many) == {f"K{at:02}": at for at in range(8)}
     numbered = [Amount(path, "", 1.0, 0.0, "") for path in ("a.down.0", "b.down.1", "3")]
     assert list(families(numbered)) == ["down.*", "*"]
-    assert list(shared_colors(module_tree(DOSSIER))) == map_section.section(DOSSIER).data["families"]
+    assert list(shared_colors(module_tree(BUNDLE))) == map_section.section(BUNDLE).data["families"]
 
 
 def test_names_are_text() -> None:

@@ -15,7 +15,7 @@ def refused(*passes: tuple[str, tuple[RefusalGroup, ...]]) -> Run:
     return replace(run, passes=tuple(replace(run.passes[0], name=name, refusals=groups) for name, groups in passes))
 
 
-def shown(run: Run) -> str:
+def rendered(run: Run) -> str:
     return " ".join(str(section(RunBundle("m", run)).html).split())
 
 
@@ -26,7 +26,7 @@ def test_passes_and_reasons_are_sorted_by_count() -> None:
         ("often", (RefusalGroup("less", 2, ()), RefusalGroup("more", 5, ("n1", "n2")))),
     )
     assert [(each.record.name, each.count) for each in refusing(run)] == [("often", 7), ("rare", 1)]
-    html = shown(run)
+    html = rendered(run)
     assert html.startswith('<div class="missed-lead">8 skipped matches.')
     places = [html.index(text) for text in ("<strong>often", ">more<", ">less<", "<strong>rare")]
     assert places == sorted(places)
@@ -37,7 +37,7 @@ def test_passes_and_reasons_are_sorted_by_count() -> None:
 def test_places_are_summarized_and_counted_by_module_in_the_data() -> None:
     modules = {f"encoder.layer.{at}.self": 2 for at in range(12)} | {"pooler": 1, "head": 1}
     run = refused(("p", (RefusalGroup("why", 26, (), modules),)))
-    html = shown(run)
+    html = rendered(run)
     assert "encoder.layer.0…11.self" in html
     assert "and 1 other module" in html
     data = section(RunBundle("m", run)).data
@@ -47,7 +47,7 @@ def test_places_are_summarized_and_counted_by_module_in_the_data() -> None:
 
 
 def test_only_the_first_few_passes_are_open() -> None:
-    html = shown(refused(*((f"p{at}", (RefusalGroup("why", 9 - at, ()),)) for at in range(OPEN + 2))))
+    html = rendered(refused(*((f"p{at}", (RefusalGroup("why", 9 - at, ()),)) for at in range(OPEN + 2))))
     assert html.count('<details class="missed-pass"') == OPEN + 2
     assert sum(f'data-pass="{at}" open>' in html for at in range(OPEN + 2)) == OPEN
     assert f'data-pass="{OPEN}">' in html
@@ -61,7 +61,7 @@ def test_no_missed_fusions_gives_a_sentence() -> None:
 
 def test_names_and_reasons_are_text() -> None:
     bad = '"><img src=x onerror=alert(1)></script><script>'
-    html = shown(refused((bad, (RefusalGroup(bad, 1, (bad,), {bad: 1}),))))
+    html = rendered(refused((bad, (RefusalGroup(bad, 1, (bad,), {bad: 1}),))))
     assert "<img" not in html
     assert "<script" not in html
     assert html.count("&lt;img") >= 4

@@ -41,14 +41,14 @@ def _data(run: Run, profile: Profile | None = None) -> dict[str, Any]:
     return section(RunBundle("m", run, profile=profile)).data
 
 
-def _random_tree(counted: Counted) -> dict[str, Any]:
+def _tree_data(counted: Counted) -> dict[str, Any]:
     run = _run(counted)
     return island(module_tree(RunBundle("m", run)), run)
 
 
 @given(COUNTED)
 def test_module_counts_add_up_and_every_module_appears_once(counted: Counted) -> None:
-    data = _random_tree(counted)
+    data = _tree_data(counted)
     paths = _paths(data)
     assert len(set(paths)) == len(paths)
     assert {path for path, _before, _after in counted} <= set(paths)
@@ -63,7 +63,7 @@ def test_module_counts_add_up_and_every_module_appears_once(counted: Counted) ->
 @given(COUNTED)
 def test_members_of_a_row_are_grouped_by_those_of_its_parent_row(counted: Counted) -> None:
     """The script finds the children of one copy by its place among the copies."""
-    data = _random_tree(counted)
+    data = _tree_data(counted)
     paths = _paths(data)
     text = Counter(member for _depth, _label, _copies, members in data["rows"] for member in members)
     assert set(text.values()) <= {1}

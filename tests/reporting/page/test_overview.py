@@ -17,8 +17,8 @@ from sardonyx.reporting.run_bundle import RunBundle
 HOSTILE = '"><img src=x onerror=alert(1)><script>'
 
 
-def shown(*dossiers: RunBundle) -> str:
-    made = overview(dossiers)
+def rendered(*bundles: RunBundle) -> str:
+    made = overview(bundles)
     assert made is not None
     return " ".join(str(made.html).split())
 
@@ -29,7 +29,7 @@ def test_one_model_needs_no_overview() -> None:
 
 def test_each_model_has_a_row_with_a_link_its_numbers_and_its_verification() -> None:
     timed, untimed = sample_run_bundle("timed"), replace(sample_run_bundle("untimed"), bench=None)
-    html = shown(timed, untimed)
+    html = rendered(timed, untimed)
     assert '<a href="#section=verdict&amp;model=0">timed</a>' in html
     assert '<a href="#section=verdict&amp;model=1">untimed</a>' in html
     assert html.count("324 → 187") == 2
@@ -41,14 +41,14 @@ def test_each_model_has_a_row_with_a_link_its_numbers_and_its_verification() -> 
 
 def test_a_failed_verification_is_highlighted() -> None:
     whole = sample_run_bundle()
-    html = shown(whole, replace(whole, run=structs.replace(whole.run, verdict=failed_verdict())))
+    html = rendered(whole, replace(whole, run=structs.replace(whole.run, verdict=failed_verdict())))
     assert html.count('<span class="bad">verification failed') == 1
 
 
 def test_the_matrix_lists_active_passes_in_three_measures() -> None:
     first, second = sample_run_bundle("a"), sample_run_bundle("b")
     only = replace(second, run=structs.replace(second.run, passes=second.run.passes[1:]))  # a pass that did not run
-    html = shown(first, only)
+    html = rendered(first, only)
     assert html.count('class="scroll overview-matrix') == 3
     assert html.count('type="radio"') == 3
     assert html.count(" checked>") == 1
@@ -62,7 +62,7 @@ def test_the_matrix_lists_active_passes_in_three_measures() -> None:
 
 
 def test_the_cell_colour_follows_the_share_and_shows_the_number() -> None:
-    html = shown(sample_run_bundle("a"), sample_run_bundle("b"))
+    html = rendered(sample_run_bundle("a"), sample_run_bundle("b"))
     heats = dict(re.findall(r'style="--heat: (\d+)%" title="([\w-]+) on a: change in nodes', html))
     strong = {name: int(heat) for heat, name in heats.items()}
     assert strong["fold-constants"] > strong["eliminate-identity"] > 0
@@ -71,7 +71,7 @@ def test_the_cell_colour_follows_the_share_and_shows_the_number() -> None:
 @pytest.mark.slow
 def test_labels_from_files_are_text() -> None:
     for html in (
-        shown(sample_run_bundle(HOSTILE), sample_run_bundle("b")),
+        rendered(sample_run_bundle(HOSTILE), sample_run_bundle("b")),
         str(compared(sample_run_bundle(HOSTILE), sample_run_bundle("b")).html),
     ):
         assert "<img" not in html

@@ -14,13 +14,13 @@ from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import generation_lines, verdict_sentence
 
 
-def shown(run: Run, export: Export | None = None) -> str:
+def rendered(run: Run, export: Export | None = None) -> str:
     return " ".join(str(section(RunBundle("m", run, export=export)).html).split())
 
 
 def test_the_whole_chain_is_shown_with_hashes_and_verdicts() -> None:
     run = sample_run()
-    html = shown(run, sample_export(run.source.sha256))
+    html = rendered(run, sample_export(run.source.sha256))
     for text in (
         "bert.py:model",
         "BertModel, 120 modules",
@@ -37,21 +37,21 @@ def test_the_whole_chain_is_shown_with_hashes_and_verdicts() -> None:
 
 
 def test_without_an_export_the_first_step_is_unknown() -> None:
-    html = shown(sample_run())
+    html = rendered(sample_run())
     assert "verification-step verification-unknown" in html
     assert "sardonyx export writes one with --record" in html
 
 
 @pytest.mark.parametrize(("sha256", "state", "message"), [("ff" * 32, "bad", "broken"), (None, "unknown", "missing")])
 def test_an_export_of_another_file_verifies_nothing(sha256: str | None, state: str, message: str) -> None:
-    html = shown(sample_run(), sample_export(sha256))
+    html = rendered(sample_run(), sample_export(sha256))
     assert f"verification-step verification-{state}" in html
     assert message in html
     assert html.count("accuracy class reassociates") == 1, "the export's verdict is about another file"
 
 
 def test_a_failed_verification_names_the_output_and_the_reason() -> None:
-    html = shown(replace(sample_run(), verdict=failed_verdict(), status="verification-failed"))
+    html = rendered(replace(sample_run(), verdict=failed_verdict(), status="verification-failed"))
     assert "verification-step verification-bad" in html
     assert "pooler_output differs by 0.5 with seed 3" in html
     assert '<tr class="marked"><th scope="row">pooler_output' in html
@@ -59,10 +59,10 @@ def test_a_failed_verification_names_the_output_and_the_reason() -> None:
 
 def test_rolled_back_rewrites_are_listed_and_their_absence_is_stated() -> None:
     run = sample_run()
-    assert "fuse-gemm at /pooler/MatMul_out in pooler: pooler_output differs by 0.5" in shown(run)
-    assert "merge-reshapes everywhere" in shown(run)
-    assert "Nothing had to be rolled back" in shown(replace(run, rolled_back=()))
-    assert "Nothing was verified" in shown(replace(run, rolled_back=(), verdict=None))
+    assert "fuse-gemm at /pooler/MatMul_out in pooler: pooler_output differs by 0.5" in rendered(run)
+    assert "merge-reshapes everywhere" in rendered(run)
+    assert "Nothing had to be rolled back" in rendered(replace(run, rolled_back=()))
+    assert "Nothing was verified" in rendered(replace(run, rolled_back=(), verdict=None))
 
 
 def test_generated_tokens_and_ties_are_shown_in_text_and_on_the_page() -> None:
@@ -76,5 +76,5 @@ def test_generated_tokens_and_ties_are_shown_in_text_and_on_the_page() -> None:
     assert lines[1].strip() == "tie: prompt of 2 tokens, step 4: 17 or 61, 2.0e-07 apart in PyTorch"
     assert "35 of 36 greedy tokens equal" in verdict_sentence(verdict, "a", "b")
     run = sample_run()
-    html = shown(run, replace(sample_export(run.source.sha256), verdict=verdict))
+    html = rendered(run, replace(sample_export(run.source.sha256), verdict=verdict))
     assert all(line.strip() in html for line in lines)

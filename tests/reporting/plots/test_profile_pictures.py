@@ -19,7 +19,7 @@ from sardonyx.reporting.plots.icicle import icicle_svg
 from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.viewers.perfetto import trace
 
-FOUND = sample_profile()
+PROFILE = sample_profile()
 Event = dict[str, Any]
 
 
@@ -57,42 +57,43 @@ def check(profile: Profile) -> None:
 
 
 def test_kernels_are_inside_their_modules_and_modules_inside_their_parents() -> None:
-    check(FOUND)
-    names = [event["name"] for event in slices(FOUND)]
+    check(PROFILE)
+    names = [event["name"] for event in slices(PROFILE)]
     assert names[:6] == ["Net", "embed (Embedding)", "Gather embed", "layer", "0 (Layer)", "attn (Attention)"]
 
 
 def test_a_module_gets_a_new_slice_when_it_runs_again() -> None:
-    model = FOUND.models[0]
+    model = PROFILE.models[0]
     order = [0, 1, 0, 2]
     timeline = tuple(Slice(kernel, 10.0 * at, 9.0) for at, kernel in enumerate(order))
-    profile = replace(FOUND, models=(replace(model, timeline=timeline),))
+    profile = replace(PROFILE, models=(replace(model, timeline=timeline),))
     check(profile)
     opened = [event["args"]["path"] for event in slices(profile) if event["cat"] == "module"]
     assert opened == ["", "embed", "layer", "layer.0", "layer.0.attn", "embed", "layer", "layer.0"]
 
 
 def test_a_body_is_inside_the_kernel_that_runs_it() -> None:
-    ends = {event["name"]: bounds(event) for event in slices(FOUND) if event["cat"] != "module"}
+    ends = {event["name"]: bounds(event) for event in slices(PROFILE) if event["cat"] != "module"}
     assert ends["Loop loop"][0] < ends["Add body"][0] < ends["Add body"][1] < ends["Loop loop"][1]
 
 
 def test_each_file_is_a_process_with_its_name() -> None:
-    events = json.loads(trace(FOUND))["traceEvents"]
+    events = json.loads(trace(PROFILE))["traceEvents"]
     named = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert named == {1: "before.onnx", 2: "after.onnx"}
-    assert "\\u001b" not in trace(FOUND).decode()
+    assert "\\u001b" not in trace(PROFILE).decode()
     assert any(event.get("cat") == "kernel,not attributed" for event in events)
 
 
 SLICES = st.lists(
-    st.builds(Slice, st.integers(0, len(FOUND.models[0].kernels) - 1), st.floats(0, 50), st.floats(0, 20)), max_size=25
+    st.builds(Slice, st.integers(0, len(PROFILE.models[0].kernels) - 1), st.floats(0, 50), st.floats(0, 20)),
+    max_size=25,
 )
 
 
 @given(SLICES)
 def test_slices_nest_whatever_overlaps(timeline: list[Slice]) -> None:
-    check(replace(FOUND, models=(replace(FOUND.models[0], timeline=tuple(timeline)),)))
+    check(replace(PROFILE, models=(replace(PROFILE.models[0], timeline=tuple(timeline)),)))
 
 
 def rects(text: str, kind: str) -> list[dict[str, Any]]:
@@ -108,10 +109,10 @@ def rects(text: str, kind: str) -> list[dict[str, Any]]:
 
 
 def test_bar_widths_follow_time_and_children_are_below_their_parents() -> None:
-    bars = rects(icicle_svg(FOUND, "t"), "bar|other")
-    scale = 912 / FOUND.models[0].kernel_ms
+    bars = rects(icicle_svg(PROFILE, "t"), "bar|other")
+    scale = 912 / PROFILE.models[0].kernel_ms
     wholes = [bar["width"] for bar in bars if bar["title"].startswith("(model)")]
-    assert wholes == [round(model.modules[0].total_ms * scale, 2) for model in FOUND.models]
+    assert wholes == [round(model.modules[0].total_ms * scale, 2) for model in PROFILE.models]
     for bar in (bar for bar in bars if bar["title"].startswith("layer.")):
         above = bar["title"].split()[0].rpartition(".")[0]
         assert any(
@@ -125,7 +126,7 @@ def test_bar_widths_follow_time_and_children_are_below_their_parents() -> None:
 
 def test_bars_of_one_row_follow_one_another() -> None:
     rows: dict[float, list[dict[str, Any]]] = {}
-    for bar in rects(icicle_svg(FOUND, "t"), "bar|other|nobody"):
+    for bar in rects(icicle_svg(PROFILE, "t"), "bar|other|nobody"):
         rows.setdefault(bar["y"], []).append(bar)
     for row in rows.values():
         row.sort(key=lambda bar: bar["x"])
@@ -134,7 +135,7 @@ def test_bars_of_one_row_follow_one_another() -> None:
 
 
 def test_a_module_type_has_one_colour_in_every_panel() -> None:
-    text = icicle_svg(FOUND, "t")
+    text = icicle_svg(PROFILE, "t")
     looks = re.findall(r'<g class="(own\d)">\n<rect class="([^"]+)"[^>]*><title>(\S+) Attention:', text)
     assert len({look[:2] for look in looks}) == 1
     assert len(looks) == 6
@@ -142,8 +143,8 @@ def test_a_module_type_has_one_colour_in_every_panel() -> None:
 
 def test_the_picture_is_the_same_every_time_and_safe() -> None:
     hostile = ModuleTime('x"><script>', "/Net/<b>", 5.0, 5.0, 1, 1, 0.5)
-    model = replace(FOUND.models[0], label="<script>&", modules=(*FOUND.models[0].modules, hostile))
-    profile = replace(FOUND, models=(model,))
+    model = replace(PROFILE.models[0], label="<script>&", modules=(*PROFILE.models[0].modules, hostile))
+    profile = replace(PROFILE, models=(model,))
     text = icicle_svg(profile, "<title>\x1b")
     assert text == icicle_svg(profile, "<title>\x1b")
     ElementTree.fromstring(text)
@@ -152,25 +153,25 @@ def test_the_picture_is_the_same_every_time_and_safe() -> None:
 
 
 def test_unattributed_time_is_drawn_separately() -> None:
-    (before, _after) = rects(icicle_svg(FOUND, "t"), "nobody")
+    (before, _after) = rects(icicle_svg(PROFILE, "t"), "nobody")
     assert before["title"] == "not attributed: 0.062 ms (0.6 %)"
 
 
 def test_labels_are_drawn_only_where_they_fit() -> None:
     labelled = r'width="([\d.]+)"[^>]*><title>[^<]*</title></rect>\n<text class="label"[^>]*>([^<]*)<'
-    matches = re.findall(labelled, icicle_svg(FOUND, "t"))
+    matches = re.findall(labelled, icicle_svg(PROFILE, "t"))
     assert matches
     for width, label in matches:
         assert len(label) * 6.9 <= float(width)
 
 
 def test_a_path_may_have_any_depth() -> None:
-    model = FOUND.models[0]
+    model = PROFILE.models[0]
     deep = ".".join(["a"] * 2000)
     module = ModuleTime(deep, "/Net/Deep", 1.0, 1.0, 1, 1, 0.1)
     kernel = replace(model.kernels[0], owner=deep)
     model = replace(model, modules=(*model.modules, module), kernels=(kernel, *model.kernels[1:]))
-    profile = replace(FOUND, models=(model,))
+    profile = replace(PROFILE, models=(model,))
     check(profile)
     assert "Deep" in icicle_svg(profile, "t")
     assert "Deep" in in_terminal(profile_document, profile)

@@ -38,7 +38,7 @@ def with_graph(wiring: Wiring) -> Run:
     return replace(RUN, wiring_before=wiring, wiring_after=wiring)
 
 
-def shown(text: str) -> str:
+def unescaped(text: str) -> str:
     return re.sub(r"#(\d+);", lambda match: chr(int(match[1])), text)
 
 
@@ -46,9 +46,9 @@ def shown(text: str) -> str:
 def test_a_name_is_shown_literally(name: str) -> None:
     written = quoted(name)
     assert re.fullmatch(LABEL, f'"{written}"')
-    assert shown(written).isprintable()
+    assert unescaped(written).isprintable()
     if name.isprintable():
-        assert shown(written) == name
+        assert unescaped(written) == name
 
 
 @given(HOSTILE, HOSTILE, HOSTILE, HOSTILE)

@@ -1,4 +1,4 @@
-"""Passes for the experiment on their order: two that want the same node, and two that are in nobody's way."""
+"""Passes for the experiment on pass order: two that match the same node, and two independent ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sardonyx.records.run import Accuracy
 
 
 class Taking(NodePass):
-    """Two operators in a row become one; no equation, since an order is not proven but compared."""
+    """Replaces two consecutive operators by one; not an equivalence, because the experiment verifies nothing."""
 
     accuracy = Accuracy.EXACT
 
@@ -28,7 +28,7 @@ class Taking(NodePass):
 
 
 class Becoming(NodePass):
-    """An operator becomes another one."""
+    """Replaces an operator by another one."""
 
     accuracy = Accuracy.EXACT
 
@@ -43,7 +43,7 @@ class Becoming(NodePass):
 
 
 EARLY = Taking("takes-neg-abs", "Neg", "Abs", "Sigmoid")
-LATE = Taking("takes-abs-relu", "Abs", "Relu", "Tanh")  # whichever of the two comes first takes the Abs
+LATE = Taking("takes-abs-relu", "Abs", "Relu", "Tanh")  # the first of the two rewrites the Abs
 ASIDE = Taking("takes-exp-log", "Exp", "Log", "Softplus")
 BEHIND = Taking("takes-sin-cos", "Sin", "Cos", "Softsign")
 CHAIN = """<ir_version: 9, opset_import: ["" : 18]>

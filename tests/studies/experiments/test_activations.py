@@ -1,4 +1,4 @@
-"""Conv + ReLU in the runtime: run for real; the sentences follow what was seen."""
+"""Conv + ReLU in the runtime: run for real; the findings follow the results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _row(tables: dict[str, Table], encoding: str) -> dict[str, Any]:
     return dict(zip(table.columns, row, strict=True))
 
 
-def _said(tables: dict[str, Table]) -> list[str]:
+def _finding_texts(tables: dict[str, Table]) -> list[str]:
     return [finding.text for finding in ConvRelu().findings(tables, StudyOptions())]
 
 
@@ -50,24 +50,26 @@ def test_a_foreign_attribute_is_refused_in_the_runtimes_own_words(tables: dict[s
 def test_metadata_does_not_change_the_computation(tables: dict[str, Table]) -> None:
     assert _row(tables, "Conv with metadata, no Relu")["max_difference"] > 0.1
     assert _row(tables, "Conv with metadata → Relu")["max_difference"] == 0
-    assert "Conv with metadata, no Relu" in next(text for text in _said(tables) if text.startswith("Accepted, but"))
+    assert "Conv with metadata, no Relu" in next(
+        text for text in _finding_texts(tables) if text.startswith("Accepted, but")
+    )
 
 
 def test_a_function_is_one_node_and_two_kernels(tables: dict[str, Table]) -> None:
     row = _row(tables, "a function of the model itself")
     assert (row["nodes"], row["runs"]) == (1, "Conv → Relu")
-    assert "a function" not in next(text for text in _said(tables) if text.startswith("Of these, one kernel"))
+    assert "a function" not in next(text for text in _finding_texts(tables) if text.startswith("Of these, one kernel"))
 
 
 def test_the_runtime_fuses_by_itself_from_extended_on(tables: dict[str, Table]) -> None:
     assert [row[2] for row in tables["conv_relu_levels"].rows] == [False, False, True, True]
-    assert "at extended, all (2 of 4 levels)" in _said(tables)[-1]
+    assert "at extended, all (2 of 4 levels)" in _finding_texts(tables)[-1]
 
 
 def test_the_finding_changes_where_the_runtime_does_not_fuse(tables: dict[str, Table]) -> None:
     levels = tables["conv_relu_levels"]
     never = replace(levels, rows=tuple((level, "Conv → Relu", False) for level, _, _ in levels.rows))
-    assert "at none of 4 levels" in _said(tables | {"conv_relu_levels": never})[-1]
+    assert "at none of 4 levels" in _finding_texts(tables | {"conv_relu_levels": never})[-1]
 
 
 @pytest.mark.parametrize("name", [name for name in ENCODINGS if "attribute" not in name and "not know" not in name])

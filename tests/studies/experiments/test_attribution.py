@@ -1,4 +1,4 @@
-"""What is said of each pass adds up to what the pipeline's own record says, and only graphs that differ are timed."""
+"""The figures of each pass add up to the pipeline's record, and only graphs that differ are timed."""
 
 from __future__ import annotations
 

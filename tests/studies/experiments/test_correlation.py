@@ -1,4 +1,4 @@
-"""A correlation is claimed only where enough models show it and none of them makes it alone."""
+"""A correlation is claimed only if enough models show it and no single one causes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOTES = {
 
 
 def _tables(points: dict[str, tuple[float, float]], finding: str = "faster") -> dict[str, Table]:
-    """Models that save such shares of nodes and of time, and nothing else."""
+    """Tables of models that save these shares of nodes and time, and nothing else."""
     overview = Table(
         "overview", "", ("model", "ratio", "low", "high", "finding"),
         tuple((name, 1 - time, 0.99 - time, 1.01 - time, finding) for name, (_, time) in points.items()),
@@ -39,13 +39,13 @@ def _tables(points: dict[str, tuple[float, float]], finding: str = "faster") -> 
     return {table.name: table for table in Correlation().tables(answers, StudyOptions(), {"overview": overview})}
 
 
-def _said(points: dict[str, tuple[float, float]]) -> Finding:
+def _first_finding(points: dict[str, tuple[float, float]]) -> Finding:
     return Correlation().findings(_tables(points), StudyOptions())[0]
 
 
 def test_the_known_outlier_is_named_with_the_correlation_it_hides() -> None:
     points = {name: (nodes / 100, time / 100) for name, (nodes, time) in NOTES.items()}
-    finding = _said(points)
+    finding = _first_finding(points)
     assert not finding.certain
     assert "r = 0.08" in finding.text
     assert "without roberta r = 0.6" in finding.text
@@ -63,16 +63,18 @@ def _line(count: int, slope: float, noise: float, seed: int = 0) -> dict[str, tu
 
 
 def test_a_clear_line_is_claimed_with_the_sign_of_its_slope() -> None:
-    assert _said(_line(20, 0.5, 0.02)).text.startswith("Saved nodes correlate positively with saved time: r = 0.9")
-    assert _said(_line(20, 0.5, 0.02)).certain
-    assert _said(_line(20, -0.5, 0.02)).text.startswith("Saved nodes correlate negatively with saved time")
+    assert _first_finding(_line(20, 0.5, 0.02)).text.startswith(
+        "Saved nodes correlate positively with saved time: r = 0.9"
+    )
+    assert _first_finding(_line(20, 0.5, 0.02)).certain
+    assert _first_finding(_line(20, -0.5, 0.02)).text.startswith("Saved nodes correlate negatively with saved time")
 
 
 def test_few_models_give_no_claim() -> None:
-    finding = _said(_line(FEW - 2, 0.5, 0.02))
+    finding = _first_finding(_line(FEW - 2, 0.5, 0.02))
     assert not finding.certain
     assert finding.text.startswith("Too few models to tell whether saved nodes correlate with saved time: r = 0.9")
-    assert "too few for a correlation" in _said(_line(3, 0.5, 0.02)).text
+    assert "too few for a correlation" in _first_finding(_line(3, 0.5, 0.02)).text
 
 
 def test_times_within_the_noise_correlate_with_nothing() -> None:
@@ -83,13 +85,13 @@ def test_times_within_the_noise_correlate_with_nothing() -> None:
 
 def test_one_outlier_is_no_correlation() -> None:
     points = _line(15, 0.0, 0.02) | {"giant": (5.0, 5.0)}
-    finding = _said(points)
+    finding = _first_finding(points)
     assert not finding.certain
     assert "giant" in finding.text
 
 
 def test_noise_is_rarely_called_certain() -> None:
-    claims = [_said(_line(12, 0.0, 0.05, seed)).certain for seed in range(60)]
+    claims = [_first_finding(_line(12, 0.0, 0.05, seed)).certain for seed in range(60)]
     assert sum(claims) <= 6
 
 

@@ -1,4 +1,4 @@
-"""Families: counted right where the truth is known, silent where it is not."""
+"""Families: counted as right or wrong where the true family is known, not counted elsewhere."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _answered(name: str, known: str | None, before: str, after: str) -> CellAnsw
     return CellAnswer(cell, Subject(name, Path(), known), {"before": guesses[0], "after": guesses[1]})
 
 
-def _said(*answers: CellAnswer) -> str:
+def _finding_text(*answers: CellAnswer) -> str:
     experiment = Families()
     tables = {table.name: table for table in experiment.tables(answers, StudyOptions(), {})}
     return " ".join(finding.text for finding in experiment.findings(tables, StudyOptions()))
 
 
 def test_right_wrong_and_unknown() -> None:
-    results = _said(
+    results = _finding_text(
         _answered("a", "mlp", "mlp", "mlp"), _answered("b", "mlp", "mlp", "other"), _answered("c", None, "mlp", "mlp")
     )
     assert "right for 1 of 2 models" in results
@@ -36,14 +36,14 @@ def test_right_wrong_and_unknown() -> None:
 
 
 def test_many_models_are_enough() -> None:
-    results = _said(*(_answered(f"m{at}", "mlp", "mlp", "mlp") for at in range(FEW)))
+    results = _finding_text(*(_answered(f"m{at}", "mlp", "mlp", "mlp") for at in range(FEW)))
     assert f"for {FEW} of {FEW} models (95 %: 72% to 100%)." in results
     assert "wrongly" not in results
     assert "The passes change the guessed family of none" in results
 
 
 def test_without_known_families_there_is_no_claim() -> None:
-    assert "the guesses cannot be checked" in _said(_answered("a", None, "mlp", "mlp"))
+    assert "the guesses cannot be checked" in _finding_text(_answered("a", None, "mlp", "mlp"))
 
 
 @given(st.integers(1, 500).flatmap(lambda count: st.tuples(st.integers(0, count), st.just(count))))

@@ -1,4 +1,4 @@
-"""Patterns before and after, over models: the sums are those of the models, and the sentences follow the numbers."""
+"""Patterns before and after, over models: sums match the models, and findings follow the numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _tables(tmp_path: Path, count: int) -> dict[str, Table]:
     return {table.name: table for table in experiment.tables(answers, options, {})}
 
 
-def _said(tables: dict[str, Table]) -> str:
+def _finding_text(tables: dict[str, Table]) -> str:
     return " ".join(finding.text for finding in Forensics().findings(tables, StudyOptions()))
 
 
@@ -38,8 +38,8 @@ def test_counts_and_reasons_are_those_of_each_model(tmp_path: Path) -> None:
     assert ("model-1", "nodes", "all nodes", False, 3, 1) in rows
     assert ("model-0", "transpose-chains", "Transpose after Transpose", False, 1, 0) in rows
     assert ("Transpose after Transpose", "1 → 0", "1 → 0") in tables["forensics_matrix"].rows
-    assert "2 before the passes, 0 after, over 2 models" in _said(tables)
-    assert "All gone: Transpose after Transpose (2)." in _said(tables)
+    assert "2 before the passes, 0 after, over 2 models" in _finding_text(tables)
+    assert "All gone: Transpose after Transpose (2)." in _finding_text(tables)
 
 
 def _with(before: int, after: int) -> dict[str, Table]:
@@ -53,8 +53,8 @@ def _with(before: int, after: int) -> dict[str, Table]:
 
 
 def test_findings_follow_the_numbers() -> None:
-    assert "More than before: GELU, decomposed (1 → 2)" in _said(_with(1, 2))
-    assert "More than before" not in _said(_with(2, 1))
-    assert "Of 1 pattern left, 1 is skipped by fuse-gelu because: it is odd." in _said(_with(2, 1))
-    assert "All gone: GELU" in _said(_with(2, 0))
-    assert "None of the patterns" in _said(_with(0, 0))
+    assert "More than before: GELU, decomposed (1 → 2)" in _finding_text(_with(1, 2))
+    assert "More than before" not in _finding_text(_with(2, 1))
+    assert "Of 1 pattern left, 1 is skipped by fuse-gelu because: it is odd." in _finding_text(_with(2, 1))
+    assert "All gone: GELU" in _finding_text(_with(2, 0))
+    assert "None of the patterns" in _finding_text(_with(0, 0))

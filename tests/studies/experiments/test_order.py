@@ -1,4 +1,4 @@
-"""Shuffled orders end alike where passes leave each other alone, and the two that do not are found and named."""
+"""Shuffled orders give one result for independent passes; conflicting pairs are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains of shape arithmetic: what they depend on is told from what they hand on."""
+"""Chains of shape arithmetic: the inputs they depend on are distinguished from those they pass on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distances are what they are by definition, and what is recommended holds what was seen."""
+"""Distances follow their definition, and the recommended tolerance covers the observed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ g (float[n,16] x) => (float[n,16] y, int64[n] z)
 { i = Identity(x)  m = MatMul(i, w)  a = Add(m, b)  y = Mul(a, scale)  z = ArgMax<axis = 1, keepdims = 0>(y) }"""
 
 
-def _told(*trials: tuple[list[float], list[float]]) -> dict[str, Any]:
+def _distances(*trials: tuple[list[float], list[float]]) -> dict[str, Any]:
     seen = Distances()
     for reference, result in trials:
         seen.add(np.array(reference, np.float32), np.array(result, np.float32))
@@ -31,7 +31,7 @@ def _told(*trials: tuple[list[float], list[float]]) -> dict[str, Any]:
 
 
 def test_distances_by_hand() -> None:
-    distances = _told(([1.0, 2.0, 4.0, 0.0], [1.0, 2.0 + 4 * EPS, 4.0, 0.0]), ([1.0], [1.0]))
+    distances = _distances(([1.0, 2.0, 4.0, 0.0], [1.0, 2.0 + 4 * EPS, 4.0, 0.0]), ([1.0], [1.0]))
     assert (distances["trials"], distances["equal_trials"], distances["elements"], distances["equal"]) == (2, 1, 5, 4)
     assert distances["abs"]["max"] == 4 * EPS
     assert distances["rel"]["max"] == 2 * EPS
@@ -42,8 +42,8 @@ def test_distances_by_hand() -> None:
 
 
 def test_nan_equals_only_nan() -> None:
-    assert _told(([np.nan, 1.0], [np.nan, 1.0]))["equal"] == 2
-    distances = _told(([1.0, 1.0], [np.nan, 1.0]))
+    assert _distances(([np.nan, 1.0], [np.nan, 1.0]))["equal"] == 2
+    distances = _distances(([1.0, 1.0], [np.nan, 1.0]))
     assert (distances["equal"], distances["pattern"]) == (1, "NaN in 1 of 2 elements where the reference has none")
 
 
@@ -90,7 +90,7 @@ def test_accuracy_classes_are_counted_separately(answered: CellAnswer) -> None:
     assert 0 < loose["max_scaled"] <= loose["granted"]
     assert loose["rewrites"] > exact[0]["rewrites"]
     assert [row[0] for row in by_class.rows] == ["exact", "reassociates"]
-    for accuracy in ("exact", "reassociates"):  # the histogram misses nobody
+    for accuracy in ("exact", "reassociates"):  # the histogram counts every element
         elements = sum(row["elements"] for row in rows if row["class"] == accuracy and row["output"] == "y")
         assert sum(row[3] for row in spread.rows if row[1] == accuracy) == elements
 
