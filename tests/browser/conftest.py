@@ -1,4 +1,4 @@
-"""A real browser, and pages in it that must not complain, ask for anything, or run what a model calls its parts."""
+"""A real browser, and pages that must not log errors, load anything, or run code from names of a model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from browser import pages
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-REQUIRED = os.environ.get("SARDONYX_BROWSER") == "required"  # as in CI: what cannot be tested fails
+REQUIRED = os.environ.get("SARDONYX_BROWSER") == "required"  # as in CI: a missing browser is a failure
 collect_ignore_glob: list[str] = []
 if importlib.util.find_spec("playwright") is None and not REQUIRED:
     warnings.warn("no playwright, so no page is opened; make setup installs it", stacklevel=1)
     collect_ignore_glob.append("test_*.py")
 
-BAD = ("error", "warning")  # what a page may not say to the console
+BAD = ("error", "warning")  # console messages that a page must not produce
 Open = Callable[..., "Page"]
 
 
@@ -45,7 +45,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """`open_page(file, "#module=…", width=400, …)`: the page, ready. Whatever it complains of fails the test."""
+    """`open_page(file, "#module=…", width=400, …)`: the page, ready. Any error on it fails the test."""
     complaints: list[str] = []
     opened: list[Page] = []
 
@@ -78,7 +78,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
 def folder_of(
     tmp_path_factory: pytest.TempPathFactory, worker_id: str, small_model: pages.SmallModel
 ) -> Callable[[str], Path]:
-    """`folder_of("deep")` holds report.html of that model and its records; made once for all processes of a session."""
+    """`folder_of("deep")` has that model's report.html and records; written once for all processes of a session."""
     base = tmp_path_factory.getbasetemp()
     shared = (base if worker_id == "master" else base.parent) / "pages"
     shared.mkdir(exist_ok=True)

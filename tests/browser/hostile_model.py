@@ -1,4 +1,4 @@
-"""A model in which everything that has a name has a hostile one, and which runs and can be optimized all the same."""
+"""A model in which every name is hostile, and which still runs and can be optimized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WIDTH = 3
 
 
 def hostile_model() -> onnx.ModelProto:
-    """A layer for each vector; each layer's result is an output, so that the proof names all of them."""
+    """A layer for each vector; each layer's result is an output, so that the verification names all of them."""
     nodes: list[onnx.NodeProto] = []
     weights: list[onnx.TensorProto] = []
     outputs: list[onnx.ValueInfoProto] = []
@@ -52,7 +52,7 @@ def hostile_model() -> onnx.ModelProto:
 
 
 def foreign_model() -> onnx.ModelProto:
-    """Operators of a hostile name and domain, which no runtime has, all in one module."""
+    """Operators with hostile names and domains, which no runtime has, all in one module."""
     domain = VECTORS["svg"]
     names = ["x", *(f"v{place}" for place in range(len(VECTORS)))]
     nodes = [

@@ -1,4 +1,4 @@
-"""The pages that are opened: of real models run through the real verbs, and of records whose every word is hostile."""
+"""The pages under test: of real models through the real verbs, and of records in which every text is hostile."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from sardonyx.reporting.run_bundle import RunBundle
 HASHED = sardonyx.OptimizeOptions(hashes=True)
 SmallModel = Callable[[str, str], Path]
 FEW_SECONDS = Conditions(seconds=0.5, sizes=None)
-BEFORE, AFTER = "model.onnx", "small.onnx"  # as the sample Run calls its files
-HOSTILE_FILE = '"><img src=x onerror=window.hacked=30>'  # what a file may be called where / has another meaning
+BEFORE, AFTER = "model.onnx", "small.onnx"  # the file names of the sample Run
+HOSTILE_FILE = '"><img src=x onerror=window.hacked=30>'  # a valid file name where / has another meaning
 
 
 def transformer(folder: Path, small_model: SmallModel) -> None:
-    """A small transformer with everything that can be known of it."""
+    """A small transformer with every record."""
     run = sardonyx.optimize(small_model("bert", "dynamo"), folder / "bert.small.onnx", options=HASHED)
     fill(folder, run, conditions=FEW_SECONDS)
 
@@ -50,7 +50,7 @@ def two(folder: Path, small_model: SmallModel) -> None:
 
 
 def deep(folder: Path, _small_model: SmallModel) -> None:
-    """Ten thousand nodes. Not proven: that would be most of the time, and shows nothing new."""
+    """Ten thousand nodes. Not verified: that would take most of the time and show nothing new."""
     onnx.save(deep_model(10_000), folder / "deep.onnx")
     run = sardonyx.optimize(folder / "deep.onnx", folder / "deep.small.onnx", verify="off", options=HASHED)
     (folder / "run.json").write_bytes(run.to_json())
@@ -74,7 +74,7 @@ def foreign(folder: Path, _small_model: SmallModel) -> None:
 
 
 def records(folder: Path, _small_model: SmallModel) -> None:
-    """Records whose every word is hostile: what no real file could say too."""
+    """Records in which every text is hostile, also texts that no real file could have."""
     bundle = hostile_bundle()
     for name, record in (
         ("run", bundle.run),
@@ -89,7 +89,7 @@ def records(folder: Path, _small_model: SmallModel) -> None:
 
 
 def hostile_bundle() -> RunBundle:
-    """Every record there is, of the same two files, with a hostile word wherever a word is."""
+    """A bundle of all records of the same two files, in which every text is hostile."""
     run = replace(sample_run(), tuning=sample_tuning(), notes=("a note",))
     return poisoned(
         RunBundle(

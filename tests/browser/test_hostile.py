@@ -1,4 +1,4 @@
-"""Names in a model are hostile input: on the page each is text, and nothing that it asks for happens."""
+"""Names in a model are hostile input: on the page each is text, and none is executed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from browser.conftest import Open
 from hostile import VECTORS
 from sardonyx.reporting import formatting
 
-# Everything opened, everything said: text, what shows when the pointer rests, and what is read aloud.
+# All text of the page with everything expanded: visible text, tooltips and accessible labels.
 EVERYTHING = """() => {
   dispatchEvent(new Event("beforeprint"));
   for (let round = 0; round < 4; round++) for (const each of document.querySelectorAll("details")) each.open = true;
@@ -44,7 +44,7 @@ def everything(page: Page) -> str:
 
 
 def as_shown(vector: str) -> str:
-    """As the table of a verification shows the name of an output."""
+    """The name of an output as the verification table shows it."""
     return re.sub(r"\s+", " ", formatting.name(vector, 100))
 
 
@@ -71,7 +71,7 @@ def test_every_operator_shows_as_text(opened: Open) -> None:
 
 
 def test_no_link_runs_code(opened: Open) -> None:
-    """In the address, encoded and as it is, for every key."""
+    """In the address, encoded and raw, for every key."""
     page = opened("hostile")
     encoded = [(key, quote(each, safe="")) for each in VECTORS.values() for key in ("module", "pass", "section")]
     plain = [("module", re.sub(r"[^!-~]", "", each)) for each in VECTORS.values()]

@@ -1,4 +1,4 @@
-"""The module tree in the page's script, on drawn trees: every module can be found, shown once, and summed once."""
+"""The module tree in the page's script, on random trees: every module can be searched, and is shown and summed once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = resources.files("sardonyx.reporting.page") / "assets"
 SCRIPTS = "\n".join((FOLDER / name).read_text("utf-8") for name in ("strings.js", "module_tree.js"))
 TREES = 40
 
-# What must hold of one tree; the answer is the first thing that does not.
+# The properties of one tree; returns the first one that fails.
 HOLDS = """
 (data) => {
   const tree = new ModuleTree(data), whole = tree.rows.flatMap((row) => row.members);
@@ -74,7 +74,7 @@ HOLDS = """
 
 
 def _random_tree(seed: int) -> dict[str, Any]:
-    """A tree of equal and nearly equal layers, containers of one thing, and modules that own nothing."""
+    """A tree of equal and nearly equal layers, containers of one module, and modules without nodes."""
     generator = random.Random(seed)
     modules: dict[str, ModuleCount] = {}
 

@@ -1,4 +1,4 @@
-"""The module tree under a reader's hands: search, sort, open, close, links, the keyboard alone."""
+"""Using the module tree: search, sort, open, close, links, keyboard."""
 
 from __future__ import annotations
 

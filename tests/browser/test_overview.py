@@ -1,4 +1,4 @@
-"""Several models and two compared runs in a browser: what is counted is chosen by keys, and every link leads there."""
+"""Several models and two compared runs in a browser: the measure is selected by keyboard, and links work."""
 
 from __future__ import annotations
 

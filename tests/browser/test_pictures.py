@@ -1,4 +1,4 @@
-"""Pictures in the page under a reader's hands: the map, a module from inside, memory over time."""
+"""Using the plots of the page: the map, the graph of a module, memory over time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page as a reader meets it: it opens by itself, on any screen, in either theme, on paper, and without a script."""
+"""Reading the page: as a single file, on any screen, in either theme, in print, and without a script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOCUSED = """() => {
   const seen = drawn.some((style) => style.outlineStyle !== "none" || parseFloat(style.strokeWidth) > 2);
   return [one.closest("section")?.dataset.section ?? "", seen, one.outerHTML.slice(0, 90)];
 }"""
-PATIENCE = 20.0  # seconds; machines that test are shared, and benchmarks/pages.py measures
+PATIENCE = 20.0  # seconds; generous, because test machines are shared (benchmarks/pages.py measures)
 
 
 def sections(page: Page) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rewrites and refusals under a reader's hands: filtered by pass and by module, one opened with its two graphs."""
+"""Using the rewrites and missed fusions: filtered by pass and by module, one opened with its two graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page's script writes numbers and names as Python does: the same tables, whoever draws them."""
+"""The page's script formats numbers and names as Python does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RANDOM_CASES = 2000
 
 
 def _evaluate(browser: Browser, expression: str, inputs: list[Any]) -> list[str]:
-    """What the script makes of each input."""
+    """The result of the script for each input."""
     page = browser.new_page()
     try:
         return page.evaluate(f"(inputs) => {{ {CORE}\n return inputs.map({expression}); }}", inputs)
@@ -28,7 +28,7 @@ def _evaluate(browser: Browser, expression: str, inputs: list[Any]) -> list[str]
 
 
 def _counts() -> list[int]:
-    """Whole numbers of every length, and those where a unit or a digit changes."""
+    """Integers of every length, and those where a unit or a digit changes."""
     generator = random.Random(0)
     edges = [sign * (10**power + near) for power in range(13) for near in (-1, 0, 1) for sign in (1, -1)]
     halves = [25, 75, 125, 999_500, 999_499, 99_950, 99_949, 1_250, 1_350, 999_950_000, 2_500_000]
@@ -40,7 +40,7 @@ def _counts() -> list[int]:
 
 
 def _times() -> list[float]:
-    """Times of every size, exact halves of a digit among them: they are rounded to the even one."""
+    """Times of every size, including exact halves of a digit, which are rounded to even."""
     generator = random.Random(1)
     ties = [place / 2**power for power in range(1, 5) for place in range(1, 200, 2)]
     edges = [0.0, 0.0005, 0.00049, 0.9995, 0.99949, 9.995, 9.99499, 99.95, 99.9499, 1234.5, 1235.5]

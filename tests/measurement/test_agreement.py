@@ -1,4 +1,4 @@
-"""Answers that clearly differ are told, roundings are not."""
+"""Clear differences between outputs are reported, rounding is not."""
 
 from __future__ import annotations
 

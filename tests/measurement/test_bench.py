@@ -1,4 +1,4 @@
-"""`sardonyx.bench` on small real models: the structure of what it answers, whatever the speed they run at."""
+"""`sardonyx.bench` on small real models: the structure of its record, independent of speed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sardonyx.measurement.entrants import naming
 from sardonyx.measurement.interleaving import FEWEST
 from sardonyx.records.bench import Benchmark, Finding, Start
 
-SHORT = 0.05  # seconds: as few rounds as there must be
+SHORT = 0.05  # seconds: the minimum number of rounds
 
 
 @pytest.fixture(scope="module")

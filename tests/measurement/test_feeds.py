@@ -1,4 +1,4 @@
-"""Feeds are of the sizes asked for, formulas of dims included, and the model is left as it was."""
+"""Feeds have the given sizes, including formulas of dims, and the model is unchanged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ g (float[batch, seq, 4] x, float[batch, total] m, float[2, unnamed] n) => (float
 @pytest.fixture
 def model() -> ir.Model:
     proto = onnx.parser.parse_model(MODEL)
-    proto.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "past + seq"  # which the parser does not take
+    proto.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "past + seq"  # which the parser does not accept
     proto.graph.input[2].type.tensor_type.shape.dim[1].ClearField("dim_param")
     return ir.from_proto(proto)
 
@@ -39,7 +39,7 @@ def test_sizes_reach_every_input_that_has_the_dim(model: ir.Model) -> None:
 
 def test_sizes_are_read_back_from_feeds(model: ir.Model) -> None:
     fed = at_size(model, {"batch": 3, "seq": 5, "past": 7, "n[1]": 2})
-    assert sizes_of(model, fed) == {"batch": 3, "seq": 5, "n[1]": 2}  # nothing tells what a formula is made of
+    assert sizes_of(model, fed) == {"batch": 3, "seq": 5, "n[1]": 2}  # a formula does not determine its dims
 
 
 def test_the_shapes_of_the_model_are_unchanged(model: ir.Model) -> None:

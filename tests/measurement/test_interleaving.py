@@ -1,4 +1,4 @@
-"""Races: who runs when, when they end, and that their verdicts are right on machines whose truth is known."""
+"""Interleaved timing: the order of runs, when it ends, and correct verdicts on simulated machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sardonyx.measurement.statistics import Finding
 
 
 class Clock:
-    """Time passes as it is told."""
+    """A clock that advances only by the simulated runs."""
 
     def __init__(self) -> None:
         self.time = 0.0
@@ -185,7 +185,7 @@ def test_differences_below_the_session_floor_are_never_claimed() -> None:
     assert result.comparison("b").finding is Finding.SAME
 
 
-# How often it is right; `benchmarks/believable.py --simulate` does this a hundred times as often
+# How often verdicts are right; `benchmarks/believable.py --simulate` runs a hundred times as many
 
 
 def findings(name: str, ratio: float, times: int, *, run: float = 0.02, seconds: float = 60) -> list[Finding]:

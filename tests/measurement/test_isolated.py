@@ -1,4 +1,4 @@
-"""A model in a process of its own: what it answers, how it fails, and that nothing is left of it."""
+"""A model in its own process: its outputs, its failures, and that no process is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of the machine is there where the system tells it, and how busy others are is a share."""
+"""The description of the machine, where the system provides it, and the share of other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from sardonyx.measurement import machine
 from sardonyx.measurement import machine as memory
 
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux")
 
 
 def test_the_machine_is_described() -> None:
@@ -32,7 +32,7 @@ def test_linux_reports_memory_and_load() -> None:
 
 @on_linux
 def test_the_share_of_other_processes_excludes_our_own_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Staged: 100 ticks pass on all cores, 60 are busy, 25 of them ours and 10 of a helper's."""
+    """Simulated: 100 ticks pass on all cores, 60 are busy, 25 of them ours and 10 of a child process."""
     ticks = os.sysconf("SC_CLK_TCK")
     spent = iter([0.0, 25 / ticks])
     monkeypatch.setattr(machine, "_PROC", tmp_path)

@@ -1,4 +1,4 @@
-"""Verdicts about time: they turn with their arguments, outliers do not move them, and intervals cover as they say."""
+"""Verdicts about time: symmetric, robust to outliers, and with intervals of the stated coverage."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPPOSITE = {Finding.FASTER: Finding.SLOWER, Finding.SLOWER: Finding.FASTER, Find
 
 
 def random_times(seed: int, count: int, *, ratio: float = 1.0, jitter: float = 0.02) -> tuple[list[float], list[float]]:
-    """Times of two contenders whose true ratio is given."""
+    """Times of two models with the given true ratio."""
     draw = np.random.default_rng(seed)
     ours, theirs = np.exp(draw.normal(0, jitter, (2, count))) * 0.01
     return list(ratio * ours), list(theirs)
@@ -76,7 +76,7 @@ def test_equal_seeds_give_equal_intervals_and_other_seeds_similar_ones() -> None
     assert compare(*pair, seed=3).width == pytest.approx(compare(*pair, seed=4).width, rel=0.2)
 
 
-# What a comparison says
+# Verdicts
 
 
 def test_equal_timings_have_a_zero_interval_and_no_difference() -> None:
@@ -112,7 +112,7 @@ def test_a_higher_confidence_gives_a_wider_interval(seed: int, count: int) -> No
     assert interval.difference(0.95) >= max(interval.comparison().high, 1 / interval.comparison().low) - 1 - 1e-12
 
 
-# How often it is right
+# Coverage
 
 
 def steady(draw: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -120,12 +120,12 @@ def steady(draw: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
 
 
 def spiky(draw: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """A quarter of the runs takes longer by half of it and more."""
+    """A quarter of the runs takes longer by at least a half."""
     return draw.normal(0, 0.02, shape) + (draw.random(shape) < 0.25) * draw.exponential(0.5, shape)
 
 
 def lasting(draw: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
-    """What disturbs a round disturbs the next ones too."""
+    """Disturbances that last for several rounds."""
     noise = draw.normal(0, 0.03, shape)
     for at in range(1, shape[1]):
         noise[:, at] += 0.6 * noise[:, at - 1]
@@ -139,7 +139,9 @@ def test_interval_coverage_is_near_its_confidence(noise: Callable[..., np.ndarra
     ours, theirs = np.exp(noise(draw, (times, count))) * 1.1, np.exp(noise(draw, (times, count)))
     comparisons = [compare(mine, other) for mine, other in zip(ours.tolist(), theirs.tolist(), strict=True)]
     covered = sum(each.low <= 1.1 <= each.high for each in comparisons) / times
-    enough = 0.82 if noise is lasting and count < 20 else 0.91  # a dozen rounds cannot show what lasts for several
+    enough = (
+        0.82 if noise is lasting and count < 20 else 0.91
+    )  # a dozen rounds cannot show disturbances that last for several
     assert covered >= enough
 
 
@@ -200,7 +202,7 @@ def test_a_line_correlates_perfectly_and_a_monotonic_curve_by_rank() -> None:
 
 
 def test_one_point_that_hides_a_correlation_is_named() -> None:
-    """The story this is for: 20 models correlate at 0.08, and without one of them the others do at 0.68."""
+    """A real case: 20 models correlate at 0.08, and without one of them the others correlate at 0.68."""
     draw = np.random.default_rng(2)
     x = draw.normal(0, 1, 19)
     rest = draw.normal(0, 1, 19)
@@ -213,7 +215,7 @@ def test_one_point_that_hides_a_correlation_is_named() -> None:
     assert result.most_influential == 7
     assert result.leave_one_out[7] == pytest.approx(0.68)
     assert all(each < 0.25 for at, each in enumerate(result.leave_one_out) if at != 7)
-    assert result.low < 0.08 < 0.68 < result.high  # the interval does not pretend to know which
+    assert result.low < 0.08 < 0.68 < result.high  # the interval covers both
     assert result.rank_r > 0.3
 
 

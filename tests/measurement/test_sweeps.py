@@ -1,4 +1,4 @@
-"""A sweep is every combination once, beside what is fixed."""
+"""A sweep is every combination once, together with the fixed sizes."""
 
 from __future__ import annotations
 

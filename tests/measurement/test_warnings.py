@@ -1,4 +1,4 @@
-"""What a reader of timings is warned of, and that nothing is said without a reason."""
+"""Warnings about timings, and none without a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An Export built by hand: what the source of the sample Run was made from."""
+"""A handmade Export: the origin of the source of the sample Run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The two graphs of the sample Run: which nodes each module has before and after, how they are wired, what changed.
 
-Every count of the sample follows from the lists here, so that a page's sums can be held against its parts.
+Every count of the sample follows from the lists here, so that a page's sums can be compared with its parts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _modules() -> dict[str, Sequence[str]]:
 
 
 def nodes_before() -> list[NodeRef]:
-    """A chain: every node reads what the one before it made, and a weight where it multiplies."""
+    """A chain: every node reads the output of the previous one, and a weight where it multiplies."""
     made: list[NodeRef] = []
     last = "input_ids"
     for path, ops in _modules().items():
@@ -47,7 +47,7 @@ def nodes_before() -> list[NodeRef]:
 
 
 def _rewritten(node: NodeRef) -> str:
-    """What the sample run does to a node; "" where nothing."""
+    """The pass that rewrites a node in the sample run, or ""."""
     part, number = node.owner.rpartition(".")[2], int(node.name.rpartition("_")[2])
     if node.op_type == "Identity":
         return "eliminate-identity"
@@ -57,7 +57,7 @@ def _rewritten(node: NodeRef) -> str:
 
 
 def nodes_after() -> list[NodeRef]:
-    """What is left: the chain closed over what was taken out, and one Gemm in every layer."""
+    """The result: the chain without the removed nodes, and one Gemm in every layer."""
     left: list[NodeRef] = []
     last = "input_ids"
     for node in nodes_before():
@@ -72,7 +72,7 @@ def nodes_after() -> list[NodeRef]:
 
 
 def sample_events() -> tuple[Event, ...]:
-    """As many as the records of the passes count."""
+    """As many events as the records of the passes count."""
     gemms = {node.name: node for node in nodes_after() if node.op_type == "Gemm"}
     events: list[Event] = []
     product: NodeRef | None = None
@@ -99,7 +99,7 @@ def _event(name: str, kind: RewriteKind, before: Sequence[NodeRef], after: Seque
 
 
 def sample_modules() -> tuple[ModuleCount, ...]:
-    """Layer tags differ by their number, as tags do; what folds layers is their shape."""
+    """Layer tags differ by their number; layers are folded by their shape."""
     before, after = (Counter(node.owner for node in nodes) for nodes in (nodes_before(), nodes_after()))
     counts: list[ModuleCount] = []
     for path in _modules():
@@ -111,14 +111,14 @@ def sample_modules() -> tuple[ModuleCount, ...]:
 
 
 def sample_ops() -> tuple[OpCount, ...]:
-    """By operator, as the graphs have them."""
+    """Node counts by operator, before and after."""
     before, after = (Counter(node.op_type for node in nodes) for nodes in (nodes_before(), nodes_after()))
     before["Constant"] = CONSTANTS
     return tuple(OpCount(op_type, before[op_type], after[op_type]) for op_type in sorted(before))
 
 
 def wiring_of(nodes: Sequence[NodeRef]) -> Wiring:
-    """The wiring that these nodes describe; the last one makes the output."""
+    """The wiring of these nodes; the last one produces the output."""
     modules = tuple(dict.fromkeys(node.owner for node in nodes))
     producers = {value: place for place, node in enumerate(nodes) for value in node.outputs}
     edges = [
@@ -137,7 +137,7 @@ def wiring_of(nodes: Sequence[NodeRef]) -> Wiring:
 
 
 def sample_attention() -> tuple[AttentionSite, ...]:
-    """One in every layer; the first is masked otherwise than the others, and was not fused for a reason."""
+    """One site per layer; the first has another mask, and was not fused for a reason."""
     return tuple(_site(index) for index in range(LAYERS))
 
 

@@ -1,4 +1,4 @@
-"""A hand-built Profile: layers that are alike, a kernel with a body, a fused one, one of nobody, and hostile names."""
+"""A handmade Profile: equal layers, a kernel with a body, a fused one, an unattributed one, and hostile names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _module(path: str, self_ms: float, own: dict[str, float], total: float) -> M
 
 
 def _timeline(kernels: list[KernelTime]) -> list[Slice]:
-    """One after another with a little between, the body inside the loop."""
+    """Kernels in sequence with small gaps, the body inside the loop."""
     slices: list[Slice] = []
     now = 10.0
     for place, kernel in enumerate(kernels):

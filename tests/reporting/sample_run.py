@@ -1,4 +1,4 @@
-"""A Run built by hand: every field filled, numbers that add up, nothing that needs a model."""
+"""A handmade Run: every field filled, numbers that add up, no model needed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def sample_run() -> Run:
 
 
 def _by_module(**parts: int) -> dict[str, int]:
-    """So many in every layer's part of that name."""
+    """This count in the module of that name in every layer."""
     return {f"encoder.layer.{index}.{part}": count for part, count in parts.items() for index in range(LAYERS)}
 
 

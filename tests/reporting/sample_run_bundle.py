@@ -1,4 +1,4 @@
-"""A RunBundle built by hand, with every record that may stand beside a Run, all of the same two files."""
+"""A handmade RunBundle with every record that may accompany a Run, all of the same two files."""
 
 from __future__ import annotations
 

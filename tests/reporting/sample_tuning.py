@@ -1,4 +1,4 @@
-"""A Tuning built by hand: one fusion undone, one form added, and everything else that can become of a unit."""
+"""A handmade Tuning: one fusion undone, one form added, and every other outcome of a unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `analyze` shows: the golden page, every number in CSV and Markdown as the record has it, the record in JSON."""
+"""The output of `analyze`: the golden page, every number of the record in CSV and Markdown, the record in JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Benchmark in every form: the sentences say what the intervals allow, and no name breaks out of anything."""
+"""A Benchmark in every format: sentences follow the intervals, and no name breaks the markup."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_the_picture_has_a_box_for_each_file_at_each_size_within_its_axes() -> N
     assert ratio == pytest.approx(10.8 / 12.3, rel=0.01)
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]
     assert texts.count("milliseconds a run") == 2
-    assert sum("1 round up to" in text for text in texts) == 6  # the disturbed one lies beyond the scale
+    assert sum("1 round up to" in text for text in texts) == 6  # the outlier is beyond the scale
     assert "10.8 ms, 0.877 [0.865, 0.890]" in [
         text.text for text in ElementTree.fromstring(boxplot_svg(sample_benchmark())).iter(f"{SVG}text")
     ]

@@ -1,4 +1,4 @@
-"""A section of a job's page: nothing in it can break out of its place, and no number is hidden."""
+"""A section of the CI summary: no text breaks the markup, and no number is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names stay safe and numbers stay honest however odd they are."""
+"""Names are escaped and numbers are rounded correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No name from a model becomes markup: in every document, in every format, it comes back as the text that it is."""
+"""No name from a model becomes markup: in every document and every format it reads back as the same text."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ VECTORS = {**hostile.VECTORS, **MARKDOWN}
 MARKUP = "\\`*_{}[]()#+-.!|<>&~$@:/=\"' \n1aw"
 NAMES = st.text(max_size=60) | st.text(MARKUP, max_size=30) | st.sampled_from([*VECTORS.values()])
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-BREAK = "\u200b"  # put into mentions; one that comes from a name is made visible
+BREAK = "\u200b"  # inserted into mentions; one that comes from a name is made visible
 INLINE = {"text", "code_inline", "strong_open", "strong_close"}
 BLOCKS = {"heading", "paragraph", "bullet_list", "list_item", "table", "thead", "tbody", "tr", "th", "td"}
 TAGS = {"details", "summary"}
@@ -84,7 +84,7 @@ ATTRIBUTES = {"class", "scope", "tabindex", "role", "aria-label", "colspan", "hr
 
 
 def everywhere(name: str) -> Document:
-    """A document with the name in every place that has a text."""
+    """A document with the name in every text."""
     cells = (Cell(name, depth=1), (name, Span(name, Tone.BAD)), Span(name, code=True))
     table = Table([Column(name), Column(name, right=False), Column("n")], [Row(cells), Row((name,), Tone.FAINT)])
     inner: tuple[Block, ...] = (
@@ -142,7 +142,7 @@ def expected(blocks: Iterable[Block]) -> Iterator[str]:
 
 
 def targets(blocks: Iterable[Block]) -> int:
-    """How many links and pictures the blocks have."""
+    """The number of links and images in the blocks."""
     total = 0
     for block in blocks:
         if isinstance(block, Section):
@@ -178,7 +178,7 @@ def check_markdown(document: Document) -> None:
 
 
 def _joined(blocks: tuple[Block, ...]) -> Iterator[str]:
-    """What Markdown shows: facts have a colon."""
+    """The texts as Markdown shows them: facts have a colon."""
     yield from expected(tuple(_facts_as_notes(blocks)))
 
 
@@ -200,7 +200,7 @@ def _tables(blocks: tuple[Block, ...]) -> int:
 
 
 def _inline(token: Token) -> tuple[str, int]:
-    """The text of a line, and how many links and pictures are in it; nothing else is."""
+    """The text of a line and its number of links and images; nothing else is allowed."""
     texts: list[str] = []
     links = 0
     for child in token.children or ():
@@ -218,7 +218,7 @@ def _inline(token: Token) -> tuple[str, int]:
 
 
 class Tags(HTMLParser):
-    """Reads markup: only known tags with known attributes may be in it."""
+    """Parses markup: only known tags with known attributes are allowed."""
 
     def __init__(self, text: str, allowed: set[str]) -> None:
         super().__init__()
@@ -264,7 +264,7 @@ def check_html(document: Document) -> None:
 
 
 def _on_page(blocks: tuple[Block, ...]) -> Iterator[str]:
-    """What a page shows: a column without a heading is called the result."""
+    """The texts as a page shows them: a column without a heading is called the result."""
     for block in blocks:
         if isinstance(block, Table):
             block = Table([Column(each.heading or "result", each.right) for each in block.columns], block.rows)
@@ -303,7 +303,7 @@ def test_any_name_comes_back_as_text_from_every_place(name: str) -> None:
 
 @given(NAMES)
 def test_github_makes_no_link_of_an_address_and_notifies_nobody(name: str) -> None:
-    """Extensions that the parser here does not know: they look for these in the text."""
+    """GitHub extensions, which the parser here does not have, look for these in the text."""
     assert not re.search(r"(?i)://|www\.|@\w|#\d", markdown.escaped(name).replace("&#8203;", BREAK))
 
 

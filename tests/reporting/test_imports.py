@@ -1,4 +1,4 @@
-"""What renders needs nothing of what computes."""
+"""Reporting does not import the packages that compute."""
 
 from __future__ import annotations
 

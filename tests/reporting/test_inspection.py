@@ -1,4 +1,4 @@
-"""What `inspect` shows: the golden page, kinds said once, and trees of a readable size."""
+"""The output of `inspect`: the golden page, module types shown once, and trees of a readable size."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _layer(index: int) -> list[Module]:
     path, tag = f"encoder.layer.{index}", f"/Bert/BertLayer.{index}"
     return [
         Module(path, tag, 1, 5, 0, 40),
-        Module(f"{path}.dense", tag, 4, 4, 40, 40),  # a plain torch.nn module carries the tag of the one above
+        Module(f"{path}.dense", tag, 4, 4, 40, 40),  # a plain torch.nn module has the tag of its parent
     ]
 
 

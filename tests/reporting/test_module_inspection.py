@@ -1,4 +1,4 @@
-"""What `inspect --module` shows."""
+"""The output of `inspect --module`."""
 
 from __future__ import annotations
 

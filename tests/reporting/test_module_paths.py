@@ -1,4 +1,4 @@
-"""Places: many paths as few, nothing lost in the counts."""
+"""Places: module paths are grouped, and counts add up."""
 
 from __future__ import annotations
 

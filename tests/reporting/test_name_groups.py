@@ -1,4 +1,4 @@
-"""Names that differ only in numbers and in their last word are one line, wherever inputs and outputs are listed."""
+"""Names that differ only in numbers and in their last word are one line in every list of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_names_that_differ_in_numbers_and_the_last_word_are_grouped(names: list[
 
 
 def test_no_name_is_lost_and_other_columns_keep_groups_separate() -> None:
-    """Every second layer has another shape, as where windows and full attention take turns."""
+    """Every second layer has another shape, as where windowed and full attention alternate."""
     groups = grouped(PAST, str, lambda name: int(name.split(".")[1]) % 2)
     assert [label for label, _ in groups] == ["past.{0,2,4,6,8,10}.{key,value}", "past.{1,3,5,7,9,11}.{key,value}"]
     assert sorted(name for _, group in groups for name in group) == sorted(PAST)

@@ -1,4 +1,4 @@
-"""What `inspect --opportunities` shows: every place that is left with its reason, and nothing that is not there."""
+"""The output of `inspect --opportunities`: every remaining place with its reason."""
 
 from __future__ import annotations
 

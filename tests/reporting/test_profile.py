@@ -1,4 +1,4 @@
-"""A Profile in words: sums that hold, equal layers folded, nobody's time named, and names that cannot do harm."""
+"""A Profile as text: sums add up, equal layers are folded, unattributed time is shown, names are escaped."""
 
 from __future__ import annotations
 

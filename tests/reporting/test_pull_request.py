@@ -1,4 +1,4 @@
-"""Markdown for pull requests: the sentence first, everything there, never too long, and no name breaks out of it."""
+"""Markdown for pull requests: the summary first, complete, never too long, and no name breaks the markup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.samp
 
 
 def hostile(name: str, times: int = 1) -> RunBundle:
-    """A bundle in which everything that a model names is named so."""
+    """A bundle in which everything with a name has this name."""
     run = WHOLE.run
     modules = tuple(ModuleCount(f"{name}{place}", name, 3, 2) for place in range(times))
     refused = tuple(RefusalGroup(f"{name}{place}", times - place, (name,)) for place in range(times))

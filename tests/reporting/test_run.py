@@ -1,4 +1,4 @@
-"""The text report says what the Run says, reads the same every time, and lets no name touch the terminal."""
+"""The text report matches the Run, is deterministic, and escapes every name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_reads_as_the_golden_file_does(name: str) -> None:
-    # Run with REWRITE_GOLDEN=1 after a wanted change, and read the difference before committing it.
+    # Run with REWRITE_GOLDEN=1 after an intended change, and read the difference before committing it.
     text = CASES[name]()
     if os.environ.get("REWRITE_GOLDEN"):
         (GOLDEN / name).write_text(text, encoding="utf-8")

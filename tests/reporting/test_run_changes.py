@@ -1,4 +1,4 @@
-"""What changed between two runs: all of what differs, nothing else, and no claim that the times do not carry."""
+"""Differences between two runs: all of them, nothing else, and no claim that the times do not support."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sardonyx.reporting.run_changes import Changes, changes
 
 
 def differences(**fields: Any) -> Changes:
-    """The sample run against itself with other fields."""
+    """The sample run compared with itself with other fields."""
     first = sample_run_bundle("a")
     return changes(first, replace(first, run=structs.replace(first.run, **fields)))
 

@@ -1,4 +1,4 @@
-"""The published JSON Schemas are those of the code, and the records pass through JSON unchanged."""
+"""The published JSON Schemas match the code, and records pass through JSON unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A study as files: whatever the names are, tables keep every number, pictures are well formed."""
+"""A study as files: for any names, tables have every number and plots are well formed."""
 
 from __future__ import annotations
 

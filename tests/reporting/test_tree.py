@@ -1,4 +1,4 @@
-"""The module tree loses no count, folds only what is equal, and survives any path."""
+"""The module tree loses no count, folds only equal modules, and accepts any path."""
 
 from __future__ import annotations
 

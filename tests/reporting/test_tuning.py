@@ -1,4 +1,4 @@
-"""The text of a tuning: reads the same every time, and says of every unit what became of it."""
+"""The text of a tuning: deterministic, with the outcome of every unit."""
 
 from __future__ import annotations
 

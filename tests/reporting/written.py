@@ -1,4 +1,4 @@
-"""Documents as text, for tests of what they say."""
+"""Documents as text, for tests of their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names and values are two witnesses: where both speak of a kernel they agree, and no work of the file goes missing."""
+"""Tracing by names agrees with tracing by values wherever both apply, and no work of the file is missing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from sardonyx.measurement.profiling.steps import GraphStep
 from sardonyx.runtime.timed import Level
 
 EXPORTERS = ("torchscript", "dynamo")
-GONE = ("Identity", "Dropout", "Slice", "Not", "Expand")  # what does nothing is dropped, as data movement is
+GONE = ("Identity", "Dropout", "Slice", "Not", "Expand")  # no-ops are dropped, as data movement is
 
 
 def agree(trace: Traced) -> int:
-    """How often both spoke; fails where they do not say the same."""
+    """Return how often both apply; fail where they differ."""
     both = 0
     for tracer in trace.tracers():
         for step in tracer.run.steps:
@@ -33,7 +33,7 @@ def agree(trace: Traced) -> int:
 
 
 def missing(result: Traced) -> list[GraphStep]:
-    """Steps of the file that hang on its inputs and that no kernel does the work of."""
+    """Steps of the file that depend on its inputs and belong to no kernel."""
     done = {step for trace in result.traces.values() for step in trace.steps}
     sizes = result.tracers()[0].values.is_size
     return [

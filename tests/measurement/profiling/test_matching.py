@@ -1,4 +1,4 @@
-"""Calls of a run meet the steps they are calls of, whatever the names; times inside bodies are counted once."""
+"""Calls of a run are matched to their steps under any names; times inside bodies are counted once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def steps(*each: GraphStep) -> Steps:
 
 
 class Running:
-    """A graph run as the runtime would: holders end after what is in them, bodies in an order of their own."""
+    """A graph run as the runtime does: control flow ends after its bodies, which have their own order."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -54,7 +54,7 @@ class Running:
 
 @st.composite
 def nested(draw: st.DrawFn, depth: int = 0, prefix: str = "") -> Steps:
-    """Graphs with loops and branches in one another; nodes of the main graph may have no names."""
+    """Graphs with nested loops and branches; nodes of the main graph may have no names."""
     made: list[GraphStep] = []
     for place in range(draw(st.integers(1, 4))):
         name = f"{prefix}{place}"

@@ -44,7 +44,7 @@ FUNCTION = """
 
 
 def scoped(text: str) -> onnx.ModelProto:
-    """A model whose node names are scopes, which the text form cannot spell."""
+    """A model whose node names are scopes, which the ONNX text form cannot express."""
     model = onnx.parser.parse_model(text)
     waiting = [model.graph]
     while waiting:
@@ -55,7 +55,7 @@ def scoped(text: str) -> onnx.ModelProto:
 
 
 def linears(sizes: dict[str, int]) -> onnx.ModelProto:
-    """Products side by side, one a module, of the given widths."""
+    """Parallel products, one per module, of the given widths."""
     nodes, weights, outputs = [], [], []
     for name, size in sizes.items():
         weights.append(numpy_helper.from_array(np.ones((256, size), np.float32), f"{name}.w"))
@@ -72,7 +72,7 @@ def profiled(source, **options) -> ProfiledModel:
 
 
 def adds_up(model: ProfiledModel) -> None:
-    """What holds of every profile."""
+    """Check what holds for every profile."""
     assert model.kernel_ms == pytest.approx(sum(kernel.milliseconds for kernel in model.kernels))
     owned = [kernel for kernel in model.kernels if kernel.owner is not None]
     assert model.attributed_ms == pytest.approx(sum(kernel.milliseconds for kernel in owned))
@@ -122,7 +122,7 @@ def test_files_are_profiled_side_by_side_on_the_same_inputs(tmp_path: Path) -> N
         path.parent.mkdir()
         onnx.save(linears({path.parent.name: 8}), path)
     profile = sardonyx.profile(paths, runs=2, threads=2, level="basic", seed=3)
-    assert [model.label for model in profile.models] == [str(path) for path in paths]  # the names alone do not tell
+    assert [model.label for model in profile.models] == [str(path) for path in paths]  # the names alone are ambiguous
     assert [module.path for module in profile.models[1].modules] == ["", "net", "net.b"]
     assert profile.options == {"threads": 2, "provider": "cpu", "level": "basic", "sizes": {}, "seed": 3, "runs": 2}
     assert Profile.from_json(profile.to_json()) == profile

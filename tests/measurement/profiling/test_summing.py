@@ -17,7 +17,7 @@ GRAPH = Steps([LOOP, LAST], {})
 
 
 def run(inner: float, loop: float, last: float) -> Run:
-    """Two rounds of a loop, then one more step, from 100 on."""
+    """Two iterations of a loop, then one more step, starting at 100."""
     calls = [
         Call("inner", "Exp", "cpu", 110, inner),
         Call("inner", "Exp", "cpu", 110 + inner, inner),

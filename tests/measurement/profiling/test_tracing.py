@@ -1,4 +1,4 @@
-"""Which modules get which kernels, on models whose modules' work is known."""
+"""Which kernels belong to which modules, on models with known answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sardonyx.runtime.timed import Level
 
 
 class Net:
-    """A model in the making, with weights by name."""
+    """A model under construction, with weights by name."""
 
     def __init__(self, shape: tuple[int, ...], output: str, shape_out: tuple[int, ...] | None = None) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -21,11 +21,11 @@ class Net:
         self.shape, self.output, self.shape_out = shape, output, shape_out or shape
 
     def node(self, name: str, op_type: str, inputs: list[str], output: str, **attributes: object) -> None:
-        """One more node."""
+        """Add one node."""
         self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
 
     def weight(self, name: str, *shape: int) -> str:
-        """A weight with no two numbers alike."""
+        """A weight whose elements all differ."""
         values = np.random.default_rng(len(self.weights)).uniform(0.5, 1.5, size=shape)
         self.weights.append(numpy_helper.from_array(values.astype(np.float32), name))
         return name
@@ -36,7 +36,7 @@ class Net:
         return name
 
     def model(self, opset: int = 17) -> onnx.ModelProto:
-        """What it has become."""
+        """The finished model."""
         take = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
         give = helper.make_tensor_value_info(self.output, TensorProto.FLOAT, self.shape_out)
         graph = helper.make_graph(self.nodes, "net", [take], [give], self.weights)
@@ -44,7 +44,7 @@ class Net:
 
 
 def convolution(*, named: bool = True) -> onnx.ModelProto:
-    """Two blocks of Conv, BatchNorm and Relu, the second with what the first made added to it."""
+    """Two blocks of Conv, BatchNorm and Relu, the second with a residual from the first."""
     net = Net((1, 32, 8, 8), "out")
     source = "x"
     for block in ("a", "b"):
@@ -82,7 +82,7 @@ def test_a_blocked_kernel_includes_the_following_sum_and_activation() -> None:
         pytest.skip("the runtime changes no layouts on this machine")
     _, second = [kernel for kernel in trace.kernels if kernel.op_type == "Conv"]
     assert second.nodes == {"/b/conv/Conv", "/b/bn/BatchNormalization", "/b/Add", "/b/act/Relu"}
-    assert trace.only("ReorderOutput").owner == "b"  # it brings what b made into the form of the file
+    assert trace.only("ReorderOutput").owner == "b"  # it brings the output of b into the layout of the file
     assert trace.only("ReorderOutput").by is TracedBy.NEIGHBOURS
 
 
@@ -143,7 +143,7 @@ def test_a_name_generated_by_the_runtime_is_not_taken_for_one_of_the_file() -> N
 
 
 def normalised(net: Net, module: str, source: str, output: str, width: int) -> set[str]:
-    """A layer norm in single steps; their names."""
+    """Add a decomposed layer norm and return the names of its nodes."""
     last = [-1]
     message = [
         ("ReduceMean", [source], {"axes": last}),

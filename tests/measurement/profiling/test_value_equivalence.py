@@ -1,4 +1,4 @@
-"""Equal values are known for equal, and sizes for sizes, before anything runs."""
+"""Equal values and sizes are recognized before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models traced without being timed: the graph that the runtime makes of them, and where its kernels come from."""
+"""Models traced without timing: the optimized graph of the runtime, and the origin of its kernels."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Traced:
     """A model beside the graph as run."""
 
     file: steps.Steps
-    stages: list[steps.Steps]  # each made of the one before, the first of the file
+    stages: list[steps.Steps]  # each derived from the previous one, the first from the file
     traces: dict[steps.GraphStep, Trace]
 
     @property

@@ -1,4 +1,4 @@
-"""One record of every kind that gates know, as real as is quick: of a small model, or built by hand."""
+"""One record of every kind that gates know: of a small model, or handmade."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _TUNING |= {"sizes": {}, "threads": 1, "provider": "cpu", "clock": "cpu", "budge
 
 
 def write_model(path: Path, *, scale: float = 1.0) -> Path:
-    """Three nodes of which one does something."""
+    """Three nodes, of which one computes something."""
     model = onnx.parser.parse_model(TEXT)
     for node, name in zip(model.graph.node, ("/layer/Identity", "/layer/Transpose", "/layer/MatMul"), strict=True):
         node.name = name

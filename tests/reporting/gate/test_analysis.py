@@ -1,4 +1,4 @@
-"""`--fail-if` of `analyze`: which form a name asks, in which unit, and that what is missing trips."""
+"""`--fail-if` of `analyze`: which form a name reads, in which unit, and that a missing value trips."""
 
 from __future__ import annotations
 

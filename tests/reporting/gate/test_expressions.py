@@ -1,4 +1,4 @@
-"""`--fail-if` reads its little language exactly, refuses everything else, and lets no NaN through."""
+"""`--fail-if` parses its expressions exactly, refuses everything else, and NaN trips every gate."""
 
 from __future__ import annotations
 
@@ -178,5 +178,5 @@ def test_a_gate_on_measured_numbers_trips_where_it_is_true_of_the_whole_interval
 def test_a_difference_within_the_interval_trips_nothing() -> None:
     before = Measure(10, None, 9.5, 10.5)
     asked = gate.BENCHMARK.parse("latency_ms > baseline + 5%", baseline=True)
-    assert not asked.tripped(Measure(12, None, 11, 13), before)  # 11 is not surely above 10.5 + 5 %
+    assert not asked.tripped(Measure(12, None, 11, 13), before)  # 11 is not certainly above 10.5 + 5 %
     assert asked.tripped(Measure(12, None, 11.1, 13), before)

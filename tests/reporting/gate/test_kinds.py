@@ -1,4 +1,4 @@
-"""Every kind of record answers what it says it can be asked, and a record read back is a baseline with the same."""
+"""Every kind of record has a value for each of its names, and a record read back is an equal baseline."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_another_kind_of_record_is_a_baseline_for_names_with_the_same_meaning(
         gate.parse_all(gate.RUN, ["nodes>baseline", "max_err>baseline"], before)
     assert "nodes" in str(caught.value.hint)
     of_torch = gate.read_baseline(written(every[gate.ANALYSIS.title], tmp_path / "a.json"), gate.RUN)
-    with pytest.raises(UsageError, match="has no nodes"):  # nodes of a torch graph are something else
+    with pytest.raises(UsageError, match="has no nodes"):  # nodes of a torch graph have another meaning
         gate.parse_all(gate.RUN, ["nodes>baseline"], of_torch)
 
 

@@ -1,4 +1,4 @@
-"""docs/gates.md says what is so: its table, its console blocks and its workflow are taken from it and run."""
+"""docs/gates.md is correct: its table is checked, and its console blocks and its workflow are run."""
 
 from __future__ import annotations
 

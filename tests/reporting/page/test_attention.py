@@ -1,4 +1,4 @@
-"""Attention on the page: equal layers as one line, what the records say, and a hint where nothing was measured."""
+"""Attention on the page: equal layers as one row, values of the records, and a hint without measurements."""
 
 from __future__ import annotations
 

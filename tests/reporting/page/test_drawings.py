@@ -1,4 +1,4 @@
-"""The drawings in the page's data: every module is there, equal ones share a layout, and large graphs stay small."""
+"""The drawings in the page's data: every module has one, equal ones share a layout, and large graphs stay small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The map: both graphs on one scale and in one set of colours, and it says why there is no time."""
+"""The map: both graphs on one scale with the same colours, and a hint where there are no times."""
 
 from __future__ import annotations
 

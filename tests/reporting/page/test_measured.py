@@ -1,4 +1,4 @@
-"""What was measured, on the page: the sentences of the terminal, the picture, and a hint where nothing was measured."""
+"""Measurements on the page: the sentences of the terminal, the plot, and a hint where nothing was measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals on the page: all of them, most first, with why and where, and a sentence where there are none."""
+"""Missed fusions on the page: sorted by count, with reason and place, and a sentence where there are none."""
 
 from __future__ import annotations
 

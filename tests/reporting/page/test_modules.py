@@ -1,4 +1,4 @@
-"""The module tree of the page: sums equal the Run's counts, equal layers are one line, and each module is in one."""
+"""The module tree of the page: sums equal the Run's counts, equal layers are one row, each module is in one row."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_module_counts_add_up_and_every_module_appears_once(counted: Counted) ->
 
 @given(COUNTED)
 def test_members_of_a_row_are_grouped_by_those_of_its_parent_row(counted: Counted) -> None:
-    """The script finds the children of one copy by its place among the copies."""
+    """The script finds the children of one copy by its index among the copies."""
     data = _tree_data(counted)
     paths = _paths(data)
     text = Counter(member for _depth, _label, _copies, members in data["rows"] for member in members)

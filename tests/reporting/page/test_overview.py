@@ -1,4 +1,4 @@
-"""Several models on one page: a row each, and which pass did what where; two runs and what changed between them."""
+"""Several models on one page: a row each, and a matrix of passes; two runs and their differences."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_matrix_lists_active_passes_in_three_measures() -> None:
     assert ">−25</a>" in nodes
     assert nodes.count(">−100</a>") == 2
     assert nodes.count('<td class="num soft">–</td>') == 1
-    assert "merge-reshapes" not in nodes  # found nothing anywhere
+    assert "merge-reshapes" not in nodes  # matched nothing anywhere
     assert "−137" in nodes  # all passes of the first
     assert 'href="#pass=fold-constants&amp;model=1"' in nodes
 

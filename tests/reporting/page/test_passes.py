@@ -1,4 +1,4 @@
-"""The table of passes: numbers as in the record, equal layers as one place, silent passes in one line."""
+"""The table of passes: numbers of the record, equal layers as one place, inactive passes in one line."""
 
 from __future__ import annotations
 

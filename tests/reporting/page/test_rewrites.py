@@ -1,4 +1,4 @@
-"""Rewrites on the page: each in the data once and as the record has it, equal shapes told as one, names as text."""
+"""Rewrites on the page: each is in the data once and equals the record, equal shapes are grouped, names are text."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ events = st.builds(
 
 
 def written_out(table: dict[str, Any]) -> list[str]:
-    """What `readStrings` does, counting characters as scripts do."""
+    """The same as `readStrings`, counting characters as scripts do."""
     last, names = b"", list[str]()
     for shared, rest in zip(table["shared"], table["rest"], strict=True):
         last = last[: 2 * shared] + rest.encode("utf-16-le")
@@ -61,14 +61,14 @@ def written_out(table: dict[str, Any]) -> list[str]:
 
 
 def read_back(data: dict[str, Any]) -> list[Event]:
-    """What `readRewrites` does, as records."""
+    """The same as `readRewrites`, as records."""
     data = msgspec.json.decode(msgspec.json.encode(data))
     names, modules = written_out(data["names"]), written_out(data["modules"])
     events: list[Event] = []
     for place, owner, origins, owners, body, root, *rest in data["events"]:
         shape = data["shapes"][place]
         called = [names[at] for at in rest]
-        of_values = [*called[len(shape["parts"]) :], ""]  # the last one, -1, is one that is left out
+        of_values = [*called[len(shape["parts"]) :], ""]  # -1, the last one, stands for a missing value
         refs = [
             (
                 NodeRef(

@@ -1,4 +1,4 @@
-"""The verdict: one sentence that says what was found, and what takes away from it first."""
+"""The verdict: one sentence with the result, and failures first."""
 
 from __future__ import annotations
 

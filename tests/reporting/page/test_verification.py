@@ -1,4 +1,4 @@
-"""The proof on the page: each station with its hash, each step with what was found, a broken chain called broken."""
+"""Verification on the page: each file with its hash, each step with its verdict, a broken chain marked as broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole page: it stands alone, keeps to its order, and shows names as text whatever they are."""
+"""The whole page: a single file with sections in order, and every name shown as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORBIDDEN = (
 
 
 class Elements(HTMLParser):
-    """What a parser of HTML sees: every tag with the names of its attributes, those in pictures apart."""
+    """Parses HTML: every tag with the names of its attributes, those in plots separately."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,12 +141,12 @@ def test_the_data_block_reads_back_and_has_no_markup(data: object) -> None:
 HOSTILE = st.text(
     st.sampled_from("<>&\"'/=`{}%!-ax \n\x00\u202e\u2028\x1b]") | st.characters(codec="utf-8"), min_size=1, max_size=12
 )
-# Dots and slashes part paths and tags, so that other modules would be shown and not only other names.
+# Without dots and slashes, which separate paths and tags: they would give other modules, not only other names.
 PARTS = st.lists(HOSTILE.map(lambda name: re.sub("[./]", "", name)).filter(bool), min_size=4, max_size=4, unique=True)
 
 
 def _named(name: str, label: str, first: str, second: str) -> str:
-    """A page on which these names stand wherever a model, a file or a module has one."""
+    """A page with these names as names of models, files and modules."""
     run = RUN
     modules = (ModuleCount("", f"/{name}", 3, 2), ModuleCount(first, f"/{name}/{second}", 5, 1, 7, 8, 9))
     passes = tuple(replace(each, modules={first: each.rewrites}) for each in run.passes)
@@ -165,7 +165,7 @@ def _plain() -> Elements:
 @settings(max_examples=20, deadline=None)
 @given(PARTS)
 def test_names_never_become_elements(names: list[str]) -> None:
-    """In a picture a long name may find no room, so there only the kinds of elements are the same."""
+    """In a plot a long name may not fit, so there only the kinds of elements are compared."""
     plain, seen = _plain(), _elements(_named(*names))
     assert seen.tags == plain.tags
     assert seen.drawn <= plain.drawn

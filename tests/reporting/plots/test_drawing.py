@@ -1,4 +1,4 @@
-"""A drawing is data: whole numbers, boxes as wide as their text, every edge a route."""
+"""A drawing is data: integers, boxes as wide as their text, a route for every edge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts of graphs: nothing overlaps, edges point down and meet their boxes, whatever graph a file holds."""
+"""Layouts of graphs: nothing overlaps, edges point down and end at their boxes, for any graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules from inside: every node is drawn once where it belongs, and every edge in each module that it touches."""
+"""Graphs of modules: every node is drawn once in its module, and every edge in each module that it touches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures as files: those that there is data for, well formed, the same every time, and safe."""
+"""Plots as files: one for each kind of data, well formed, deterministic, and with names escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trace nests strictly whatever ran when, and the icicle keeps proportions, colours and names in order."""
+"""The trace nests strictly for any timeline, and the icicle plot has correct widths, colours and names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bounds(event: Event) -> tuple[int, int]:
 
 
 def check(profile: Profile) -> None:
-    """Each two slices are apart or one lies in the other; every kernel lies in its module, every module in its own."""
+    """Any two slices are disjoint or nested; every kernel is inside its module, every module inside its parent."""
     for number, model in enumerate(profile.models, 1):
         known = {module.path for module in model.modules}
         before: list[tuple[int, int, str | None]] = []

@@ -1,4 +1,4 @@
-"""The parts of pictures: whatever a model calls its parts, the picture is well formed; ticks enclose what they mark."""
+"""The parts of plots: well formed for any names of a model; ticks enclose the data."""
 
 from __future__ import annotations
 

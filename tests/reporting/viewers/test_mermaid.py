@@ -1,4 +1,4 @@
-"""Mermaid text: what a module reads like, and that no name from a model means anything in it but itself."""
+"""Mermaid text: how a module is written, and that names from a model are escaped."""
 
 from __future__ import annotations
 

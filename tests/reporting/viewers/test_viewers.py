@@ -1,4 +1,4 @@
-"""What other viewers are given is what the document says, whatever the names in it."""
+"""The formats of other viewers match the document for any names."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _operation(inputs: tuple[str, ...], outputs: tuple[str, ...], tag: str, **ot
 
 
 def _document(bad: str) -> HierarchyDag:
-    """A model whose every name is hostile: two operations in one module and a body in another."""
+    """A model in which every name is hostile: two operations in one module and a body in another."""
     inner, first, holder = f"inner{bad}", f"first{bad}", f"holder{bad}"
     return HierarchyDag(
         bad,
