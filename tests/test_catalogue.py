@@ -150,7 +150,7 @@ def test_the_figures_match_their_captions() -> None:
         row("good"),
         row("slow", plain={"seconds": 1.0}),
         row("ours", plain={"exported": False, "error": "no"}, unread=["vision"]),
-        row("told", unread=["vision"], ours={"notes": ["vision: never reached"]}),
+        row("noted", unread=["vision"], ours={"notes": ["vision: never reached"]}),
         refused("A", 3),
     ]
     text = "\n".join(catalogue_table.summary(rows))

@@ -22,10 +22,10 @@ EVERYTHING = """() => {
   dispatchEvent(new Event("beforeprint"));
   for (let round = 0; round < 4; round++) for (const each of document.querySelectorAll("details")) each.open = true;
   return new Promise((done) => setTimeout(() => {
-    const said = [document.title, document.body.innerText];
-    for (const each of document.querySelectorAll("[title], [aria-label]")) said.push(each.title, each.ariaLabel);
-    for (const each of document.querySelectorAll("svg text, svg title")) said.push(each.textContent);
-    done(said.join("\\n"));
+    const texts = [document.title, document.body.innerText];
+    for (const each of document.querySelectorAll("[title], [aria-label]")) texts.push(each.title, each.ariaLabel);
+    for (const each of document.querySelectorAll("svg text, svg title")) texts.push(each.textContent);
+    done(texts.join("\\n"));
   }, 500));
 }"""
 FOLLOW = """async (links) => {

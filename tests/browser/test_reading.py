@@ -17,8 +17,8 @@ WIDE = """[...document.querySelectorAll("main *")]
   .map((one) => `${one.closest("section")?.dataset.section} ${one.tagName}.${one.className}`)"""
 FOCUSED = """() => {
   const one = document.activeElement;
-  const drawn = [one, ...one.querySelectorAll(":scope > rect")].map((part) => getComputedStyle(part));
-  const seen = drawn.some((style) => style.outlineStyle !== "none" || parseFloat(style.strokeWidth) > 2);
+  const styles = [one, ...one.querySelectorAll(":scope > rect")].map((part) => getComputedStyle(part));
+  const seen = styles.some((style) => style.outlineStyle !== "none" || parseFloat(style.strokeWidth) > 2);
   return [one.closest("section")?.dataset.section ?? "", seen, one.outerHTML.slice(0, 90)];
 }"""
 PATIENCE = 20.0  # seconds; generous, because test machines are shared (benchmarks/pages.py measures)

@@ -29,15 +29,15 @@ sys.modules["torch"] = None
 import sardonyx
 from sardonyx.errors import SardonyxError
 
-def said(call):
+def report(call):
     try:
         call()
     except SardonyxError as error:
         print(error.message, error.hint)
 
-said(lambda: sardonyx.export)
-said(lambda: sardonyx.analyze("hf-config:BertConfig"))
-said(lambda: sardonyx.analyze("nonsense"))
+report(lambda: sardonyx.export)
+report(lambda: sardonyx.analyze("hf-config:BertConfig"))
+report(lambda: sardonyx.analyze("nonsense"))
 sardonyx.optimize, sardonyx.verify, sardonyx.extract
 """
 BERT = "hf-config:BertConfig?num_hidden_layers=1"

@@ -53,7 +53,7 @@ def sample_analysis() -> Analysis:
         forms=(standard, decomposed, fused),
         missing=(Missing("compiled", "nobody\nasked | for it"),),
         overtaking=(Overtaking("batch", 33, "standard", "decomposed"),),
-        notes=("x=float32[2,16,8] drawn as features",),
+        notes=("x=float32[2,16,8] generated as features",),
         seconds={"recording": 0.25},
     )
 

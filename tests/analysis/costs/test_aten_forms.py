@@ -13,6 +13,6 @@ def test_all_forms_are_counted_as_torch_does(name: str):
     for row in (standard, decomposed, fused):
         assert row.equal, row
     assert standard.flops == decomposed.flops == fused.flops
-    assert decomposed.torchs == decomposed.flops > 0, "spelled out, torch has a formula for everything"
+    assert decomposed.torchs == decomposed.flops > 0, "decomposed, torch has a formula for everything"
     assert set(fused.beyond) == {"aten._scaled_dot_product_flash_attention_for_cpu"}
     assert not any("unknown cost" in note for row in (standard, decomposed, fused) for note in row.notes)

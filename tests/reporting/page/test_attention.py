@@ -117,8 +117,8 @@ def test_without_kernels_by_node_the_time_comes_from_its_modules() -> None:
     strange = tuple(replace(each, after=AttentionForm("Attention", ("nobody",))) for each in _layers())
     html = _plain_text(_rendered(_run(*strange), profile=sample_profile()))
     assert re.search(r"6\.60 ms \d+ % → unknown 6\.60 ms \d+ % → 3\.30 ms \d+ %", html)
-    nobody = replace(SITE, module="nowhere", before=None, after=AttentionForm("Attention", ("nobody",)))
-    assert _plain_text(_rendered(_run(nobody), profile=sample_profile())).count("unknown") == 2
+    unknown = replace(SITE, module="nowhere", before=None, after=AttentionForm("Attention", ("nobody",)))
+    assert _plain_text(_rendered(_run(unknown), profile=sample_profile())).count("unknown") == 2
 
 
 def test_a_kernel_shared_by_several_sites_counts_once_in_the_sum() -> None:

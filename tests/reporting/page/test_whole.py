@@ -38,14 +38,14 @@ class Elements(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[tuple[str, tuple[str, ...]]] = []
-        self.drawn: set[tuple[str, tuple[str, ...]]] = set()
+        self.in_plots: set[tuple[str, tuple[str, ...]]] = set()
         self.in_picture = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         seen = (tag, tuple(name for name, _value in attrs))
         self.in_picture = self.in_picture or tag == "svg"
         if self.in_picture:
-            self.drawn.add(seen)
+            self.in_plots.add(seen)
         else:
             self.tags.append(seen)
 
@@ -121,7 +121,7 @@ def test_the_page_loads_nothing() -> None:
 
 def test_no_element_has_an_event_attribute() -> None:
     seen = _elements(_page())
-    assert not [names for _tag, names in (*seen.tags, *seen.drawn) if any(name.startswith("on") for name in names)]
+    assert not [names for _tag, names in (*seen.tags, *seen.in_plots) if any(name.startswith("on") for name in names)]
 
 
 def test_a_selector_is_shown_for_two_models_only() -> None:
@@ -168,4 +168,4 @@ def test_names_never_become_elements(names: list[str]) -> None:
     """In a plot a long name may not fit, so there only the kinds of elements are compared."""
     plain, seen = _plain(), _elements(_named(*names))
     assert seen.tags == plain.tags
-    assert seen.drawn <= plain.drawn
+    assert seen.in_plots <= plain.in_plots

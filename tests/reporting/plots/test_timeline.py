@@ -1,4 +1,4 @@
-"""The picture is well-formed, stands alone, tells in words what it shows, and its line is the timeline."""
+"""The plot is well-formed and self-contained, has a text description, and its line is the timeline."""
 
 from __future__ import annotations
 
