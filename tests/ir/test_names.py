@@ -81,7 +81,7 @@ class Sketch:
         inputs += [(inner.define(), FLOAT, SHAPE)] if name in ("loop", "scan") else []
         inputs += [(part, FLOAT, SHAPE)] if name == "scan" else []
         inner.fill(self.draw(st.integers(1, 3)))
-        inner.nodes.append(helper.make_node("Mean", [*inner.own.values(), inner.some(), inner.some()], [last]))
+        inner.nodes.append(helper.make_node("Mean", [*inner.own.values(), inner.visible(), inner.visible()], [last]))
         outputs: list[Face] = [(last, FLOAT, SHAPE)]
         if name == "loop":
             inner.nodes.append(helper.make_node("Identity", [keep], [going]))
