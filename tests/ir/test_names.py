@@ -102,7 +102,7 @@ def nested(draw: st.DrawFn) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     sketch.own = dict(shown)
     sketch.fill(draw(st.integers(2, 6)))
     sketch.nodes.append(helper.make_node("Mean", list(sketch.own.values()), ["out0"]))
-    sketch.nodes.append(helper.make_node("Neg", [sketch.some()], ["out1"]))
+    sketch.nodes.append(helper.make_node("Neg", [sketch.visible()], ["out1"]))
     inputs: list[Face] = [("x", FLOAT, SHAPE), ("y0", FLOAT, SHAPE), ("flag", BOOL, ()), ("turns", INT64, ())]
     inputs.append(("many", FLOAT, (3, *SHAPE)))
     outputs: list[Face] = [("out0", FLOAT, SHAPE), ("out1", FLOAT, SHAPE)]
