@@ -17,7 +17,7 @@ from sardonyx.cli.console import with_flags
 from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "sardonyx"
-OF_THE_COMMAND_LINE = ("cli", "reporting/gate", "records/input_specs.py")  # modules that parse flag texts
+OF_THE_COMMAND_LINE = ("cli", "reporting/gate")  # modules that parse flag texts
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 
@@ -33,6 +33,7 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
         ("`inputs={'x': float32[2,3]}`", "--input x=float32[2,3]"),
         ("name some: `sweep={'seq': [16, 128]}`", "name some: --sweep seq=16,128"),
         ("`dynamic={'x': {1: 'NAME'}}` asks for it", "--dynamic x:1=NAME asks for it"),
+        ("for example `inputs={'a': int64[2,16]}`", "for example --input a=int64[2,16]"),
         ("leave it out with `skip=['fold-x']`", "leave it out with --skip fold-x"),
         ("see the traceback", "--debug shows the traceback"),
         ("`sardonyx passes` lists them", "`sardonyx passes` lists them"),

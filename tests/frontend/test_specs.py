@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sardonyx.cli.console import with_flags
 from sardonyx.errors import UsageError
 from sardonyx.records.input_specs import (
     DTYPES,
@@ -43,7 +44,7 @@ def test_a_malformed_input_is_refused_with_an_example(text: str) -> None:
         parse_input(text)
     assert "\n" not in caught.value.message
     assert caught.value.hint is not None
-    assert parse_input(caught.value.hint.split()[-1])  # the example in the hint is valid
+    assert parse_input(with_flags(caught.value.hint).split()[-1])  # the example in the hint is valid
 
 
 def test_an_unknown_element_type_names_the_nearest() -> None:

@@ -6,6 +6,7 @@ import csv as csv_module
 import io
 import re
 from collections.abc import Iterable, Iterator
+from html import unescape
 from html.parser import HTMLParser
 
 import pytest
@@ -62,6 +63,7 @@ MARKDOWN = {
     "autolink": "<http://evil.invalid>",
     "bare address": "http://evil.invalid www.evil.invalid HTTPS://evil.invalid",
     "mention": "@someone a@b.invalid #1",
+    "emoji shortcode": ":smile: :+1::e-mail: a:heavy_check_mark:b :a:b:c: :_a_:",
     "character reference": "&lt; &#60; &copy;",
     "math": "$a$ $$b$$ $`c`$",
     "footnote": "[^1]",
@@ -305,6 +307,17 @@ def test_any_name_comes_back_as_text_from_every_place(name: str) -> None:
 def test_github_makes_no_link_of_an_address_and_notifies_nobody(name: str) -> None:
     """GitHub extensions, which the parser here does not have, look for these in the text."""
     assert not re.search(r"(?i)://|www\.|@\w|#\d", markdown.escaped(name).replace("&#8203;", BREAK))
+
+
+@given(NAMES)
+def test_github_shows_no_emoji_for_a_shortcode(name: str) -> None:
+    """GitHub replaces shortcodes in the rendered text, in the summary of a folded section too."""
+    name = f":smile:{name}:+1:"
+    texts = unescape(PARSER.renderInline(markdown.escaped(name)))
+    folded = Section(name, [Paragraph("a")], folded=True)
+    texts += Tags(markdown.block(folded).partition("\n")[0] + "</details>", TAGS).texts[0]
+    assert not re.search(r":[\w+-]+:", texts)
+    assert not re.search(r"@[^\W_]|#\d", texts)
 
 
 @pytest.mark.parametrize("verbose", [False, True])

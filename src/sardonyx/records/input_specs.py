@@ -1,4 +1,4 @@
-"""Parse the specifications of inputs (`--input`, `--inputs`, `--dynamic`) without importing torch."""
+"""Parse texts that specify inputs and dynamic dimensions, and read arrays, without importing torch."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ AUTO = "auto"
 
 _INPUT = re.compile(r"(?P<name>[^\s=\[\]]+)=(?P<dtype>\w+)\[(?P<dims>[^\[\]]*)\]")
 _DYNAMIC = re.compile(r"(?P<name>[^\s=:]+):(?P<axis>-?\d+)=(?P<dim>\w+)")
-_INPUT_HINT = "write NAME=DTYPE[dims], for example --input input_ids=int64[2,16]"
-_DYNAMIC_HINT = "write NAME:axis=dim or auto, for example --dynamic input_ids:0=batch"
+_INPUT_HINT = "write NAME=DTYPE[dims], for example `inputs={'input_ids': int64[2,16]}`"
+_DYNAMIC_HINT = "write NAME:axis=dim or auto, for example `dynamic={'input_ids': {0: 'batch'}}`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +57,18 @@ def parse_input(text: str) -> Spec:
 
 
 def parse_inputs(texts: Iterable[str]) -> dict[str, Spec]:
-    """Parse all `--input` options, and return them by name."""
+    """Parse specifications such as `x=float32[2,3]`, and return them by name."""
     specs: dict[str, Spec] = {}
     for text in texts:
         spec = parse_input(text)
         if spec.name in specs:
-            raise UsageError(f"input '{spec.name}' is specified twice", hint="give each --input once")
+            raise UsageError(f"input '{spec.name}' is specified twice", hint="give each input once")
         specs[spec.name] = spec
     return specs
 
 
 def parse_dynamic(texts: Sequence[str]) -> DynamicRequest:
-    """Parse all `--dynamic` options."""
+    """Parse dynamic dimensions such as `x:0=batch`; `auto` asks to detect them."""
     axes: dict[str, dict[int, str]] = {}
     for text in texts:
         if text.strip() == AUTO:

@@ -1,7 +1,7 @@
 """Documents as GitHub-flavoured Markdown.
 
-`escaped` makes every text mean itself only: no HTML, no link, no emphasis, no heading, no end of a table cell. A code
-span is written only where nothing in it can end it.
+`escaped` makes every text mean itself only: no HTML, no link, no emphasis, no heading, no emoji, no end of a table cell.
+A code span is written only where nothing in it can end it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from sardonyx.reporting.formatting import visible
 _NESTED = "› "  # leading spaces are not shown in a cell
 _SPECIAL = re.compile(r"[\\`*\[\]|~$#]|(?<!\w)_+|_+(?!\w)")  # an underscore within a word is not emphasis
 _AUTOLINK = re.compile(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)")
-_MENTION = re.compile(r"(?<=@)(?=\w)|(?<=#)(?=\d)")  # GitHub notifies people and links issues
+# GitHub notifies people, links issues and shows emoji; it looks for them in the rendered text.
+_MENTION = re.compile(r"(?<=@)(?=\w)|(?<=#)(?=\d)|(?<=:)(?=[\w+\\-]+:)")
 _BLOCK_START = re.compile(r"^(\d{1,9}(?=[.)])|(?=[-+>]))")  # of a list or a quotation
 _BREAK = "&#8203;"  # a space without width
 _CODE = re.compile(r"[^`|]+")  # nothing that ends a code span or a cell
@@ -74,7 +75,8 @@ def block(part: Block, level: int = 2) -> str:
             body = [block(child, level + 1) for child in inner if not is_empty(child)]
             if not folded:
                 return "\n\n".join([heading(title, level), *body])
-            summary = html.escape(visible("".join(span.text for span in spans(title))))  # Markdown is not read in tags
+            summary = html.escape(visible("".join(span.text for span in spans(title))))
+            summary = _MENTION.sub(_BREAK, summary)  # Markdown is not read in tags, but mentions are
             return "\n\n".join([f"<details><summary>{summary}</summary>", *body, "</details>"])
 
 
