@@ -1,6 +1,6 @@
 """Documents as GitHub-flavoured Markdown.
 
-`escaped` makes every text mean itself only: no HTML, no link, no emphasis, no heading, no emoji, no end of a table cell.
+`escaped` makes every text mean itself only: no HTML, no link, no emphasis, no heading, no emoji, no end of a cell.
 A code span is written only where nothing in it can end it.
 """
 
