@@ -12,7 +12,7 @@ from torch import nn
 import sardonyx
 from sardonyx.errors import ModelError
 from sardonyx.frontend.models.resolve import resolve
-from sardonyx.frontend.tracing.transformers_settings import TRACEABLE, traceable_experts
+from sardonyx.frontend.tracing.traced import TRACEABLE, traceable_experts
 from sardonyx.verification import Oracle, seeds_from
 
 SMALL = "hidden_size=32,num_hidden_layers=1,num_attention_heads=4,num_key_value_heads=2,vocab_size=100"

@@ -14,7 +14,7 @@ from sardonyx.frontend.inputs.examples import derive
 from sardonyx.frontend.inputs.past import with_past
 from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.running import run
-from sardonyx.frontend.tracing.cache import join_cache, keeping_all, named_pairs, split_cache, window
+from sardonyx.frontend.tracing.structure import join_cache, keeping_all, named_pairs, split_cache, window
 
 DECODERS = {
     "gpt2": "GPT2LMHeadModel?n_layer=2,n_embd=24,n_head=3,vocab_size=50",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.frontend.tracing.symbols import settle
+from sardonyx.frontend.tracing.graph_names import settle
 
 
 def test_torch_symbols_get_their_names_and_sums_one_order() -> None:

@@ -32,8 +32,12 @@ from sardonyx.reporting.document import Document, View
 from sardonyx.reporting.export import export_document
 from sardonyx.reporting.extraction import extraction_document
 from sardonyx.reporting.gate import Measure, Outcome
-from sardonyx.reporting.inspection import adoption_document, inspection_document, module_document
-from sardonyx.reporting.opportunities import opportunities_document
+from sardonyx.reporting.inspection import (
+    adoption_document,
+    inspection_document,
+    module_document,
+    opportunities_document,
+)
 from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.pull_request import changes_comment, run_comment
 from sardonyx.reporting.run import run_document

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
-from sardonyx.records.run import ArchitectureGuess, Run
-from sardonyx.records.tuning import Decision, Pace, Question, Tuning
+from sardonyx.records.run import ArchitectureGuess, Decision, Pace, Question, Run, Tuning
 
 
 def sample_tuning() -> Tuning:

@@ -9,7 +9,7 @@ from reporting.written import in_terminal
 from sardonyx.records.inspection import Opportunities, PatternCount, WhyLeft
 from sardonyx.records.run import Counts
 from sardonyx.reporting.document import View
-from sardonyx.reporting.opportunities import opportunities_document, opportunities_sentence
+from sardonyx.reporting.inspection import opportunities_document, opportunities_sentence
 
 
 def sample_opportunities() -> Opportunities:

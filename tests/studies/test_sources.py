@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx.errors import UsageError
 from sardonyx.records.inspection import Family
-from sardonyx.studies import sources, zoo
+from sardonyx.studies import runner, zoo
 from sardonyx.studies.experiment import StudyOptions
 
 TEXT = '<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Add(x, w) }'
@@ -29,34 +29,34 @@ def save(path: Path, weight: float = 1.0, *, external: bool = False) -> Path:
 def test_folders_are_searched_in_order_and_files_used_once(tmp_path: Path) -> None:
     for name in ("b.onnx", "a.onnx", "below/c.onnx", "out/models/own.onnx"):
         save(tmp_path / name)
-    subjects = sources.find_subjects([tmp_path / "b.onnx", tmp_path], exclude=tmp_path / "out")
+    subjects = runner.find_subjects([tmp_path / "b.onnx", tmp_path], exclude=tmp_path / "out")
     assert [subject.name for subject in subjects] == ["b", "a", "c"]
 
 
 def test_files_with_the_same_name_are_labelled_by_path(tmp_path: Path) -> None:
     save(tmp_path / "one/model.onnx")
     save(tmp_path / "two/model.onnx")
-    names = [subject.name for subject in sources.find_subjects([tmp_path], exclude=tmp_path / "out")]
+    names = [subject.name for subject in runner.find_subjects([tmp_path], exclude=tmp_path / "out")]
     assert names == [str(tmp_path / "one/model"), str(tmp_path / "two/model")]
 
 
 def test_a_missing_source_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist"):
-        sources.find_subjects([tmp_path / "nothing.onnx"], exclude=tmp_path)
+        runner.find_subjects([tmp_path / "nothing.onnx"], exclude=tmp_path)
     with pytest.raises(UsageError, match="contains no ONNX file"):
-        sources.find_subjects([tmp_path], exclude=tmp_path / "out")
+        runner.find_subjects([tmp_path], exclude=tmp_path / "out")
 
 
 @pytest.mark.parametrize("external", [False, True])
 def test_other_weights_are_another_model(tmp_path: Path, external: bool) -> None:
-    before = sources.digest(save(tmp_path / "model.onnx", 1.0, external=external))
-    assert sources.digest(save(tmp_path / "model.onnx", 1.0, external=external)) == before
-    assert sources.digest(save(tmp_path / "model.onnx", 2.0, external=external)) != before
+    before = runner.digest(save(tmp_path / "model.onnx", 1.0, external=external))
+    assert runner.digest(save(tmp_path / "model.onnx", 1.0, external=external)) == before
+    assert runner.digest(save(tmp_path / "model.onnx", 2.0, external=external)) != before
 
 
 def test_a_file_that_is_no_model_has_a_digest_too(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
-    assert sources.digest(tmp_path / "broken.onnx")
+    assert runner.digest(tmp_path / "broken.onnx")
 
 
 def test_the_zoo_plans_one_export_a_model_and_knows_its_own_files(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sardonyx.frontend.tracing.hidden_rows import UnattendedRows
+from sardonyx.frontend.tracing.engine import UnattendedRows
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array
 from sardonyx.verification.output_comparison import OutputComparer

@@ -29,8 +29,8 @@ from sardonyx.frontend.models.sources import Dtype
 from sardonyx.frontend.module_state import restoring_state, undoing_writes
 from sardonyx.frontend.running import initialize, probe
 from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.prepare import prepared
-from sardonyx.frontend.tracing.symbols import Axes
 from sardonyx.provenance import is_within
 from sardonyx.records.analysis import AnalysisSource, AttentionCost, Cache, CachePart, Missing, NotesEstimate
 from sardonyx.records.inspection import Port

@@ -49,10 +49,5 @@ def adopt(
     from sardonyx import adopt as run_adopt
 
     adoption = run_adopt(model, output, tag_attributes=tag_attributes, force=force)
-    show(
-        adoption.to_json,
-        lambda: adoption_document(adoption),
-        as_json=as_json,
-        quiet=quiet,
-    )
+    show(adoption.to_json, lambda: adoption_document(adoption), as_json=as_json, quiet=quiet)
     return gating.outcome(adoption, adoption_sentence(adoption))

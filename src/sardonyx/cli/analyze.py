@@ -96,8 +96,6 @@ def analyze(
     files.check_free(svg, record, force=force)
     example = _example(input_specs or (), input_file, dynamic or ())
     with progress(not quiet) as report:
-        if report is not None:
-            report("loading", None)
         from sardonyx import analyze as run_analyze
 
         analysis = run_analyze(

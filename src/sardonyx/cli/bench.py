@@ -118,8 +118,6 @@ def bench(
     budget, fixed, swept = parse_duration(seconds), options.parse_sizes(sizes), _parse_sweep(sweep or ())
     files.check_free(svg, record, force=force)
     with progress(not quiet) as report:
-        if report is not None:
-            report("loading", None)
         from sardonyx import bench as run_bench
 
         benchmark = run_bench(

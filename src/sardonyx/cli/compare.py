@@ -57,9 +57,6 @@ def compare(
 
     comparison = run_compare(first, second)
     show(
-        comparison.to_json,
-        lambda: comparison_document(comparison, View(verbose, depth)),
-        as_json=as_json,
-        quiet=quiet,
+        comparison.to_json, lambda: comparison_document(comparison, View(verbose, depth)), as_json=as_json, quiet=quiet
     )
     return gating.outcome(comparison, comparison_sentence(comparison)) or int(exit_code and not comparison.same)

@@ -134,7 +134,7 @@ def progress(shown: bool) -> Generator[Progress | None]:
 
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24), TimeElapsedColumn())
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
+        task = bar.add_task("loading", total=None)
 
         def report(phase: str, fraction: float | None) -> None:
             total = None if fraction is None else 1.0

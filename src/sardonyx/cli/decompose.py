@@ -67,10 +67,5 @@ def decompose(
         from sardonyx.analysis.decompose_models import decompose_model
 
         decomposed = decompose_model(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)
-    show(
-        decomposed.to_json,
-        lambda: decomposition_document(decomposed, View(verbose)),
-        as_json=as_json,
-        quiet=quiet,
-    )
+    show(decomposed.to_json, lambda: decomposition_document(decomposed, View(verbose)), as_json=as_json, quiet=quiet)
     return gating.outcome(decomposed, decomposition_sentence(decomposed))

@@ -114,12 +114,7 @@ def extract(
             progress=report,
             **live,
         )
-    show(
-        extraction.to_json,
-        lambda: extraction_document(extraction, View(verbose)),
-        as_json=as_json,
-        quiet=quiet,
-    )
+    show(extraction.to_json, lambda: extraction_document(extraction, View(verbose)), as_json=as_json, quiet=quiet)
     return gating.outcome(extraction, extraction_sentence(extraction))
 
 

@@ -15,7 +15,14 @@ from sardonyx.errors import UsageError
 from sardonyx.records.inspection import Inspection, ModuleInspection
 from sardonyx.reporting import gate
 from sardonyx.reporting.document import Document, View
-from sardonyx.reporting.inspection import inspection_document, inspection_sentence, module_document, module_sentence
+from sardonyx.reporting.inspection import (
+    inspection_document,
+    inspection_sentence,
+    module_document,
+    module_sentence,
+    opportunities_document,
+    opportunities_sentence,
+)
 
 SUMMARY = "Show the modules, operators, sizes and interface of a model."
 HELP = f"""\b
@@ -80,12 +87,7 @@ def inspect(
     from sardonyx import inspect as run_inspect
 
     record = run_inspect(model) if module is None else run_inspect(model, module=module)
-    show(
-        record.to_json,
-        lambda: _document(record, View(verbose, depth)),
-        as_json=as_json,
-        quiet=quiet,
-    )
+    show(record.to_json, lambda: _document(record, View(verbose, depth)), as_json=as_json, quiet=quiet)
     return gating.outcome(record, _sentence(record))
 
 
@@ -93,16 +95,10 @@ def _show_opportunities(
     model: Path, target: options.Target, gating: Gating, as_json: bool, quiet: bool, verbose: bool
 ) -> int:
     from sardonyx import opportunities
-    from sardonyx.reporting.opportunities import opportunities_document, opportunities_sentence
 
     with progress(not quiet) as report:
         record = opportunities(model, target=target.value, progress=report)
-    show(
-        record.to_json,
-        lambda: opportunities_document(record, View(verbose)),
-        as_json=as_json,
-        quiet=quiet,
-    )
+    show(record.to_json, lambda: opportunities_document(record, View(verbose)), as_json=as_json, quiet=quiet)
     return gating.outcome(record, opportunities_sentence(record))
 
 

@@ -201,13 +201,7 @@ def optimize(
                 note(f"note: {one_line(text)}")
             run = filled
     files.write_record(record, run.to_json(), force=force)
-    show(
-        run.to_json,
-        lambda: run_document(run, View(verbose)),
-        after=_where(run_folder),
-        as_json=as_json,
-        quiet=quiet,
-    )
+    show(run.to_json, lambda: run_document(run, View(verbose)), after=_where(run_folder), as_json=as_json, quiet=quiet)
     return _outcome(run, gating, as_json=as_json)
 
 

@@ -101,8 +101,6 @@ def profile(
     dim_sizes, points = options.parse_sizes(sizes), [options.parse_point(text) for text in at or ()]
     files.check_free(*outputs, force=force)
     with progress(not quiet) as report:
-        if report is not None:
-            report("loading", None)
         from sardonyx import profile as run_profile
 
         result = run_profile(

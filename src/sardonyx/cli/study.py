@@ -96,8 +96,6 @@ def study(
     budget = parse_duration(seconds)
     try:
         with progress(not quiet) as report:
-            if report is not None:
-                report("loading", None)
             from sardonyx import study as run_study
 
             result = run_study(
@@ -120,11 +118,7 @@ def study(
     _write(result, output)
     where = f"results in {output} (open {output / 'findings.md'})"
     show(
-        result.to_json,
-        lambda: study_document(result, View(verbose)),
-        as_json=as_json,
-        quiet=quiet,
-        after=f"{where}\n",
+        result.to_json, lambda: study_document(result, View(verbose)), as_json=as_json, quiet=quiet, after=f"{where}\n"
     )
     return gating.outcome(result, study_sentence(result))
 

@@ -70,12 +70,7 @@ def verify(
             progress=None if report is None else lambda text: report(text, None),
         )
     pair = (str(reference), str(candidate))
-    show(
-        verdict.to_json,
-        lambda: verdict_document(verdict, *pair, View(verbose)),
-        as_json=as_json,
-        quiet=quiet,
-    )
+    show(verdict.to_json, lambda: verdict_document(verdict, *pair, View(verbose)), as_json=as_json, quiet=quiet)
     if not verdict.passed and as_json:  # the text output says so itself
         complain(VerificationFailed("the two models do not compute the same"))
     sentence = verdict_sentence(verdict, *pair)

@@ -36,8 +36,8 @@ from sardonyx.frontend.running import initialize
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
+from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.prepare import prepared
-from sardonyx.frontend.tracing.symbols import Axes
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.ir import io
 from sardonyx.ir.origins import owner

@@ -208,7 +208,7 @@ def _verified(
     if live is None:
         return _Verified(verdict)
     from sardonyx.frontend.tracing.capture import capture
-    from sardonyx.frontend.tracing.hidden_rows import UnattendedRows
+    from sardonyx.frontend.tracing.engine import UnattendedRows
 
     name = module_of(cut.path)
     calls = capture(live, args, kwargs, name)

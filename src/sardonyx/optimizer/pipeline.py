@@ -31,8 +31,7 @@ from sardonyx.optimizer.rollback import Inputs, VerificationOptions, Verifier
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import available, installed
 from sardonyx.records.environment import environment
-from sardonyx.records.run import ArchitectureGuess, Artifact, Run
-from sardonyx.records.tuning import Tuning
+from sardonyx.records.run import ArchitectureGuess, Artifact, Run, Tuning
 
 if TYPE_CHECKING:
     from sardonyx.optimizer.tuning.tuner import Tuner

@@ -22,6 +22,10 @@ class Table(msgspec.Struct, frozen=True):
     about: str = ""  # how the numbers were obtained, in one or two sentences
     timed: bool = False  # some entries are measured times, which differ from run to run
 
+    def named_rows(self) -> list[dict[str, Entry]]:
+        """Return each row as a mapping from column to entry."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
 
 class Finding(msgspec.Struct, frozen=True):
     """One sentence that the data support, and the table with these data."""

@@ -30,7 +30,7 @@ from sardonyx.reporting.document import (
     table_section,
 )
 from sardonyx.reporting.module_rows import module_cell, module_rows
-from sardonyx.reporting.plots.module_drawings import top_module
+from sardonyx.reporting.plots.module_contents import top_module
 from sardonyx.reporting.run import run_sentence
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import changes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.records.tuning import Decision, Pace, Question, Tuning
+from sardonyx.records.run import Decision, Pace, Question, Tuning
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import milliseconds, percent, size
 from sardonyx.reporting.document import Column, Notes, Paragraph, Row, Section, Table, Tone, View, text_column

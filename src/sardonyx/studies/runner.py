@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sardonyx.errors import OutputError, UsageError
+from sardonyx.errors import OutputError, SardonyxError, UsageError
 from sardonyx.frontend.installed import require_installed
+from sardonyx.ir import io
+from sardonyx.ir.scopes import scopes
+from sardonyx.ir.tensors import FileTensor
 from sardonyx.records.environment import environment
 from sardonyx.records.progress import Progress
 from sardonyx.records.study import Failure, Finding, Study, Table
-from sardonyx.studies import cells, experiments, sources
+from sardonyx.studies import cells, experiments
 from sardonyx.studies.cells import CellStore
 from sardonyx.studies.experiment import NO_MODEL, SECONDS, Cell, CellAnswer, Experiment, Outcome, StudyOptions, Subject
 from sardonyx.studies.processes import StudyProgress, compute_all
@@ -78,7 +81,7 @@ def study(
     chosen = select_experiments(experiments.ALL, only, skip)
     folder = Path(output)
     _check_folder(folder)
-    subjects = sources.find_subjects(models, exclude=folder)
+    subjects = find_subjects(models, exclude=folder)
     zoo_export = ZooExport(recipes(zoo)) if zoo is not None else None
     if zoo_export is not None:
         require_installed("torch", "the models of a zoo need")
@@ -153,7 +156,7 @@ class StudyRunner:
 
     def run(self, subjects: Sequence[Subject], chosen: Sequence[Experiment], options: Mapping[str, Any]) -> Studied:
         """Compute the cells that are not stored, and build tables and findings from all of them."""
-        self._digests |= {subject.name: sources.digest(subject.path) for subject in subjects}
+        self._digests |= {subject.name: digest(subject.path) for subject in subjects}
         plan = [
             _PlannedCell(experiment, cell, subject)
             for experiment in chosen
@@ -255,3 +258,49 @@ def _check_folder(folder: Path) -> None:
         raise OutputError(f"{folder} is not empty and is not a study", hint="use a new folder with `output`")
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is a file", hint="use a new folder with `output`")
+
+
+# The models of a study: ONNX files and folders of them become subjects with unique names.
+
+_FORMS = "give ONNX files or folders that contain some"
+
+
+def find_subjects(sources: Iterable[str | Path], *, exclude: Path) -> list[Subject]:
+    """Return the models in files and folders, each file once; those of a folder are sorted by path.
+
+    Args:
+        sources: files, and folders to search recursively.
+        exclude: the folder of the study itself, whose files are not its subjects.
+
+    Raises:
+        UsageError: a source does not exist, or contains no ONNX file.
+    """
+    excluded = exclude.resolve()
+    paths: dict[Path, Path] = {}  # the path as given, by the resolved path
+    for source in map(Path, sources):
+        models = [source] if source.is_file() else sorted(source.rglob("*.onnx"))
+        models = [path for path in models if path == source or excluded not in path.resolve().parents]
+        if not models:
+            what = "contains no ONNX file" if source.is_dir() else "does not exist"
+            raise UsageError(f"{source} {what}", hint=_FORMS)
+        for path in models:
+            paths.setdefault(path.resolve(), path)
+    stems = Counter(path.stem for path in paths.values())
+    return [
+        Subject(path.stem if stems[path.stem] == 1 else os.fspath(path.with_suffix("")), path)
+        for path in paths.values()
+    ]
+
+
+def digest(path: Path) -> str:
+    """Return a hash of all bytes of a model: of its file, and of the files with its weights."""
+    file_hash = io.sha256_of(path)
+    try:
+        model = io.load(path)
+    except SardonyxError:
+        return file_hash  # not a model: its cells will report what is wrong
+    own_path = os.path.realpath(path)
+    tensors = (value.const_value for scope in scopes(model) for value in scope.graph.initializers.values())
+    weight_files = {tensor.file.path for tensor in tensors if isinstance(tensor, FileTensor)}
+    others = sorted(name for name in weight_files if os.path.realpath(name) != own_path)
+    return "+".join((file_hash, *map(io.sha256_of, others)))

@@ -6,7 +6,7 @@ import pytest
 
 from sardonyx.measurement.profiling.events import Call, Run, match
 from sardonyx.measurement.profiling.steps import GraphStep, Steps
-from sardonyx.measurement.profiling.summing import kernels, modules, timeline
+from sardonyx.measurement.profiling.subject import kernel_times, module_times, timeline
 from sardonyx.provenance import Hierarchy
 from sardonyx.records.profile import KernelTime, Slice, TracedBy
 
@@ -35,7 +35,7 @@ def test_a_kernel_time_is_the_median_over_runs_of_its_calls_without_their_bodies
     matched = [
         (each, summed) for each in (run(10, 3, 7), run(20, 5, 9), run(12, 90, 8)) if (summed := match(each, GRAPH))
     ]
-    places, summed = kernels(matched, {})
+    places, summed = kernel_times(matched, {})
     assert [(each.name, each.milliseconds, each.calls) for each in summed] == [
         ("loop", pytest.approx(0.005), 1),
         ("inner", pytest.approx(0.024), 2),
@@ -48,13 +48,13 @@ def test_a_kernel_time_is_the_median_over_runs_of_its_calls_without_their_bodies
 
 def test_an_untraced_kernel_has_no_owner_unless_it_has_a_module_tag() -> None:
     [trace] = [each for each in (match(run(1, 1, 1), GRAPH),) if each]
-    _, (loop, _, last) = kernels([(run(1, 1, 1), trace)], {})
+    _, (loop, _, last) = kernel_times([(run(1, 1, 1), trace)], {})
     assert (loop.owner, loop.traced_by) == (None, TracedBy.NOTHING)
     assert (last.owner, last.traced_by, last.op_type) == ("head", TracedBy.ATTRIBUTE, "own::Sin")
 
 
 def test_modules_include_the_time_of_their_descendants() -> None:
-    sums = modules([kernel("a.b", 2, 3), kernel("a.b", 1), kernel("a", 4), kernel("", 1), kernel(None, 2)], Hierarchy())
+    sums = module_times([kernel("a.b", 2, 3), kernel("a.b", 1), kernel("a", 4), kernel("", 1), kernel(None, 2)], Hierarchy())
     assert [(each.path, each.self_ms, each.total_ms, each.kernels, each.calls, each.share) for each in sums] == [
         ("", 1, 8, 1, 1, 0.8),
         ("a", 4, 7, 1, 1, 0.7),
@@ -63,5 +63,5 @@ def test_modules_include_the_time_of_their_descendants() -> None:
 
 
 def test_children_follow_their_parent_despite_common_name_prefixes() -> None:
-    paths = [each.path for each in modules([kernel("a.c", 1), kernel("a-b", 1), kernel("a", 1)], Hierarchy())]
+    paths = [each.path for each in module_times([kernel("a.c", 1), kernel("a-b", 1), kernel("a", 1)], Hierarchy())]
     assert paths == ["", "a", "a.c", "a-b"]

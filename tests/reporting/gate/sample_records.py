@@ -20,8 +20,8 @@ from sardonyx.records.bench import BenchFile, Benchmark, Comparison, Finding, Ma
 from sardonyx.records.export import Export, SourceModule
 from sardonyx.records.inspection import Adoption, Coverage
 from sardonyx.records.profile import KernelTime, Profile, ProfiledModel, TracedBy
+from sardonyx.records.run import Pace, Tuning
 from sardonyx.records.study import Failure, Study
-from sardonyx.records.tuning import Pace, Tuning
 from sardonyx.reporting import gate
 
 TEXT = """

@@ -62,6 +62,11 @@ def test_slower_is_reported(clean: Run) -> None:
     assert "runs 5.0 % slower [3.0, 7.0]" in _sentence(clean, _bench(Finding.SLOWER, 1.05, 1.03, 1.07))
 
 
+def test_the_result_may_be_any_file_of_a_benchmark_against_the_source(clean: Run) -> None:
+    bench = sample_benchmark(labels=("model.onnx", "other.onnx", "small.onnx"))
+    assert "shows no difference in time" in _sentence(clean, bench)
+
+
 def test_a_missing_measurement_is_reported_with_the_command_for_it(clean: Run) -> None:
     assert _sentence(clean).endswith("; its time was not measured.")
     assert "not measured sardonyx optimize MODEL -o SMALL --run FOLDER" in _text(clean)

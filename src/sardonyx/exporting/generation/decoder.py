@@ -15,7 +15,7 @@ from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.past import SWITCH, with_past
 from sardonyx.frontend.running import run
-from sardonyx.frontend.tracing.cache import window
+from sardonyx.frontend.tracing.structure import window
 from sardonyx.records.export import ExampleInput
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"

@@ -20,8 +20,8 @@ from sardonyx.frontend.attention.capture.torch_export import decompose_exported
 from sardonyx.frontend.attention.roles import Decomposition, Role, decomposition_of
 from sardonyx.frontend.module_state import restoring_state
 from sardonyx.frontend.running import has_lazy
+from sardonyx.frontend.tracing.module_tree import quoted_names
 from sardonyx.frontend.tracing.structure import named_arguments
-from sardonyx.frontend.tracing.torch_graphs import quoted_names
 from sardonyx.records import gc_pause
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from sardonyx.frontend.inputs.examples import Example, derive
 from sardonyx.frontend.models.resolve import Resolved, converted_tensor
 from sardonyx.frontend.running import Probe, probe
 from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.structure import Flat
-from sardonyx.frontend.tracing.symbols import Axes
 from sardonyx.records.input_specs import DynamicRequest, Spec, resolve_axes
 
 Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"

@@ -20,7 +20,7 @@ from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.module_state import restoring_state
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.running import probe, run
-from sardonyx.frontend.tracing.cache import Pair, keeping_all, named_pairs, window, windows, with_pairs
+from sardonyx.frontend.tracing.structure import Pair, keeping_all, named_pairs, window, windows, with_pairs
 
 PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # parameter names of all decoders with a cache
 _DECODER, _ENCODED = "decoder_", "encoder_outputs"  # the same for decoders with an encoder

@@ -15,7 +15,7 @@ from sardonyx.errors import SardonyxError, VerificationFailed
 from sardonyx.frontend.inputs.dynamic import dim_terms, places_of
 from sardonyx.frontend.inputs.example_resolution import DynamicDims
 from sardonyx.frontend.tracing.adapter import Call
-from sardonyx.frontend.tracing.symbols import Axes, FixedDim
+from sardonyx.frontend.tracing.graph_names import Axes, FixedDim
 from sardonyx.frontend.tracing.traced import NotExportable
 
 Result = TypeVar("Result")

@@ -10,13 +10,10 @@ import torch
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError
 from sardonyx.frontend.quiet import quietly
-from sardonyx.frontend.tracing import symbols
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.decompositions import decompose_locally
-from sardonyx.frontend.tracing.graph_names import name_interface
-from sardonyx.frontend.tracing.module_tree import LiveTree
-from sardonyx.frontend.tracing.symbols import Axes
-from sardonyx.frontend.tracing.torch_graphs import path_of, quoted_names
+from sardonyx.frontend.tracing.graph_names import Axes, name_interface, settle
+from sardonyx.frontend.tracing.module_tree import LiveTree, path_of, quoted_names
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.provenance.codec import NAME_SCOPES
@@ -52,7 +49,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     _rename_parameters(model, tree.root)
     name_interface(model, call)
     ranges = {str(symbol): (limits.lower, limits.upper) for symbol, limits in captured.range_constraints.items()}
-    return model, symbols.settle(model, axes, ranges)
+    return model, settle(model, axes, ranges)
 
 
 def _replace_conv3d_without_bias(module: Any) -> None:

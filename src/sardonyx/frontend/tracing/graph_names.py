@@ -1,16 +1,102 @@
-"""Gives a graph's inputs and outputs the names of the call, and renames other values that have such a name."""
+"""Gives an exported graph the user's names: of inputs, outputs and dynamic dimensions (`batch` in place of `s27`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
+from sardonyx.errors import ModelError
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.provenance import UNKNOWN
 from sardonyx.records.run import How
+
+Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension
+Ranges = Mapping[str, tuple[object, object]]  # torch's symbol -> smallest and largest size
+_SYMBOL = re.compile(r"\bs\d+\b")
+_SUM = re.compile(r"[\w*]+( \+ [\w*]+)+")  # without brackets and differences
+_UNBOUNDED = 1 << 31
+
+
+class FixedDim(ModelError):
+    """Torch fixed the size of a dimension that was to be dynamic."""
+
+    def __init__(self, axis: str, dim: str, size: int) -> None:
+        advice = ", or give an example of size 2 or more" if size < 2 else ""
+        super().__init__(
+            f"dimension {axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
+            hint=f"leave it out of `dynamic`{advice}",
+        )
+        self.dim = dim
+        self.why = f"torch fixes {axis} at this size"
+
+
+def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
+    """Rename torch's symbols to the requested names; return notes on the limits that torch derived for them.
+
+    Raises:
+        FixedDim: If torch fixed the size of a requested dimension.
+    """
+    names: dict[str, str] = {}
+    notes: list[str] = []
+    for value in model.graph.inputs:
+        for axis, name in axes.get(value.name or "", {}).items():
+            dim = _plain(value.shape[axis]) if value.shape is not None else None
+            if isinstance(dim, int):
+                raise FixedDim(f"{value.name}:{axis}", name, dim)
+            symbol = dim or ""
+            if not _SYMBOL.fullmatch(symbol):  # a formula of other dimensions
+                continue
+            if names.setdefault(symbol, name) != name:
+                notes.append(f"{name} is always equal to {names[symbol]} and gets that name")
+    notes += [line for symbol, name in names.items() for line in _limits(name, ranges.get(symbol))]
+    for value in _values(model):
+        if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
+            value.shape = ir.Shape([_renamed(dim, names) for dim in value.shape])
+    return list(dict.fromkeys(notes))
+
+
+def _limits(name: str, bounds: tuple[object, object] | None) -> Iterator[str]:
+    low, high = (_number(bounds[0]), _number(bounds[1])) if bounds is not None else (None, None)
+    if high is not None and high < _UNBOUNDED:
+        yield f"{name} at most {high}"
+    if low is not None and low > 2 * len(name.split(" + ")):  # torch assumes that every dimension is at least two
+        yield f"{name} at least {low}"
+
+
+def _number(bound: object) -> int | None:
+    """Convert torch's integer type to int; None for infinity."""
+    text = str(bound)
+    return int(text) if text.isdecimal() else None
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    for scope in scopes(model):
+        for node in scope.graph:
+            yield from node.outputs
+
+
+def _plain(dim: int | ir.SymbolicDim) -> int | str | None:
+    """Return a size, a formula of symbols, or None; torch may write a late-decided size as a symbol."""
+    if isinstance(dim, int) or dim.value is None:
+        return dim if isinstance(dim, int) else None
+    return int(dim.value) if dim.value.isdecimal() else dim.value
+
+
+def _renamed(dim: int | ir.SymbolicDim, names: Mapping[str, str]) -> int | str | None:
+    plain = _plain(dim)
+    if not isinstance(plain, str):
+        return plain
+    return _in_order(_SYMBOL.sub(lambda match: names.get(match[0], match[0]), plain))
+
+
+def _in_order(formula: str) -> str:
+    """Sort the terms of a sum: torch writes equal sums in different orders, which would read as two dimensions."""
+    return " + ".join(sorted(formula.split(" + "))) if _SUM.fullmatch(formula) else formula
 
 
 def name_interface(model: ir.Model, call: Call) -> None:
@@ -33,8 +119,8 @@ def name_interface(model: ir.Model, call: Call) -> None:
 def _rename_others(model: ir.Model, named: dict[ir.Value, str]) -> None:
     """Rename the other values that have a name of the interface."""
     reserved = set(named.values())
-    taken = {value.name for value in _values(model)} | reserved
-    for value in list(_values(model)):
+    taken = {value.name for value in _inner_values(model)} | reserved
+    for value in list(_inner_values(model)):
         if value in named or value.name not in reserved:
             continue
         number = 1
@@ -44,7 +130,7 @@ def _rename_others(model: ir.Model, named: dict[ir.Value, str]) -> None:
         taken.add(value.name)
 
 
-def _values(model: ir.Model) -> Iterator[ir.Value]:
+def _inner_values(model: ir.Model) -> Iterator[ir.Value]:
     for scope in scopes(model):
         yield from scope.graph.initializers.values()
         for node in scope.graph:

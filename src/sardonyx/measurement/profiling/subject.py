@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 import onnx
 
 from sardonyx import provenance as p
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import origins
+from sardonyx.ir.scopes import label
 from sardonyx.ir.tagged_model import Tagged
-from sardonyx.measurement.profiling import steps, summing
-from sardonyx.measurement.profiling.events import MOST_EVENTS, Run, match, read
-from sardonyx.measurement.profiling.kernel_origins import Trace, through, trace
-from sardonyx.records.profile import KernelTime, ModuleTime, Slice
+from sardonyx.measurement.profiling import steps
+from sardonyx.measurement.profiling.events import MOST_EVENTS, Match, Run, match, read
+from sardonyx.measurement.profiling.kernel_origins import UNTRACED, Trace, through, trace
+from sardonyx.measurement.profiling.steps import GraphStep
+from sardonyx.records.profile import KernelTime, ModuleTime, Slice, TracedBy
 from sardonyx.runtime.timed import Level, Settings, TimedModel, weights_beside
 from sardonyx.runtime.values import Feeds
 
@@ -84,15 +88,15 @@ class Profiled:
         matched = [(run, matches) for run in profiled if (matches := match(run, graph)) is not None]
         if not matched:
             raise RuntimeFailure("ONNX Runtime's profile does not match the graph that it ran")
-        indices, kernels = summing.kernels(matched, self._traces(graph))
+        indices, kernels = kernel_times(matched, self._traces(graph))
         by_time = sorted(matched, key=lambda pair: pair[0].duration)
         middle, matches = by_time[len(by_time) // 2]
         return JoinedProfile(
             runs=len(matched),
             wall_ms=middle.duration / 1000,
             kernels=kernels,
-            modules=summing.modules(kernels, self.subject.tagged.hierarchy),
-            timeline=summing.timeline(middle, matches, indices),
+            modules=module_times(kernels, self.subject.tagged.hierarchy),
+            timeline=timeline(middle, matches, indices),
             notes=(*self._notes, *self._further_notes(len(profiled) - len(matched))),
         )
 
@@ -130,3 +134,90 @@ def _of_calls(runs: list[Run]) -> steps.Steps:
     """Return the steps of a graph of which only the calls are known."""
     calls = runs[0].calls if runs else ()
     return steps.Steps([steps.GraphStep(call.name, call.op_type, "", (), (), {}) for call in calls], {})
+
+
+# Times of kernels, and from them the times of the modules they belong to.
+
+Matched = Sequence[tuple[Run, Sequence[Match]]]
+_TAG_PATHS = ("__call", "__module_path")  # attributes in which some files store module paths, the more reliable first
+
+
+def kernel_times(
+    matched: Matched, traces: Mapping[GraphStep, Trace]
+) -> tuple[dict[GraphStep, int], tuple[KernelTime, ...]]:
+    """Return the index of each kernel's step, and the kernels in the order they run, with their median times."""
+    times: dict[GraphStep, list[float]] = defaultdict(list)
+    calls: dict[GraphStep, int] = {}
+    first: dict[GraphStep, Match] = {}
+    for _, matches in matched:
+        spent: dict[GraphStep, float] = defaultdict(float)
+        for entry in matches:
+            spent[entry.step] += entry.own
+            first.setdefault(entry.step, entry)
+        calls |= Counter(entry.step for entry in matches)
+        for step, microseconds in spent.items():
+            times[step].append(microseconds)
+    ordered = sorted(first, key=lambda step: first[step].call.start)
+    of_steps = [_kernel(first[step], traces.get(step, UNTRACED), median(times[step]), calls[step]) for step in ordered]
+    return {step: index for index, step in enumerate(ordered)}, tuple(of_steps)
+
+
+def _kernel(entry: Match, trace: Trace, microseconds: float, calls: int) -> KernelTime:
+    nodes = [step.node for step in trace.steps if step.node is not None]
+    paths = p.merge(origins.origins(node) for node in nodes if origins.evidence(node) is not p.Evidence.NAMES)
+    owner, by = (p.owner_of(paths), trace.by) if nodes else (None, TracedBy.NOTHING)
+    if not nodes and (tag := next((entry.step.tags[name] for name in _TAG_PATHS if name in entry.step.tags), None)):
+        paths, owner, by = frozenset({tag}), tag, TracedBy.ATTRIBUTE
+    return KernelTime(
+        name=entry.step.name or entry.call.name,
+        op_type=entry.step.operator,
+        provider=entry.call.provider,
+        nodes=tuple(sorted(label(node) for node in nodes)),
+        origins=tuple(sorted(paths)),
+        owner=owner,
+        traced_by=by,
+        milliseconds=microseconds / 1000,
+        calls=calls,
+    )
+
+
+def timeline(run: Run, matches: Iterable[Match], indices: Mapping[GraphStep, int]) -> tuple[Slice, ...]:
+    """Return the calls of one run by their start; a call with a body comes before the calls inside it."""
+    slices = [Slice(indices[entry.step], entry.call.start - run.start, entry.call.duration) for entry in matches]
+    return tuple(sorted(slices, key=lambda part: (part.start_us, -part.duration_us)))
+
+
+def module_times(kernels: Sequence[KernelTime], hierarchy: p.Hierarchy) -> tuple[ModuleTime, ...]:
+    """Return every module that kernels belong to and every module above it; further calls of a module are separate."""
+    own: dict[str, float] = defaultdict(float)
+    total: dict[str, float] = defaultdict(float)
+    count: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
+    for kernel in kernels:
+        if kernel.owner is None:
+            continue
+        own[kernel.owner] += kernel.milliseconds
+        count[kernel.owner] += 1
+        calls[kernel.owner] += kernel.calls
+        for path in _up(kernel.owner):
+            total[path] += kernel.milliseconds
+    whole = sum(kernel.milliseconds for kernel in kernels)
+    return tuple(
+        ModuleTime(
+            path,
+            hierarchy.tag(path),
+            own[path],
+            total[path],
+            count[path],
+            calls[path],
+            total[path] / whole if whole else 0.0,
+        )
+        for path in sorted(total, key=lambda path: path.split("."))
+    )
+
+
+def _up(path: str) -> Iterable[str]:
+    while path != p.ROOT:
+        yield path
+        path = path.rpartition(".")[0]
+    yield p.ROOT

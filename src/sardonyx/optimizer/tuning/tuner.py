@@ -24,7 +24,7 @@ from sardonyx.optimizer.tuning import units as tuning_units
 from sardonyx.optimizer.tuning.race import Contender, Ground
 from sardonyx.optimizer.tuning.search import Effect, SearchResult, State, search
 from sardonyx.optimizer.tuning.units import Unit
-from sardonyx.records.tuning import Decision, Pace, Question, Tuning
+from sardonyx.records.run import Decision, Pace, Question, Tuning
 from sardonyx.runtime.timed import Settings
 from sardonyx.verification.subject import Subject
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.reporting.gate.common_metrics import NEEDS_TUNING, NEEDS_VERDICT
 from sardonyx.reporting.gate.evaluate import Baseline, Outcome, hold, kinds, parse_all, read_baseline
-from sardonyx.reporting.gate.expressions import Gate
-from sardonyx.reporting.gate.kinds import RecordKind
-from sardonyx.reporting.gate.metric import Measure
+from sardonyx.reporting.gate.expressions import Gate, Measure
+from sardonyx.reporting.gate.kinds import NEEDS_TUNING, NEEDS_VERDICT, RecordKind
 from sardonyx.reporting.gate.model_metrics import (
     ADOPTION,
     COMPARISON,

@@ -10,9 +10,8 @@ from typing import Any
 from sardonyx.errors import UsageError
 from sardonyx.records import reading
 from sardonyx.reporting.gate import model_metrics
-from sardonyx.reporting.gate.expressions import Gate
+from sardonyx.reporting.gate.expressions import Gate, Measure, shown
 from sardonyx.reporting.gate.kinds import Measures, RecordKind
-from sardonyx.reporting.gate.metric import Measure, shown
 
 _HOW = "a baseline is a record that `--record FILE` or `--json` of a sardonyx command wrote"
 

@@ -12,8 +12,8 @@ from sardonyx.records.analysis import Analysis, Decomposed
 from sardonyx.records.bench import Benchmark, Comparison, Timing
 from sardonyx.records.profile import Profile
 from sardonyx.records.study import Study
+from sardonyx.reporting.gate.expressions import Measure, ratio, share
 from sardonyx.reporting.gate.kinds import Measures, RecordKind
-from sardonyx.reporting.gate.metric import Measure, ratio, share
 
 FORMS = ("standard", "decomposed", "fused")
 _OF_FORM = {

@@ -7,7 +7,8 @@ from sardonyx.records.export import Export
 from sardonyx.records.extraction import Extraction
 from sardonyx.records.inspection import Adoption, Inspection, ModuleInspection, Opportunities
 from sardonyx.records.run import Run, Verdict
-from sardonyx.reporting.gate.common_metrics import (
+from sardonyx.reporting.gate.expressions import Measure
+from sardonyx.reporting.gate.kinds import (
     COUNTED,
     FILE,
     OWNING,
@@ -19,6 +20,8 @@ from sardonyx.reporting.gate.common_metrics import (
     SIZES,
     TUNED,
     VERIFIED,
+    Measures,
+    RecordKind,
     changed,
     counted,
     placed,
@@ -27,8 +30,6 @@ from sardonyx.reporting.gate.common_metrics import (
     tuned,
     verified,
 )
-from sardonyx.reporting.gate.kinds import Measures, RecordKind
-from sardonyx.reporting.gate.metric import Measure
 
 
 def _of_run(run: Run) -> Measures:

@@ -15,11 +15,17 @@ from sardonyx.records.run import Wiring
 from sardonyx.reporting import formatting
 from sardonyx.reporting.page.section import Section, Strings
 from sardonyx.reporting.plots.drawing import LONGEST, Kind, box_width, frame_of
-from sardonyx.reporting.plots.module_contents import ModuleContents, Part, module_contents
-from sardonyx.reporting.plots.module_drawings import Nodes, kind_of, nodes_of
+from sardonyx.reporting.plots.module_contents import (
+    MOST_BOXES,
+    ModuleContents,
+    Nodes,
+    Part,
+    kind_of,
+    module_contents,
+    nodes_of,
+)
 from sardonyx.reporting.run_bundle import RunBundle
 
-MOST = 400  # boxes; a module with more is not drawn
 KINDS: tuple[Kind, ...] = ("op", "made", "gone", "module", "port")
 
 
@@ -52,7 +58,7 @@ class _LayoutData:
     def _module(self, contents: ModuleContents, others: Nodes, kind: Kind) -> list[Any]:
         """Return the path, the frame, the name of each box, and the texts that are not part of the frame."""
         path = self._strings.at[contents.path]
-        if len(contents.parts) > MOST:
+        if len(contents.parts) > MOST_BOXES:
             return [path, -1, len(contents.parts)]
         kinds = [KINDS.index(kind_of(part, others, kind)) for part in contents.parts]
         names = [self._strings.at[part.name or part.path or ""] for part in contents.parts]

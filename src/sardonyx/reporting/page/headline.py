@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from sardonyx.records.bench import Comparison, Finding, Timing
+from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.run import OutputDifference, Run
 from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.page.section import Section, rendered
@@ -100,10 +100,8 @@ def _pace_words(compared: Comparison) -> str:
 
 def _pace(bundle: RunBundle) -> Pace | None:
     """Return the time from the benchmark, otherwise from tuning, or None if neither was measured."""
-    timed = _timed(bundle)
-    if timed is not None and timed[1].against_first is not None and bundle.point is not None:
-        first, second = timed
-        compared = timed[1].against_first
+    if bundle.point is not None and (compared := bundle.point.timings[1].against_first) is not None:
+        first, second = bundle.point.timings
         rounds = f"median of {formatting.plural(compared.rounds, 'round')}"
         sizes = bench.size(bundle.point.sizes)
         return Pace(
@@ -116,17 +114,6 @@ def _pace(bundle: RunBundle) -> Pace | None:
             "as no difference.",
         )
     return _tuned(bundle.run)
-
-
-def _timed(bundle: RunBundle) -> tuple[Timing, Timing] | None:
-    """Return the times of source and result, or None if the source is not the reference of the benchmark."""
-    if bundle.bench is None or bundle.point is None:
-        return None
-    names = [PurePath(file.path or file.label).name for file in bundle.bench.files]
-    source, result = (PurePath(artifact.path or "").name for artifact in (bundle.run.source, bundle.run.result))
-    if names[0] != source:
-        return None
-    return bundle.point.timings[0], bundle.point.timings[names.index(result)]
 
 
 def _tuned(run: Run) -> Pace | None:

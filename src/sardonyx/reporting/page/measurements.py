@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sardonyx.records.bench import Benchmark
-from sardonyx.records.run import Run
-from sardonyx.records.tuning import Tuning
+from sardonyx.records.run import Run, Tuning
 from sardonyx.reporting import formatting, tuning
 from sardonyx.reporting.bench import bench_sentence, conditions, timing_table
 from sardonyx.reporting.document import Notes

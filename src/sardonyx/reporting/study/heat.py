@@ -6,13 +6,38 @@ The colour of a square is stronger for a larger number. A measured difference wi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from sardonyx.records.study import Table
+from sardonyx.records.study import Entry, Table
 from sardonyx.reporting import formatting
 from sardonyx.reporting.plots import svg
-from sardonyx.reporting.study.rows import SAME, claim, number, numbers, rows
+
+Row: TypeAlias = Mapping[str, Entry]
+FASTER, SLOWER, SAME = "faster", "slower", "no difference"
+
+
+def number(entry: Entry) -> float | None:
+    """Return a number, or None for any other entry."""
+    return float(entry) if isinstance(entry, (int, float)) and not isinstance(entry, bool) else None
+
+
+def numbers(row: Row, *columns: str) -> tuple[float, ...] | None:
+    """Return the numbers of several columns, or None if one is missing."""
+    values = [number(row.get(column)) for column in columns]
+    known = [value for value in values if value is not None]
+    return tuple(known) if len(known) == len(values) else None
+
+
+def claim(row: Row) -> str:
+    """Return the finding of a comparison if its whole interval is on that side of 1, otherwise no difference."""
+    finding, ends = row.get("finding"), numbers(row, "low", "high")
+    if ends is None or finding not in (FASTER, SLOWER):
+        return SAME
+    low, high = ends
+    return str(finding) if (high < 1 if finding == FASTER else low > 1) else SAME
+
 
 _LEFT, _ROW, _WIDTH = 220, 26, 46
 _LONGEST = 30  # characters of a heading
@@ -73,7 +98,7 @@ def pass_matrix(table: Table, title: str) -> str:
     fixed = ("model", "before", "removed", "after")
     passes = [column for column in table.columns if column not in fixed]
     squares: dict[tuple[str, str], Square] = {}
-    for row in rows(table):
+    for row in table.named_rows():
         model, before = str(row["model"]), number(row["before"]) or 1.0
         for name in passes:
             removed = number(row[name]) or 0.0
@@ -82,7 +107,7 @@ def pass_matrix(table: Table, title: str) -> str:
                 color = _GOOD if removed > 0 else _BAD
                 hover = f"{name} on {model}: {written} of {before:,.0f} nodes"
                 squares[model, name] = Square(written, strength(share), color, hover)
-    down = [str(row["model"]) for row in rows(table)]
+    down = [str(row["model"]) for row in table.named_rows()]
     return field(
         title, "Blue: fewer nodes, amber: more. Numbers of nodes within the whole pipeline.", passes, down, squares
     )
@@ -90,7 +115,7 @@ def pass_matrix(table: Table, title: str) -> str:
 
 def pass_times(table: Table, title: str) -> str:
     """Return a heat map of the time of the pipeline without each pass, coloured if beyond the noise."""
-    without = [row for row in rows(table) if row["how"] == "without"]
+    without = [row for row in table.named_rows() if row["how"] == "without"]
     passes, down = (list(dict.fromkeys(str(row[column]) for row in without)) for column in ("pass", "model"))
     squares: dict[tuple[str, str], Square] = {}
     for row in without:
@@ -110,7 +135,7 @@ def pass_times(table: Table, title: str) -> str:
 def orders(table: Table, title: str) -> str:
     """Return a heat map of shuffled orders by model: same graph, same up to constants, another graph."""
     colors = {"same": ("=", 0.4, _GOOD), "other constants": ("≈", 0.4, _MIDDLING)}
-    shuffles = rows(table)
+    shuffles = table.named_rows()
     down, across = list(dict.fromkeys(str(row["model"]) for row in shuffles)), list[str]()
     squares: dict[tuple[str, str], Square] = {}
     placed: dict[str, int] = {}
@@ -134,7 +159,7 @@ _CLASS_COLORS = {"exact": 0, "reassociates": 2, "approximates": 1}
 def tolerance(table: Table, title: str) -> str:
     """Return strips of differences in powers of two of eps; the first column is equality."""
     strips: dict[tuple[str, str], dict[int | None, float]] = {}
-    for row in rows(table):
+    for row in table.named_rows():
         edge, count = number(row["up_to_times_eps"]), number(row["elements"])
         if edge is not None and count:
             power = round(math.log2(edge)) if edge > 0 else None

@@ -12,8 +12,7 @@ from sardonyx.records.module_graph import HierarchyDag
 from sardonyx.records.run import Run, Wiring
 from sardonyx.reporting import formatting
 from sardonyx.reporting.plots.drawing import LONGEST, Label
-from sardonyx.reporting.plots.module_contents import ModuleContents, module_contents
-from sardonyx.reporting.plots.module_drawings import labelled, module_sides
+from sardonyx.reporting.plots.module_contents import ModuleContents, labelled, module_contents, module_sides
 
 MOST = 280  # boxes or edges: Mermaid refuses a text of 50,000 characters or of 500 edges
 _HARMLESS = frozenset(" _-./:,()·…")

@@ -23,7 +23,7 @@ from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.runtime import Session
 from sardonyx.runtime.timed import Level, Settings, TimedModel
 from sardonyx.studies.experiment import NO_MODEL, Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
-from sardonyx.studies.experiments.common import rows_of, several
+from sardonyx.studies.experiments.common import several
 
 _SHAPE = (1, 3, 12, 12)
 _CUSTOM = "ai.example.fused"  # a domain that no runtime knows
@@ -216,7 +216,7 @@ class ConvRelu(Experiment):
     def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
         """Return which encodings need one kernel, which are rejected or wrong, and what the runtime does itself."""
         table = tables["conv_relu"]
-        rows = rows_of(table)
+        rows = table.named_rows()
         if not rows:
             return ()
         right = [row for row in rows if row["max_difference"] == 0 and row["encoding"] != row["against"]]

@@ -19,7 +19,7 @@ from sardonyx.passes.installed import available
 from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
 from sardonyx.studies.experiments import common
-from sardonyx.studies.experiments.common import TIMES, integer, rows_of
+from sardonyx.studies.experiments.common import TIMES, integer
 
 ALONE, WITHOUT = "alone", "without"
 WHOLE = "all"
@@ -107,7 +107,7 @@ _MOST = 3  # passes that a finding names
 
 def count_findings(table: Table) -> list[Finding]:
     """Return which passes remove most, how often alone and within differ, and which passes are not needed."""
-    rows = rows_of(table)
+    rows = table.named_rows()
     removed: dict[str, int] = defaultdict(int)
     for row in rows:
         removed[str(row["pass"])] += integer(row["within_nodes"])
@@ -130,7 +130,7 @@ def count_findings(table: Table) -> list[Finding]:
 
 def time_findings(table: Table) -> list[Finding]:
     """Return the passes without which a model is faster or slower; a single model is not certain."""
-    without = [row for row in rows_of(table) if row["how"] == WITHOUT]
+    without = [row for row in table.named_rows() if row["how"] == WITHOUT]
     if not without:
         return []
     models: dict[tuple[str, str], list[str]] = defaultdict(list)

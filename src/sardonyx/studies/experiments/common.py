@@ -23,7 +23,7 @@ from sardonyx.optimizer.candidates import Candidate, RewriteJob
 from sardonyx.optimizer.pipeline import select
 from sardonyx.passes import Pass
 from sardonyx.records.run import Counts
-from sardonyx.records.study import Entry, Table
+from sardonyx.records.study import Entry
 from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.studies.structure import shape_of
 
@@ -31,7 +31,6 @@ TIMES = ("ratio", "low", "high", "floor", "finding", "rounds")  # columns of a c
 SLOT = 0.02  # seconds of one turn: many models are timed at once here
 NARROW = 0.02  # width of an interval at which timing stops
 _LOADED_AT_ONCE = 3e9  # bytes of models
-_BATCH, _LENGTH = 1, 128  # sizes of dynamic dimensions: of a first dimension of an input, and of others
 
 
 def candidate(path: Path, target: str, passes: Sequence[Pass] | None = None) -> Candidate:
@@ -60,7 +59,7 @@ def costs(source: Path | onnx.ModelProto | ir.Model) -> dict[str, int]:
     counts = Census.of(model).counts
     program = program_of(model)
     first = _first_dimensions(model)
-    sizes = {dim: _BATCH if dim in first else _LENGTH for dim in program.symbols}
+    sizes = {dim: feeds.BATCH if dim in first else feeds.LENGTH for dim in program.symbols}
     flops = (operation.flops for operation in program.operations if operation.kind is not OpKind.VIEW)
     return {
         "nodes": counts.nodes,
@@ -128,11 +127,6 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 def _ignore(_phase: str, _fraction: float | None) -> None:
     """Do nothing: the progress callback of a cell."""
-
-
-def rows_of(table: Table) -> list[dict[str, Entry]]:
-    """Return the rows of a table as dictionaries."""
-    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
 def integer(entry: Entry) -> int:

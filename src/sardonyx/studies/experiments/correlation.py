@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sardonyx.measurement.statistics import correlation
 from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
-from sardonyx.studies.experiments.common import candidate, costs, integer, rows_of, several
+from sardonyx.studies.experiments.common import candidate, costs, integer, several
 
 FEWEST = 4  # models needed for a correlation, with times that differ beyond the noise
 FEW = 10  # models needed for a certain finding
@@ -72,12 +72,12 @@ class Correlation(Experiment):
         if changed < FEWEST:
             text = f"The time of {changed} of {several(timed, 'model')} differs beyond the noise"
             return (Finding(f"{text}: too few for a correlation.", table.name, certain=False),)
-        return tuple(_finding(row, table.name) for row in rows_of(table))
+        return tuple(_finding(row, table.name) for row in table.named_rows())
 
 
 def _points(answers: Sequence[CellAnswer], overview: Table | None) -> Iterator[tuple[Entry, ...]]:
     """Yield a row for each model whose time was measured."""
-    times = {row["model"]: row for row in rows_of(overview)} if overview is not None else {}
+    times = {row["model"]: row for row in overview.named_rows()} if overview is not None else {}
     for answer in answers:
         time = times.get(answer.subject.name, {})
         ratio, low, high = (time.get(name) for name in ("ratio", "low", "high"))

@@ -95,7 +95,7 @@ class Order(Experiment):
 
     def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> list[Finding]:
         """Return how often the order matters, and the pairs of passes that decide."""
-        rows = common.rows_of(tables["order"])
+        rows = tables["order"].named_rows()
         if not rows:
             return []
         counts = Counter(str(row["outcome"]) for row in rows)

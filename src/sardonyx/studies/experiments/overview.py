@@ -77,7 +77,7 @@ class Overview(Experiment):
 
     def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> list[Finding]:
         """Return how many models get smaller, and how many faster."""
-        rows = common.rows_of(tables["overview"])
+        rows = tables["overview"].named_rows()
         if not rows:
             return []
         smaller = [row for row in rows if isinstance(row["nodes_removed"], float) and row["nodes_removed"] > 0]

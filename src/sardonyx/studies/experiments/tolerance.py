@@ -21,7 +21,7 @@ from sardonyx.records.run import Accuracy
 from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.runtime import Array, Session, Value
 from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
-from sardonyx.studies.experiments.common import candidate, costs, rows_of, several
+from sardonyx.studies.experiments.common import candidate, costs, several
 from sardonyx.verification import Oracle, seeds_from, tolerance
 from sardonyx.verification.interface import random_outputs
 from sardonyx.verification.subject import Subject as LoadedModel
@@ -200,7 +200,7 @@ class Tolerance(Experiment):
     def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
         """Return the tolerance that each class requires, and whether that of the verification is sufficient."""
         table = tables["tolerance_by_class"]
-        findings = [_finding(row, table.name) for row in rows_of(table)]
+        findings = [_finding(row, table.name) for row in table.named_rows()]
         measured = {row[0] for row in table.rows}
         missing = [str(accuracy) for accuracy in CLASSES if str(accuracy) not in measured]
         if missing and table.rows:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 
 from sardonyx.errors import UsageError
-from sardonyx.frontend.tracing.cache import join_cache, split_cache
+from sardonyx.frontend.tracing.structure import join_cache, split_cache
 
 _DECOMPOSE_AGAIN = "decompose the model again for this call"
 

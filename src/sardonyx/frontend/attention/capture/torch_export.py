@@ -24,13 +24,12 @@ from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitiv
 from sardonyx.frontend.module_state import without_fast_paths
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.adapter import INNER
-from sardonyx.frontend.tracing.module_tree import LiveTree
-from sardonyx.frontend.tracing.torch_graphs import path_of
+from sardonyx.frontend.tracing.module_tree import LiveTree, path_of
 from sardonyx.provenance import ROOT
 from sardonyx.records import gc_pause
 
 if TYPE_CHECKING:
-    from sardonyx.frontend.tracing.symbols import Axes
+    from sardonyx.frontend.tracing.graph_names import Axes
 
 _aten = torch.ops.aten
 _SET_GRADIENT: Any = torch._C._set_grad_enabled  # pyright: ignore[reportPrivateUsage]  # the only form that a graph accepts

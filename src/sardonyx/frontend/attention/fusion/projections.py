@@ -16,8 +16,7 @@ from typing import Any, cast
 
 from torch import fx, nn
 
-from sardonyx.frontend.attention.fusion.metadata import erase_unread
-from sardonyx.frontend.attention.fusion.writing import Writer
+from sardonyx.frontend.attention.fusion.writing import Writer, erase_unread
 from sardonyx.frontend.attention.recognition.calls import module_of, overload_of, read, writes_in_place
 from sardonyx.frontend.attention.recognition.facts import rank_of, same_sizes, shape_of
 from sardonyx.frontend.attention.recognition.matches import AttentionMatch
