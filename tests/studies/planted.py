@@ -49,7 +49,7 @@ class Planted(Experiment):
         rows = tuple((each.subject.name, *each.answer.values()) for each in answers)
         return [Table(self.name, "Planted", ("model", "seed", "index", "size"), rows)]
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> list[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> list[Finding]:
         return [Finding(f"there are {len(tables[self.name].rows)} rows", self.name)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -17,11 +17,6 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.analysis import analysis_csv, analysis_document, analysis_sentence
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.timeline import timeline_svg
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
 
 SUMMARY = "Count what a model costs: operations, FLOPs, bytes moved, peak memory."
 HELP = f"""\b
@@ -94,12 +89,17 @@ def analyze(
     dim_sizes = options.parse_sizes(sizes)
     files.check_apart(svg=svg, record=record)
     files.check_free(svg, record, force=force)
-    example = _example(input_specs or (), input_file, dynamic or ())
+
+    from sardonyx.records.input_specs import parse_dynamic
+
+    inputs = options.parse_example(input_specs, input_file)
+    request = parse_dynamic(dynamic) if dynamic else None
     with progress(not quiet) as report:
         from sardonyx import analyze as run_analyze
 
         analysis = run_analyze(
             sources[0],
+            inputs=inputs,
             beside=sources[1:],
             task=task,
             dtype=dtype.value,
@@ -107,7 +107,7 @@ def analyze(
             as_in_notes=as_in_notes,
             seed=seed,
             progress=report,
-            **example,
+            dynamic=request,
         )
     files.write_record(record, analysis.to_json(), force=force)
     if svg is not None:
@@ -122,14 +122,6 @@ def analyze(
         csv=lambda: analysis_csv(shown),
     )
     return gating.outcome(analysis, analysis_sentence(analysis))
-
-
-def _example(specs: Sequence[str], file: Path | None, dynamic: Sequence[str]) -> Mapping[str, Any]:
-    """Return the `inputs` and `dynamic` arguments of `sardonyx.analyze`; None for what the user did not give."""
-    from sardonyx.records.input_specs import parse_dynamic, parse_inputs, read_arrays
-
-    inputs = read_arrays(file) if file is not None else parse_inputs(specs)
-    return {"inputs": inputs or None, "dynamic": parse_dynamic(dynamic) if dynamic else None}
 
 
 def _svg(analysis: Analysis) -> str:

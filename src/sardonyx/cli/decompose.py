@@ -56,16 +56,15 @@ def decompose(
 
     from sardonyx.frontend.installed import require_torch
     from sardonyx.frontend.models.sources import parse_source
-    from sardonyx.records.input_specs import parse_inputs, read_arrays
 
     parse_source(source, task=task)
-    inputs = read_arrays(input_file) if input_file is not None else parse_inputs(input_specs or ())
+    inputs = options.parse_example(input_specs, input_file)
     with progress(not quiet) as report:
         if report is not None:
             report("loading torch and the model", None)
         require_torch()
         from sardonyx.analysis.decompose_models import decompose_model
 
-        decomposed = decompose_model(source, inputs or None, output, task=task, seed=seed, force=force, progress=report)
+        decomposed = decompose_model(source, inputs, output, task=task, seed=seed, force=force, progress=report)
     show(decomposed.to_json, lambda: decomposition_document(decomposed, View(verbose)), as_json=as_json, quiet=quiet)
     return gating.outcome(decomposed, decomposition_sentence(decomposed))

@@ -17,8 +17,7 @@ from sardonyx.reporting.document import View
 from sardonyx.reporting.export import export_document, export_sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    pass
 
 
 SUMMARY = "Export a PyTorch model to ONNX, with every node tagged by its module."
@@ -159,13 +158,11 @@ def export(
     files.check_destinations(destination, record, force=force, folder=for_generation)
 
     from sardonyx.frontend.models.sources import parse_source
-    from sardonyx.records.input_specs import parse_dynamic, parse_inputs, read_arrays
+    from sardonyx.records.input_specs import parse_dynamic
 
     parse_source(source, task=task)  # a malformed source is reported before torch is loaded
     request = parse_dynamic(dynamic or ())
-    inputs: Mapping[str, Any] = parse_inputs(input_specs or ())
-    if input_file is not None:
-        inputs = read_arrays(input_file)
+    inputs = options.parse_example(input_specs, input_file)
     with progress(not quiet) as report:
         if report is not None:
             report("loading torch and the model", None)
@@ -174,7 +171,7 @@ def export(
 
         exported = run_export(
             source,
-            inputs or None,
+            inputs,
             destination,
             task=task,
             dtype=dtype.value if dtype is not None else None,

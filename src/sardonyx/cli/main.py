@@ -65,16 +65,11 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(invoke_without_command=True)(_root)
-    named = _verb(arguments)
-    for verb in VERBS if named is None else (named,):
+    named = [verb for verb in arguments[:1] if verb in VERBS]
+    for verb in named or VERBS:
         module = import_module(f"sardonyx.cli.{verb}")
         app.command(verb, help=module.HELP, short_help=module.SUMMARY, cls=GroupedCommand)(getattr(module, verb))
     return app
-
-
-def _verb(arguments: Sequence[str]) -> str | None:
-    """Return the subcommand if the arguments begin with one, otherwise None."""
-    return arguments[0] if arguments and arguments[0] in VERBS else None
 
 
 def run(arguments: Sequence[str]) -> int:

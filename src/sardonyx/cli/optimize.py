@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import complain, note, progress, show
+from sardonyx.cli.console import Progress, complain, note, progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, Target, VerifyWhen, parse_duration, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
@@ -18,6 +18,7 @@ from sardonyx.reporting.formatting import one_line, visible
 from sardonyx.reporting.run import run_document, run_sentence
 
 if TYPE_CHECKING:
+    from sardonyx.cli.run_folder import Conditions
     from sardonyx.records.run import Run
 
 SUMMARY = "Make a graph smaller and verify that it computes the same."
@@ -192,14 +193,11 @@ def optimize(
             progress=report,
         )
         if run_folder is not None and run.status == "done":
-            from sardonyx.cli.run_folder import SECONDS, Conditions, fill
+            from sardonyx.cli.run_folder import SECONDS, Conditions
 
             limit = seconds if budget and not tune else SECONDS
             conditions = Conditions(limit, dim_sizes or None, threads or 1, seed)
-            filled = fill(run_folder, run, conditions=conditions, force=force, progress=report)
-            for text in filled.notes[len(run.notes) :]:
-                note(f"note: {one_line(text)}")
-            run = filled
+            run = _fill_folder(run_folder, run, conditions, report, force=force)
     files.write_record(record, run.to_json(), force=force)
     show(run.to_json, lambda: run_document(run, View(verbose)), after=_where(run_folder), as_json=as_json, quiet=quiet)
     return _outcome(run, gating, as_json=as_json)
@@ -211,6 +209,16 @@ def _check_folder(folder: Path | None, model: Path, record: Path | None, sizes: 
 
         files.check_apart(record=record, run=folder / RUN)
         check(folder, model, sizes, force=force)
+
+
+def _fill_folder(folder: Path, run: Run, conditions: Conditions, report: Progress | None, *, force: bool) -> Run:
+    """Write the run, measurements of its files and a report to a folder, and print why a measurement failed."""
+    from sardonyx.cli.run_folder import fill
+
+    filled = fill(folder, run, conditions=conditions, force=force, progress=report)
+    for text in filled.notes[len(run.notes) :]:
+        note(f"note: {one_line(text)}")
+    return filled
 
 
 def _where(folder: Path | None) -> str:

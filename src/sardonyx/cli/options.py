@@ -6,7 +6,7 @@ Help is plain text without the boxes that typer draws: it is easy to grep, and n
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -272,6 +272,13 @@ _SIZE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>[1-9]\d{0,17})", re.ASCII)
 def parse_sizes(texts: Sequence[str] | None) -> dict[str, int]:
     """Return the values of `--size` by dimension."""
     return dict(map(_size, texts or ()))
+
+
+def parse_example(specs: Sequence[str] | None, file: Path | None) -> Mapping[str, Any] | None:
+    """Return the inputs that `--input` specifies or the arrays of `--inputs`, by name; None without either."""
+    from sardonyx.records.input_specs import parse_inputs, read_arrays
+
+    return (parse_inputs(specs or ()) if file is None else read_arrays(file)) or None
 
 
 def parse_point(text: str) -> dict[str, int]:

@@ -93,7 +93,7 @@ def fill(
         for name in _NAMES:  # files of an earlier run must not be mistaken for this one's
             (path / name).unlink(missing_ok=True)
     _write(path / RUN, run.to_json())
-    failures = list(_measure(path, (source, result), conditions or Conditions(), progress or _ignore))
+    failures = list(_measure(path, (source, result), conditions or Conditions(), progress))
     if failures:
         run = replace(run, notes=(*run.notes, *failures))
         _write(path / RUN, run.to_json())
@@ -103,7 +103,7 @@ def fill(
     return run
 
 
-def _measure(folder: Path, files: Sequence[str], how: Conditions, progress: Progress) -> Iterator[str]:
+def _measure(folder: Path, files: Sequence[str], how: Conditions, progress: Progress | None) -> Iterator[str]:
     """Write a record of each measurement to the folder, and yield one line for each that fails."""
     from sardonyx import analyze, bench, profile
 
@@ -142,7 +142,3 @@ def _source_of_run(folder: Path) -> str | None:
     if reading.tag_of(path) != Run.record_tag():
         return None
     return Run.from_json(path.read_bytes(), str(path), "name another folder").source.path
-
-
-def _ignore(_phase: str, _fraction: float | None) -> None:
-    """Do nothing: the progress callback if there is none."""

@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import structs
 
-from sardonyx.records.profile import ProfiledModel
 from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import milliseconds, ratio
@@ -187,7 +186,7 @@ def _numbers(bundle: RunBundle) -> Section:
 
 
 def _modules(bundle: RunBundle) -> Section:
-    timed = [_by_path(model) for model in bundle.profiled or ()]
+    timed = [{module.path: module.total_ms for module in model.modules} for model in bundle.profiled or ()]
     rows = [
         (
             module_cell(row),
@@ -200,10 +199,6 @@ def _modules(bundle: RunBundle) -> Section:
     ]
     headings = ("module", "nodes before", "after", "change", *(("ms before", "ms after") if timed else ()))
     return _section("By module", headings, rows, above="Equal layers are one line, with the sums of all.")
-
-
-def _by_path(model: ProfiledModel) -> dict[str, float]:
-    return {module.path: module.total_ms for module in model.modules}
 
 
 def _spent(times: dict[str, float], paths: Sequence[str]) -> str:

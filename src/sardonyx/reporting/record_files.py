@@ -102,19 +102,12 @@ def runs_of(group: RecordGroup) -> Iterator[tuple[LocatedRecord, Run]]:
     """Yield each run of a group with its record; a run that is also part of an export is yielded once."""
     seen: set[str | None] = set()
     for located in sorted(group.records, key=lambda item: isinstance(item.record, Export)):  # runs first
-        run = located.record if isinstance(located.record, Run) else _of_export(located.record)
-        if run is None or (run.result.sha256 is not None and run.result.sha256 in seen and not _is_run(located)):
+        record = located.record
+        run = record if isinstance(record, Run) else record.optimized if isinstance(record, Export) else None
+        if run is None or (run is not record and run.result.sha256 is not None and run.result.sha256 in seen):
             continue
         seen.add(run.result.sha256)
         yield located, run
-
-
-def _is_run(located: LocatedRecord) -> bool:
-    return isinstance(located.record, Run)
-
-
-def _of_export(record: Record) -> Run | None:
-    return record.optimized if isinstance(record, Export) else None
 
 
 # Which record belongs to which run: by the hashes of the files, or by their names if a record has no hashes.

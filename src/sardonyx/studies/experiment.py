@@ -100,6 +100,6 @@ class Experiment(ABC):
     ) -> Sequence[Table]:
         """Return all answers of this experiment as tables; `others` are the tables of earlier experiments."""
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
         """Return the conclusions of this experiment from all tables of the study."""
         return ()

@@ -216,7 +216,7 @@ class StudyRunner:
         return tables
 
     def _findings(self, tables: dict[str, Table], chosen: Sequence[Experiment]) -> tuple[Finding, ...]:
-        return tuple(finding for experiment in chosen for finding in experiment.findings(tables, self.options))
+        return tuple(finding for experiment in chosen for finding in experiment.findings(tables))
 
 
 def _answers(plan: Iterable[_PlannedCell], experiment: Experiment, subject: Subject | None = None) -> list[CellAnswer]:

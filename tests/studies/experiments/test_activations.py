@@ -30,7 +30,7 @@ def _row(tables: dict[str, Table], encoding: str) -> dict[str, Any]:
 
 
 def _finding_texts(tables: dict[str, Table]) -> list[str]:
-    return [finding.text for finding in ConvRelu().findings(tables, StudyOptions())]
+    return [finding.text for finding in ConvRelu().findings(tables)]
 
 
 def test_every_encoding_is_tried_and_the_reference_is_itself(tables: dict[str, Table]) -> None:

@@ -108,7 +108,7 @@ def test_nothing_is_timed_where_nothing_applies(tmp_path: Path) -> None:
     answers = answered(Subject("plain", tmp_path / "plain.onnx"))
     assert len(answers) == 1
     tables = {table.name: table for table in Attribution().tables(answers, StudyOptions(), {})}
-    (findings,) = Attribution().findings(tables, StudyOptions())
+    (findings,) = Attribution().findings(tables)
     assert findings.text == "No pass removes a node from any model."
 
 
@@ -132,7 +132,7 @@ def finding(verdict: str, models: int) -> str:
     made = [(f"m{index}", "fuse-x", "without", 1.1, 1.05, 1.2, 0.01, verdict, 20, None) for index in range(models)]
     table = Table("attribution_time", "", columns, tuple(made))
     counts = Table("attribution", "", ("pass", "within_nodes"), ())
-    return Attribution().findings({"attribution": counts, "attribution_time": table}, StudyOptions())[-1].text
+    return Attribution().findings({"attribution": counts, "attribution_time": table})[-1].text
 
 
 def test_findings_about_times_follow_the_verdicts() -> None:

@@ -40,7 +40,7 @@ def _tables(points: dict[str, tuple[float, float]], finding: str = "faster") -> 
 
 
 def _first_finding(points: dict[str, tuple[float, float]]) -> Finding:
-    return Correlation().findings(_tables(points), StudyOptions())[0]
+    return Correlation().findings(_tables(points))[0]
 
 
 def test_the_known_outlier_is_named_with_the_correlation_it_hides() -> None:
@@ -78,7 +78,7 @@ def test_few_models_give_no_claim() -> None:
 
 
 def test_times_within_the_noise_correlate_with_nothing() -> None:
-    (finding,) = Correlation().findings(_tables(_line(20, 0.5, 0.02), "no difference"), StudyOptions())
+    (finding,) = Correlation().findings(_tables(_line(20, 0.5, 0.02), "no difference"))
     assert not finding.certain
     assert finding.text == "The time of 0 of 20 models differs beyond the noise: too few for a correlation."
 
@@ -102,13 +102,13 @@ def test_a_claim_holds_without_any_single_model(lowest: float, claimed: bool) ->
     row = dict(zip(table.columns, table.rows[0], strict=True)) | {"r": 0.9, "low": 0.3, "high": 0.95}
     row |= {"r_without_it": lowest, "lowest_r_without_one": lowest, "highest_r_without_one": 0.92}
     changed = tables | {"correlation": replace(table, rows=(tuple(row.values()),))}
-    (finding,) = Correlation().findings(changed, StudyOptions())
+    (finding,) = Correlation().findings(changed)
     assert finding.certain is claimed
     assert ("only because of one model" in finding.text) is not claimed
 
 
 def test_a_constant_is_not_correlated() -> None:
-    findings = Correlation().findings(_tables(_line(12, 0.5, 0.02)), StudyOptions())
+    findings = Correlation().findings(_tables(_line(12, 0.5, 0.02)))
     assert [("do not vary" in finding.text, finding.certain) for finding in findings[1:]] == 3 * [(True, False)]
 
 

@@ -22,7 +22,7 @@ def _answered(name: str, known: str | None, before: str, after: str) -> CellAnsw
 def _finding_text(*answers: CellAnswer) -> str:
     experiment = Families()
     tables = {table.name: table for table in experiment.tables(answers, StudyOptions(), {})}
-    return " ".join(finding.text for finding in experiment.findings(tables, StudyOptions()))
+    return " ".join(finding.text for finding in experiment.findings(tables))
 
 
 def test_right_wrong_and_unknown() -> None:

@@ -29,7 +29,7 @@ def _tables(tmp_path: Path, count: int) -> dict[str, Table]:
 
 
 def _finding_text(tables: dict[str, Table]) -> str:
-    return " ".join(finding.text for finding in Forensics().findings(tables, StudyOptions()))
+    return " ".join(finding.text for finding in Forensics().findings(tables))
 
 
 def test_counts_and_reasons_are_those_of_each_model(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_two_conflicting_passes_are_named_with_their_shared_operator(chain: Subj
     outcomes = {each.answer["outcome"] for each in answers}
     assert outcomes == {OTHER, SAME}  # of ten shuffles
     (table,) = order.tables(answers, StudyOptions(), {})
-    finding = order.findings({"order": table}, StudyOptions())
+    finding = order.findings({"order": table})
     different = sum(each.answer["outcome"] == OTHER for each in answers)
     assert f"{len(answers) - different} give the usual graph" in finding[0].text
     assert finding[1].text.startswith(f"The order of {EARLY.name} and {LATE.name} decides the graph")
@@ -55,7 +55,7 @@ def test_independent_passes_give_one_result(chain: Subject) -> None:
     answers = answered(order, chain)
     assert {each.answer["outcome"] for each in answers} == {SAME}
     (table,) = order.tables(answers, StudyOptions(), {})
-    (finding,) = order.findings({"order": table}, StudyOptions())
+    (finding,) = order.findings({"order": table})
     assert finding.text.startswith(f"Of {len(answers)} shuffled orders, {len(answers)} give the usual graph")
 
 

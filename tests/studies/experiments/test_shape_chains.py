@@ -60,7 +60,7 @@ def _study(tmp_path: Path, **texts: str) -> tuple[dict[str, list[tuple[object, .
         (cell,) = experiment.cells(subject, options)
         answers.append(CellAnswer(cell, subject, experiment.run(cell, subject)))
     tables = {table.name: table for table in experiment.tables(answers, options, {})}
-    findings = [finding.text for finding in experiment.findings(tables, options)]
+    findings = [finding.text for finding in experiment.findings(tables)]
     return {name: list(table.rows) for name, table in tables.items()}, findings
 
 

@@ -100,7 +100,7 @@ def _class(answered: CellAnswer, **changes: float | int) -> str:
     table = tables["tolerance_by_class"]
     row = dict(zip(table.columns, table.rows[1], strict=True)) | changes
     one = Table(table.name, table.title, table.columns, (tuple(row.values()),))
-    return " ".join(finding.text for finding in Tolerance().findings({"tolerance_by_class": one}, StudyOptions()))
+    return " ".join(finding.text for finding in Tolerance().findings({"tolerance_by_class": one}))
 
 
 def test_findings_follow_the_numbers(answered: CellAnswer) -> None:

@@ -39,11 +39,7 @@ _OF_FORM = {
 }
 
 
-def _in_mb(name: str) -> str:
-    return name.removesuffix("_bytes") + "_mb"
-
-
-_IN_MB = {name: _in_mb(name) for name in _OF_FORM if name.endswith("_bytes")}
+_IN_MB = {name: name.removesuffix("_bytes") + "_mb" for name in _OF_FORM if name.endswith("_bytes")}
 
 
 def _of_analysis(analysis: Analysis) -> Measures:

@@ -213,7 +213,7 @@ class ConvRelu(Experiment):
             ),
         )
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
         """Return which encodings need one kernel, which are rejected or wrong, and what the runtime does itself."""
         table = tables["conv_relu"]
         rows = table.named_rows()

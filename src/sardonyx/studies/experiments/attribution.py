@@ -184,7 +184,7 @@ class Attribution(Experiment):
         times = {answer.subject.name: answer.answer for answer in answers if answer.cell.timed}
         return [counts(graphs), matrix(graphs), timings(graphs, times)]
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> list[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> list[Finding]:
         """Return which passes remove most, and which save or cost time."""
         return [*count_findings(tables["attribution"]), *time_findings(tables["attribution_time"])]
 

@@ -35,7 +35,8 @@ _LOADED_AT_ONCE = 3e9  # bytes of models
 
 def candidate(path: Path, target: str, passes: Sequence[Pass] | None = None) -> Candidate:
     """Return the model after these passes in this order; None: all passes of the target."""
-    return RewriteJob(path, tuple(select(target) if passes is None else passes), target, _ignore).candidate()
+    chosen = tuple(select(target) if passes is None else passes)
+    return RewriteJob(path, chosen, target, lambda _phase, _fraction: None).candidate()
 
 
 def graph_sizes(model: ir.Model) -> dict[str, Any]:
@@ -123,10 +124,6 @@ def time_models(
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {name: getattr(comparison, name) for name in TIMES} | {"finding": str(comparison.finding)}
-
-
-def _ignore(_phase: str, _fraction: float | None) -> None:
-    """Do nothing: the progress callback of a cell."""
 
 
 def integer(entry: Entry) -> int:

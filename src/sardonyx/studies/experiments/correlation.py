@@ -62,7 +62,7 @@ class Correlation(Experiment):
             timed=True,
         )  # fmt: skip
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
         """Return one finding for each cost, or one for all if there are too few models."""
         table, points = tables["correlation"], tables["correlation_points"].rows
         timed, changed = len(points), sum(row[-1] in _CHANGED for row in points)

@@ -48,7 +48,7 @@ class Families(Experiment):
             ),
         )  # fmt: skip
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
         """Return how often the guess is right, and whether fusion changes it."""
         return tuple(_findings(tables["families"]))
 

@@ -66,7 +66,7 @@ class Forensics(Experiment):
             ),
         )
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
         """Return how many patterns are left, and the most frequent reasons."""
         return (*_count_findings(tables["forensics"]), *_reason_findings(tables["why_left"]))
 

@@ -93,7 +93,7 @@ class Order(Experiment):
         rows = tuple(_row(answer) for answer in answers)
         return [Table("order", "Shuffled orders of the passes", (*columns, *_DECIDED), rows, _ABOUT)]
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> list[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> list[Finding]:
         """Return how often the order matters, and the pairs of passes that decide."""
         rows = tables["order"].named_rows()
         if not rows:

@@ -75,7 +75,7 @@ class Overview(Experiment):
         )
         return [Table("overview", "Effect of the pipeline on each model", columns, rows, _ABOUT, timed=True)]
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> list[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> list[Finding]:
         """Return how many models get smaller, and how many faster."""
         rows = tables["overview"].named_rows()
         if not rows:

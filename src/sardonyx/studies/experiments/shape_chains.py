@@ -73,7 +73,7 @@ class ShapeChains(Experiment):
             ),
         )
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
         """Return how many chains are left, and for which reason."""
         table = tables["shape_chains"]
         models = several(len(table.rows), "model")

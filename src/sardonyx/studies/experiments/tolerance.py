@@ -197,7 +197,7 @@ class Tolerance(Experiment):
             ),
         )  # fmt: skip
 
-    def findings(self, tables: Mapping[str, Table], options: StudyOptions) -> Sequence[Finding]:
+    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
         """Return the tolerance that each class requires, and whether that of the verification is sufficient."""
         table = tables["tolerance_by_class"]
         findings = [_finding(row, table.name) for row in table.named_rows()]
