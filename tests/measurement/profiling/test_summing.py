@@ -54,7 +54,9 @@ def test_an_untraced_kernel_has_no_owner_unless_it_has_a_module_tag() -> None:
 
 
 def test_modules_include_the_time_of_their_descendants() -> None:
-    sums = module_times([kernel("a.b", 2, 3), kernel("a.b", 1), kernel("a", 4), kernel("", 1), kernel(None, 2)], Hierarchy())
+    sums = module_times(
+        [kernel("a.b", 2, 3), kernel("a.b", 1), kernel("a", 4), kernel("", 1), kernel(None, 2)], Hierarchy()
+    )
     assert [(each.path, each.self_ms, each.total_ms, each.kernels, each.calls, each.share) for each in sums] == [
         ("", 1, 8, 1, 1, 0.8),
         ("a", 4, 7, 1, 1, 0.7),
