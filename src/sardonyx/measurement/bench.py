@@ -13,13 +13,12 @@ from typing import Any
 from sardonyx.errors import UsageError
 from sardonyx.measurement import feeds, machine
 from sardonyx.measurement.entrants import Entrant, Files, naming, read_entrants
-from sardonyx.measurement.sessions import TimingClock
+from sardonyx.measurement.sessions import TimingClock, settings_of
 from sardonyx.measurement.trial import Conditions, PlannedSize, Sessions, fresh_starts
 from sardonyx.records.bench import Benchmark, Finding, Machine, Point, Start
 from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import check_names, read_arrays
 from sardonyx.records.progress import Clock, Progress
-from sardonyx.runtime.timed import Level, Settings
 
 MOST = 1000  # combinations of a sweep; more are a mistake, and would take a day
 
@@ -91,9 +90,8 @@ def bench(
         ModelError: A file cannot be read.
         RuntimeFailure: The runtime cannot load or run a model.
     """
-    conditions = Conditions(
-        Settings(threads, provider, _level(level)), _timing_clock(clock, threads, provider), isolate, seed
-    )
+    settings = settings_of(threads, provider, level)
+    conditions = Conditions(settings, _timing_clock(clock, threads, provider), isolate, seed)
     if not seconds > 0:
         raise UsageError(f"nothing can be timed in {seconds:g} seconds", hint="allow some time, for example 60")
     phases = Clock(progress)
@@ -120,7 +118,7 @@ def bench(
             "seconds": seconds,
             "threads": threads,
             "provider": provider,
-            "level": str(conditions.settings.level),
+            "level": str(settings.level),
             "clock": str(conditions.clock),
             "isolate": isolate,
             "starts": starts,
@@ -134,13 +132,6 @@ def bench(
         seconds=phases.seconds,
         notes=tuple(notes(points, description, conditions, chosen)),
     )
-
-
-def _level(name: str) -> Level:
-    try:
-        return Level(name)
-    except ValueError:
-        raise UsageError(f"the runtime has no level {name!r}", hint=f"one of {', '.join(Level)}") from None
 
 
 def _timing_clock(name: str, threads: int, provider: str) -> TimingClock:

@@ -45,18 +45,20 @@ def read_entrants(files: Files, folder: Path) -> list[Entrant]:
         ModelError: A file cannot be read.
     """
     named = files if isinstance(files, Mapping) else None
-    if named is not None:
-        sources = list(named.values())
-    else:
-        sources = [files] if isinstance(files, (str, os.PathLike, onnx.ModelProto, ir.Model)) else list(files)
+    sources = listed_sources(files) if not isinstance(files, Mapping) else list(files.values())
     if not sources:
         raise UsageError("there is no model to time", hint="name one or more ONNX files")
     models = [_read(source, folder / f"{index}.onnx") for index, source in enumerate(sources)]
-    labels = list(named) if named is not None else _labels([name for name, _, _ in models])
+    labels = list(named) if named is not None else distinct_labels([name for name, _, _ in models])
     return [
         Entrant(_describe(label, source, path, model), path, model)
         for label, source, (_, path, model) in zip(labels, sources, models, strict=True)
     ]
+
+
+def listed_sources(files: Source | Sequence[Source]) -> list[Source]:
+    """Return one model or several as a list."""
+    return [files] if isinstance(files, (str, os.PathLike, onnx.ModelProto, ir.Model)) else list(files)
 
 
 def _read(source: Source, target: Path) -> tuple[str, Path, ir.Model]:
@@ -77,7 +79,7 @@ def _describe(label: str, source: Source, path: Path, model: ir.Model) -> BenchF
     )
 
 
-def _labels(names: Sequence[str]) -> list[str]:
+def distinct_labels(names: Sequence[str]) -> list[str]:
     """Return distinct names: file names, or full paths if these are not distinct, or numbered file names."""
     short = [os.path.basename(name) or name for name in names]
     for candidates in (short, list(names)):

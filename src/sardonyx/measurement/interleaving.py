@@ -14,12 +14,12 @@ import gc
 import math
 import random
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sardonyx.measurement.statistics import Estimate, estimate
+from sardonyx.records import gc_pause
 from sardonyx.records.bench import Comparison, Finding
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def race(
     again: list[float] = []
     turns = [(run, times[name]) for name, run in runs.items()] + [(twin or runs[reference], again)]
     shuffle = random.Random(seed).shuffle
-    with _without_garbage_collection():
+    gc.collect()
+    with gc_pause.paused():
         for run, _ in turns:
             run()  # the first slot of a session allocates and warms up; it does not count
         while True:
@@ -160,15 +161,3 @@ def _is_clear(race: Race, narrow: float) -> bool:
         if not decided and not (floor_is_narrow and estimate.comparison().width <= narrow):
             return False
     return floor_is_narrow or bool(others)
-
-
-@contextmanager
-def _without_garbage_collection() -> Generator[None]:
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()

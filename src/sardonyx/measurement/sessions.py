@@ -16,7 +16,7 @@ from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.measurement.interleaving import SLOT, Run, slot
 from sardonyx.records.bench import Start
 from sardonyx.runtime import Feeds, Value
-from sardonyx.runtime.timed import Settings, TimedModel
+from sardonyx.runtime.timed import Level, Settings, TimedModel
 from sardonyx.runtime.worker_process import Worker, WorkerDied
 
 
@@ -147,6 +147,18 @@ class IsolatedSession:
             kind, message, hint = reply
             raise kind(message, hint=hint)
         return reply[0]
+
+
+def settings_of(threads: int, provider: str, level: str) -> Settings:
+    """Return the settings of a session.
+
+    Raises:
+        UsageError: The runtime has no such level.
+    """
+    try:
+        return Settings(threads, provider, Level(level))
+    except ValueError:
+        raise UsageError(f"the runtime has no level {level!r}", hint=f"one of {', '.join(Level)}") from None
 
 
 def start(path: Path, settings: Settings, feeds: Feeds) -> Start:

@@ -107,6 +107,12 @@ def difference(value: float) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
+def opset(opsets: Mapping[str, int]) -> str:
+    """Return the version of the standard opset: opset 20."""
+    version = opsets.get("", opsets.get("ai.onnx"))
+    return "no standard opset" if version is None else f"opset {version}"
+
+
 def plural(number: int, noun: str, several: str | None = None) -> str:
     """Return a count with its noun: 1 node, 2 nodes."""
     return f"{count(number)} {noun if number == 1 else several or noun + 's'}"

@@ -66,12 +66,11 @@ def inspection_document(inspection: Inspection, view: View) -> Document:
 
 def inspection_sentence(inspection: Inspection) -> str:
     """Return the model in one line."""
-    opset = inspection.opsets.get("", inspection.opsets.get("ai.onnx"))
     parts = [
         formatting.plural(inspection.counts.nodes, "node"),
         formatting.plural(inspection.parameters, "parameter"),
         formatting.size(inspection.file_bytes or inspection.counts.bytes),
-        "no standard opset" if opset is None else f"opset {opset}",
+        formatting.opset(inspection.opsets),
     ]
     dims = (dim or "?" for port in inspection.inputs for dim in port.shape or () if not isinstance(dim, int))
     dynamic = dict.fromkeys(dims)

@@ -146,7 +146,7 @@ def _models(bundles: Sequence[RunBundle]) -> Section:
 
 
 def _time_ratio(bundle: RunBundle) -> str:
-    compared = None if bundle.point is None else bundle.point.timings[1].against_first
+    compared = bundle.compared
     return "not timed" if compared is None else f"{ratio(compared)}, {compared.finding.value}"
 
 
@@ -175,7 +175,7 @@ def _numbers(bundle: RunBundle) -> Section:
             formatting.size_change(after.bytes - before.bytes),
         ),
     ]
-    if point is not None and (compared := point.timings[1].against_first) is not None:
+    if point is not None and (compared := bundle.compared) is not None:
         slow, quick = (f"{milliseconds(timing.median)} ms" for timing in point.timings)
         rows.append(("time of a run", slow, quick, f"× {ratio(compared)}, {compared.finding.value}"))
     if forms is not None:

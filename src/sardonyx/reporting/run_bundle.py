@@ -10,7 +10,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from sardonyx.records.analysis import Analysis, Form
-from sardonyx.records.bench import Benchmark, Point
+from sardonyx.records.bench import Benchmark, Comparison, Point
 from sardonyx.records.export import Export
 from sardonyx.records.profile import Profile, ProfiledModel
 from sardonyx.records.run import Run
@@ -50,6 +50,11 @@ class RunBundle:
         if before:
             return None  # the result was compared with another file than the source
         return replace(self.bench.points[0], timings=(timings[before], timings[after]))
+
+    @property
+    def compared(self) -> Comparison | None:
+        """The time of the result against that of the source, or None."""
+        return None if self.point is None else self.point.timings[1].against_first
 
     def _two(self, items: Sequence[_Item], path: Callable[[_Item], str]) -> tuple[_Item, _Item] | None:
         """Return the items of source and result, matched by path or by file name, or None if one is missing."""

@@ -6,7 +6,6 @@ merge nodes that differ in an attribute, and would run another graph than the on
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,12 +20,14 @@ from sardonyx.errors import UsageError
 from sardonyx.ir.io import to_proto
 from sardonyx.ir.scopes import is_constant, scopes
 from sardonyx.ir.tagged_model import Source, Tagged, tagged
+from sardonyx.measurement.entrants import distinct_labels, listed_sources
 from sardonyx.measurement.feeds import at_size, dynamic_dims
 from sardonyx.measurement.profiling.subject import Profiled, Subject
+from sardonyx.measurement.sessions import settings_of
 from sardonyx.records.environment import environment
 from sardonyx.records.profile import Profile, ProfiledModel
 from sardonyx.records.progress import Clock, Progress
-from sardonyx.runtime.timed import Level, Settings
+from sardonyx.runtime.timed import Level
 from sardonyx.runtime.values import Feeds
 
 WARM_UP = 2  # runs that are not counted
@@ -64,10 +65,10 @@ def profile(
         UsageError: There is no file, or a size, level or provider is unknown.
         RuntimeFailure: The runtime cannot load or run a model.
     """
-    settings = Settings(threads, provider, _level(level))
+    settings = settings_of(threads, provider, level)
     if runs is not None and runs < 1:
         raise UsageError(f"{runs} runs measure nothing", hint="ask for one at least")
-    sources: Sequence[Source] = files if _is_several(files) else [files]  # pyright: ignore[reportAssignmentType]
+    sources = listed_sources(files)
     if not sources:
         raise UsageError("there is no model to profile", hint="name one or more files")
     clock = Clock(progress)
@@ -162,30 +163,14 @@ def _feeds(models: Sequence[ir.Model], sizes: Mapping[str, int] | None, seed: in
 
 def _labels(models: Sequence[Tagged], at: Sequence[Mapping[str, int]]) -> list[str]:
     """Return short, distinct names of the columns: by size, by file, or by both."""
-    names, sizes = _file_names(models), [" ".join(f"{dim}={size}" for dim, size in point.items()) for point in at]
+    names, sizes = (
+        distinct_labels([model.name for model in models]),
+        [" ".join(f"{dim}={size}" for dim, size in point.items()) for point in at],
+    )
     if len(names) == 1 and sizes:
         return sizes
     return [f"{name} {size}".strip() for size in sizes or [""] for name in names]
 
 
-def _file_names(models: Sequence[Tagged]) -> list[str]:
-    names = [model.path.name if model.path is not None else model.name for model in models]
-    if len(set(names)) == len(names):
-        return names
-    full = [model.name for model in models]
-    return full if len(set(full)) == len(full) else [f"{name} ({number})" for number, name in enumerate(full, 1)]
-
-
 def _loadable(model: Tagged) -> Path | onnx.ModelProto:
     return model.path if model.path is not None else to_proto(model.model)
-
-
-def _level(level: Level | str) -> Level:
-    try:
-        return Level(level)
-    except ValueError as error:
-        raise UsageError(f"there is no level {level!r}", hint=f"there are {', '.join(Level)}") from error
-
-
-def _is_several(files: Source | Sequence[Source]) -> bool:
-    return not isinstance(files, (str, os.PathLike, onnx.ModelProto, ir.Model))

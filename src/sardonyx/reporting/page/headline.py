@@ -100,7 +100,7 @@ def _pace_words(compared: Comparison) -> str:
 
 def _pace(bundle: RunBundle) -> Pace | None:
     """Return the time from the benchmark, otherwise from tuning, or None if neither was measured."""
-    if bundle.point is not None and (compared := bundle.point.timings[1].against_first) is not None:
+    if bundle.point is not None and (compared := bundle.compared) is not None:
         first, second = bundle.point.timings
         rounds = f"median of {formatting.plural(compared.rounds, 'round')}"
         sizes = bench.size(bundle.point.sizes)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sardonyx.records.bench import Comparison
 from sardonyx.records.run import PassRecord
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import ratio
@@ -23,12 +22,11 @@ class Row:
 
     place: int
     bundle: RunBundle
-    compared: Comparison | None  # None: not timed
 
     @property
     def time(self) -> str:
         """The time of the result as a multiple of that of the source, with its interval."""
-        return "not timed" if self.compared is None else ratio(self.compared)
+        return "not timed" if self.bundle.compared is None else ratio(self.bundle.compared)
 
     @property
     def verification(self) -> str:
@@ -96,14 +94,10 @@ def overview(bundles: Sequence[RunBundle]) -> Section | None:
         return None
     markup = rendered(
         "overview",
-        rows=[Row(place, bundle, _compared(bundle)) for place, bundle in enumerate(bundles)],
+        rows=[Row(place, bundle) for place, bundle in enumerate(bundles)],
         matrices=[_matrix(bundles, measure) for measure in _MEASURES],
     )
     return Section("overview", "All models", markup)
-
-
-def _compared(bundle: RunBundle) -> Comparison | None:
-    return None if bundle.point is None else bundle.point.timings[1].against_first
 
 
 def _matrix(bundles: Sequence[RunBundle], measure: _Measure) -> Matrix:

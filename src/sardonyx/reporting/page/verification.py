@@ -99,10 +99,9 @@ def _pytorch(export: Export | None) -> Station:
 
 
 def _file(role: str, artifact: Artifact, counts: Counts) -> Station:
-    opset = artifact.opsets.get("", artifact.opsets.get("ai.onnx"))
     facts = (
         f"{formatting.size(artifact.bytes)}, {formatting.plural(counts.nodes, 'node')}",
-        "no standard opset" if opset is None else f"opset {opset}",
+        formatting.opset(artifact.opsets),
     )
     name = PurePath(artifact.path).name if artifact.path else "model in memory"
     return Station(role, name, facts, artifact.sha256)
