@@ -26,7 +26,6 @@ from sardonyx.reporting.document import (
     View,
     text_column,
 )
-from sardonyx.reporting.inspection import module_name
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.name_groups import grouped
 from sardonyx.reporting.writers import csv
@@ -185,16 +184,8 @@ def _difference(figure: Figure, before: Number, after: Number) -> str:
     if before is None or after is None or before == after:
         return "·"
     if figure.write is _share:
-        return _signed(100 * (after - before), "points")
-    return _signed(100 * (after - before) / before, "%") if before else f"+{figure.write(after)}"
-
-
-def _signed(number: float, unit: str) -> str:
-    """Return a number with its sign, never rounded to zero."""
-    sign = "+" if number > 0 else "−"
-    if abs(number) < 0.05:
-        return f"{sign}<0.1 {unit}"
-    return f"{sign}{abs(number):.{0 if abs(number) >= 10 and unit == '%' else 1}f} {unit}"
+        return formatting.signed(100 * (after - before), "points")
+    return formatting.signed(100 * (after - before) / before) if before else f"+{figure.write(after)}"
 
 
 def _facts(analysis: Analysis, view: View) -> Facts:
@@ -232,7 +223,7 @@ def _attention(analysis: Analysis, view: View) -> Section:
     rows = [row for form in analysis.forms for row in _attention_rows(form, is_only=len(analysis.forms) == 1)]
     richest = max(analysis.forms, key=lambda form: sum(len(attention.roles) for attention in form.attentions))
     listed = richest.attentions if view.verbose else ()
-    notes = [Span(f"{module_name(a.module)}: {formatting.name(a.written_as)}", Tone.FAINT) for a in listed]
+    notes = [Span(f"{formatting.module(a.module)}: {formatting.name(a.written_as)}", Tone.FAINT) for a in listed]
     return Section("Attention", (Table(columns, rows), Notes(notes)))
 
 
@@ -271,10 +262,10 @@ def _regions(form: Form, analysis: Analysis) -> Section:
 
 def _peak(form: Form, analysis: Analysis, view: View) -> Section:
     peak = form.memory.peak
-    where = f"{formatting.name(peak.operator)} in {module_name(peak.module)}, step {formatting.count(peak.step)}"
+    where = f"{formatting.name(peak.operator)} in {formatting.module(peak.module)}, step {formatting.count(peak.step)}"
     columns = (Column("bytes"), text_column("produced by"), text_column("in module"))
     alive = peak.alive if view.verbose else peak.alive[:ALIVE_SHOWN]
-    rows = [Row((formatting.size(v.bytes), formatting.name(v.operation), module_name(v.module))) for v in alive]
+    rows = [Row((formatting.size(v.bytes), formatting.name(v.operation), formatting.module(v.module))) for v in alive]
     if peak.workspace:
         rows.append(Row((formatting.size(peak.workspace), "workspace", "only while it runs")))
     rest = peak.others + len(peak.alive) - len(alive)
@@ -391,7 +382,7 @@ def decomposition_document(decomposed: Decomposed, view: View) -> Document:
     """Return the answer of `decompose`."""
     shown = decomposed.attentions if view.verbose else decomposed.attentions[:ATTENTIONS_SHOWN]
     columns = (text_column("attention"), text_column("written as"), text_column("made of"))
-    rows = [Row((module_name(a.module), formatting.name(a.written_as), attention_parts(a))) for a in shown]
+    rows = [Row((formatting.module(a.module), formatting.name(a.written_as), attention_parts(a))) for a in shown]
     more = len(decomposed.attentions) - len(shown)
     return Document(
         title=decomposed.source,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sardonyx.records.bench import Benchmark, Comparison, Finding, Machine, Point, Timing
+from sardonyx.records.run import Pace
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Column,
@@ -73,9 +74,15 @@ def milliseconds(seconds: float | None) -> str:
     return f"{ms:,.{digits}f}"
 
 
-def ratio(compared: Comparison) -> str:
+def ratio(compared: Comparison | Pace) -> str:
     """Return the time as a multiple of the first file's: 0.877 [0.865, 0.890]."""
     return f"{compared.ratio:.3f} [{compared.low:.3f}, {compared.high:.3f}]"
+
+
+def interval(compared: Comparison | Pace) -> str:
+    """Return the interval of a difference in percent, without signs: [11.0, 13.5]."""
+    near, far = sorted((abs(1 - compared.low), abs(1 - compared.high)))
+    return f"[{percent(near)}, {percent(far)}]"
 
 
 def percent(share: float) -> str:
@@ -106,9 +113,7 @@ def verdict(timing: Timing, first: Timing) -> str:
         return f"{name} takes {milliseconds(timing.median)} ms"
     if compared.finding is Finding.SAME:
         return f"no difference between {name} and {other}: within {percent(reach(compared))} % either way"
-    near, far = sorted((abs(1 - compared.low), abs(1 - compared.high)))
-    interval = f"[{percent(near)}, {percent(far)}]"
-    return f"{name} is {percent(1 - compared.ratio)} % {compared.finding} than {other} {interval}"
+    return f"{name} is {percent(1 - compared.ratio)} % {compared.finding} than {other} {interval(compared)}"
 
 
 def reach(compared: Comparison) -> float:

@@ -77,5 +77,4 @@ def _beside(number: Measure, before: Measure | None) -> tuple[str, str]:
         return str(before), "·"
     if not before.value:
         return str(before), ""
-    share = 100 * (number.value - before.value) / abs(before.value)
-    return str(before), f"{'+' if share > 0 else '−'}{abs(share):.{0 if abs(share) >= 10 else 1}f} %"
+    return str(before), formatting.signed(100 * (number.value - before.value) / abs(before.value))

@@ -19,7 +19,6 @@ from sardonyx.reporting.document import (
     View,
     text_column,
 )
-from sardonyx.reporting.inspection import module_name
 from sardonyx.reporting.module_rows import module_cell, module_rows
 
 _SHOWN = 8  # rows of a list that is not asked for in full
@@ -107,7 +106,7 @@ def _paths(title: str, paths: Sequence[str], view: View) -> Section:
 
 
 def _nodes(title: str, nodes: Iterable[OpRef], view: View) -> Section:
-    rows = [Row((formatting.name(op.op_type), module_name(op.module), formatting.name(op.name))) for op in nodes]
+    rows = [Row((formatting.name(op.op_type), formatting.module(op.module), formatting.name(op.name))) for op in nodes]
     return _list(title, ("operator", "module", "node"), rows, view)
 
 
@@ -116,7 +115,7 @@ def _pairs(title: str, pairs: Iterable[Pair], view: View) -> Section:
         Row(
             (
                 formatting.name(pair.after.op_type),
-                _from_to(module_name(pair.before.module), module_name(pair.after.module)),
+                _from_to(formatting.module(pair.before.module), formatting.module(pair.after.module)),
                 _from_to(formatting.name(pair.before.name), formatting.name(pair.after.name)),
                 "; ".join(pair.what),
             )

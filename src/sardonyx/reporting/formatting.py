@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 
 LONGEST_NAME = 60
+MODEL = "(model)"  # in place of the path of the model itself
 
 
 def visible(text: str) -> str:
@@ -37,6 +38,11 @@ def name(text: str, longest: int = LONGEST_NAME) -> str:
     return f"{shown[:head]}…{shown[len(shown) - (longest - 1 - head) :]}"
 
 
+def module(path: str, longest: int = LONGEST_NAME) -> str:
+    """Return the path of a module; that of the model itself is empty."""
+    return name(path, longest) or MODEL
+
+
 def count(number: int) -> str:
     """Return 12345 as 12,345."""
     return f"{number:,}".replace("-", "−")
@@ -55,6 +61,14 @@ def percent(before: int, after: int) -> str:
     digits = 0 if abs(share) >= 1 else 1
     sign = "+" if share > 0 else "−"
     return f"{sign}{abs(share):.{digits}f} %"
+
+
+def signed(number: float, unit: str = "%") -> str:
+    """Return a change with its sign, never rounded to zero: +12 %, −3.4 %, +<0.1 %."""
+    sign = "+" if number > 0 else "−"
+    if abs(number) < 0.05:
+        return f"{sign}<0.1 {unit}"
+    return f"{sign}{abs(number):.{0 if abs(number) >= 10 and unit == '%' else 1}f} {unit}"
 
 
 def size(octets: int) -> str:

@@ -220,17 +220,12 @@ def weight_table(title: str, weights: Iterable[Weight]) -> Section:
                 formatting.name(weight.name),
                 formatting.name(weight.type),
                 str(list(weight.shape)),
-                ", ".join(map(module_name, weight.modules)),
+                ", ".join(map(formatting.module, weight.modules)),
             )
         )
         for weight in weights
     ]
     return Section(title, (Table(columns, rows),))
-
-
-def module_name(path: str) -> str:
-    """Return the path of a module; that of the model itself is empty."""
-    return formatting.name(path) or "(model)"
 
 
 def root_table(nodes: Iterable[RootNode]) -> Section:
@@ -274,13 +269,13 @@ def module_sentence(module: ModuleInspection) -> str:
         formatting.plural(len(module.inputs), "input"),
         formatting.plural(len(module.outputs), "output"),
     )
-    return f"{module_name(module.path)}: {', '.join(parts)}"
+    return f"{formatting.module(module.path)}: {', '.join(parts)}"
 
 
 def _module_facts(module: ModuleInspection) -> Facts:
     facts: dict[str, Text] = {
         "model": module.model,
-        "path": module_name(module.path),
+        "path": formatting.module(module.path),
         "class": formatting.name(module.kind or "unknown", 100),
         "parameters": formatting.count(module.parameters),
         "nodes": node_count(module.nodes, module.constants),
@@ -405,4 +400,4 @@ def _passes(opportunities: Opportunities, view: View) -> Section:
 def _where(modules: dict[str, int], view: View) -> str:
     """Return the modules with most rewrites first; all of them if verbose."""
     ordered = sorted(modules, key=lambda path: (-modules[path], path))
-    return listed(list(map(module_name, ordered)), None if view.verbose else 1) or "·"
+    return listed(list(map(formatting.module, ordered)), None if view.verbose else 1) or "·"

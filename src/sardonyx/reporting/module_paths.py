@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from sardonyx.reporting import formatting
 
 RUNS = 4  # runs of consecutive numbers that are written in full
-MODEL = "(model)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def _place(form: tuple[str | None, ...], paths: list[list[str]], count: int) -> 
     numbers = [{path[at] for path in paths} if step is None else {step} for at, step in enumerate(form)]
     steps = [min(values) if len(values) == 1 else _runs(set(map(int, values))) for values in numbers]
     same = next((at for at, values in enumerate(numbers) if len(values) > 1), len(form))
-    return Place(".".join(steps) or MODEL, ".".join(min(values) for values in numbers[:same]), count)
+    return Place(".".join(steps) or formatting.MODEL, ".".join(min(values) for values in numbers[:same]), count)
 
 
 def _runs(numbers: set[int]) -> str:

@@ -35,7 +35,7 @@ def module_cell(row: module_tree.Row) -> Cell:
     """Return a module in the tree: how many equal ones it represents, and an ellipsis if modules below are hidden."""
     copies = f" ×{row.branch.copies}" if row.branch.copies > 1 else ""
     hidden = " …" if row.hidden else ""
-    return Cell(f"{formatting.name(row.branch.label, 48) or '(model)'}{copies}{hidden}", min(row.depth, DEEPEST))
+    return Cell(f"{formatting.module(row.branch.label, 48)}{copies}{hidden}", min(row.depth, DEEPEST))
 
 
 def _fitting(root: module_tree.Branch) -> list[module_tree.Row]:

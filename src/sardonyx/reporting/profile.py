@@ -24,7 +24,7 @@ from sardonyx.reporting.document import (
     View,
     text_column,
 )
-from sardonyx.reporting.inspection import listed, module_name
+from sardonyx.reporting.inspection import listed
 from sardonyx.reporting.module_rows import module_cell, module_kind, module_rows
 from sardonyx.reporting.writers import csv
 
@@ -93,7 +93,7 @@ def _csv_lines(model: ProfiledModel) -> Iterator[dict[str, object]]:
         yield {
             "file": model.label, "scope": "kernel", "name": kernel.name, "kind": kernel.op_type,
             "module": kernel.owner, "self_ms": kernel.milliseconds, "total_ms": kernel.milliseconds,
-            "share": _part(kernel.milliseconds, model), "kernels": 1, "calls": kernel.calls,
+            "share": part_of(kernel.milliseconds, model), "kernels": 1, "calls": kernel.calls,
             "traced_by": kernel.traced_by.value, "nodes": " ".join(kernel.nodes),
         }  # fmt: skip
 
@@ -149,11 +149,12 @@ def _times(paths: Iterable[str], modules: dict[str, ModuleTime], model: Profiled
         total,
         sum(module.kernels for module in own),
         sum(module.calls for module in own),
-        _part(total, model),
+        part_of(total, model),
     )
 
 
-def _part(milliseconds: float, model: ProfiledModel) -> float:
+def part_of(milliseconds: float, model: ProfiledModel) -> float:
+    """Return the share of a time in all time in kernels, 0 to 1."""
     return milliseconds / model.kernel_ms if model.kernel_ms else 0.0
 
 
@@ -219,9 +220,7 @@ def change(before: float, after: float) -> str:
         return "·"
     if not before:
         return f"+{ms(after)} ms"
-    percent = 100 * (after - before) / before
-    sign = "+" if percent > 0 else "−"
-    return f"{sign}<0.1 %" if abs(percent) < 0.05 else f"{sign}{abs(percent):.{0 if abs(percent) >= 10 else 1}f} %"
+    return formatting.signed(100 * (after - before) / before)
 
 
 # The blocks of the document.
@@ -295,7 +294,7 @@ def _trace_rows(models: Sequence[ProfiledModel]) -> Iterator[Row]:
         spent.append(by_trace)
     for trace, label in _TRACES.items():
         if any(by_trace[trace] for by_trace in spent):
-            shares = [share(_part(times[trace], model)) for times, model in zip(spent, models, strict=True)]
+            shares = [share(part_of(times[trace], model)) for times, model in zip(spent, models, strict=True)]
             yield Row((Cell(label, depth=1), *_with_changes([(part, "") for part in shares])))
 
 
@@ -383,8 +382,8 @@ def _kernels(model: ProfiledModel, profile: Profile, view: View) -> Section:
                 formatting.name(kernel.op_type),
                 formatting.count(kernel.calls),
                 ms(kernel.milliseconds),
-                share(_part(kernel.milliseconds, model)),
-                "not attributed" if kernel.owner is None else module_name(kernel.owner),
+                share(part_of(kernel.milliseconds, model)),
+                "not attributed" if kernel.owner is None else formatting.module(kernel.owner),
                 listed([formatting.name(node, 40) for node in kernel.nodes], None if view.verbose else 1)
                 or "inserted by the runtime",
             )
@@ -398,7 +397,7 @@ def _unattributed(model: ProfiledModel, profile: Profile, view: View) -> Section
     kernels = [kernel for kernel in hottest(model) if kernel.owner is None]
     spent = sum(kernel.milliseconds for kernel in kernels)
     title = (
-        f"Not attributed{_of(model, profile)}: {ms(spent)} ms ({share(_part(spent, model))}) "
+        f"Not attributed{_of(model, profile)}: {ms(spent)} ms ({share(part_of(spent, model))}) "
         f"in {formatting.plural(len(kernels), 'kernel')}"
     )
     shown = kernels if view.verbose else kernels[:KERNELS_SHOWN]

@@ -263,7 +263,7 @@ def _verification(run: Run) -> Section:
 
 def _undone(run: Run) -> Section:
     rows = [
-        (formatting.name(undone.pass_name), formatting.name(undone.owner) or "(model)", _short(undone.reason))
+        (formatting.name(undone.pass_name), formatting.module(undone.owner), _short(undone.reason))
         for undone in run.rolled_back
     ]
     return _section("Rolled back", ("pass", "module", "reason"), rows, text_columns=3)

@@ -160,7 +160,7 @@ def _where(modules: dict[str, int]) -> str:
         return "·"
     first = min(modules, key=lambda path: (-modules[path], path))
     more = f" and {len(modules) - 1} more" if len(modules) > 1 else ""
-    return f"{formatting.name(first, 40) or '(model)'}{more}"
+    return f"{formatting.module(first, 40)}{more}"
 
 
 def skipped_row(group: RefusalGroup) -> Row:
@@ -204,6 +204,6 @@ def _attention(run: Run) -> Section:
 
 def rollback_sentence(rollback: RolledBack) -> str:
     """Return what was rolled back, and why."""
-    where = f"at {formatting.name(rollback.root)} in {formatting.name(rollback.owner) or '(model)'}"
+    where = f"at {formatting.name(rollback.root)} in {formatting.module(rollback.owner)}"
     where = "everywhere" if rollback.root == WHOLE_PASS else where
     return f"{formatting.name(rollback.pass_name)} {where}: {formatting.one_line(rollback.reason)}"

@@ -231,7 +231,7 @@ def _undone(one: Run, two: Run) -> Section:
     rows = [
         (
             formatting.name(rollback.pass_name),
-            formatting.name(rollback.owner) or "(model)",
+            formatting.module(rollback.owner),
             formatting.one_line(rollback.reason),
             fate,
         )

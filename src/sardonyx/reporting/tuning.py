@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.records.run import Decision, Pace, Question, Tuning
 from sardonyx.reporting import formatting
-from sardonyx.reporting.bench import milliseconds, percent, size
+from sardonyx.reporting.bench import interval, milliseconds, percent, ratio, size
 from sardonyx.reporting.document import Column, Notes, Paragraph, Row, Section, Table, Tone, View, text_column
 
 UNDECIDED = "not examined"
@@ -44,8 +44,7 @@ def tuning_clause(tuning: Tuning | None) -> str | None:
         return "left as it was, since every result is slower here"
     if pace.finding == "no difference":
         return "as fast as the source here"
-    near, far = sorted((abs(1 - pace.low), abs(1 - pace.high)))
-    return f"{percent(1 - pace.ratio)} % {pace.finding} here [{percent(near)}, {percent(far)}]"
+    return f"{percent(1 - pace.ratio)} % {pace.finding} here {interval(pace)}"
 
 
 def conditions(tuning: Tuning) -> str:
@@ -80,7 +79,7 @@ def standing_table(tuning: Tuning) -> Table:
 
 def _pace_cells(pace: Pace, tuning: Tuning) -> tuple[str, ...]:
     is_reference = pace is tuning.standing[0]
-    compared = "reference" if is_reference else f"{pace.ratio:.3f} [{pace.low:.3f}, {pace.high:.3f}]"
+    compared = "reference" if is_reference else ratio(pace)
     finding = f"± {percent(tuning.floor)} %" if is_reference else pace.finding
     return (pace.name, formatting.count(pace.nodes), milliseconds(pace.milliseconds / 1000), compared, finding)
 

@@ -88,8 +88,7 @@ def _nodes_clause(run: Run, *, would: bool) -> str:
 def _time_clause(compared: Comparison) -> str:
     if compared.finding is Finding.SAME:
         return f"shows no difference in time (none above {bench.percent(bench.reach(compared))} %)"
-    near, far = sorted((abs(1 - compared.low), abs(1 - compared.high)))
-    return f"runs {_pace_words(compared)} [{bench.percent(near)}, {bench.percent(far)}]"
+    return f"runs {_pace_words(compared)} {bench.interval(compared)}"
 
 
 def _pace_words(compared: Comparison) -> str:

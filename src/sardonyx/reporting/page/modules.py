@@ -167,7 +167,7 @@ def _line(row: tree.Row, totals: Mapping[str, Amounts], most: float) -> Line:
     before, after, parameters, bytes_before, bytes_after, *times = summed
     return Line(
         row.branch.path,
-        formatting.name(row.branch.label) or "(model)",
+        formatting.module(row.branch.label),
         row.branch.copies,
         formatting.name(row.branch.tag),
         row.depth,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from sardonyx.records.profile import Profile, ProfiledModel
 from sardonyx.reporting import formatting
 from sardonyx.reporting.plots import svg
-from sardonyx.reporting.profile import first_kernels, kinds, ms, share
+from sardonyx.reporting.profile import first_kernels, kinds, ms, part_of, share
 
 WIDTH, LEFT, RIGHT, TOP = 960, 24, 24, 76
 HEADER, ROW, GAP = 28, 22, 26  # of a panel; the height of a bar; between panels
@@ -200,7 +200,7 @@ def _panel(model: ProfiledModel) -> Panel:
         list(_amounts(model)),
         model.kernel_ms,
         rest,
-        f"not attributed: {ms(rest)} ms ({share(rest / model.kernel_ms if model.kernel_ms else 0.0)})",
+        f"not attributed: {ms(rest)} ms ({share(part_of(rest, model))})",
     )
 
 
@@ -209,7 +209,8 @@ def _amounts(model: ProfiledModel) -> Iterator[Amount]:
     first, classes = first_kernels(model), kinds(model)
     for module in sorted(model.modules, key=lambda module: first.get(module.path, len(first))):
         kind = classes[module.path]
-        part = share(module.total_ms / model.kernel_ms if model.kernel_ms else 0.0)
-        times = f"{ms(module.total_ms)} ms ({part}), {ms(module.self_ms)} ms of it itself"
+        times = (
+            f"{ms(module.total_ms)} ms ({share(part_of(module.total_ms, model))}), {ms(module.self_ms)} ms of it itself"
+        )
         hover = f"{module.path or '(model)'} {kind}: {times}, {formatting.plural(module.kernels, 'kernel')}"
         yield Amount(module.path, kind, module.self_ms, module.total_ms, hover)

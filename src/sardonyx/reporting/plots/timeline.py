@@ -1,6 +1,6 @@
-"""The memory timeline as a picture: live bytes while each operation runs, one panel for memory program, on one scale.
+"""The memory timeline as a picture: live bytes while each operation runs, one panel for each program, on one scale.
 
-Programs have different numbers of steps that do not correspond to memory other, so memory has its own panel.
+Programs have different numbers of steps that do not correspond to each other, so each has its own panel.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from sardonyx.reporting.document import (
     View,
     table_section,
 )
+from sardonyx.reporting.inspection import listed
 from sardonyx.reporting.writers import csv, markdown
 
 MOST_SHOWN = 200  # rows of a table in Markdown; the CSV has them all
@@ -120,9 +121,7 @@ def _row_count(table: records.Table) -> str:
 
 
 def _model_names(models: Iterable[str]) -> str:
-    names = [formatting.name(model) for model in models]
-    rest = len(names) - _LONGEST_LIST
-    return ", ".join(names[:_LONGEST_LIST]) + (f" and {formatting.count(rest)} more" if rest > 0 else "")
+    return listed([formatting.name(model) for model in models], _LONGEST_LIST)
 
 
 def _failures(study: Study) -> Section:
@@ -180,7 +179,7 @@ def table_json(table: records.Table) -> bytes:
         "title": table.title,
         "about": table.about,
         "timed": table.timed,
-        "rows": [dict(zip(table.columns, row, strict=True)) for row in table.rows],
+        "rows": table.named_rows(),
     }
     return msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n"
 
