@@ -45,7 +45,7 @@ def read_entrants(files: Files, folder: Path) -> list[Entrant]:
         ModelError: A file cannot be read.
     """
     named = files if isinstance(files, Mapping) else None
-    sources = listed_sources(files) if not isinstance(files, Mapping) else list(files.values())
+    sources = list(files.values()) if isinstance(files, Mapping) else listed_sources(files)
     if not sources:
         raise UsageError("there is no model to time", hint="name one or more ONNX files")
     models = [_read(source, folder / f"{index}.onnx") for index, source in enumerate(sources)]

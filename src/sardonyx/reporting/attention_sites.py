@@ -13,7 +13,7 @@ from sardonyx.records.analysis import Form
 from sardonyx.records.profile import ProfiledModel
 from sardonyx.records.run import AttentionForm, AttentionSite
 from sardonyx.reporting import formatting
-from sardonyx.reporting.module_paths import places
+from sardonyx.reporting.name_groups import places
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a step of a path that is a number
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sardonyx.records.run import PassRecord, RefusalGroup, Run
-from sardonyx.reporting.module_paths import places
+from sardonyx.reporting.name_groups import places
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run_bundle import RunBundle
 

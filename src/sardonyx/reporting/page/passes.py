@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sardonyx.records.run import PassRecord
-from sardonyx.reporting.module_paths import Place, places
+from sardonyx.reporting.name_groups import Place, places
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run_bundle import RunBundle
 

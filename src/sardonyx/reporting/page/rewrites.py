@@ -10,7 +10,7 @@ from typing import Any
 
 from sardonyx.records.run import Event, NodeRef, PassRecord, RewriteKind, Run
 from sardonyx.reporting import formatting
-from sardonyx.reporting.module_paths import where
+from sardonyx.reporting.name_groups import where
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.plots.drawing import LONGEST, box_width, frame_of
 from sardonyx.reporting.run_bundle import RunBundle
