@@ -31,7 +31,7 @@ from sardonyx.frontend.inputs.examples import Example, derive
 Row = dict[str, Any]
 LIMIT = 60  # CPU seconds of one stage
 WAITS = 10  # times as long may pass on the clock, where other processes use the machine
-TRIES = 4  # configs, where the module accepts no example
+TRIES = 6  # configs, where the module accepts no example
 PATIENCE = 25  # CPU seconds, after which no other config is tried
 PHASES = ("model", "inputs", "export", "proof", "writing")
 

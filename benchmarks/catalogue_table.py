@@ -188,6 +188,7 @@ def page(rows: Sequence[Row], everything: Sequence[str]) -> str:
     """The whole page, which says how many of all models were run."""
     versions = ", ".join(f"{name} {version}" for name in PACKAGES if (version := _version(name)))
     commits = Counter(row["commit"] for row in rows)
+    tried = {(row["library"], row["name"]) for row in rows}
     at = ", ".join(f"{commit} ({count} rows)" for commit, count in commits.most_common())
     lines = [
         "# The catalogue",
@@ -197,7 +198,7 @@ def page(rows: Sequence[Row], everything: Sequence[str]) -> str:
         "Measured by `python benchmarks/catalogue.py RESULTS`, and with `--exporter torchscript`; `--table` writes it.",
         f"{versions}, Python {platform.python_version()}, {platform.machine()}, one thread. Seconds are CPU seconds.",
         f"Rows were measured at commit {at}.",
-        f"The catalogue has {len(everything)} models, in random order; {len({row['name'] for row in rows})} were run.",
+        f"The catalogue has {len(everything)} models, in random order; {len(tried)} were run.",
         "",
         *summary(rows),
         "",

@@ -1,9 +1,10 @@
 """Small configs of transformers' model types, by rule: nothing here knows an architecture.
 
 Widths are divided by one ratio in the whole config, so that sizes that depend on each other still do. Counts of heads
-stay, layers are cut to as many as show every kind of layer, vocabularies are cut and token ids moved into them. Where
-the model cannot be built so, other cuts are tried, the default config among them. A token that stands for a picture or
-a sound gets an id where the config has none: without it the model takes neither.
+stay, layers are cut to as many as show every kind of layer, vocabularies are cut and token ids moved into them. If the
+model cannot be built from this config, other cuts are tried: fewer heads of the same size, settings that the config
+class would derive, the default config. A token that stands for a picture or a sound gets an id if the config has none:
+without it the model takes neither.
 """
 
 from __future__ import annotations
@@ -32,15 +33,21 @@ class Cut:
 
     ratio: int  # of widths
     layers: int | None  # None: as many as there are
+    heads: bool = False  # fewer heads of the same size: a model may set sizes of its own that depend on the size
+    derived: bool = False  # cut settings that the class derives from others too: it may derive constants
 
     def __str__(self) -> str:
         """As the table says it."""
         depth = "all layers" if self.layers is None else f"{self.layers} layers"
-        return "default" if self.ratio == 1 and self.layers is None else f"widths / {self.ratio}, {depth}"
+        widths = f"widths{' and heads' * self.heads} / {self.ratio}"
+        return "default" if self.ratio == 1 and self.layers is None else f"{widths}, {depth}"
 
 
-# Where the sizes of a config disagree after a cut, it is either the widths or the layers: neither is cut in turn.
-CUTS = (Cut(8, 2), Cut(1, 2), Cut(8, None), Cut(1, None), Cut(4, 2), Cut(4, None), Cut(2, None))
+# If the sizes of a config disagree after a cut, the cause is either the widths or the layers: neither is cut in turn.
+CUTS = (
+    *(Cut(8, 2), Cut(8, 2, heads=True), Cut(8, 2, derived=True)),
+    *(Cut(1, 2), Cut(8, None), Cut(1, None), Cut(4, 2), Cut(4, None), Cut(2, None)),
+)
 
 
 @dataclass
@@ -62,7 +69,7 @@ class _Shrinker:
             is_own = is_nested or value != getattr(fresh, name, None)  # set by the config that this one is nested in
             if value is None and _PLACEHOLDER.search(name):
                 values[name] = self._free_token(name)
-            elif is_own or parameter.default is not None:
+            elif is_own or parameter.default is not None or self.cut.derived:
                 values[name] = self._value(name, value, depth)
         return type(config)(**{name: value for name, value in values.items() if value is not None})
 
@@ -96,6 +103,8 @@ class _Shrinker:
             return type(value)(inside or range(max(0, left - len(value)), left))
         if left and len(value) == have > DEEPEST:
             value = value[:left]
+        if _is_list_of(value, int) and _IMAGE.search(name):  # by the same number of patches in each direction
+            value = type(value)([min(value)] * len(value)) if self.cut.ratio > 1 else value
         changed = type(value)(self._value(name, each, depth) for each in value)
         return changed if list(changed) != list(value) else value
 
@@ -111,8 +120,10 @@ class _Shrinker:
         if _IMAGE.search(name):
             return value // 4 if value >= 128 else value
         is_count = "head" in name and not re.search(r"dim|size|width|hidden", name)
-        is_width = _WIDTH.search(name) and value >= 16
-        if is_count or _KEPT.search(name) or not (is_width or value >= 48) or value % self.cut.ratio:
+        if "head" in name and is_count != self.cut.heads:
+            return value
+        is_width = value >= self.cut.ratio if is_count else _WIDTH.search(name) and value >= 16
+        if _KEPT.search(name) or not (is_width or value >= 48) or value % self.cut.ratio:
             return value
         return value // self.cut.ratio
 

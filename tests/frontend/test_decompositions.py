@@ -127,3 +127,30 @@ def test_attention_of_any_rank_is_exported_and_verified(shape: tuple[int, ...], 
         return nn.functional.scaled_dot_product_attention(x, y, y + 1, attn_mask=mask)
 
     sardonyx.export(Module(attend), torch.randn(shape))  # raises if the graph computes anything else
+
+
+class Routed(nn.Module):
+    """Splits its rows by counts that are data, once for each router."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.routers = nn.ModuleList(nn.Linear(4, 2, bias=False) for _ in range(2))
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for router in self.routers:
+            choice = router(x).argmax(-1)
+            counts = torch.stack([(choice == expert).sum() for expert in range(2)]).tolist()
+            parts = x.split(counts)
+            x = torch.cat([expert(part) for expert, part in zip(self.experts, parts, strict=True)])
+        return x
+
+
+def test_sizes_read_from_data_are_distinct() -> None:
+    """Two `item` calls on tensors of one shape are two sizes."""
+    torch.manual_seed(0)
+    module = Routed().eval()
+    x = torch.randn(9, 4)
+    counts = [int(router(x).argmax(-1).sum()) for router in module.routers]
+    assert counts[0] != counts[1]
+    sardonyx.export(module, x, exporter="dynamo")

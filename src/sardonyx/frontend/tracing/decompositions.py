@@ -25,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_aggregate
 
 _UNDECLARED = torch.Tag.maybe_aliasing_or_mutating
+_READS_DATA = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}  # their sizes are new symbols
 Table = Mapping[Any, Callable[..., Any]]
 _ORIGIN = ("nn_module_stack", "stack_trace", "source_fn_stack", "torch_fn")  # metadata on the origin of a node
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd  # pyright: ignore[reportPrivateUsage]  # no public name
@@ -278,9 +279,11 @@ class _Rewriter:
 
         values = [operand.meta["val"] for operand in inputs]
         key = (target, _signature(node, inputs), *map(_description, values))
-        if key not in self._traced:
-            self._traced[key] = make_fx(call, decomposition_table=dict(self._rest))(*values)
-        traced = self._traced[key]
+        traced = self._traced.get(key) or make_fx(call, decomposition_table=dict(self._rest))(*values)
+        if any(_READS_DATA & _tags(new.target) for new in traced.graph.nodes):  # each call has a symbol of its own
+            _set_result(traced.graph, node.meta.get("val"))
+        else:
+            self._traced[key] = traced
         if any(is_overload(new.target) and not self._is_final(new.target) for new in traced.graph.nodes):
             raise NotLocalError
         origin = {name: node.meta[name] for name in _ORIGIN if name in node.meta}
@@ -303,6 +306,17 @@ class _Rewriter:
             else:
                 renewed[node] = self._rewritten(node, renewed, module)
         raise NotLocalError
+
+
+def _tags(target: Any) -> set[Any]:
+    return set(target.tags) if is_overload(target) else set()
+
+
+def _set_result(graph: Any, value: Any) -> None:
+    """Record the value of a graph with one result: later nodes refer to the symbols of the recorded value."""
+    result = next(iter(graph.find_nodes(op="output"))).args[0]
+    if isinstance(result, Node):
+        result.meta["val"] = value
 
 
 def _is_attention_of_another_rank(node: Any) -> bool:
