@@ -64,6 +64,31 @@ def test_files_that_are_not_models_are_refused(data: bytes, tmp_path: Path) -> N
     refused(lambda: io.load(tmp_path / "m.onnx"), ModelError, "m.onnx")
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"", "is empty"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "Git LFS pointer"),
+        (b"PK\x03\x04" + bytes(100), "PyTorch checkpoint"),
+        ((40).to_bytes(8, "little") + b'{"a":{"dtype":"F32","shape":[1]}}' + bytes(20), "safetensors"),
+        (b"\x1c\0\0\0TFL3" + bytes(64), "TensorFlow Lite"),
+        (b"\x1c\0\0\0ORTM" + bytes(64), "ONNX Runtime's own format"),
+        (b"GGUF" + bytes(64), "GGUF"),
+        (b'<?xml version="1.0"?><net/>', "OpenVINO"),
+    ],
+)
+def test_files_of_other_formats_are_named(data: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(data)
+    refused(lambda: io.load(tmp_path / "m.onnx"), ModelError, "m.onnx", words)
+
+
+def test_a_file_written_by_torch_is_named(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    for name, is_zip in (("new.pt", True), ("old.pt", False)):
+        torch.save({"w": torch.ones(3)}, tmp_path / name, _use_new_zipfile_serialization=is_zip)
+        refused(lambda path=tmp_path / name: io.load(path), ModelError, name, "PyTorch checkpoint")
+
+
 def test_missing_file_and_folder(tmp_path: Path) -> None:
     refused(lambda: io.load(tmp_path / "no.onnx"), ModelError, "no.onnx", "No such file")
     refused(lambda: io.load(tmp_path), ModelError)

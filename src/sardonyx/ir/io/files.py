@@ -34,6 +34,19 @@ from sardonyx.records import gc_pause
 MAX_IR_VERSION = 13  # the newest that ONNX Runtime 1.31 accepts; the default of the onnx package is newer
 LARGE = 1 << 12  # tensors of at least this many bytes (a page) stay in the file
 _INLINE_LIMIT = (1 << 31) - 1  # the largest message that protobuf reads
+_EXPORT_IT = "export the PyTorch model: sardonyx export FILE.py:FUNCTION -o model.onnx"
+_OTHER_FORMATS = (  # offset and bytes that identify the format, what it is, and a hint
+    (0, b"version https://git-lfs", "a Git LFS pointer", "fetch its content with `git lfs pull`"),
+    (0, b"PK\x03\x04", "a zip archive, as PyTorch checkpoints are", _EXPORT_IT),
+    (0, b"\x80\x02", "a pickle, as old PyTorch checkpoints are", _EXPORT_IT),
+    (8, b'{"', "a safetensors file, which has weights but no graph", _EXPORT_IT),
+    (4, b"TFL3", "a TensorFlow Lite model", "convert it to ONNX first, for example with tf2onnx"),
+    (0, b"\x89HDF", "an HDF5 file, as Keras models are", "convert it to ONNX first, for example with tf2onnx"),
+    (0, b"GGUF", "a GGUF file", "export the model that it was made from"),
+    (4, b"ORTM", "a model in ONNX Runtime's own format", "use the ONNX file that it was made from"),
+    (0, b"<?xml", "an XML file, as OpenVINO models are", "use the ONNX file that it was made from"),
+)
+_LONGEST_MARK = 64
 _NOT_ONNX = "is it an ONNX file, and is it complete? export or download it again"
 
 
@@ -68,9 +81,11 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         skeleton, spans = wire_format.cut(wire_format.Bytes.of_file(file), token, LARGE)
         proto = onnx.ModelProto.FromString(skeleton)
     except (wire_format.WireError, DecodeError) as error:
+        _check_format(file, name)
         why = str(error) if isinstance(error, wire_format.WireError) else "it is damaged"
-        why = why if file.size else "it is empty"
         raise ModelError(f"{name} is not a readable ONNX model: {why}", hint=_NOT_ONNX) from error
+    if not proto.HasField("graph"):
+        _check_format(file, name)
     _check_complete(proto, name)
     with gc_pause.paused():
         reader = Reader(folder=os.path.dirname(name) or ".", file=file, token=token, spans=spans)
@@ -132,6 +147,17 @@ def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the hash of a file, read in blocks."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_format(file: SourceFile, name: str) -> None:
+    """Report a file that is empty or begins like a file of another format."""
+    if not file.size:
+        raise ModelError(f"{name} is empty", hint="export or download it again")
+    begin = bytearray(min(file.size, _LONGEST_MARK))
+    file.read_into(memoryview(begin), 0)
+    for offset, mark, what, hint in _OTHER_FORMATS:
+        if begin[offset : offset + len(mark)] == mark:
+            raise ModelError(f"{name} is {what}, not an ONNX model", hint=hint)
 
 
 def _check_complete(proto: onnx.ModelProto, name: str) -> None:
