@@ -33,7 +33,7 @@ LIMIT = 60  # CPU seconds of one stage
 WAITS = 10  # times as long may pass on the clock, where other processes use the machine
 TRIES = 6  # configs, where the module accepts no example
 PATIENCE = 25  # CPU seconds, after which no other config is tried
-PHASES = ("model", "inputs", "export", "proof", "writing")
+PHASES = ("model", "inputs", "export", "verification", "writing")
 
 
 def in_process(work: Callable[[], Row], limit: int = LIMIT, waits: int = WAITS) -> Row:
@@ -171,7 +171,7 @@ def ours(module: torch.nn.Module, exporter: str) -> Row:
             row["verified"] = True
         except Exception as error:
             row |= failure(error) | {"stage": marks[-1][0] if marks else "inputs"}
-            return row | {"exported": row["stage"] == "proof"}
+            return row | {"exported": row["stage"] == "verification"}
         ended = [*(moment for _, moment in marks[1:]), time.process_time()]
         row["seconds"] = {phase: end - start for (phase, start), end in zip(marks, ended, strict=True)}
         cover = record.coverage

@@ -29,7 +29,8 @@ _STAGES = {
     "inputs": "no example inputs found",
     "before": "not built, or no inputs found, in time",
     "export": "export fails",
-    "proof": "verification fails",
+    "verification": "verification fails",
+    "proof": "verification fails",  # in results of earlier versions
     "whole": "not done in time, or crashed",
 }
 
@@ -164,7 +165,9 @@ def cells(row: Row) -> list[str]:
     parameters = f"{row['parameters'] / 1e6:.1f} M, {row['size']}" if "parameters" in row else ""
     counts = " → ".join(str(mine.get(key, "–")) for key in ("nodes", "portable", "ort")) if "nodes" in mine else "–"
     seconds = f"{export_seconds(row):.1f}" if "seconds" in mine else "–"
-    proof = f"{mine['seconds']['proof']:.1f}" if "proof" in mine.get("seconds", {}) else "–"
+    phases = mine.get("seconds", {})
+    verification = phases.get("verification", phases.get("proof"))  # the latter in results of earlier versions
+    verified = "–" if verification is None else f"{verification:.1f}"
     words = "–"
     if theirs.get("exported"):
         words = f"{theirs['seconds']:.1f} s" + (f", {theirs['answers']}" if theirs["answers"] != "same" else "")
@@ -175,7 +178,7 @@ def cells(row: Row) -> list[str]:
     unreached = str(len(row["unread"])) if row.get("unread") else ""
     return [
         *(row["name"], row.get("class", "–"), parameters, yes("exported"), yes("verified"), root, counts, seconds),
-        *(proof, words, unreached, row["commit"], reason(row)),
+        *(verified, words, unreached, row["commit"], reason(row)),
     ]
 
 

@@ -142,7 +142,7 @@ def line(row: dict[str, Any]) -> str:
     """One row of the table."""
     if "share" not in row:
         return f"| {row['name']} | {row['exporter']} | " + " | ".join("–" * 11) + " |"
-    seconds = [f"{row['seconds'].get(phase, 0.0):.1f}" for phase in ("export", "proof")]
+    seconds = [f"{row['seconds'].get(phase, 0.0):.1f}" for phase in ("export", "verification")]
     cells = [row["name"], row["exporter"], row["nodes"], row["direct"], row["own"], row["inherited"], row["root"]]
     cells += [f"{row['share']:.1%}", *seconds, f"{row['error']:.0e}", row["after"], row["untagged"]]
     return "| " + " | ".join(map(str, cells)) + " |"
@@ -150,7 +150,7 @@ def line(row: dict[str, Any]) -> str:
 
 TITLES = (
     *("model", "exporter", "nodes", "direct", "of them own", "inherited", "root", "with a module"),
-    *("export and tag s", "proof s", "error on the example", "nodes optimized", "untagged then"),
+    *("export and tag s", "verification s", "error on the example", "nodes optimized", "untagged then"),
 )
 
 

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from sardonyx.errors import SardonyxError as SardonyxError
     from sardonyx.errors import UsageError as UsageError
     from sardonyx.errors import VerificationFailed as VerificationFailed
+    from sardonyx.exporting.adopt import Adopted as Adopted
     from sardonyx.exporting.adopt import adopt as adopt
+    from sardonyx.exporting.export import Exported as Exported
     from sardonyx.exporting.export import export as export
+    from sardonyx.exporting.extract import Extracted as Extracted
     from sardonyx.exporting.extract import extract as extract
     from sardonyx.exporting.options import ExportOptions as ExportOptions
     from sardonyx.frontend.attention.decompose import decompose as decompose
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from sardonyx.optimizer.opportunities import opportunities as opportunities
     from sardonyx.optimizer.options import OptimizeOptions as OptimizeOptions
     from sardonyx.optimizer.options import TuneOptions as TuneOptions
+    from sardonyx.optimizer.pipeline import Optimized as Optimized
     from sardonyx.optimizer.pipeline import optimize as optimize
     from sardonyx.passes.base import Example as Example
     from sardonyx.passes.base import ModelPass as ModelPass
@@ -62,7 +66,9 @@ if TYPE_CHECKING:
     from sardonyx.records.run import Run as Run
     from sardonyx.records.run import Verdict as Verdict
     from sardonyx.records.study import Study as Study
+    from sardonyx.reporting.report import Report as Report
     from sardonyx.reporting.report import report as report
+    from sardonyx.studies.runner import Studied as Studied
     from sardonyx.studies.runner import study as study
     from sardonyx.verification import verify as verify
 
@@ -70,6 +76,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accuracy",
+    "Adopted",
     "Adoption",
     "Analysis",
     "Benchmark",
@@ -80,6 +87,8 @@ __all__ = [
     "Example",
     "Export",
     "ExportOptions",
+    "Exported",
+    "Extracted",
     "Extraction",
     "Facts",
     "GateNotMet",
@@ -92,15 +101,18 @@ __all__ = [
     "NodePass",
     "Opportunities",
     "OptimizeOptions",
+    "Optimized",
     "OutputError",
     "Pass",
     "Profile",
     "Proposal",
     "Refused",
+    "Report",
     "Run",
     "RuntimeFailure",
     "SardonyxError",
     "Share",
+    "Studied",
     "Study",
     "TuneOptions",
     "UsageError",
@@ -127,6 +139,7 @@ __all__ = [
 
 _DEFINED_IN = {
     "Accuracy": "sardonyx.records.run",
+    "Adopted": "sardonyx.exporting.adopt",
     "Adoption": "sardonyx.records.inspection",
     "Analysis": "sardonyx.records.analysis",
     "Benchmark": "sardonyx.records.bench",
@@ -137,6 +150,8 @@ _DEFINED_IN = {
     "Example": "sardonyx.passes.base",
     "Export": "sardonyx.records.export",
     "ExportOptions": "sardonyx.exporting.options",
+    "Exported": "sardonyx.exporting.export",
+    "Extracted": "sardonyx.exporting.extract",
     "Extraction": "sardonyx.records.extraction",
     "Facts": "sardonyx.ir.facts",
     "GateNotMet": "sardonyx.errors",
@@ -149,15 +164,18 @@ _DEFINED_IN = {
     "NodePass": "sardonyx.passes.base",
     "Opportunities": "sardonyx.records.inspection",
     "OptimizeOptions": "sardonyx.optimizer.options",
+    "Optimized": "sardonyx.optimizer.pipeline",
     "OutputError": "sardonyx.errors",
     "Pass": "sardonyx.passes.base",
     "Profile": "sardonyx.records.profile",
     "Proposal": "sardonyx.ir.rules",
     "Refused": "sardonyx.ir.rules",
+    "Report": "sardonyx.reporting.report",
     "Run": "sardonyx.records.run",
     "RuntimeFailure": "sardonyx.errors",
     "SardonyxError": "sardonyx.errors",
     "Share": "sardonyx.ir.rules",
+    "Studied": "sardonyx.studies.runner",
     "Study": "sardonyx.records.study",
     "TuneOptions": "sardonyx.optimizer.options",
     "UsageError": "sardonyx.errors",
@@ -181,7 +199,7 @@ _DEFINED_IN = {
     "verify": "sardonyx.verification",
 }
 
-_NEEDS_TORCH = frozenset(("decompose", "export", "fuse_attention"))
+_NEEDS_TORCH = frozenset(("Exported", "decompose", "export", "fuse_attention"))
 
 
 def __getattr__(name: str) -> Any:

@@ -69,7 +69,7 @@ def sample_run() -> Run:
             RolledBack("merge-reshapes", "*", "", "last_hidden_state has NaN where the reference has none"),
         ),
         verdict=sample_verdict(),
-        seconds={"total": 2.0, "passes": 0.4, "proof": 1.25},
+        seconds={"total": 2.0, "passes": 0.4, "verification": 1.25},
         wiring_before=wiring_of(nodes_before()),
         wiring_after=wiring_of(nodes_after()),
         attention=sample_attention(),

@@ -84,7 +84,7 @@ class Survey:
 
     def user(self, node: ir.Node | None, *op_types: str) -> ir.Node | None:
         """Return the only user of a node's first output if it is one of these standard operators, otherwise None."""
-        user = None if node is None else self.facts.sole_user(node.outputs[0])
+        user = None if node is None else self.facts.sole_consumer(node.outputs[0])
         return user if user is not None and not user.domain and user.op_type in op_types else None
 
     def above(self, value: ir.Value | None, *op_types: str) -> ir.Value | None:
@@ -108,7 +108,7 @@ class Survey:
 
     def _follower(self, node: ir.Node) -> ir.Node | None:
         """Return the only user of a result if it reads it as its first operand, otherwise None."""
-        after = self.facts.sole_user(node.outputs[0])
+        after = self.facts.sole_consumer(node.outputs[0])
         return after if after is not None and after.inputs[0] is node.outputs[0] else None
 
 

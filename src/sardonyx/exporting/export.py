@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,6 @@ from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.half_precision_export import check_in_float32
 from sardonyx.verification.upcast import upcast
 
-_DEFAULTS = ExportOptions()
 _VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
 _RANDOM_TRIALS = 3  # signed, large, and wide-ranging numbers, each at sizes of its own
 
@@ -82,7 +81,7 @@ def export(
     seed: int = 0,
     threads: int | None = None,
     force: bool = False,
-    options: ExportOptions = _DEFAULTS,
+    options: ExportOptions | None = None,
     progress: Progress | None = None,
 ) -> Exported:
     """Export a module to ONNX, tag every node with its module, and verify the graph against the module.
@@ -117,53 +116,35 @@ def export(
         ModelError: If torch cannot export the module.
         VerificationFailed: If the graph does not compute what the module computes. Nothing is written then.
     """
-    _check_destination(output, force=force, for_generation=for_generation)
+    options = options or ExportOptions()
     clock = Clock(progress)
-    style = TagStyle(options.include_torch_nn, options.tag_attributes, options.keep_stack_traces)
+    _check_destination(output, force=force, for_generation=for_generation)
     with clock.phase("model"):
-        default_task = "text-generation" if for_generation else None
-        if isinstance(source, nn.Module):
-            resolved = from_module(source, dtype)
-        else:
-            resolved = resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype)
+        resolved = _resolve(source, task, dtype, seed, for_generation=for_generation)
     with prepared(resolved.module) as module, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
         with clock.phase("inputs"):
-            if for_generation:
-                example = decoder_example(module, seed)
-            else:
-                example = _example(module, resolved, inputs, kwargs, seed, with_past=options.with_past)
+            example = (
+                decoder_example(module, seed)
+                if for_generation
+                else _example(module, resolved, inputs, kwargs, seed, with_past=options.with_past)
+            )
             call = Call(module, example.args, example.kwargs)
             dims = resolve_dynamic(call, "auto" if for_generation else dynamic)
             if for_generation:
                 require_dynamic(_inputs(call, dims.axes))
         variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
         calls = (call, *(Call(module, variant.args, variant.kwargs) for variant in variants))
-
-        def attempt(dims: DynamicDims) -> tuple[_ExportJob, Sequence[str], Verdict | None]:
-            with clock.phase("export"), gc_pause.paused():
-                model, notes = traced.export(call, exporter, dims.axes, opset, style)
-            draft = Path(tempfile.mkdtemp(dir=folder)) / "exported.onnx"
-            external = None if optimize else True
-            job = _ExportJob(calls, model, draft, exporter, seed, threads, clock, external=external)
-            return job, notes, job.verify(dims) if verify else None
-
-        (job, notes, verdict), dims = with_fewer_dims(call, dims, attempt)
-        unreached_modules = unreached(module, lambda: call.run(call.tensors))
+        style = TagStyle(options.include_torch_nn, options.tag_attributes, options.keep_stack_traces)
+        settings = _Settings(exporter, opset, style, seed, threads, verify, optimize, folder, clock)
+        job, dims = with_fewer_dims(call, dims, functools.partial(_trace, calls, settings))
+        missed = unreached(module, lambda: call.run(call.tensors))
         described = _inputs(call, dims.axes)
         if for_generation:
             require_dynamic(described)
-        with _model_path(output, force=force, for_generation=for_generation) as path:
-            run = job.optimize(path, force=force, external=options.external) if optimize else None
-            if run is not None:
-                result = run.result
-            else:
-                result = job.write(path, force=force, external=options.external, hashed=verify)
-            notes = list(notes)
-            if for_generation and path is not None:
-                verdict = verdict and job.check_generation(path, verdict, options.verify_tokens)
-                notes += write_beside(path.parent, module, described)
-        result = _at_destination(result, path, output)
-        run = run and replace(run, result=_at_destination(run.result, path, output))
+        if for_generation and output is not None:
+            written = job.write_for_generation(os.fspath(output), described, options, force=force)
+        else:
+            written = job.write(output, options.external, force=force)
         return Exported(
             status="done",
             environment=environment(),
@@ -179,15 +160,60 @@ def export(
             module=_source_module(module, resolved.label, hashed=verify),
             inputs=described,
             outputs=tuple(call.outputs),
-            result=result,
+            result=written.artifact,
             **_census(job.model),
-            verdict=verdict,
-            optimized=run,
+            verdict=written.verdict,
+            optimized=written.run,
             seconds=clock.seconds,
-            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *dims.notes, *notes))),
-            unreached=unreached_modules,
-            model=job.model if run is None else run.model,
+            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *dims.notes, *written.notes))),
+            unreached=missed,
+            model=job.model if written.run is None else written.run.model,
         )
+
+
+def _resolve(
+    source: nn.Module | str, task: str | None, dtype: Dtype | None, seed: int, *, for_generation: bool
+) -> Resolved:
+    """Return the module of a source."""
+    if isinstance(source, nn.Module):
+        return from_module(source, dtype)
+    default_task = "text-generation" if for_generation else None
+    return resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What an export was asked for, apart from the module and its inputs."""
+
+    exporter: Exporter
+    opset: int | None
+    style: TagStyle
+    seed: int
+    threads: int | None
+    verify: bool
+    optimize: bool
+    folder: str  # for temporary files
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The result of an export: the file, and the run that optimized it."""
+
+    artifact: Artifact
+    run: pipeline.Optimized | None
+    verdict: Verdict | None
+    notes: tuple[str, ...]
+
+
+def _trace(calls: Sequence[Call], settings: _Settings, dims: DynamicDims) -> _ExportJob:
+    """Export a module with these dynamic dimensions and verify the graph."""
+    with settings.clock.phase("export"), gc_pause.paused():
+        model, notes = traced.export(calls[0], settings.exporter, dims.axes, settings.opset, settings.style)
+    job = _ExportJob(calls, model, settings, notes)
+    if settings.verify:
+        job.verify(dims)
+    return job
 
 
 class _ExportJob:
@@ -196,45 +222,35 @@ class _ExportJob:
     Args:
         calls: The module on its example inputs, then on variants of them.
         model: The exported graph.
-        draft: Path of the temporary file that is verified and optimized.
-        exporter: Which exporter made the graph.
-        seed: Seed of the random inputs.
-        threads: Threads of the runtime.
-        clock: Times the phases.
-        external: Whether the draft's weights are in a file of their own, which the runtime maps. The optimized model
-            follows its source in this, so a draft to be optimized leaves it to `io.save` (None).
+        settings: What was asked for.
+        notes: Notes of the exporter.
     """
 
-    def __init__(
-        self,
-        calls: Sequence[Call],
-        model: ir.Model,
-        draft: Path,
-        exporter: Exporter,
-        seed: int,
-        threads: int | None,
-        clock: Clock,
-        *,
-        external: bool | None,
-    ) -> None:
+    def __init__(self, calls: Sequence[Call], model: ir.Model, settings: _Settings, notes: Sequence[str]) -> None:
         self.model = model
-        self._calls, self._call, self._draft, self._exporter = calls, calls[0], draft, exporter
-        self._seed, self._threads, self._clock, self._external = seed, threads, clock, external
+        self._calls, self._call, self._settings, self._notes = calls, calls[0], settings, tuple(notes)
+        self._clock, self._seed, self._threads = settings.clock, settings.seed, settings.threads
+        self._verified: Verdict | None = None
 
     @functools.cached_property
     def _file(self) -> io.LoadedFile:
-        """The draft, written and loaded once for verification and optimization."""
-        io.save(self.model, self._draft, external=self._external)
-        return io.LoadedFile.read(self._draft)
+        """A temporary file, written and loaded once for verification and optimization.
 
-    def verify(self, dims: DynamicDims) -> Verdict:
+        The runtime maps weights that are in a file of their own. An optimized model follows its source in this, so
+        `io.save` decides if the model is to be optimized.
+        """
+        draft = Path(tempfile.mkdtemp(dir=self._settings.folder)) / "exported.onnx"
+        io.save(self.model, draft, external=None if self._settings.optimize else True)
+        return io.LoadedFile.read(draft)
+
+    def verify(self, dims: DynamicDims) -> None:
         """Compare with the module on the example and on random inputs, at other sizes of the dynamic dimensions.
 
         Raises:
             VerificationFailed: If they disagree.
             ModelError: If a dimension that the user named could only be tried at the size of the example.
         """
-        with self._clock.phase("proof"):
+        with self._clock.phase("verification"):
             verdict = self._verdict()
             larger = self._larger(dims.axes, verdict) if verdict.passed else []
             verdict = self._verdict(larger) if larger else verdict
@@ -248,7 +264,7 @@ class _ExportJob:
                 f"dimension '{untested[0]}' could not be verified as dynamic: the module accepted no other size",
                 hint="leave it out of `dynamic`, or skip verification with `verify=False`",
             )
-        return verdict
+        self._verified = verdict
 
     def _larger(self, axes: Axes, verdict: Verdict) -> list[dict[str, torch.Tensor]]:
         """Return larger examples for the dynamic dimensions that all random inputs had at one size."""
@@ -278,15 +294,38 @@ class _ExportJob:
             module_itself=TorchEngine(self._call, ordered=ordered),
             weights=[name for name, _ in named_state(self._call.module)],
             inputs=examples,
-            other_exporter=traced.OTHER[self._exporter],
+            other_exporter=traced.OTHER[self._settings.exporter],
             **settings,
         )
 
     def _report(self, text: str) -> None:
         self._clock.tell(text, None)
 
-    def check_generation(self, path: Path, verdict: Verdict, steps: int) -> Verdict:
-        """Compare the tokens that the written decoder generates with those of the module.
+    def write(self, output: str | Path | None, external: bool | None, *, force: bool) -> _Written:
+        """Write the graph, optimized if that was asked for."""
+        if self._settings.optimize:
+            run = self._optimize(output, external, force=force)
+            return _Written(run.result, run, self._verified, self._notes)
+        with self._clock.phase("writing"):
+            if output is not None:
+                io.save(self.model, output, force=force, external=external)
+            artifact = run_tables.artifact(self.model, output, hashed=self._settings.verify)
+        return _Written(artifact, None, self._verified, self._notes)
+
+    def write_for_generation(
+        self, output: str, inputs: Sequence[ExampleInput], options: ExportOptions, *, force: bool
+    ) -> _Written:
+        """Write a decoder into a folder that appears when it is complete, and check the tokens that it generates."""
+        with io.draft_folder(output, force=force) as folder:
+            path = Path(folder) / MODEL
+            written = self.write(path, options.external, force=force)
+            verdict = self._check_generation(path, self._verified, options.verify_tokens) if self._verified else None
+            notes = (*self._notes, *write_beside(path.parent, self._call.module, inputs))
+        artifact = replace(written.artifact, path=os.path.join(output, MODEL))
+        return _Written(artifact, written.run and replace(written.run, result=artifact), verdict, notes)
+
+    def _check_generation(self, path: Path, verdict: Verdict, steps: int) -> Verdict:
+        """Return the verdict with the tokens that the written decoder generates, compared with the module's.
 
         Raises:
             VerificationFailed: If logits or tokens differ.
@@ -319,8 +358,8 @@ class _ExportJob:
             notes=(*verdict.notes, *gaps),
         )
 
-    def optimize(self, output: str | Path | None, *, force: bool, external: bool | None) -> pipeline.Optimized:
-        """Optimize the draft, verify the result and write it."""
+    def _optimize(self, output: str | Path | None, external: bool | None, *, force: bool) -> pipeline.Optimized:
+        """Optimize the temporary file, verify the result and write it."""
         with self._clock.phase("optimize"):
             return pipeline.optimize(
                 self._file,
@@ -331,13 +370,6 @@ class _ExportJob:
                 options=OptimizeOptions(external=external),
                 progress=self._clock.tell,
             )
-
-    def write(self, output: str | Path | None, *, force: bool, external: bool | None, hashed: bool) -> Artifact:
-        """Write the exported graph to the user's path."""
-        with self._clock.phase("writing"):
-            if output is not None:
-                io.save(self.model, output, force=force, external=external)
-            return run_tables.artifact(self.model, output, hashed=hashed)
 
 
 def _check_destination(output: str | Path | None, *, force: bool, for_generation: bool) -> None:
@@ -363,23 +395,6 @@ def _example(
     lazy_notes = initialize(module, example.args, example.kwargs)
     example = continued(module, example) if with_past else example
     return dataclasses.replace(example, notes=(*example.notes, *lazy_notes))
-
-
-@contextlib.contextmanager
-def _model_path(output: str | Path | None, *, force: bool, for_generation: bool) -> Generator[Path | None]:
-    """Yield the path to write the model to: the output, or a file in a folder that appears when it is complete."""
-    if not for_generation or output is None:
-        yield None if output is None else Path(output)
-        return
-    with io.draft_folder(os.fspath(output), force=force) as folder:
-        yield Path(folder) / MODEL
-
-
-def _at_destination(artifact: Artifact, path: Path | None, output: str | Path | None) -> Artifact:
-    """Return the artifact with its final path instead of the temporary folder's."""
-    if path is None or output is None or path == Path(output):
-        return artifact
-    return replace(artifact, path=os.fspath(Path(output) / MODEL))
 
 
 def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:

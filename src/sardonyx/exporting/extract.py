@@ -307,7 +307,7 @@ def _record(
     live = verified.live
     arguments: Mapping[str, str] = live.arguments if live is not None else {}
     results: Mapping[str, str] = live.results if live is not None else {}
-    check_seconds = {"proof": seconds["total"] - seconds["cut"]} if verified.verdict is not None else {}
+    check_seconds = {"verification": seconds["total"] - seconds["cut"]} if verified.verdict is not None else {}
     return Extracted(
         status="done",
         environment=environment(),

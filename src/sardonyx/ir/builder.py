@@ -24,8 +24,8 @@ class Builder:
     def __init__(self, root: ir.Node, facts: Facts, names: Names) -> None:
         """Build at the position of `root`."""
         self.nodes: list[ir.Node] = []
-        self.nodes_apart: set[ir.Node] = set()
-        self._building_apart = False
+        self.separate_nodes: set[ir.Node] = set()
+        self._building_separate = False
         self.constants: list[ir.Value] = []
         self._facts = facts
         self._names = names
@@ -33,16 +33,16 @@ class Builder:
         self.scope: Scope = facts.scope(root)
 
     @contextmanager
-    def apart(self) -> Generator[None, None, None]:
-        """Attribute the nodes created inside to the `apart` nodes of the match.
+    def separate(self) -> Generator[None, None, None]:
+        """Attribute the nodes created inside to the `separate` nodes of the match.
 
         A mask that many layers share belongs to none of them.
         """
-        self._building_apart = True
+        self._building_separate = True
         try:
             yield
         finally:
-            self._building_apart = False
+            self._building_separate = False
 
     def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
         """Return a function that creates a node of this operator of the default domain."""
@@ -72,8 +72,8 @@ class Builder:
         for output in node.outputs:
             output.name = self._names.fresh(f"{node.name}_out")
         self.nodes.append(node)
-        if self._building_apart:
-            self.nodes_apart.add(node)
+        if self._building_separate:
+            self.separate_nodes.add(node)
         return tuple(node.outputs)
 
     def like(self, node: ir.Node, inputs: tuple[ir.Value | None, ...], **changed: Any) -> ir.Value:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import Scope, is_constant, scopes
 from sardonyx.ir.shapes import Contents, Shape, Shapes, Size
 from sardonyx.ir.size_budget import Growth
+from sardonyx.ir.tensors import string_bytes
 
 Dim = Size
 Evaluate = Callable[[onnx.ModelProto], "list[np.ndarray]"]
@@ -89,7 +90,7 @@ class Facts:
         """Return whether the value is an output of its graph."""
         return value.is_graph_output()
 
-    def sole_user(self, value: ir.Value) -> ir.Node | None:
+    def sole_consumer(self, value: ir.Value) -> ir.Node | None:
         """Return the only node that reads the value if it is in the same graph, otherwise None."""
         if value.is_graph_output() or len(uses := value.uses()) != 1:
             return None
@@ -220,15 +221,10 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
             case "value_floats":
                 return ir.Tensor(np.array(attribute.as_floats(), np.float32))
             case "value_string":
-                return ir.StringTensor([_encoded(attribute.value)], shape=ir.Shape([]))
+                return ir.StringTensor([string_bytes(attribute.value)], shape=ir.Shape([]))
             case "value_strings":
-                texts = [_encoded(text) for text in cast("Sequence[str | bytes]", attribute.value)]
+                texts = [string_bytes(text) for text in cast("Sequence[str | bytes]", attribute.value)]
                 return ir.StringTensor(texts, shape=ir.Shape([len(texts)]))
             case _:
                 continue
     return None
-
-
-def _encoded(text: str | bytes) -> bytes:
-    """Return a string as it is stored; onnx-ir keeps one that is not UTF-8 as bytes."""
-    return text if isinstance(text, bytes) else text.encode()

@@ -66,7 +66,7 @@ class Borders:
         """
         if not self.modules:
             return
-        nodes = [node for node in match.nodes if not is_constant(node)] + ([match.heir] if match.heir else [])
+        nodes = [node for node in match.nodes if not is_constant(node)] + ([match.survivor] if match.survivor else [])
         cells = {self.cell(node) for node in nodes}
         if len(cells) > 1:
             first, *others = cells

@@ -128,25 +128,26 @@ class AttentionOperands:
 
     key: int  # -1: queries, keys and values are one operand, or are computed from one
     masks: tuple[int, ...] = ()
-    past: int = -1
+    past: tuple[int, ...] = ()  # keys and values, or both as one operand; output 1 + i continues the i-th of them
+    bias: int = -1  # the mask that is added to the scores if it holds floating-point numbers
     causal: bool = False  # always, without an attribute
 
 
 _ORT = "com.microsoft"
 ATTENTION: Mapping[tuple[str, str], AttentionOperands] = MappingProxyType(
     {
-        ("", "Attention"): AttentionOperands(1, (3,), 4),
-        (_ORT, "Attention"): AttentionOperands(-1, (3, 5), 4),
-        (_ORT, "QAttention"): AttentionOperands(-1, (5,), 8),
-        (_ORT, "PackedAttention"): AttentionOperands(-1, (5,)),
+        ("", "Attention"): AttentionOperands(1, (3,), (4, 5), bias=3),
+        (_ORT, "Attention"): AttentionOperands(-1, (3, 5), (4,), bias=5),
+        (_ORT, "QAttention"): AttentionOperands(-1, (5,), (8,)),
+        (_ORT, "PackedAttention"): AttentionOperands(-1, (5,), bias=5),
         (_ORT, "LongformerAttention"): AttentionOperands(-1),
-        (_ORT, "MultiHeadAttention"): AttentionOperands(1, (4, 5), 6),
-        (_ORT, "PackedMultiHeadAttention"): AttentionOperands(1, (6,)),
-        (_ORT, "DecoderMaskedMultiHeadAttention"): AttentionOperands(1, (), 5),
-        (_ORT, "DecoderMaskedSelfAttention"): AttentionOperands(-1, (), 4, causal=True),
-        (_ORT, "GroupQueryAttention"): AttentionOperands(1, (), 3, causal=True),
-        (_ORT, "SparseAttention"): AttentionOperands(1, (), 3, causal=True),
-        (_ORT, "PagedAttention"): AttentionOperands(1, (), 3, causal=True),
+        (_ORT, "MultiHeadAttention"): AttentionOperands(1, (4, 5), (6, 7), bias=5),
+        (_ORT, "PackedMultiHeadAttention"): AttentionOperands(1, (6,), bias=6),
+        (_ORT, "DecoderMaskedMultiHeadAttention"): AttentionOperands(1, (), (5, 6)),
+        (_ORT, "DecoderMaskedSelfAttention"): AttentionOperands(-1, (), (4,), causal=True),
+        (_ORT, "GroupQueryAttention"): AttentionOperands(1, (), (3, 4), bias=10, causal=True),
+        (_ORT, "SparseAttention"): AttentionOperands(1, (), (3, 4), causal=True),
+        (_ORT, "PagedAttention"): AttentionOperands(1, (), (3, 4), causal=True),
     }
 )
 ATTENTION_NAMES: Operators = frozenset(name for _, name in ATTENTION)

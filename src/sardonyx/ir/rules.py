@@ -21,14 +21,16 @@ from sardonyx.records.run import Accuracy
 class Match:
     """Nodes that a rewrite replaces; the new nodes are inserted at the last of them.
 
-    Matched nodes that are still read elsewhere stay. `found` passes data from `match` to `rewrite`.
+    Matched nodes that are still read elsewhere stay. `details` passes data from `match` to `rewrite`. If an existing
+    node computes the result from now on, it is the `survivor` and inherits the origins of the matched nodes. The
+    origins of the `separate` nodes are inherited only by nodes built within `op.separate()`.
     """
 
     nodes: tuple[ir.Node, ...]
-    found: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
     outputs: tuple[ir.Value, ...] | None = None  # the values to replace; the outputs of the root if None
-    heir: ir.Node | None = None  # an existing node that does the work from now on and inherits the origins
-    apart: frozenset[ir.Node] = frozenset()  # nodes whose origins only the nodes built within `op.apart()` inherit
+    survivor: ir.Node | None = None
+    separate: frozenset[ir.Node] = frozenset()
 
     @property
     def root(self) -> ir.Node:

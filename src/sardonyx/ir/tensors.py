@@ -347,6 +347,11 @@ class ProtoStrings(ir.StringTensor):
         self.proto = proto
 
 
+def string_bytes(text: str | bytes) -> bytes:
+    """Return a string attribute as bytes; in ONNX they are bytes that are not always UTF-8."""
+    return text if isinstance(text, bytes) else text.encode()
+
+
 def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> TransposedTensor:
     """Return a lazy transpose; the transpose of a transpose becomes one."""
     if isinstance(tensor, TransposedTensor):

@@ -141,24 +141,24 @@ class Transactions:
     def _insert(self, match: Match, op: Builder, graph: ir.Graph) -> p.Origins:
         """Insert the new constants and nodes with their provenance; return the merged origins of the matched nodes.
 
-        Nodes built within `op.apart()` inherit from the `apart` nodes of the match, all others from the rest of it.
+        Nodes built within `op.separate()` inherit from the `separate` nodes of the match, others from the rest of it.
         """
-        own = [node for node in match.nodes if node not in match.apart and not self._borders.is_foreign(node, match)]
-        apart = [node for node in match.nodes if node in match.apart]
+        own = [node for node in match.nodes if node not in match.separate and not self._borders.is_foreign(node, match)]
+        separate = [node for node in match.nodes if node in match.separate]
         merged = p.bounded(p.merge(origins.origins(node) for node in own))
         for value in op.constants:
             graph.initializers.add(value)
             origins.add_origins(value, merged)
         graph.insert_before(match.root, op.nodes)
         for node in op.nodes:
-            if apart and node in op.nodes_apart:
-                self._inherit(node, apart, p.merge(origins.origins(source) for source in apart))
+            if separate and node in op.separate_nodes:
+                self._inherit(node, separate, p.merge(origins.origins(source) for source in separate))
             else:
                 self._inherit(node, own, merged)
             if node.domain and not op.scope.in_function:
                 self._facts.model.opset_imports.setdefault(node.domain, 1)
-        if match.heir is not None:
-            origins.add_origins(match.heir, merged)
+        if match.survivor is not None:
+            origins.add_origins(match.survivor, merged)
         return merged
 
     def raise_opset(self, planned: Plan) -> Change:
@@ -354,7 +354,7 @@ def _detach(node: ir.Node) -> None:
 
 
 def _kind(match: Match, op: Builder) -> RewriteKind:
-    if match.heir is not None:
+    if match.survivor is not None:
         return RewriteKind.SHARE
     if any(not is_constant(node) for node in op.nodes):
         return RewriteKind.FUSE

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from sardonyx.optimizer.tuning.tuner import Tuner
 
 
-_DEFAULTS = OptimizeOptions()
-
-
 class Optimized(Run, HasModel, frozen=True):
     """A Run together with the optimized model."""
 
@@ -61,7 +58,7 @@ def optimize(
     force: bool = False,
     dry_run: bool = False,
     tune: bool | TuneOptions = False,
-    options: OptimizeOptions = _DEFAULTS,
+    options: OptimizeOptions | None = None,
     progress: Progress | None = None,
 ) -> Optimized:
     """Make a graph smaller and verify that it computes the same.
@@ -93,39 +90,24 @@ def optimize(
         RuntimeFailure: A model that is to be measured cannot be run.
         SardonyxError: A pass from outside sardonyx raised an exception.
     """
-    if tune and dry_run:
-        raise UsageError("a dry run measures nothing", hint="leave out one of tune and dry_run")
     began = time.perf_counter()
-    file = None if output is None or dry_run else os.fspath(output)
-    if file is not None:
-        check_free(file, force=force)
-    hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
+    options = options or OptimizeOptions()
+    file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
     usual = select(target, only, skip, passes=passes, fewest_nodes=options.fewest_nodes)
     every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
     left_out = frozenset((rule.name, WHOLE_PASS) for rule in every if rule not in usual)
-    job = RewriteJob(
-        source,
-        every,
-        target,
-        progress or (lambda _phase, _fraction: None),
-        max_opset=_opset_bound(options),
-        allow_growth=options.allow_growth,
-        keep_modules=options.keep_modules,
-    )
+    job = _job(source, every, target, options, progress)
     verifier = Verifier(
         job, VerificationOptions(inputs, seed, threads, options.verify_seconds, tuple(options.runtimes))
     )
+    tuning = _tuning_options(tune, threads or 1, seed, left_out)
+    hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
     with ThreadPoolExecutor(1) as pool:  # a large file is hashed while the passes run
         digest = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
-        measuring = TuneOptions() if tune is True else tune
-        tuning = TuningOptions(measuring.seconds, measuring.sizes, threads or 1, seed, left_out) if measuring else None
         outcome = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
         original = job.artifact(digest.result() if digest is not None else None)
-    if file is not None:
-        job.progress("writing", None)
-        io.save(outcome.verified.candidate.model, file, force=force, external=options.external)
-    result = run_tables.artifact(outcome.verified.candidate.model, file, hashed=hashed)
-    recorded_options = {
+    result = _write(outcome.verified.candidate.model, job, file, force=force, external=options.external, hashed=hashed)
+    arguments = {
         "target": target,
         "verify": verify,
         "only": only,
@@ -133,10 +115,55 @@ def optimize(
         "seed": seed,
         "dry_run": dry_run,
         "tune": bool(tune),
-        **asdict(options),
     }
-    run = _record(job, outcome, recorded_options, original, result)
+    run = _record(job, outcome, {**arguments, **asdict(options)}, original, result)
     return replace(run, seconds={**verifier.seconds, **run.seconds, "total": time.perf_counter() - began})
+
+
+def _checked_output(output: str | Path | None, *, force: bool, dry_run: bool, tune: bool) -> str | None:
+    """Return the path to write to, or None if nothing is written.
+
+    Raises:
+        UsageError: The run is to be tuned and dry.
+        OutputError: The file exists.
+    """
+    if tune and dry_run:
+        raise UsageError("a dry run measures nothing", hint="leave out one of tune and dry_run")
+    file = None if output is None or dry_run else os.fspath(output)
+    if file is not None:
+        check_free(file, force=force)
+    return file
+
+
+def _job(
+    source: Source, passes: Sequence[Pass], target: str, options: OptimizeOptions, progress: Progress | None
+) -> RewriteJob:
+    return RewriteJob(
+        source,
+        passes,
+        target,
+        progress or (lambda _phase, _fraction: None),
+        max_opset=_opset_bound(options),
+        allow_growth=options.allow_growth,
+        keep_modules=options.keep_modules,
+    )
+
+
+def _tuning_options(tune: bool | TuneOptions, threads: int, seed: int, left_out: Forbidden) -> TuningOptions | None:
+    if not tune:
+        return None
+    measuring = TuneOptions() if tune is True else tune
+    return TuningOptions(measuring.seconds, measuring.sizes, threads, seed, left_out)
+
+
+def _write(
+    model: ir.Model, job: RewriteJob, file: str | None, *, force: bool, external: bool | None, hashed: bool
+) -> Artifact:
+    """Write the result, if there is a path, and describe it."""
+    if file is not None:
+        job.progress("writing", None)
+        io.save(model, file, force=force, external=external)
+    return run_tables.artifact(model, file, hashed=hashed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

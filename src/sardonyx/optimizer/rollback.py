@@ -59,7 +59,7 @@ class Verifier:
     def __init__(self, job: RewriteJob, options: VerificationOptions) -> None:
         self._job = job
         self._options = options
-        self.seconds: dict[str, float] = {"passes": 0.0, "proof": 0.0}
+        self.seconds: dict[str, float] = {"passes": 0.0, "verification": 0.0}
 
     def verified(self, mode: str, without: Forbidden = frozenset()) -> VerifiedCandidate:
         """Return the candidate with the most rewrites that passes verification, built without those in `without`.
@@ -111,7 +111,7 @@ class Verifier:
         candidate = self._candidate(None, forbidden, checks.observe)
         spent = checks.seconds - spent
         self.seconds["passes"] -= spent
-        self.seconds["proof"] += spent
+        self.seconds["verification"] += spent
         return candidate, _failing(checks.findings)
 
     def _candidate(self, limit: int | None, forbidden: Forbidden, observe: Observer | None = None) -> Candidate:
@@ -169,13 +169,13 @@ class Verifier:
         began = time.perf_counter()
         self._oracle.answers()
         seconds = time.perf_counter() - began
-        self.seconds["proof"] += seconds
+        self.seconds["verification"] += seconds
         return LocalChecks(max(_SHARE * seconds, _LEAST))
 
     def _verdict(self, candidate: Candidate) -> Verdict:
         began = time.perf_counter()
         verdict = self._oracle.check(candidate.model, run_tables.loosest(candidate.log.events, self._job.passes))
-        self.seconds["proof"] += time.perf_counter() - began
+        self.seconds["verification"] += time.perf_counter() - began
         return verdict
 
 

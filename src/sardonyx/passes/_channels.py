@@ -107,7 +107,7 @@ def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: fr
     node = producer_of(value, user, kinds)
     if value is None or node is None:
         return None
-    if graph.sole_user(value) is not user:
+    if graph.sole_consumer(value) is not user:
         return USED_ELSEWHERE
     weight = graph.tensor(node.inputs[1])
     if weight is None or weight.dtype not in FLOATS:

@@ -38,7 +38,7 @@ def operand_producer(node: ir.Node, index: int, op_types: Container[str]) -> ir.
 
 def consumer_of(value: ir.Value, graph: Facts, op_types: Container[str]) -> ir.Node | None:
     """Return the only consumer of a value if it is one of these operators and reads the value once."""
-    node = graph.sole_user(value)
+    node = graph.sole_consumer(value)
     return node if node is not None and _is_one_of(node, op_types) else None
 
 

@@ -76,7 +76,7 @@ class HierarchyDag(Record, frozen=True, tag="dag"):
         below = {child for module in self.modules.values() for child in module.children}
         return [tag for tag in self.modules if tag not in below]
 
-    def makers(self) -> dict[str, tuple[str, int]]:
+    def producers(self) -> dict[str, tuple[str, int]]:
         """Return the operation that produces each value, and the index of its output."""
         return {
             value: (name, index)
@@ -87,7 +87,7 @@ class HierarchyDag(Record, frozen=True, tag="dag"):
 
     def edges(self) -> list[tuple[str, str]]:
         """Return all edges, each once, also those between selected modules."""
-        producers = self.makers()
+        producers = self.producers()
         uses = ((value, name) for name, operation in self.operations.items() for value in operation.inputs)
         direct = ((producers[value][0], name) for value, name in uses if value in producers)
         return list(dict.fromkeys([*direct, *(edge for tag in self.tops() for edge in self.modules[tag].edges)]))

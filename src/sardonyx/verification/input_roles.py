@@ -24,6 +24,7 @@ from sardonyx.ir.ops import (
     NORMALIZES,
     PREDICATES,
     VARIADIC,
+    attention_operands,
 )
 from sardonyx.ir.scopes import bodies
 from sardonyx.verification.input_thresholds import Threshold, find_thresholds, find_words
@@ -102,9 +103,6 @@ _SHAPE_SLOTS = frozenset(
         ("NonMaxSuppression", 2), ("ReverseSequence", 1), ("Bernoulli", 0), ("Dropout", 1),
     )
 )  # fmt: skip
-_MASK_SLOTS = frozenset((("Attention", 3), ("MultiHeadAttention", 4), ("Where", 0)))
-# The same operands are biases if they hold floating-point numbers.
-_BIAS_SLOTS = frozenset((("Attention", 3), ("MultiHeadAttention", 5), ("GroupQueryAttention", 10)))
 _NORMS = NORMALIZES - {"BatchNormalization"} | {"ReduceMean", "ReduceL2"}  # use statistics of the values themselves
 _EPSILON = "epsilon"  # the attribute of a norm that matters only for rows of small variance
 _HIDDEN = -1e3  # a constant at or below it masks a position when it reaches a softmax
@@ -191,9 +189,11 @@ def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, evidence:
         evidence.divides = True
     if op in _NORMS and operand == 0:
         evidence.normalized = True
-    if (op, operand) in _BIAS_SLOTS and evidence.floating and not (step.hides or step.boolean):
+    attention = attention_operands(node)
+    is_bias = attention is not None and operand == attention.bias
+    if is_bias and evidence.floating and not (step.hides or step.boolean):
         evidence.added = True
-    elif (op, operand) in _MASK_SLOTS or (op, operand) in _BIAS_SLOTS:
+    elif is_bias or (attention is not None and operand in attention.masks) or (op == "Where" and operand == 0):
         evidence.masks = evidence.masks or not (step.compared and op == "Where") or _hides(node)
     if op == "Softmax":
         evidence.masks = evidence.masks or step.hides

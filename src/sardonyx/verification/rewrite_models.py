@@ -29,6 +29,7 @@ from sardonyx.ir.ops import (
     NORMALIZES,
     RANDOM,
     RECURRENT,
+    attention_operands,
 )
 from sardonyx.ir.scopes import has_bodies, is_constant
 from sardonyx.ir.shapes import Contents, Shape, Size
@@ -43,9 +44,8 @@ _OWN_DOMAIN = "com.microsoft"
 # results include cases that random operands hardly ever produce (a negative zero, a single infinity).
 _OPAQUE = ALL_PRODUCTS | ALL_CONVOLUTIONS | NORMALIZES | RECURRENT | LOOPS | ATTENTION_NAMES | RANDOM
 
-# The operand of an operator that holds attention scores or a bias added to them, and operators that lead to it.
-_SCORES = {"Softmax": 0, "Attention": 3, "MultiHeadAttention": 5}
-_PASSED = ARITHMETIC | MOVES_DATA - LOOKUPS | CASTS | {"Clip", "Concat", "Max", "Min", "Where"}  # not of its indices
+# Operators between an operand and the attention scores it is added to.
+_PASSED = ARITHMETIC | MOVES_DATA - LOOKUPS | CASTS | {"Clip", "Concat", "Max", "Min", "Where"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ class Excerpt:
     @classmethod
     def narrowest(cls, facts: Facts, rewrite: Substitution) -> Excerpt:
         """Return the excerpt of the matched nodes alone."""
-        heir = [rewrite.match.heir] if rewrite.match.heir is not None else []
-        return cls(facts, rewrite, frozenset([*rewrite.match.nodes, *heir]))
+        survivor = rewrite.match.survivor
+        return cls(facts, rewrite, frozenset([*rewrite.match.nodes, *([survivor] if survivor is not None else [])]))
 
     def widened(self, most: int) -> Iterator[Excerpt]:
         """Yield excerpts with the producers of the border, then also with their producers, up to `most` nodes."""
@@ -265,8 +265,7 @@ class _Writer:
 def _hiding(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
     """Return the values from outside the nodes that are added to attention scores."""
     inside = frozenset(nodes)
-    slots = ((node, _SCORES[node.op_type]) for node in inside if node.op_type in _SCORES)
-    waiting = [value for node, slot in slots if len(node.inputs) > slot and (value := node.inputs[slot]) is not None]
+    waiting = [value for node in inside if (value := _scores(node)) is not None]
     seen: set[ir.Value] = set()
     outside: set[ir.Value] = set()
     while waiting:
@@ -280,6 +279,13 @@ def _hiding(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:
         elif producer.op_type in _PASSED:
             waiting.extend(operand for operand in producer.inputs if operand is not None)
     return frozenset(outside)
+
+
+def _scores(node: ir.Node) -> ir.Value | None:
+    """Return the operand that holds attention scores or is added to them."""
+    attention = attention_operands(node)
+    index = 0 if node.op_type == "Softmax" else attention.bias if attention is not None else -1
+    return node.inputs[index] if 0 <= index < len(node.inputs) else None
 
 
 def leaves(sizes: Iterable[Size | None]) -> Iterator[Atom]:

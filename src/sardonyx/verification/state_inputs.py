@@ -12,16 +12,13 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.ir.ops import CASTS, LOOKUPS, REARRANGES, SELECTS
+from sardonyx.ir.ops import CASTS, LOOKUPS, REARRANGES, SELECTS, attention_operands
 from sardonyx.verification.interface import dims
 
 # Not operators that repeat elements or look them up: their result is not the state itself.
 _MOVES = REARRANGES | CASTS | SELECTS - LOOKUPS
-# Operators that return an updated state: per output, the operand that it continues.
+# Operators that return an updated state, besides attention: per output, the operand that it continues.
 _CONTINUES: dict[str, dict[int, int]] = {
-    "Attention": {1: 4, 2: 5},
-    "MultiHeadAttention": {1: 6, 2: 7},
-    "GroupQueryAttention": {1: 3, 2: 4},
     "LSTM": {1: 5, 2: 6},
     "GRU": {1: 5},
     "RNN": {1: 5},
@@ -69,12 +66,13 @@ def _continued(output: ir.Value) -> Iterator[tuple[ir.Value, bool]]:
             if grows is not None:
                 yield value, grows
             continue
-        op, operand = node.op_type, _CONTINUES.get(node.op_type, {}).get(value.index() or 0)
-        if operand is not None and operand < len(node.inputs):
-            queue.append((node.inputs[operand], bool(grows) or op.endswith("Attention")))
-        elif op == "Concat":
+        attention, index = attention_operands(node), value.index() or 0
+        continues = dict(enumerate(attention.past, 1)) if attention else _CONTINUES.get(node.op_type, {})
+        if index in continues and continues[index] < len(node.inputs):
+            queue.append((node.inputs[continues[index]], bool(grows) or attention is not None))
+        elif node.op_type == "Concat":
             queue.extend((operand, True) for operand in node.inputs)
-        elif op in _MOVES:
+        elif node.op_type in _MOVES:
             queue.append((node.inputs[0], grows))
 
 

@@ -90,7 +90,7 @@ class Attention:
             return node.inputs[index] if 0 <= index < len(node.inputs) else None
 
         query, key = operand(0), operand(slots.key)
-        cached = operand(slots.past) is not None or (key is not None and self._cached(key))
+        cached = any(operand(index) is not None for index in slots.past) or (key is not None and self._cached(key))
         masked = any(self.masks.causal(mask) for index in slots.masks if (mask := operand(index)) is not None)
         cross = query is not None and key is not None and self._is_cross(query, key)
         return Site(node, (node,), is_causal_operator(node, slots) or cached or masked, cached, cross)

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor
+from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor, string_bytes
 
 Kind = ir.AttributeType
 
@@ -113,9 +113,9 @@ def attribute_skeleton(attr: ir.Attr) -> onnx.AttributeProto:
     elif kind in _LISTS:
         getattr(proto, _LISTS[kind]).extend(attr.value)
     elif kind == Kind.STRING:
-        proto.s = as_bytes(attr.value)
+        proto.s = string_bytes(attr.value)
     elif kind == Kind.STRINGS:
-        proto.strings.extend(as_bytes(text) for text in attr.value)
+        proto.strings.extend(string_bytes(text) for text in attr.value)
     elif kind == Kind.TENSOR:
         proto.t.SetInParent()
         if isinstance(attr.value, (ProtoTensor, ProtoStrings)):
@@ -145,11 +145,6 @@ def tensor_skeleton(tensor: ir.TensorProtocol, name: str | None) -> onnx.TensorP
         del proto.metadata_props[:]
         proto.metadata_props.extend(entries(tensor.metadata_props))
     return proto
-
-
-def as_bytes(text: str | bytes) -> bytes:
-    """Return a string attribute as bytes; in ONNX they are bytes that are not always UTF-8."""
-    return text if isinstance(text, bytes) else text.encode()
 
 
 def without(proto: Any, fields: tuple[str, ...], *, unknown_fields: bool) -> Any:

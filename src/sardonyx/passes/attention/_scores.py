@@ -73,7 +73,7 @@ def _above(value: ir.Value | None, user: ir.Node, below: Scores, graph: Facts) -
     if value is None or producer is None or next(below.budget, None) is None:
         return None
     scores = _READERS[producer.op_type](producer, replace(below, nodes=(*below.nodes, producer)), graph)
-    if scores is not None and graph.sole_user(value) is not user:
+    if scores is not None and graph.sole_consumer(value) is not user:
         raise NearMiss("its scores are read elsewhere")
     return scores
 
@@ -161,7 +161,7 @@ def _capped(tanh: ir.Node, cap: float, node: ir.Node, below: Scores, graph: Fact
         return None
     if below.scale != 1.0 or below.softcap or cap <= 0:
         raise NearMiss("its softcap differs from that of Attention")
-    if graph.sole_user(tanh.outputs[0]) is not node:
+    if graph.sole_consumer(tanh.outputs[0]) is not node:
         raise NearMiss("its scores are read elsewhere")
     return replace(scores, scale=scores.scale * cap)
 

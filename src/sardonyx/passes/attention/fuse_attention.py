@@ -101,10 +101,10 @@ class FuseAttention(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one Attention, and the conversions of its operands and result."""
-        details = match.found
+        details = match.details
         dtype: ir.DataType = details["dtype"]
         q, k, v = (operand.steps.write(operand.stage.value, op, dtype) for operand in details["operands"])
-        with op.apart():
+        with op.separate():
             mask = details["masks"].write(q, op, dtype)
         value = op.Attention(q, k, v, mask, **details["attributes"])
         op.learn(value, dtype, details["shape"])
@@ -144,7 +144,7 @@ def _between(softmax: ir.Node, product: ir.Node, graph: Facts) -> tuple[ir.Node,
     while weights is not None and weights is not softmax.outputs[0]:
         producer = weights.producer()
         assert producer is not None
-        if graph.sole_user(weights) is not reader:
+        if graph.sole_consumer(weights) is not reader:
             raise NearMiss(READ_ELSEWHERE)
         guard = producer.op_type == "Where"
         source = producer.inputs[2 if guard else 0]
@@ -152,11 +152,11 @@ def _between(softmax: ir.Node, product: ir.Node, graph: Facts) -> tuple[ir.Node,
         readers = {producer} if test is None else {producer, test}
         if source is None or source.is_graph_output() or {use.node for use in source.uses()} != readers:
             raise NearMiss(READ_ELSEWHERE)
-        if test is not None and graph.sole_user(test.outputs[0]) is not producer:
+        if test is not None and graph.sole_consumer(test.outputs[0]) is not producer:
             raise NearMiss(READ_ELSEWHERE)
         nodes = [*([] if test is None else [test]), producer, *nodes]
         weights, reader = source, producer
-    if not nodes and graph.sole_user(softmax.outputs[0]) is not product:
+    if not nodes and graph.sole_consumer(softmax.outputs[0]) is not product:
         raise NearMiss(READ_ELSEWHERE)
     return tuple(nodes)
 
@@ -205,7 +205,7 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
             "shape": layout.shape,
             "back": layout.back,
         },
-        apart=frozenset(masks.nodes),
+        separate=frozenset(masks.nodes),
     )
 
 

@@ -91,7 +91,7 @@ class FuseAttentionCache(NodePass):
         inputs = (node.inputs[0], keys.inputs[1], values.inputs[1], operand(node, 3), keys.inputs[0], values.inputs[0])
         result, *appended = op.node("Attention", inputs, dict(node.attributes), outputs=3)
         replacements: dict[ir.Value | None, ir.Value] = {keys.outputs[0]: appended[0], values.outputs[0]: appended[1]}
-        early: tuple[ir.Node, ...] = match.found["early"]
+        early: tuple[ir.Node, ...] = match.details["early"]
         parts = [op.like(reader, tuple(replacements.get(value, value) for value in reader.inputs)) for reader in early]
         return [result, *appended, *parts]
 

@@ -111,16 +111,16 @@ class FuseRotaryEmbedding(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one operator; states with heads on axis 2 are reshaped to [batch, length, heads * size] around it."""
-        rotation: Rotation = match.found["rotation"]
-        tables: tuple[Table, ...] = match.found["tables"]
-        heads: int = match.found["heads"]
-        graph: Facts = match.found["graph"]
+        rotation: Rotation = match.details["rotation"]
+        tables: tuple[Table, ...] = match.details["tables"]
+        heads: int = match.details["heads"]
+        graph: Facts = match.details["graph"]
         cos, sin = built(tables, rotation.states, heads, op, graph)
         options = {"interleaved": 1 if rotation.interleaved else None, "rotary_embedding_dim": rotation.rotated}
         if heads == 1:
             return op.RotaryEmbedding(rotation.states, cos, sin, **options)
         flat = merged_last(rotation.states, op, graph)
-        rotated = op.RotaryEmbedding(flat, cos, sin, num_heads=match.found["count"], **options)
+        rotated = op.RotaryEmbedding(flat, cos, sin, num_heads=match.details["count"], **options)
         return split_last(rotated, match.replaced[0], op, graph)
 
 

@@ -62,7 +62,7 @@ class HoistRotaryEmbedding(NodePass):
         swap = operand_producer(node, 0, ("Transpose",))
         if swap is None or tuple(swap.attributes.get_ints("perm") or ()) != _SWAP:
             return None
-        if graph.sole_user(swap.outputs[0]) is not node:
+        if graph.sole_consumer(swap.outputs[0]) is not node:
             return Refused("the split into heads is read elsewhere", (swap, node))
         states = operand(swap, 0)
         shape = graph.shape(states)
@@ -75,19 +75,19 @@ class HoistRotaryEmbedding(NodePass):
         split = operand_producer(swap, 0, ("Reshape",))
         merged = None if split is None else operand(split, 0)
         if split is not None and graph.shape(merged) == (*shape[:2], heads * size):
-            if graph.sole_user(states) is not swap:
+            if graph.sole_consumer(states) is not swap:
                 return Refused("the split into heads is read elsewhere", (split, swap, node))
             return Match((split, swap, node), {**operands, "merged": merged})
-        reader = graph.sole_user(node.outputs[0])
+        reader = graph.sole_consumer(node.outputs[0])
         return Match((swap, node), operands) if reader is not None and _takes_merged(reader, node, graph) else None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Rotate, then split."""
-        node, graph = match.root, match.found["graph"]
-        states, merged = match.found["states"], match.found.get("merged")
+        node, graph = match.root, match.details["graph"]
+        states, merged = match.details["states"], match.details.get("merged")
         if merged is None:
             merged = merged_last(states, op, graph)
-        rotated = op.like(node, (merged, *node.inputs[1:]), num_heads=match.found["heads"])
+        rotated = op.like(node, (merged, *node.inputs[1:]), num_heads=match.details["heads"])
         op.learn(rotated, graph.dtype(states), graph.shape(merged))
         split = op.learn(split_last(rotated, states, op, graph), graph.dtype(states), graph.shape(states))
         return op.Transpose(split, perm=list(_SWAP))

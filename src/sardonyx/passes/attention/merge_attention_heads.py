@@ -108,11 +108,11 @@ class MergeAttentionHeads(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the Attention on whole rows."""
-        plan, node, dtype = match.found["plan"], match.found["node"], match.found["dtype"]
+        plan, node, dtype = match.details["plan"], match.details["node"], match.details["dtype"]
         operands = _Writer(op, dtype).all(plan.operands)
-        q_heads, kv_heads = match.found["heads"]
+        q_heads, kv_heads = match.details["heads"]
         attributes = {**node.attributes, "q_num_heads": q_heads, "kv_num_heads": kv_heads}
-        extra: tuple[ir.Value, ...] = match.found["extra"]
+        extra: tuple[ir.Value, ...] = match.details["extra"]
         count = 1 + max((value.index() or 0 for value in extra), default=0)
         outputs = op.node("Attention", (*operands, *node.inputs[3:]), attributes, outputs=count)
         op.learn(outputs[0], dtype, sizes(plan.end.merged))
@@ -209,7 +209,7 @@ def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | N
         steps = conversion(merged, axes)
         if steps is not None and (best is None or len(steps) - len(chain) <= len(best.steps) - len(best.chain)):
             best = _End(tuple(chain), merged, steps)
-        user = graph.sole_user(value)
+        user = graph.sole_consumer(value)
         if user is None or user.domain or has_references(user):
             break
         axes = _after(axes, user, graph)

@@ -58,10 +58,10 @@ class SinkHeadTranspose(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Match a norm over the last axis between a transpose and attention."""
         swap = operand_producer(node, 0, ("Transpose",))
-        reader = graph.sole_user(node.outputs[0])
+        reader = graph.sole_consumer(node.outputs[0])
         if swap is None or reader is None or reader.op_type not in _READERS or reader.domain:
             return None
-        if graph.sole_user(swap.outputs[0]) is not node:
+        if graph.sole_consumer(swap.outputs[0]) is not node:
             return Refused("the transpose is read elsewhere", (swap, node))
         perm = swap.attributes.get_ints("perm") or ()
         if not perm or perm[-1] != len(perm) - 1:

@@ -57,7 +57,7 @@ class SinkRotaryScale(NodePass):
             number = graph.scalar(scaling.inputs[side])
             if number is None or not math.isfinite(number) or not graph.same_shape(states, scaling.outputs[0]):
                 continue
-            if graph.sole_user(scaling.outputs[0]) is not node:
+            if graph.sole_consumer(scaling.outputs[0]) is not node:
                 return Refused("the scaled value is read elsewhere", (scaling, node))
             return Match((scaling, node), {"states": states})
         return None
@@ -65,6 +65,6 @@ class SinkRotaryScale(NodePass):
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Rotate, then scale."""
         scaling, node = match.nodes
-        states = match.found["states"]
+        states = match.details["states"]
         rotated = op.like(node, (states, *node.inputs[1:]))
         return op.like(scaling, tuple(rotated if value is states else value for value in scaling.inputs))

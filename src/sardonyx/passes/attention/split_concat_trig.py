@@ -54,7 +54,7 @@ class SplitConcatTrig(NodePass):
             doubling = operand_producer(node, index, ("Concat",))
             if doubling is None or not _doubles(doubling, graph) or not _elementwise(node, index, graph):
                 continue
-            if node.op_type not in _COSTLY and graph.sole_user(doubling.outputs[0]) is not node:
+            if node.op_type not in _COSTLY and graph.sole_consumer(doubling.outputs[0]) is not node:
                 return Refused("the doubled value is read elsewhere", (doubling, node))
             return Match((doubling, node), {"index": index})
         return None
@@ -62,7 +62,7 @@ class SplitConcatTrig(NodePass):
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Apply the operator to one half and concatenate its result with itself."""
         doubling, node = match.nodes
-        index: int = match.found["index"]
+        index: int = match.details["index"]
         inputs = (*node.inputs[:index], doubling.inputs[0], *node.inputs[index + 1 :])
         half = op.like(node, inputs)
         return op.like(doubling, (half, half))

@@ -70,8 +70,8 @@ class EliminateExpand(NodePass):
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Apply the operator to the operand before it was expanded."""
         spread, node = match.nodes
-        index: int = match.found["index"]
-        source = match.found["source"]
+        index: int = match.details["index"]
+        source = match.details["source"]
         if source is None:
             source = op.constant(_fill(spread), "fill")
         return op.like(node, (*node.inputs[:index], source, *node.inputs[index + 1 :]))

@@ -81,8 +81,8 @@ class EliminateFullGather(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Return the source itself, or a view of it."""
-        operator, numbers = match.found["view"]
-        source: ir.Value = match.found["source"]
+        operator, numbers = match.details["view"]
+        source: ir.Value = match.details["source"]
         if operator == "Identity":
             return source
         return op.node(operator, (source, op.constant(np.array(numbers, np.int64), "axes")))[0]

@@ -76,13 +76,13 @@ class EliminateTrueConditions(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Return the other operand, expanded if the condition expanded it."""
-        other: ir.Value = match.found["other"]
-        goal: Shape = match.found["goal"]
+        other: ir.Value = match.details["other"]
+        goal: Shape = match.details["goal"]
         if not goal:
             return other
         if all(isinstance(dim, int) for dim in goal):
             return op.Expand(other, op.constant(np.array(goal, np.int64), "target"))
-        parts = [size_of(dim, (other,), op, match.found["graph"]) for dim in goal]
+        parts = [size_of(dim, (other,), op, match.details["graph"]) for dim in goal]
         return op.Expand(other, op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0])
 
 

@@ -79,8 +79,8 @@ class FoldRepeatedGather(NodePass):
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Gather the row once."""
         gather, node = match.nodes
-        index: int = match.found["index"]
-        row = op.like(gather, (gather.inputs[0], op.constant(np.array(match.found["row"], np.int64), "row")))
+        index: int = match.details["index"]
+        row = op.like(gather, (gather.inputs[0], op.constant(np.array(match.details["row"], np.int64), "row")))
         return op.like(node, (*node.inputs[:index], row, *node.inputs[index + 1 :]))
 
 

@@ -76,7 +76,7 @@ class FoldWhereBranches(NodePass):
                 continue
             if not all(_is_number(operand(choice, branch), graph) for branch in (1, 2)):
                 continue
-            if graph.sole_user(choice.outputs[0]) is not node:
+            if graph.sole_consumer(choice.outputs[0]) is not node:
                 return Refused("the Where is read elsewhere", (choice, node))
             folded = [_fold(node, index, operand(choice, branch), number, graph) for branch in (1, 2)]
             if any(number is None for number in folded):
@@ -86,7 +86,7 @@ class FoldWhereBranches(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the same Where between the two results."""
-        first, second = (op.constant(number, "branch") for number in match.found["branches"])
+        first, second = (op.constant(number, "branch") for number in match.details["branches"])
         return op.Where(match.nodes[0].inputs[0], first, second)
 
 

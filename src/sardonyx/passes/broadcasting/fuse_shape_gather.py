@@ -68,7 +68,7 @@ class FuseShapeGather(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build a Shape with start and end."""
-        return op.Shape(match.nodes[0].inputs[0], start=match.found["start"], end=match.found["end"])
+        return op.Shape(match.nodes[0].inputs[0], start=match.details["start"], end=match.details["end"])
 
 
 def _sliced(node: ir.Node, rank: int, graph: Facts) -> list[int] | None:

@@ -55,7 +55,7 @@ class MergeIntegerSums(NodePass):
         first = _shift(inner, graph)
         if first is None:
             return None
-        if graph.sole_user(inner.outputs[0]) is not node:
+        if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the first sum is read elsewhere", (inner, node))
         total, dtype = first[1] + last[1], graph.dtype(node.outputs[0])
         if dtype is None or not -(2**31) < total < 2**31:
@@ -64,7 +64,7 @@ class MergeIntegerSums(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one Add."""
-        return op.Add(match.found["source"], op.constant(match.found["shift"], "shift"))
+        return op.Add(match.details["source"], op.constant(match.details["shift"], "shift"))
 
 
 def _shift(node: ir.Node, graph: Facts) -> tuple[ir.Value, int] | None:

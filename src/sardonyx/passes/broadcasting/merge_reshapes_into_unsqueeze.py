@@ -74,4 +74,4 @@ class MergeReshapesIntoUnsqueeze(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one Unsqueeze."""
-        return op.Unsqueeze(match.found["source"], op.constant(np.array(match.found["axes"], np.int64), "axes"))
+        return op.Unsqueeze(match.details["source"], op.constant(np.array(match.details["axes"], np.int64), "axes"))

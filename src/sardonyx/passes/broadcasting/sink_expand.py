@@ -55,7 +55,7 @@ class SinkExpand(NodePass):
             expand = operand_producer(node, index, ("Expand",))
             if expand is None or not _others_are_numbers(node, index, operand(expand, 0), graph):
                 continue
-            if graph.sole_user(expand.outputs[0]) is not node:
+            if graph.sole_consumer(expand.outputs[0]) is not node:
                 return Refused("the expanded value is read elsewhere", (expand, node))
             return Match((expand, node), {"index": index})
         return None
@@ -63,7 +63,7 @@ class SinkExpand(NodePass):
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Apply the operator, then expand."""
         expand, node = match.nodes
-        index: int = match.found["index"]
+        index: int = match.details["index"]
         result = op.like(node, (*node.inputs[:index], expand.inputs[0], *node.inputs[index + 1 :]))
         return op.like(expand, (result, expand.inputs[1]))
 

@@ -55,4 +55,4 @@ class EliminateAddZero(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Return the other operand."""
-        return match.found["source"]
+        return match.details["source"]

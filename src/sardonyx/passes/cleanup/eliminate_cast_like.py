@@ -45,4 +45,4 @@ class EliminateCastLike(NodePass):
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build a Cast that handles overflow as the CastLike did."""
         node = match.root
-        return op.node("Cast", (node.inputs[0],), {**node.attributes, "to": int(match.found["dtype"])})[0]
+        return op.node("Cast", (node.inputs[0],), {**node.attributes, "to": int(match.details["dtype"])})[0]

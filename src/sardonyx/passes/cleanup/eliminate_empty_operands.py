@@ -56,5 +56,5 @@ class EliminateEmptyOperands(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Return the other operands, concatenated if there are several."""
-        nonempty: tuple[ir.Value, ...] = match.found["nonempty"]
+        nonempty: tuple[ir.Value, ...] = match.details["nonempty"]
         return nonempty[0] if len(nonempty) == 1 else op.like(match.root, nonempty)

@@ -140,4 +140,4 @@ class EliminateNoopArithmetic(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Return the other operand."""
-        return match.found["source"]
+        return match.details["source"]

@@ -71,4 +71,4 @@ class ShareSizes(ModelPass):
 
 
 def _share(node: ir.Node, value: ir.Value, survivor: ir.Value) -> Proposal:
-    return Proposal(Match((node,), outputs=(value,), heir=survivor.producer()), lambda _: survivor)
+    return Proposal(Match((node,), outputs=(value,), survivor=survivor.producer()), lambda _: survivor)

@@ -81,7 +81,7 @@ def _equal_sources(scope: Scope) -> Iterable[list[ir.Node]]:
 def _share(duplicates: Sequence[ir.Node], survivor: ir.Node) -> Proposal:
     present = tuple(output for duplicate in duplicates for output in duplicate.outputs if output.name)
     replacements = tuple(survivor.outputs[output.index() or 0] for output in present)
-    return Proposal(Match(tuple(duplicates), outputs=present, heir=survivor), lambda _: replacements)
+    return Proposal(Match(tuple(duplicates), outputs=present, survivor=survivor), lambda _: replacements)
 
 
 def _key(node: ir.Node, scope: Scope) -> Hashable | None:

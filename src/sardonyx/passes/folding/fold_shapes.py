@@ -73,7 +73,7 @@ class FoldShapes(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Return the numbers."""
-        return op.constant(match.found["value"], "size")
+        return op.constant(match.details["value"], "size")
 
 
 def _is_size(node: ir.Node, graph: Facts) -> bool:

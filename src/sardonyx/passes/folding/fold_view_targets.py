@@ -75,7 +75,7 @@ class FoldViewTargets(NodePass):
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the same view with a constant target."""
         node = match.root
-        target = op.constant(np.array(match.found["target"], np.int64), "target")
+        target = op.constant(np.array(match.details["target"], np.int64), "target")
         inputs = tuple(node.inputs[: _SHAPE_INPUT[node.op_type]])
         changed = {"allowzero": None} if node.op_type == "Reshape" else {}
         return op.like(node, (*inputs, target), **changed)

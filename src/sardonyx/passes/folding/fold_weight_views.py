@@ -70,7 +70,7 @@ class FoldWeightViews(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Return one lazy constant for all consumers."""
-        return [op.constant(match.found["tensor"], "weight")] * match.found["count"]
+        return [op.constant(match.details["tensor"], "weight")] * match.details["count"]
 
 
 def _layout(node: ir.Node, tensor: ir.TensorProtocol, graph: Facts) -> ir.TensorProtocol | None:

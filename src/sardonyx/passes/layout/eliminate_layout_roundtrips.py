@@ -93,19 +93,19 @@ class EliminateLayoutRoundtrips(NodePass):
         if isinstance(change, str):
             return Refused(change, chain.nodes)
         added = len(change["after"]) + sum(_has_bias(step.node) for step in chain.steps)
-        keeps_first = graph.sole_user(chain.first.outputs[0]) is None
+        keeps_first = graph.sole_consumer(chain.first.outputs[0]) is None
         if added + keeps_first >= 2:
             return Refused("it would save no node", chain.nodes)
         return Match(chain.nodes, {"chain": chain, **change})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Apply the steps to the unmoved value, then the combination of the moves."""
-        chain: _Chain = match.found["chain"]
+        chain: _Chain = match.details["chain"]
         value = chain.first.inputs[0]
         assert value is not None
-        for step, constant in zip(reversed(chain.steps), reversed(match.found["constants"]), strict=True):
+        for step, constant in zip(reversed(chain.steps), reversed(match.details["constants"]), strict=True):
             value = rebuilt(step, value, constant, op)
-        for target in match.found["after"]:
+        for target in match.details["after"]:
             if chain.last.op_type == "Transpose":
                 value = op.Transpose(value, perm=target)
             elif isinstance(target, ir.Value):
@@ -130,7 +130,7 @@ def _chain(node: ir.Node, graph: Facts) -> _Chain | None:
             return None
         if producer.op_type in kinds and steps:
             return _Chain(producer, tuple(steps), node) if operand(producer, 0) is not None else None
-        if graph.sole_user(value) is not user:
+        if graph.sole_consumer(value) is not user:
             return None
         step = _step_above(producer, graph)
         if step is None:

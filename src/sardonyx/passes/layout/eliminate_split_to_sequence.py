@@ -80,14 +80,14 @@ class EliminateSplitToSequence(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one Split, and a Squeeze of each part that loses the axis."""
-        parts: _Parts = match.found["parts"]
+        parts: _Parts = match.details["parts"]
         source = match.root.inputs[0]
         assert source is not None
         values = split_into(source, parts.axis, parts.sizes, op)
         if not parts.keeps_axis:
             axes = np.array([parts.axis], np.int64)
             values = tuple(op.Squeeze(value, op.constant(axes, "axes")) for value in values)
-        places: list[int] = match.found["places"]
+        places: list[int] = match.details["places"]
         return [values[place] for place in places]
 
 

@@ -56,7 +56,7 @@ class FuseGemmTranspose(NodePass):
         node = match.root
         inputs = list(node.inputs)
         flags: dict[str, Any] = {}
-        for index, (swap, flag) in enumerate(zip(match.found["swaps"], _FLAGS, strict=True)):
+        for index, (swap, flag) in enumerate(zip(match.details["swaps"], _FLAGS, strict=True)):
             if swap is not None:
                 inputs[index] = swap.inputs[0]
                 flags[flag] = 0 if node.attributes.get_int(flag, 0) else 1

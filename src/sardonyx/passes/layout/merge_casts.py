@@ -65,11 +65,11 @@ class MergeCasts(NodePass):
             return None
         if dtype in FLOATS and to in INTEGERS:
             return Refused("a float becomes an integer", nodes)
-        if graph.sole_user(inner.outputs[0]) is not node:
+        if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
         return Match(nodes, {"source": source, "to": to})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one Cast, or none."""
-        source: ir.Value = match.found["source"]
-        return op.like(match.root, (source,)) if "to" in match.found else source
+        source: ir.Value = match.details["source"]
+        return op.like(match.root, (source,)) if "to" in match.details else source

@@ -63,7 +63,7 @@ class MergeRearrangements(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the nodes of the arrangement."""
-        return build(match.found["steps"], match.found["source"], op)
+        return build(match.details["steps"], match.details["source"], op)
 
 
 def _better(region: Region, root: ir.Node, graph: Facts) -> tuple[LayoutStep, ...] | None:

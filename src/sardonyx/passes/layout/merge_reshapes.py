@@ -61,7 +61,7 @@ class MergeReshapes(NodePass):
         nodes = (inner, node)
         if graph.same_shape(source, node.outputs[0]) or _cancels(inner, node, graph):
             return Match(nodes, {"source": source})
-        if graph.sole_user(inner.outputs[0]) is not node:
+        if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
         if (axes := _joint_axes(inner, node, graph)) is not None:
             return Match(nodes, {"source": source, "axes": axes})
@@ -72,15 +72,15 @@ class MergeReshapes(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Return the source itself, one Unsqueeze, or one Reshape."""
-        source: ir.Value = match.found["source"]
-        if (axes := match.found.get("axes")) is not None:
+        source: ir.Value = match.details["source"]
+        if (axes := match.details.get("axes")) is not None:
             if "axes" in match.root.attributes:
                 return op.Unsqueeze(source, axes=axes)
             return op.Unsqueeze(source, op.constant(np.array(axes, np.int64), "axes"))
-        if (target := match.found.get("target")) is not None:
+        if (target := match.details.get("target")) is not None:
             if not isinstance(target, ir.Value):
                 target = op.constant(np.array(target, np.int64), "target")
-            return op.Reshape(source, target, allowzero=1 if match.found["allowzero"] else None)
+            return op.Reshape(source, target, allowzero=1 if match.details["allowzero"] else None)
         return source
 
 

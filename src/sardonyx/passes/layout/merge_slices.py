@@ -59,7 +59,7 @@ class MergeSlices(NodePass):
         shape = graph.shape(inner.inputs[0])
         if first is None or second is None or shape is None:
             return Refused("a range is computed", nodes)
-        if graph.sole_user(inner.outputs[0]) is not node:
+        if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
         joint = dict(first)
         for axis, (start, end, step) in second.items():
@@ -75,7 +75,7 @@ class MergeSlices(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one Slice."""
-        joint: Ranges = match.found["ranges"]
+        joint: Ranges = match.details["ranges"]
         starts, ends, steps = (np.array(column, np.int64) for column in zip(*joint.values(), strict=True))
         constants = [op.constant(starts, "starts"), op.constant(ends, "ends")]
         constants.append(op.constant(np.array(list(joint), np.int64), "axes"))

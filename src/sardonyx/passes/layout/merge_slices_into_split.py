@@ -76,7 +76,7 @@ class MergeSlicesIntoSplit(NodePass):
         """Build one Split."""
         source = match.root.inputs[0]
         assert source is not None
-        return split_into(source, match.found["axis"], match.found["sizes"], op)
+        return split_into(source, match.details["axis"], match.details["sizes"], op)
 
 
 def _part(node: ir.Node, graph: Facts) -> tuple[int, int, int, int] | None:

@@ -58,12 +58,12 @@ class MergeTransposes(NodePass):
         perm = tuple(first[axis] for axis in second)
         if perm == tuple(range(rank)):
             return Match(nodes, {"source": source})
-        if graph.sole_user(inner.outputs[0]) is not node:
+        if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
         return Match(nodes, {"source": source, "perm": perm})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Return the source, transposed once or not at all."""
-        source: ir.Value = match.found["source"]
-        perm = match.found.get("perm")
+        source: ir.Value = match.details["source"]
+        perm = match.details.get("perm")
         return source if perm is None else op.Transpose(source, perm=perm)

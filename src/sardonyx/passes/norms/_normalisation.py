@@ -194,7 +194,7 @@ def _applied(norm: Normalised, graph: Facts, *, inverted: bool) -> Normalised | 
         norm = after(norm, cast)
     if inverted:
         return _multiplied(norm, graph)
-    user = graph.sole_user(norm.result)
+    user = graph.sole_consumer(norm.result)
     if user is None:
         return Refused(_ELSEWHERE, norm.nodes)
     if user.op_type in ("Add", "Max", "Clip"):
@@ -208,7 +208,7 @@ def _multiplied(norm: Normalised, graph: Facts) -> Normalised | Refused:
     """Follow 1 / root to its product with the value, with the scale first, or with the difference multiplied out."""
     user = consumer_of(norm.result, graph, ("Mul",))
     if user is None:
-        reason = _ELSEWHERE if graph.sole_user(norm.result) is None else _NOTHING
+        reason = _ELSEWHERE if graph.sole_consumer(norm.result) is None else _NOTHING
         return _multiplied_out(norm, graph) or Refused(reason, norm.nodes)
     other = other_operand(user, norm.result)
     divided = _with_numerator(norm, user, other, graph)

@@ -99,11 +99,11 @@ class FuseGelu(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one Gelu, in float."""
-        source, dtype, shape = match.found["source"], match.found["dtype"], match.found["shape"]
+        source, dtype, shape = match.details["source"], match.details["dtype"], match.details["shape"]
         if dtype == ir.DataType.FLOAT:
-            return op.Gelu(source, approximate=match.found["approximate"])
+            return op.Gelu(source, approximate=match.details["approximate"])
         wide = op.learn(op.Cast(source, to=ir.DataType.FLOAT.value), ir.DataType.FLOAT, shape)
-        result = op.learn(op.Gelu(wide, approximate=match.found["approximate"]), ir.DataType.FLOAT, shape)
+        result = op.learn(op.Gelu(wide, approximate=match.details["approximate"]), ir.DataType.FLOAT, shape)
         return op.Cast(result, to=dtype.value)
 
 

@@ -98,7 +98,7 @@ class FuseHardSigmoid(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one HardSigmoid, and the product with the other value if there is one."""
-        details = match.found
+        details = match.details
         result = op.HardSigmoid(details["source"], alpha=details["alpha"], beta=details["beta"])
         if details["other"] is None:
             return result

@@ -76,6 +76,6 @@ class FuseLayerNorm(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one LayerNormalization."""
-        details = match.found
+        details = match.details
         scale, bias = weight(details["scale"], op, "scale"), weight(details["bias"], op, "bias")
         return op.LayerNormalization(details["source"], scale, bias, axis=details["axis"], epsilon=details["epsilon"])

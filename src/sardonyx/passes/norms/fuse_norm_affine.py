@@ -78,7 +78,7 @@ class FuseNormAffine(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the normalisation with the merged scale and bias."""
-        node, (scale, bias) = match.nodes[0], match.found["weights"]
+        node, (scale, bias) = match.nodes[0], match.details["weights"]
         inputs = (node.inputs[0], weight(scale, op, "scale"), weight(bias, op, "bias"))
         return op.node(node.op_type, inputs, dict(node.attributes))[0]
 

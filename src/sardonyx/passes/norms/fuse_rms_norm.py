@@ -62,6 +62,6 @@ class FuseRmsNorm(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one RMSNormalization."""
-        details = match.found
+        details = match.details
         scale = weight(details["scale"], op, "scale")
         return op.RMSNormalization(details["source"], scale, axis=details["axis"], epsilon=details["epsilon"])

@@ -56,7 +56,7 @@ class MergeClips(NodePass):
         nodes = (inner, node)
         if bounds(inner, graph) is None or bounds(node, graph) is None:
             return Refused("a bound is computed", nodes)
-        if graph.sole_user(inner.outputs[0]) is not node:
+        if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
         combined = merged(inner, node, graph)
         if combined is None:
@@ -65,12 +65,12 @@ class MergeClips(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one operator with the combined bounds."""
-        source, combined, dtype = match.nodes[0].inputs[0], match.found["range"], match.found["dtype"]
-        if match.found["operator"] == "Relu":
+        source, combined, dtype = match.nodes[0].inputs[0], match.details["range"], match.details["dtype"]
+        if match.details["operator"] == "Relu":
             return op.Relu(source)
         low = None if combined.low == -LARGEST[dtype] else combined.low
         high = None if combined.high == LARGEST[dtype] else combined.high
-        if match.found["opset"] < BOUNDS_AS_INPUTS:
+        if match.details["opset"] < BOUNDS_AS_INPUTS:
             return op.Clip(source, min=low, max=high)
         return op.Clip(source, _bound(low, dtype, op), _bound(high, dtype, op))
 

@@ -116,7 +116,10 @@ def _apart(node: ir.Node, graph: Facts) -> _OperandForms | None:
         source = None if reshape is None else reshape.inputs[0]
         if transpose is None or reshape is None or source is None or not _swaps_heads(transpose):
             return None
-        if graph.sole_user(transpose.outputs[0]) is not node or graph.sole_user(reshape.outputs[0]) is not transpose:
+        if (
+            graph.sole_consumer(transpose.outputs[0]) is not node
+            or graph.sole_consumer(reshape.outputs[0]) is not transpose
+        ):
             return None
         whole, split = graph.shape(source), graph.shape(reshape.outputs[0])
         if whole is None or split is None or len(whole) != 3 or len(split) != 4 or whole[:2] != split[:2]:
@@ -208,7 +211,7 @@ def packed(values: Sequence[ir.Value], user: ir.Node | Sequence[ir.Node], graph:
         parts.append(part)
     if any(part.source is not parts[0].source for part in parts):
         return "queries, keys and values are projections of different states"
-    if any(graph.sole_user(part.weight) is None for part in parts):
+    if any(graph.sole_consumer(part.weight) is None for part in parts):
         return SHARED_WEIGHT
     nodes = tuple(node for part in parts for node in part.nodes)
     return Packed(parts[0].source, tuple(parts), tuple(part.width for part in parts), nodes)
@@ -224,7 +227,7 @@ def projection(value: ir.Value | None, user: ir.Node, graph: Facts) -> Projectio
     node = producer_of(product, user, ("MatMul",))
     if node is None:
         return None
-    if graph.sole_user(product) is not reader:
+    if graph.sole_consumer(product) is not reader:
         return READ_ELSEWHERE
     source, weight = node.inputs
     shape = graph.static_shape(weight)
@@ -247,7 +250,7 @@ def _split(
     rank = graph.rank(source)
     if rank is None or node.attributes.get_int("axis", 0) not in (-1, rank - 1):
         return None
-    if any(graph.sole_user(value) is not user for value, user in zip(values, users, strict=True)):
+    if any(graph.sole_consumer(value) is not user for value, user in zip(values, users, strict=True)):
         return None
     shapes = [graph.shape(value) or (None,) for value in values]
     widths = tuple(shape[-1] for shape in shapes if isinstance(shape[-1], int))

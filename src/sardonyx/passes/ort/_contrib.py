@@ -45,7 +45,7 @@ def biased(value: ir.Value | None, user: ir.Node, graph: Facts) -> Biased | None
     node = producer_of(value, user, ("Add",))
     if value is None or node is None:
         return None
-    return as_biased(node, graph) if graph.sole_user(value) is user else None
+    return as_biased(node, graph) if graph.sole_consumer(value) is user else None
 
 
 def as_biased(node: ir.Node, graph: Facts) -> Biased | None:

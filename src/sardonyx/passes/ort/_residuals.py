@@ -61,7 +61,7 @@ def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
     ):
         return Refused(SCALE_SHAPE, nodes)
     details: dict[str, Any] = {"norm": norm, "residual": residual, "graph": graph}
-    if graph.sole_user(value) is norm:
+    if graph.sole_consumer(value) is norm:
         return Match(nodes, details)
     if any(weight is not None and weight.producer() is not None for weight in norm.inputs[1:]):
         return Refused("the sum is also used elsewhere, maybe before the scale is computed", nodes)
@@ -71,10 +71,10 @@ def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
 
 def skip_norm(operator: str, match: Match, op: Builder) -> tuple[ir.Value, ...]:
     """Build the runtime's operator on the parts of the sum; its results are in the order of the match."""
-    norm: ir.Node = match.found["norm"]
-    residual: Residual = match.found["residual"]
-    wants_sum = "sum" in match.found
-    bias = None if residual.biased is None else residual.biased.vector(op, match.found["graph"])
+    norm: ir.Node = match.details["norm"]
+    residual: Residual = match.details["residual"]
+    wants_sum = "sum" in match.details
+    bias = None if residual.biased is None else residual.biased.vector(op, match.details["graph"])
     shift = (operand(norm, 2),) if operator == LAYER else ()
     inputs = (residual.source, residual.skip, norm.inputs[1], *shift, bias)
     epsilon = norm.attributes.get_float("epsilon", 1e-5)
@@ -93,7 +93,7 @@ def _residual(add: ir.Node, norm: ir.Node, shape: Shape, graph: Facts) -> Residu
         inner = producer_of(outer.source, add, ("Add",))
         if inner is None:
             return None
-        if graph.sole_user(outer.source) is not add or as_biased(inner, graph) is not None:
+        if graph.sole_consumer(outer.source) is not add or as_biased(inner, graph) is not None:
             return None
         pair = _summands(inner, shape, graph)
         return pair if isinstance(pair, str) else Residual(*pair, outer, (inner, add))

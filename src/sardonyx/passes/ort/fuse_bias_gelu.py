@@ -56,13 +56,13 @@ class FuseBiasGelu(NodePass):
         operator = _OPERATORS.get(node.attributes.get_string("approximate", "none"))
         if add is None or bias_sum is None or operator is None or graph.dtype(bias_sum.source) != ir.DataType.FLOAT:
             return None
-        if graph.sole_user(add.outputs[0]) is not node:
+        if graph.sole_consumer(add.outputs[0]) is not node:
             return Refused(USED_ELSEWHERE, (add, node))
         details = {"biased": bias_sum, "operator": operator, "graph": graph}
         return on_ort(Match((add, node), details), operator, graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the runtime's operator."""
-        bias_sum: Biased = match.found["biased"]
-        bias = bias_sum.vector(op, match.found["graph"])
-        return op.node(match.found["operator"], (bias_sum.source, bias), domain=DOMAIN)
+        bias_sum: Biased = match.details["biased"]
+        bias = bias_sum.vector(op, match.details["graph"])
+        return op.node(match.details["operator"], (bias_sum.source, bias), domain=DOMAIN)

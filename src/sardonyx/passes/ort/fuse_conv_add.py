@@ -54,7 +54,7 @@ class FuseConvAdd(NodePass):
             conv, other = operand_producer(node, side, ("Conv",)), node.inputs[1 - side]
             if conv is None or other is None or graph.dtype(other) != ir.DataType.FLOAT:
                 continue
-            if graph.sole_user(conv.outputs[0]) is not node:
+            if graph.sole_consumer(conv.outputs[0]) is not node:
                 refused = Refused(USED_ELSEWHERE, (conv, node))
             elif not graph.same_shape(conv.outputs[0], other):
                 refused = Refused("both sides of the sum may have different shapes", (conv, node))
@@ -64,6 +64,6 @@ class FuseConvAdd(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the runtime's operator with the attributes of the convolution."""
-        conv: ir.Node = match.found["conv"]
-        inputs = (conv.inputs[0], conv.inputs[1], operand(conv, 2), match.found["sum"])
+        conv: ir.Node = match.details["conv"]
+        inputs = (conv.inputs[0], conv.inputs[1], operand(conv, 2), match.details["sum"])
         return op.node("FusedConv", inputs, {**conv.attributes}, domain=DOMAIN)

@@ -67,7 +67,7 @@ class FuseConvHardSwish(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the runtime's operator with the attributes of the convolution."""
-        conv: ir.Node = match.found["conv"]
+        conv: ir.Node = match.details["conv"]
         attributes = {**conv.attributes, "activation": "HardSwish"}
         return op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN)
 

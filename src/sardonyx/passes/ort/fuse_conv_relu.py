@@ -57,7 +57,7 @@ class FuseConvRelu(NodePass):
         conv = value.producer() if value is not None else None
         if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:
             return None
-        if graph.sole_user(value) is not node:
+        if graph.sole_consumer(value) is not node:
             return Refused(USED_ELSEWHERE, (conv, node))
         parameters = _parameters(node, graph)
         if parameters is None or graph.dtype(value) != ir.DataType.FLOAT:
@@ -66,8 +66,8 @@ class FuseConvRelu(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the runtime's operator with the attributes of the convolution."""
-        conv: ir.Node = match.found["conv"]
-        parameters: tuple[float, ...] = match.found["parameters"]
+        conv: ir.Node = match.details["conv"]
+        parameters: tuple[float, ...] = match.details["parameters"]
         activation = {"activation": match.root.op_type, "activation_params": parameters or None}
         attributes = {**conv.attributes, **activation}
         return op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN)

@@ -52,13 +52,13 @@ class FuseGemmActivation(NodePass):
         gemm = operand_producer(node, 0, ("Gemm",))
         if gemm is None or graph.dtype(gemm.outputs[0]) != ir.DataType.FLOAT:
             return None
-        if graph.sole_user(gemm.outputs[0]) is not node:
+        if graph.sole_consumer(gemm.outputs[0]) is not node:
             return Refused(USED_ELSEWHERE, (gemm, node))
         return on_ort(Match((gemm, node), {"gemm": gemm}), "FusedGemm", graph)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the runtime's operator with the attributes of the Gemm."""
-        gemm: ir.Node = match.found["gemm"]
+        gemm: ir.Node = match.details["gemm"]
         activation = match.root.op_type
         slope = match.root.attributes.get_float("alpha", 0.01) if activation == "LeakyRelu" else None
         added = {"activation": activation, "activation_alpha": slope}

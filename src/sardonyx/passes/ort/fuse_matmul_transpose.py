@@ -60,4 +60,4 @@ class FuseMatMulTranspose(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the runtime's product, which reads the weight untransposed."""
-        return op.node("FusedMatMul", (match.root.inputs[0], match.found["weight"]), {"transB": 1}, domain=DOMAIN)
+        return op.node("FusedMatMul", (match.root.inputs[0], match.details["weight"]), {"transB": 1}, domain=DOMAIN)

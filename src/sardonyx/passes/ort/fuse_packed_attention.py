@@ -89,9 +89,9 @@ class FusePackedAttention(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the runtime's operator on the states and the packed projections."""
-        heads: Heads = match.found["heads"]
-        projections: Packed = match.found["packed"]
-        graph: Facts = match.found["graph"]
+        heads: Heads = match.details["heads"]
+        projections: Packed = match.details["packed"]
+        graph: Facts = match.details["graph"]
         widths = projections.widths
         attributes = {
             "num_heads": heads.count,

@@ -55,14 +55,14 @@ class FuseQuickGelu(NodePass):
             if scaled is None:
                 continue
             nodes = (*scaled[1], gate, node)
-            if graph.sole_user(gate.outputs[0]) is not node:
+            if graph.sole_consumer(gate.outputs[0]) is not node:
                 return Refused(USED_ELSEWHERE, nodes)
             return on_ort(Match(nodes, {"source": value, "alpha": scaled[0]}), "QuickGelu", graph)
         return None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the runtime's operator."""
-        return op.node("QuickGelu", (match.found["source"],), {"alpha": match.found["alpha"]}, domain=DOMAIN)
+        return op.node("QuickGelu", (match.details["source"],), {"alpha": match.details["alpha"]}, domain=DOMAIN)
 
 
 def _scaled(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[float, tuple[ir.Node, ...]] | None:

@@ -63,7 +63,7 @@ class FuseSkipBias(NodePass):
             bias_sum = None if add is None else as_biased(add, graph)
             if add is None or bias_sum is None:
                 continue
-            if graph.sole_user(add.outputs[0]) is not node:
+            if graph.sole_consumer(add.outputs[0]) is not node:
                 refused = Refused(USED_ELSEWHERE, (add, node))
                 continue
             return on_ort(Match((add, node), {"biased": bias_sum, "side": side, "graph": graph}), node.op_type, graph)
@@ -71,11 +71,11 @@ class FuseSkipBias(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the same norm with the bias as one more operand."""
-        bias_sum: Biased = match.found["biased"]
+        bias_sum: Biased = match.details["biased"]
         node = match.root
         inputs = [operand(node, index) for index in range(_bias_index(node))]
-        inputs[match.found["side"]] = bias_sum.source
-        inputs.append(bias_sum.vector(op, match.found["graph"]))
+        inputs[match.details["side"]] = bias_sum.source
+        inputs.append(bias_sum.vector(op, match.details["graph"]))
         results = op.node(node.op_type, tuple(inputs), {**node.attributes}, domain=DOMAIN, outputs=len(node.outputs))
         for old, new in zip(node.outputs, results, strict=True):
             new.name = new.name if old.name else ""

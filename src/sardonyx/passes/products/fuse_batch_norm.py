@@ -81,7 +81,7 @@ class FuseBatchNorm(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the linear operator with the normalisation in its weight and bias."""
-        return rebuilt(match.found["linear"], match.found["scale"], match.found["shift"], op)
+        return rebuilt(match.details["linear"], match.details["scale"], match.details["shift"], op)
 
 
 def _is_training(node: ir.Node) -> bool:

@@ -63,7 +63,7 @@ class FuseConvAffine(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the convolution with the arithmetic in its weight and bias."""
-        return rebuilt(match.found["linear"], match.found["scale"], match.found["shift"], op)
+        return rebuilt(match.details["linear"], match.details["scale"], match.details["shift"], op)
 
 
 def _matched(

@@ -62,7 +62,7 @@ class FuseMatMulAdd(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build one Gemm."""
-        product, bias = match.nodes[0], match.found["bias"]
+        product, bias = match.nodes[0], match.details["bias"]
         first, second = product.inputs[:2]
         if product.op_type == "Gemm":
             return op.like(product, (first, second, bias), beta=None)
@@ -90,7 +90,7 @@ def _fused(node: ir.Node, side: int, graph: Facts) -> Match | Refused | None:
     rows, columns = _result_shape(product, first, second)
     if not _broadcasts(graph.shape(bias) or (), rows, columns):
         return Refused("the bias could enlarge the product", nodes)
-    if graph.sole_user(value) is not node:
+    if graph.sole_consumer(value) is not node:
         return Refused("the product is read elsewhere", nodes)
     return Match(nodes, {"bias": bias})
 

@@ -100,7 +100,7 @@ class FusePointwiseConv(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Transpose to channels first before the products."""
-        layers: list[_Layer] = match.found["layers"]
+        layers: list[_Layer] = match.details["layers"]
         value = op.Transpose(layers[-1].node.inputs[0], perm=_TO_SECOND)
         for layer in reversed(layers):
             if layer.weight is None:
@@ -137,7 +137,7 @@ def _layers(root: ir.Node, graph: Facts) -> list[_Layer]:
     """Return the layers above a Transpose, nearest first, each read by the next one only."""
     layers: list[_Layer] = []
     user, value = root, root.inputs[0]
-    while value is not None and len(layers) < LONGEST and graph.sole_user(value) is user:
+    while value is not None and len(layers) < LONGEST and graph.sole_consumer(value) is user:
         layer = _layer(user, graph)
         if layer is None:
             break
@@ -162,7 +162,7 @@ def _layer(user: ir.Node, graph: Facts) -> _Layer | None:
         weight = None if product is None else _own_weight(product, graph)
         if product is None or weight is None or graph.tensor(bias) is None:
             continue
-        if graph.sole_user(product.outputs[0]) is add and graph.static_shape(bias) == (weight.shape.numpy()[1],):
+        if graph.sole_consumer(product.outputs[0]) is add and graph.static_shape(bias) == (weight.shape.numpy()[1],):
             return _Layer(product, weight, add, bias)
     return None
 
@@ -171,7 +171,7 @@ def _own_weight(product: ir.Node, graph: Facts) -> ir.TensorProtocol | None:
     """Return the second operand of a product if it is a constant matrix without other consumers, otherwise None."""
     weight = operand(product, 1)
     tensor = graph.tensor(weight)
-    if weight is None or tensor is None or len(tensor.shape) != 2 or graph.sole_user(weight) is not product:
+    if weight is None or tensor is None or len(tensor.shape) != 2 or graph.sole_consumer(weight) is not product:
         return None
     return tensor if tensor.dtype == ir.DataType.FLOAT and tensor.size > 0 else None
 

@@ -84,8 +84,8 @@ class FuseProductScale(NodePass):
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the product with the scale in its weight and bias."""
-        scaled: _Scaled = match.found["scaled"]
-        scale: np.ndarray = match.found["scale"]
+        scaled: _Scaled = match.details["scaled"]
+        scale: np.ndarray = match.details["scale"]
         node = scaled.linear.node
         weight = op.constant(scaled.linear.scaled_weight(scale), "weight")
         bias = None
@@ -131,9 +131,9 @@ def _checked(
     scaled = _Scaled(Linear(product, weight, shift), add, move, node)
     if bias is not None and (shift is None or shift.shape.numpy() not in ((), (scaled.linear.channels,))):
         return Refused("the bias before it does not have one number per column", scaled.nodes)
-    if any(graph.sole_user(inner.outputs[0]) is None for inner in scaled.nodes[:-1]):
+    if any(graph.sole_consumer(inner.outputs[0]) is None for inner in scaled.nodes[:-1]):
         return Refused(USED_ELSEWHERE, scaled.nodes)
-    if any(value is not None and graph.sole_user(value) is None for value in (product.inputs[1], bias)):
+    if any(value is not None and graph.sole_consumer(value) is None for value in (product.inputs[1], bias)):
         return Refused("the weight before it is shared", scaled.nodes)
     return scaled
 

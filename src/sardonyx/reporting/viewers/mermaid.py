@@ -63,7 +63,7 @@ def _wiring(dag: HierarchyDag) -> Wiring:
         owners=tuple(modules[homes[name]] for name in dag.operations),
         edges=tuple((at[one], at[other]) for one, other in dag.edges()),
         inputs=inputs,
-        outputs={value: at[producer] for value, (producer, _) in dag.makers().items() if value in outputs_of_tops},
+        outputs={value: at[producer] for value, (producer, _) in dag.producers().items() if value in outputs_of_tops},
     )
 
 

@@ -34,7 +34,7 @@ def render_model_explorer(dag: HierarchyDag) -> bytes:
 
 def _incoming(dag: HierarchyDag) -> dict[str, list[dict[str, str]]]:
     """Return the incoming edges of every node; results of a body enter its control-flow node at the first input."""
-    producers = dag.makers()
+    producers = dag.producers()
     edges: dict[str, list[dict[str, str]]] = {name: [] for name in dag.operations}
     unseen = dict.fromkeys(dag.edges())
     for name, operation in dag.operations.items():

@@ -38,7 +38,7 @@ class EliminateDoubleNegation(NodePass):
         inner = node.inputs[0].producer() if node.inputs[0] is not None else None
         if inner is None or inner.op_type != "Neg" or inner.domain != "":
             return None
-        if graph.sole_user(inner.outputs[0]) is not node:
+        if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the inner value is read elsewhere", (inner, node))
         return Match((inner, node))
 
