@@ -33,7 +33,7 @@ from sardonyx.ir.ops import (
     UNARY,
     attention_operands,
 )
-from sardonyx.ir.scopes import label
+from sardonyx.ir.scopes import label, operator
 from sardonyx.records import gc_pause
 from sardonyx.records.run import AttentionForm, AttentionSite, Refusal, RolledBack
 
@@ -221,7 +221,7 @@ class HeadCounting:
         heads = attribute("num_heads", 0) or attribute("q_num_heads", 0)
         shared = attribute("kv_num_heads", 0) or heads
         sizes = HeadSizes(heads or None, shared or None, self._head_width(node, query, heads, shared))
-        if node.domain in ("", "ai.onnx") and query is not None and len(query) == 4:  # batch, heads, length, width
+        if not node.domain and query is not None and len(query) == 4:  # batch, heads, length, width
             shared = _number(key[1]) if key is not None and len(key) == 4 else None
             sizes = HeadSizes(_number(query[1]), shared, _number(query[3]))
         return self._with_batched_heads(node, sizes) if sizes.heads == sizes.key_value_heads == 1 else sizes
@@ -413,7 +413,7 @@ class _SiteDescriber:
         decomposed = attention_operands(site.first) is None
         nodes = self._parts.of(site) if decomposed else site.nodes
         sizes = self._heads.decomposed(site) if decomposed else self._heads.fused(site.first)
-        operator = "" if decomposed else _operator(site.first)
+        operator_name = "" if decomposed else operator(site.first)
         return SiteDescription(
             module=p.owner_of(p.merge(origins.origins(node) for node in site.nodes)),
             heads=sizes.heads,
@@ -423,14 +423,10 @@ class _SiteDescriber:
             causal=site.causal,
             cached=site.cached,
             cross=site.cross,
-            form=AttentionForm(operator, tuple(map(label, nodes))),
+            form=AttentionForm(operator_name, tuple(map(label, nodes))),
             softmax=label(site.nodes[1]) if decomposed else "",
             result=site.nodes[-1].outputs[0].name or "",
         )
-
-
-def _operator(node: ir.Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
 
 
 # Pair the attention sites of a source with those of its optimized result: by module, then by execution order.

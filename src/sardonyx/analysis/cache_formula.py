@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from sardonyx.ir.scopes import declared_shape
 from sardonyx.records.analysis import Cache, CachePart
-from sardonyx.verification.interface import dims
 from sardonyx.verification.state_inputs import find_state
 
 
@@ -19,7 +19,7 @@ def cache_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> Cache | None:
     parts: list[CachePart] = []
     for state in find_state(model, inputs):
         value = model.graph.outputs[state.output]
-        shape = dims(value)
+        shape = declared_shape(value)
         if shape is None or value.dtype is None or any(dim is None for dim in shape):
             return None
         parts.append(CachePart(1, tuple(dim for dim in shape if dim is not None), value.dtype.bitwidth // 8))

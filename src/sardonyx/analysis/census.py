@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.analysis.attributes import dtype_name
 from sardonyx.ir.facts import constant_tensor
 from sardonyx.ir.origins import how, origins, owner, reason
-from sardonyx.ir.scopes import is_constant, label, scopes
+from sardonyx.ir.scopes import declared_shape, is_constant, label, scopes
 from sardonyx.provenance import ROOT, Hierarchy, lowest_common, module_of
 from sardonyx.records import module_tree
 from sardonyx.records.inspection import Coverage, Module, OpUse, Port, RootNode, Weight
@@ -157,10 +157,7 @@ def modules(census: Census, hierarchy: Hierarchy) -> tuple[Module, ...]:
 
 def port(value: ir.Value, overridable: bool = False) -> Port:
     """Return the name, type and shape of a value as the file declares them."""
-    shape = None
-    if value.shape is not None:
-        shape = tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-    return Port(value.name or "", type_name(value.type), shape, overridable)
+    return Port(value.name or "", type_name(value.type), declared_shape(value), overridable)
 
 
 def type_name(kind: ir.TypeProtocol | None) -> str:

@@ -28,7 +28,7 @@ from sardonyx.ir.ops import (
     VIEWS,
     attention_operands,
 )
-from sardonyx.ir.scopes import is_constant
+from sardonyx.ir.scopes import is_constant, is_used_outside
 
 PatternMatch = tuple[ir.Node, ...]  # the nodes of one match of a pattern, in data-flow order
 
@@ -340,8 +340,7 @@ def unfolded(survey: Survey) -> Iterator[PatternMatch]:
 
 
 def _is_used_elsewhere(node: ir.Node, survey: Survey) -> bool:
-    fixed = survey.fixed_nodes()
-    return any(value.is_graph_output() or any(use.node not in fixed for use in value.uses()) for value in node.outputs)
+    return any(is_used_outside(value, survey.fixed_nodes()) for value in node.outputs)
 
 
 @dataclass(frozen=True, slots=True)

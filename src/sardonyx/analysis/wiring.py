@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from sardonyx.ir.origins import owner
-from sardonyx.ir.scopes import bodies, is_constant, label, operator
+from sardonyx.ir.scopes import bodies, is_constant, label, operator, top_graphs
 from sardonyx.records.run import Wiring
 
 Places = dict[ir.Node, int]
@@ -22,7 +22,7 @@ def wiring(model: ir.Model) -> Wiring:
     """
     places: Places = {}
     edges: list[tuple[int, int]] = []
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+    for graph in top_graphs(model):
         _walk(graph, places, edges)
     modules: dict[str, int] = {}
     owners = [modules.setdefault(owner(node), len(modules)) for node in places]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from sardonyx.provenance import merge, module_of
 from sardonyx.records.environment import environment
 from sardonyx.records.extraction import BoundaryValue, Extraction
 from sardonyx.records.inspection import Port
+from sardonyx.records.progress import Progress
 from sardonyx.records.run import Verdict
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from sardonyx.frontend.tracing.capture import Captured
     from sardonyx.verification.module_check import LiveModuleCheck, ModuleCheck
 
-Progress = Callable[[str, float | None], None]
 _RANDOM_TRIALS_WITH_LIVE = 2  # in addition to the example: two sizes of every dynamic dimension
 
 

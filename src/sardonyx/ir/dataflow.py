@@ -14,8 +14,6 @@ import onnx_ir as ir
 from sardonyx.ir.ops import RANDOM, READS_SHAPE, READS_SHAPE_AND_TYPE, READS_TYPE_OF_SECOND
 from sardonyx.ir.scopes import has_bodies
 
-_STANDARD = frozenset({"", "ai.onnx"})
-
 
 class Dependence(IntEnum):
     """What a value depends on; a greater member includes the smaller ones."""
@@ -61,7 +59,7 @@ class Dataflow:
     def _result(self, node: ir.Node, name: str) -> Dependence:
         if name in READS_SHAPE_AND_TYPE and not self._types_are_data:
             return Dependence.SIZE
-        if not node.inputs and node.domain not in _STANDARD:  # the source of its result is unknown
+        if not node.inputs and node.domain:  # the source of its result is unknown
             return Dependence.DATA
         most = Dependence.CONSTANT
         for value in self.operands(node, name):

@@ -17,7 +17,7 @@ from sardonyx.ir import module_region
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.origins import write
-from sardonyx.ir.scopes import bodies, label
+from sardonyx.ir.scopes import bodies, declared_shape, label
 from sardonyx.ir.shapes import expr
 from sardonyx.provenance import ROOT, Hierarchy, module_of
 
@@ -53,7 +53,7 @@ class _InferredTypes:
 
     def dims(self, value: ir.Value) -> tuple[int | str | None, ...] | None:
         """Return the dimensions that follow from the graph, or else those that the file declares."""
-        declared = None if value.shape is None else tuple(d if isinstance(d, int) else d.value for d in value.shape)
+        declared = declared_shape(value)
         shape = self.facts.shape(value)
         if shape is None:
             return declared

@@ -35,7 +35,7 @@ class Flow:
             self.origins[node] = merge(map(origins, (node, *body_nodes))) if body_nodes else origins(node)
             for value in self.reads[node]:
                 self.readers[value].append(node)
-            if node.domain in ("", "ai.onnx"):  # results of other operators count as data
+            if not node.domain:  # results of other operators count as data
                 self._flow.visit(node)
 
     def is_size(self, value: ir.Value) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import bodies, scopes
+from sardonyx.ir.scopes import bodies, scopes, top_graphs
 
 
 class Names:
@@ -54,7 +54,7 @@ def defined(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def rename_shadowing(model: ir.Model, names: Names) -> None:
     """Rename every value of a body that has the name of a value in an enclosing graph."""
-    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+    for graph in top_graphs(model):
         if any(True for node in graph for _ in bodies(node)):
             _rename_below(graph, {value.name for value in defined(graph)}, names)
 

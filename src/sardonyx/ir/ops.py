@@ -155,4 +155,4 @@ ATTENTION_NAMES: Operators = frozenset(name for _, name in ATTENTION)
 
 def attention_operands(node: ir.Node) -> AttentionOperands | None:
     """Return the operands of an attention operator, or None for any other node."""
-    return ATTENTION.get(("" if node.domain == "ai.onnx" else node.domain, node.op_type))
+    return ATTENTION.get((node.domain, node.op_type))

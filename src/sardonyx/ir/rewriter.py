@@ -31,7 +31,7 @@ from sardonyx.ir.opsets.raising import HIGHEST, RAISE, Plan, plan
 from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
-from sardonyx.ir.scopes import label, operator
+from sardonyx.ir.scopes import has_references, label, operator
 from sardonyx.ir.transaction import Change, Substitution, Transactions
 from sardonyx.records.run import Event, Refusal, RewriteKind
 
@@ -172,7 +172,7 @@ class Rewriter:
             if node.graph is None:
                 continue
             scope = self._facts.scope(node)
-            if scope.opset < rule.opset or (scope.in_function and _has_reference(node)):
+            if scope.opset < rule.opset or (scope.in_function and has_references(node)):
                 continue
             result = rule.match(node, self._facts)
             if isinstance(result, Match) and scope.opset < rule.needs:
@@ -296,11 +296,6 @@ def _silent(_: str) -> None:
 def root_name(match: Match) -> str:
     """Return the stable key of a rewrite within its rule: the name of the first value it replaces."""
     return next((value.name for value in match.replaced if value.name), None) or label(match.root)
-
-
-def _has_reference(node: ir.Node) -> bool:
-    """Return whether an attribute refers to a parameter of the function, whose value is unknown."""
-    return any(attribute.is_ref() for attribute in node.attributes.values())
 
 
 def _around(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:

@@ -1,11 +1,12 @@
 """All graphs of a model: the main graph, the bodies of control flow, the bodies of functions.
 
-Passes work in all of them, so everything that traverses a model uses `scopes`.
+Passes work in all of them, so everything that traverses a model uses `scopes`. Also what most code asks about single
+nodes and values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -45,6 +46,19 @@ def _below(scope: Scope) -> Iterator[Scope]:
             yield from _below(Scope(body, path, scope.opsets, scope.in_function, node))
 
 
+def top_graphs(model: ir.Model) -> tuple[ir.Graph, ...]:
+    """Return the main graph and the graphs of the functions, without the bodies inside them."""
+    return (model.graph, *(function.graph for function in model.functions.values()))
+
+
+def nested_graphs(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Function]:
+    """Yield a graph and the bodies inside it."""
+    yield graph
+    for node in graph:
+        for _, body in bodies(node):
+            yield from nested_graphs(body)
+
+
 def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
     """Yield the graphs that a node has in its attributes, with their names."""
     for name, attribute in node.attributes.data.items():  # the underlying dict is faster, and this runs for every node
@@ -82,6 +96,28 @@ def is_sorted(graph: ir.Graph, seen: set[ir.Node] | None = None) -> bool:
 def is_constant(node: ir.Node) -> bool:
     """Return whether a node only holds a constant; such nodes are counted separately."""
     return node.op_type == "Constant" and not node.domain
+
+
+def has_references(node: ir.Node) -> bool:
+    """Return whether an attribute of the node is a parameter of the enclosing function, whose value is unknown."""
+    return any(attribute.is_ref() for attribute in node.attributes.data.values())
+
+
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """Return an input of a node, or None if it is left out."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def is_used_outside(value: ir.Value, nodes: Container[ir.Node]) -> bool:
+    """Return whether a value is a graph output or has a consumer that is not one of these nodes."""
+    return value.is_graph_output() or any(use.node not in nodes for use in value.uses())
+
+
+def declared_shape(value: ir.Value) -> tuple[int | str | None, ...] | None:
+    """Return the declared shape: a size, a symbol's name, or None per dimension; None if the rank is unknown."""
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
 
 
 def label(node: ir.Node) -> str:

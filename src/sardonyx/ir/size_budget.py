@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import bodies, is_constant, scopes
+from sardonyx.ir.scopes import bodies, is_constant, is_used_outside, scopes
 from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
 PART, SLACK = 100, 1 << 16  # a model may grow by 1/PART of its source plus SLACK bytes
@@ -159,11 +159,8 @@ def _dead_nodes(nodes: Sequence[ir.Node], pairs: Pairs) -> set[ir.Node]:
 
 def _is_dead(node: ir.Node, replaced: set[ir.Value], dead: set[ir.Node]) -> bool:
     """Return whether a node becomes unused, and add it to `dead` if so."""
-    for output in node.outputs:
-        if output in replaced:
-            continue
-        if output.is_graph_output() or any(use.node not in dead for use in output.uses()):
-            return False
+    if any(output not in replaced and is_used_outside(output, dead) for output in node.outputs):
+        return False
     dead.add(node)
     return True
 

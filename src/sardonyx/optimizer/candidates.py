@@ -7,7 +7,7 @@ undone by a run that forbids it. This is slower than an undo log in the few runs
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,17 +20,17 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.opsets.raising import HIGHEST, RAISE
 from sardonyx.ir.rewriter import Log, Observer, Rewriter, Tally
-from sardonyx.ir.scopes import is_sorted
+from sardonyx.ir.scopes import is_sorted, top_graphs
 from sardonyx.ir.size_budget import Growth, allowance
 from sardonyx.optimizer import run_tables
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import outside_failure
 from sardonyx.provenance import Hierarchy
 from sardonyx.records import gc_pause
+from sardonyx.records.progress import Progress
 from sardonyx.records.run import Artifact, RolledBack, Verdict
 
 Source = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
-Progress = Callable[[str, float | None], None]
 Forbidden = frozenset[tuple[str, str]]  # (name of a pass, root of a rewrite or WHOLE_PASS)
 WHOLE_PASS = "*"
 _NOT_REWRITTEN = "not rewritten: the model has training info, which may refer to anything in it by name"
@@ -110,7 +110,7 @@ class RewriteJob:
 
     def _candidate(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
         model, self._first = self._first or self._fresh(), None
-        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for graph in top_graphs(model):
             if not is_sorted(graph):
                 graph.sort()
         hierarchy = origins.attach(model)

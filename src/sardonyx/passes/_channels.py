@@ -14,8 +14,9 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.precision import rounded, scaled
+from sardonyx.ir.scopes import operand
 from sardonyx.passes._dtypes import FLOATS
-from sardonyx.passes._matching import operand, producer_of
+from sardonyx.passes._matching import producer_of
 
 USED_ELSEWHERE = "the value before it is also used elsewhere"
 NO_CONSTANT_WEIGHT = "the weight before it is not a constant"

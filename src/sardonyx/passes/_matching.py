@@ -1,4 +1,4 @@
-"""Questions that most matchers ask: which operand, which producer, which consumer, which constant numbers.
+"""Questions that most matchers ask: which producer, which consumer, which constant numbers.
 
 A node counts as one of the given operators only if it belongs to the standard domain and none of its attributes is a
 parameter of the enclosing function, since the value of such an attribute is unknown.
@@ -11,11 +11,7 @@ from collections.abc import Container
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
-
-
-def operand(node: ir.Node, index: int) -> ir.Value | None:
-    """Return an input of a node, or None if it is left out."""
-    return node.inputs[index] if index < len(node.inputs) else None
+from sardonyx.ir.scopes import has_references, operand
 
 
 def other_operand(node: ir.Node, value: ir.Value) -> ir.Value | None:
@@ -45,11 +41,6 @@ def consumer_of(value: ir.Value, graph: Facts, op_types: Container[str]) -> ir.N
 def is_used(value: ir.Value) -> bool:
     """Return whether a value has a consumer or is a graph output."""
     return bool(value.uses()) or value.is_graph_output()
-
-
-def has_references(node: ir.Node) -> bool:
-    """Return whether an attribute of the node is a parameter of the enclosing function."""
-    return any(attribute.is_ref() for attribute in node.attributes.values())
 
 
 def _is_one_of(node: ir.Node, op_types: Container[str]) -> bool:

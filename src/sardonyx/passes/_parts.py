@@ -15,7 +15,8 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import REPEATS
-from sardonyx.passes._matching import ints, is_specified, operand, operand_producer
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import ints, is_specified, operand_producer
 from sardonyx.passes._shapes import normal_axes
 
 CACHE = 1 << 26  # bytes of a constant table that is read

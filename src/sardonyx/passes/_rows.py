@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.ops import BINARY, SOFTMAXES, UNARY, VARIADIC
-from sardonyx.passes._matching import has_references, operand
+from sardonyx.ir.scopes import has_references, operand
 
 PAIRWISE = BINARY | VARIADIC
 ALONG_ROWS = SOFTMAXES | {"LayerNormalization", "RMSNormalization"}

@@ -13,8 +13,9 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import broadcast
-from sardonyx.passes._matching import ints, is_specified, operand
+from sardonyx.passes._matching import ints, is_specified
 
 
 def normal_axes(axes: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
@@ -134,11 +135,11 @@ def fits_without(node: ir.Node, index: int, shape: Shape, graph: Facts) -> bool:
     return len(known) == len(shapes) and broadcast_shape(known) == graph.shape(node.outputs[0])
 
 
-def size_at(value: ir.Value, axis: int, op: Builder, graph: Facts) -> ir.Value:
-    """Return one size of a value as a tensor of shape [1]."""
+def first_size(value: ir.Value, op: Builder, graph: Facts) -> ir.Value:
+    """Return the size of the first axis of a value as a tensor of shape [1]."""
     shape = graph.shape(value)
-    size = None if shape is None else size_of(shape[axis], (), op, graph)
-    return op.Shape(value, start=axis, end=axis + 1) if size is None else size
+    size = None if shape is None else size_of(shape[0], (), op, graph)
+    return op.Shape(value, start=0, end=1) if size is None else size
 
 
 def size_of(dim: Dim, values: Sequence[ir.Value], op: Builder, graph: Facts) -> ir.Value | None:

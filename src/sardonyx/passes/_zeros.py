@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import PREDICATES, READS_SHAPE
+from sardonyx.ir.scopes import operand
 from sardonyx.passes._dtypes import FLOATS
-from sardonyx.passes._matching import operand
 
 _NEARBY = 32  # nodes that are visited
 

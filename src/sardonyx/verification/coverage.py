@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import bodies, label
+from sardonyx.ir.scopes import bodies, label, top_graphs
 from sardonyx.runtime import Array
 from sardonyx.verification.input_roles import Role, Use
 from sardonyx.verification.size_limits import Bounds
@@ -62,8 +62,7 @@ class Bodies:
         """Find the bodies of `model`, which is not changed."""
         self._notes: dict[str, str] = {}  # the note about a body that never ran, by its marker
         self.marked: ir.Model | None = None  # a copy to be profiled; None if there are no bodies
-        graphs = (model.graph, *(function.graph for function in model.functions.values()))
-        if any(True for graph in graphs for _ in _bodies(graph)):
+        if any(True for graph in top_graphs(model) for _ in _bodies(graph)):
             self.marked = model.clone()
             self._mark(self.marked)
 
@@ -75,7 +74,7 @@ class Bodies:
         return [text for mark, text in self._notes.items() if mark not in seen]
 
     def _mark(self, model: ir.Model) -> None:
-        for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        for graph in top_graphs(model):
             for node, name, body in _bodies(graph):
                 mark = f"{_MARK}{len(self._notes)}"
                 self._notes[mark] = f"the {_BRANCHES.get(name, 'body')} of {node.op_type} '{label(node)}' never ran"

@@ -26,9 +26,8 @@ from sardonyx.ir.ops import (
     VARIADIC,
     attention_operands,
 )
-from sardonyx.ir.scopes import bodies
+from sardonyx.ir.scopes import bodies, declared_shape
 from sardonyx.verification.input_thresholds import Threshold, find_thresholds, find_words
-from sardonyx.verification.interface import dims
 
 
 class Role(StrEnum):
@@ -247,11 +246,11 @@ def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence)
     """Return whether the use selects elements of a table, and record the size of the table if so."""
     op = node.op_type
     if op in ("Gather", "GatherElements", "ScatterElements", "Scatter") and operand == 1:
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        axis = node.attributes.get_int("axis", 0)
         rows = _dim(node.inputs[0], axis)
     elif op in ("GatherND", "ScatterND", "TensorScatter") and operand in (1, 2) and not (op[0] == "S" and operand == 2):
         rows = _dim(node.inputs[0], 0)
-        shape = dims(node.inputs[0]) if node.inputs[0] is not None else None
+        shape = declared_shape(node.inputs[0]) if node.inputs[0] is not None else None
         sizes = [d for d in shape or () if isinstance(d, int)]
         rows = min(sizes) if sizes else rows
     elif op == "OneHot" and operand == 0:
@@ -270,7 +269,7 @@ def _dim(value: ir.Value | None, axis: int) -> int | str | None:
     if value is None:
         return None
     constant = value.const_value
-    shape = tuple(constant.shape.numpy()) if constant is not None else dims(value)
+    shape = tuple(constant.shape.numpy()) if constant is not None else declared_shape(value)
     if shape is None or not -len(shape) <= axis < len(shape):
         return None
     return shape[axis]

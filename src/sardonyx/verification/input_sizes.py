@@ -14,8 +14,8 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from sardonyx.ir.scopes import declared_shape
 from sardonyx.ir.shapes import Size, expr
-from sardonyx.verification.interface import dims
 from sardonyx.verification.size_requirements import Requirements
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -62,7 +62,7 @@ class DynamicDims:
         self.batch: list[str] = []
         self.others: list[str] = []
         for value in inputs:
-            name, declared = value.name or "", dims(value)
+            name, declared = value.name or "", declared_shape(value)
             if declared is None:
                 self._shapes[name] = None
                 continue

@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.scopes import declared_shape
 from sardonyx.runtime import Value
 from sardonyx.verification.coverage import size_notes, value_notes
 from sardonyx.verification.input_roles import Role, Use, find_use, has_norms
 from sardonyx.verification.input_sizes import DynamicDims, Sizes, symbolic
-from sardonyx.verification.interface import dims
 from sardonyx.verification.size_limits import Bounds, find_bounds
 from sardonyx.verification.size_requirements import Requirements
 from sardonyx.verification.state_inputs import State, find_state
@@ -279,7 +279,7 @@ class Inputs:
             run: Runs the model. If it has state inputs, they are then the outputs of an earlier step instead of random.
         """
         sizes = self._sizes(plan, way)
-        before = self._step_before(plan, way, sizes, run) if run is not None and self._state else None
+        before = self._step_before(plan, way, sizes, run) if run is not None and self.has_state else None
         if before is not None:
             sizes = self._sizes(replace(plan, sizes=(*plan.sizes, *before.lengths)), way)
         feeds = self._fill(plan, way, sizes, sum({length for _, length in before.lengths}) if before else 0)
@@ -300,7 +300,7 @@ class Inputs:
         A Reshape copies a dimension whose computed size is 0, so that many models return wrong shapes for empty inputs.
         """
         for value, output in zip(self._model.graph.outputs, outputs, strict=False):
-            for dim, size in zip(dims(value) or (), _shape(output), strict=False):
+            for dim, size in zip(declared_shape(value) or (), _shape(output), strict=False):
                 declared = trial.dims.get(dim) if isinstance(dim, str) else dim
                 if declared is not None and 0 <= declared != size:
                     return True

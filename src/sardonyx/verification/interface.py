@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import onnx_ir as ir
 
 from sardonyx.ir.ops import RANDOM
-from sardonyx.ir.scopes import bodies
+from sardonyx.ir.scopes import bodies, declared_shape
 
 
 def interface_changes(a: ir.Model, b: ir.Model) -> list[str]:
@@ -24,20 +24,13 @@ def _value_changes(kind: str, before: Sequence[ir.Value], after: Sequence[ir.Val
     for old, new in zip(before, after, strict=True):
         if old.type != new.type:
             changes.append(f"{kind} '{old.name}' was {old.type} and is {new.type}")
-        elif dims(old) != dims(new):
+        elif declared_shape(old) != declared_shape(new):
             changes.append(f"{kind} '{old.name}' was of shape {_shape_text(old)} and is of shape {_shape_text(new)}")
     return changes
 
 
-def dims(value: ir.Value) -> tuple[int | str | None, ...] | None:
-    """Return the declared shape: a size, a symbol's name, or None per dimension; None if the rank is unknown."""
-    if value.shape is None:
-        return None
-    return tuple(d if isinstance(d, int) else d.value for d in value.shape)
-
-
 def _shape_text(value: ir.Value) -> str:
-    shape = dims(value)
+    shape = declared_shape(value)
     return "unknown" if shape is None else "[" + ", ".join("?" if d is None else str(d) for d in shape) + "]"
 
 
@@ -66,7 +59,7 @@ def random_outputs(model: ir.Model) -> frozenset[str]:
 
 
 def _is_random(node: ir.Node, random_functions: set[ir.OperatorIdentifier]) -> bool:
-    if node.op_identifier() in random_functions or (node.domain in ("", "ai.onnx") and node.op_type in RANDOM):
+    if node.op_identifier() in random_functions or (not node.domain and node.op_type in RANDOM):
         return True
     if node.op_type == "Dropout" and _may_train(node):
         return True

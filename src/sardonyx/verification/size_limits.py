@@ -169,7 +169,7 @@ class _Walk:
         index = node.inputs[1] if node.op_type in ("Gather", "GatherElements") and len(node.inputs) > 1 else None
         if index is None or index not in self.of or not (table := self.facts.shape(node.inputs[0])):
             return
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        axis = node.attributes.get_int("axis", 0)
         rows = table[axis] if -len(table) <= axis < len(table) else None
         dims, plain = self.of[index]
         if isinstance(rows, int):

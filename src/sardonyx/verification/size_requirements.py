@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import BROADCASTS, CONVOLUTIONS, POOLS, QUANTIZED_CONVOLUTIONS
-from sardonyx.ir.scopes import bodies
+from sardonyx.ir.scopes import nested_graphs
 from sardonyx.ir.shapes import Expr, Shape, Size, expr
 
 _MOST = 400  # distinct requirements; more only make the search slower
@@ -58,7 +58,7 @@ class Requirements:
     def of(cls, facts: Facts, names: Iterable[str]) -> Requirements:
         """Read the requirements of every node whose shapes are known."""
         requirements = cls(facts, frozenset(atom_name(name) for name in names))
-        for graph in _graphs(facts.model.graph):
+        for graph in nested_graphs(facts.model.graph):
             for node in graph:
                 requirements._read(node)
         return requirements
@@ -107,7 +107,7 @@ class Requirements:
 
     def _require_alike(self, node: ir.Node, shapes: list[Shape | None]) -> None:
         first = shapes[0]
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        axis = node.attributes.get_int("axis", 0)
         for shape in shapes[1:]:
             if first is None or shape is None or len(shape) != len(first):
                 continue
@@ -117,14 +117,14 @@ class Requirements:
 
     def _require_enough(self, node: ir.Node, shape: Shape | None) -> None:
         count = self.facts.ints(node.inputs[1]) if len(node.inputs) > 1 else None
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else -1
+        axis = node.attributes.get_int("axis", -1)
         if shape and count and -len(shape) <= axis < len(shape):
             self.require("at least", (shape[axis],), (count[0],))
 
     def _require_reached(self, node: ir.Node, shape: Shape | None) -> None:
         """Require that a constant index is within the dimension it selects from."""
         places = self.facts.ints(node.inputs[1])
-        axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+        axis = node.attributes.get_int("axis", 0)
         if shape and places and -len(shape) <= axis < len(shape):
             self.require("at least", (shape[axis],), (max(place + 1 if place >= 0 else -place for place in places),))
 
@@ -154,10 +154,3 @@ def numbers_in(size: Size) -> Iterator[int]:
         for atom in atoms:
             for arg in atom.args:
                 yield from numbers_in(arg)
-
-
-def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    yield graph
-    for node in graph:
-        for _, body in bodies(node):
-            yield from _graphs(body)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from sardonyx.ir.ops import CASTS, LOOKUPS, REARRANGES, SELECTS, attention_operands
-from sardonyx.verification.interface import dims
+from sardonyx.ir.scopes import declared_shape
 
 # Not operators that repeat elements or look them up: their result is not the state itself.
 _MOVES = REARRANGES | CASTS | SELECTS - LOOKUPS
@@ -85,7 +85,7 @@ def _similar_names(output: ir.Value, inputs: Sequence[ir.Value]) -> Iterator[tup
     for value in inputs:
         before = (value.name or "").lower()
         if after in (_stem(_BEFORE, before), before) and value.producer() is None:
-            yield value, dims(value) != dims(output)
+            yield value, declared_shape(value) != declared_shape(output)
 
 
 def _stem(words: re.Pattern[str], name: str) -> str:
@@ -95,7 +95,7 @@ def _stem(words: re.Pattern[str], name: str) -> str:
 
 def _is_compatible(value: ir.Value, output: ir.Value) -> bool:
     """Return whether an output has a type and shape that the input could have in the next run."""
-    one, other = dims(value), dims(output)
+    one, other = declared_shape(value), declared_shape(output)
     if value.dtype is None or not value.dtype.is_floating_point():
         return False
     if output.dtype not in (value.dtype, ir.DataType.FLOAT):  # a copy that computes in float32 returns it
@@ -107,7 +107,7 @@ def _is_compatible(value: ir.Value, output: ir.Value) -> bool:
 
 def _growing_axis(value: ir.Value, output: ir.Value) -> int | None:
     """Return the last dynamic axis on which the two shapes differ, or None if there is none."""
-    one, other = dims(value) or (), dims(output) or ()
+    one, other = declared_shape(value) or (), declared_shape(output) or ()
     pairs = enumerate(zip(one, other, strict=True))
     different = [axis for axis, (a, b) in pairs if not isinstance(a, int) and (a != b or a is None)]
     return different[-1] if different else None

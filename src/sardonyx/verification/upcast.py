@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.dataflow import Dataflow, Dependence
-from sardonyx.ir.scopes import bodies
+from sardonyx.ir.scopes import nested_graphs
 from sardonyx.verification.noise import NARROW, element_types
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
@@ -40,7 +40,7 @@ def upcast(model: ir.Model, *, constants: Constants = "keep") -> ir.Model | None
     if not _mentions_narrow(model):
         return None
     copy = model.clone()
-    graphs = [*_graphs(copy.graph), *(inner for function in copy.functions.values() for inner in _graphs(function))]
+    graphs = [inner for graph in (copy.graph, *copy.functions.values()) for inner in nested_graphs(graph)]
     if any(node.op_type in _UNSUPPORTED for graph in graphs for node in graph):
         return None
     types = element_types(copy)
@@ -70,7 +70,7 @@ def new_constants(model: ir.Model, source: ir.Model) -> frozenset[str]:
 
 def constants_cast(wide: ir.Model) -> list[str]:
     """Return the names of the values of a narrow type that the copy casts: inputs, weights and other constants."""
-    nodes = (node for graph in _graphs(wide.graph) for node in graph)
+    nodes = (node for graph in nested_graphs(wide.graph) for node in graph)
     return [node.inputs[0].name or "" for node in nodes if _is_border(node) and node.inputs[0] is not None]
 
 
@@ -80,7 +80,7 @@ def _is_border(node: ir.Node) -> bool:
 
 
 def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
-    for graph in _graphs(model.graph):
+    for graph in nested_graphs(model.graph):
         tensors = [(value.name, value.const_value) for value in _stored(graph)]
         tensors += [(n.outputs[0].name, n.attributes["value"].as_tensor()) for n in graph if _is_constant(n)]
         for name, tensor in tensors:
@@ -88,19 +88,11 @@ def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
                 yield name or "", hashlib.blake2b(tensor.tobytes()).digest()
 
 
-def _graphs(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Function]:
-    """Yield a graph and the bodies inside it."""
-    yield graph
-    for node in graph:
-        for _, body in bodies(node):
-            yield from _graphs(body)
-
-
 def _mentions_narrow(model: ir.Model) -> bool:
     """Return whether an input, a stored tensor or an attribute has a narrow type."""
     if any(value.dtype in NARROW for value in model.graph.inputs):
         return True
-    for graph in (*_graphs(model.graph), *model.functions.values()):
+    for graph in (*nested_graphs(model.graph), *model.functions.values()):
         if any(value.dtype in NARROW for value in _stored(graph)):
             return True
         for node in graph:

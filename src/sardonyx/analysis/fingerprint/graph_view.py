@@ -19,7 +19,7 @@ _MOST_NODES = 1 << 11  # a model is inlined if the result has at most this many 
 _GROWTH = 4  # or at most this many times the nodes that are stored
 _DEEPEST = 64  # calls within calls
 
-_DOMAINS = frozenset({"", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc"})
+_DOMAINS = frozenset({"", "com.microsoft", "com.ms.internal.nhwc"})
 
 
 class _NoNames(set[str]):

@@ -92,10 +92,10 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
         return decode(proto, reader)
 
 
-def from_proto(proto: onnx.ModelProto, folder: str | os.PathLike[str] | None = None) -> ir.Model:
-    """Return the graph of a ModelProto, which is not changed; `folder` is where its external data is, if any."""
+def from_proto(proto: onnx.ModelProto) -> ir.Model:
+    """Return the graph of a ModelProto, which is not changed."""
     _check_complete(proto, "the model")
-    return decode(proto, Reader(folder=None if folder is None else os.fspath(folder)))
+    return decode(proto, Reader(folder=None))
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:

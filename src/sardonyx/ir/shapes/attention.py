@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
-from sardonyx.ir.shapes.attributes import number, numbers, operand
+from sardonyx.ir.shapes.attributes import number, numbers
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.operators import OutputShapes, Rule, broadcast_shapes, gemm, same_shape
 from sardonyx.ir.shapes.pooling import conv_of

@@ -1,4 +1,4 @@
-"""Access to the attributes and operands of a node, from its underlying dict because rules read them for every node.
+"""Access to the attributes of a node, from its underlying dict because rules read them for every node.
 
 An attribute of the wrong type, or a reference to a function's parameter where a number is needed, raises ValueError;
 the engine then treats the outputs as unknown.
@@ -64,13 +64,3 @@ def sparse_constant(node: ir.Node) -> ir.TensorProtocol | None:
 def body(node: ir.Node, name: str) -> ir.Graph:
     """Return a graph attribute."""
     return node.attributes.data[name].as_graph()
-
-
-def operand(node: ir.Node, index: int) -> ir.Value | None:
-    """Return an input, or None if it is omitted."""
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
-def depends_on_caller(node: ir.Node) -> bool:
-    """Return whether an attribute refers to a parameter of the enclosing function."""
-    return any(attribute.is_ref() for attribute in node.attributes.data.values())

@@ -8,7 +8,8 @@ from typing import cast
 import onnx_ir as ir
 
 from sardonyx.ir.ops import PREDICATES, RANDOM, READS_SHAPE
-from sardonyx.ir.shapes.attributes import attributes, body, number, operand, tensor
+from sardonyx.ir.scopes import operand
+from sardonyx.ir.shapes.attributes import attributes, body, number, tensor
 from sardonyx.ir.shapes.queries import ShapeQueries
 
 Source = int | ir.DataType  # the index of the input with the same type, or a fixed type

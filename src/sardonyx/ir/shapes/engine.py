@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.ops import MAKES_SEQUENCE
-from sardonyx.ir.scopes import operator
+from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes import (
     attention,
     control_flow,
@@ -237,7 +237,7 @@ class Shapes:
         inner = Shapes(self._constant, self.opset, (), self._functions, self, generic=self._generic)
         inner._depth = self._depth
         for index, value in enumerate(function.inputs):
-            argument = node.inputs[index] if index < len(node.inputs) else None
+            argument = operand(node, index)
             inner.learn(value, _UNKNOWN if argument is None else self.typed(argument))
             inner._contents[value] = self.contents(argument)
         return inner

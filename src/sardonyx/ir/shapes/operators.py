@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS, CASTS, RECURRENT, REDUCES, SOFTMAXES, UNARY
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
-from sardonyx.ir.shapes.attributes import attributes, number, operand, text
+from sardonyx.ir.shapes.attributes import attributes, number, text
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.queries import Shape, ShapeQueries
 
@@ -93,11 +94,11 @@ def _resolve_copies(node: ir.Node, shapes: Sequence[Shape | None], ask: ShapeQue
                 ask.resolve(node, atom, dim)
 
 
-def matmul_of(left: int, right: int) -> Rule:
-    """Return the rule for matrix products of the operands at these indices."""
+def matmul_with(right: int) -> Rule:
+    """Return the rule for matrix products of the first operand with the one at this index."""
 
     def rule(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
-        first, second = ask.shape(node.inputs[left]), ask.shape(node.inputs[right])
+        first, second = ask.shape(node.inputs[0]), ask.shape(node.inputs[right])
         if not first or not second:
             return (None,)
         rows, columns = first[-2:-1], second[-1:] if len(second) > 1 else ()
@@ -177,9 +178,9 @@ RULES: Mapping[str, Rule] = {
     "Dropout": _dropout,
     "LayerNormalization": _layer_norm,
     "BatchNormalization": _batch_norm,
-    "MatMul": matmul_of(0, 1),
-    "MatMulInteger": matmul_of(0, 1),
-    "QLinearMatMul": matmul_of(0, 3),
+    "MatMul": matmul_with(1),
+    "MatMulInteger": matmul_with(1),
+    "QLinearMatMul": matmul_with(3),
     "Gemm": gemm,
     "ArgMax": _arg,
     "ArgMin": _arg,

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.ops import GLOBAL_POOLS, POOLS
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
-from sardonyx.ir.shapes.attributes import number, numbers, operand, text
+from sardonyx.ir.shapes.attributes import number, numbers, text
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.operators import OutputShapes, Rule
 from sardonyx.ir.shapes.queries import Shape, ShapeQueries

@@ -14,7 +14,7 @@ import onnx.checker
 import onnx_ir as ir
 from onnx.shape_inference import infer_node_outputs
 
-from sardonyx.ir.shapes.attributes import depends_on_caller
+from sardonyx.ir.scopes import has_references
 from sardonyx.ir.shapes.expr import Expr
 from sardonyx.ir.shapes.queries import Shape, ShapeQueries, Typed
 
@@ -37,7 +37,7 @@ Types = dict[str, onnx.TypeProto]
 def infer(node: ir.Node, ask: ShapeQueries) -> list[Typed]:
     """Return the element type and shape of each output as far as onnx infers them."""
     unknown: list[Typed] = [(ask.declared(output), None) for output in node.outputs]
-    if not ask.opset(node) or not all(output.name for output in node.outputs) or depends_on_caller(node):
+    if not ask.opset(node) or not all(output.name for output in node.outputs) or has_references(node):
         return unknown
     if any(attribute.type in _SPARSE for attribute in node.attributes.data.values()):
         return unknown

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 
 import onnx_ir as ir
 
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
-from sardonyx.ir.shapes.attributes import attributes, number, operand
+from sardonyx.ir.shapes.attributes import attributes, number
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.queries import Contents, ShapeQueries
 

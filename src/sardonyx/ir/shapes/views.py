@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
-from sardonyx.ir.shapes.attributes import attributes, number, numbers, operand
+from sardonyx.ir.shapes.attributes import attributes, number, numbers
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.operators import OutputShapes, Rule, broadcast_shapes
 from sardonyx.ir.shapes.queries import Contents, Shape, ShapeQueries

@@ -22,8 +22,8 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
+from sardonyx.ir.scopes import has_references, operand
 from sardonyx.ir.shapes.expr import exact_quotient, product
-from sardonyx.passes._matching import has_references, operand
 from sardonyx.passes._shapes import reshape_target
 
 
@@ -172,7 +172,7 @@ class Trail:
         """Return the stage where the trace ends."""
         return self.stages[-1]
 
-    def dying(self, count: int, graph: Facts) -> int:
+    def dying(self, count: int) -> int:
         """Return how many of the nearest `count` nodes have no other consumer and go with the traced value."""
         for index, node in enumerate(self.nodes[:count]):
             value = self.stages[index].value

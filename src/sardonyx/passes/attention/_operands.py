@@ -181,7 +181,7 @@ def _operand(roles: _Roles, trail: Trail, graph: Facts) -> Operand:
         steps = conversion(stage.axes, roles.axes)
         if steps is None:
             continue
-        saving = trail.dying(index, graph) - len(steps)
+        saving = trail.dying(index) - len(steps)
         if best is None or saving > saved:
             best, saved = Operand(stage, steps, roles.axes, tuple(trail.nodes[:index])), saving
     if best is None:

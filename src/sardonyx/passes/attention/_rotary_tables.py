@@ -14,9 +14,10 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
-from sardonyx.passes._matching import ints, operand
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import ints
 from sardonyx.passes._parts import repeated
-from sardonyx.passes._shapes import normal_axes, size_at
+from sardonyx.passes._shapes import first_size, normal_axes
 
 RANK = 4  # [batch, heads, length, size] or [batch, length, heads, size]
 
@@ -77,7 +78,7 @@ def _expand_target(states: ir.Value, batch: Dim, op: Builder, graph: Facts) -> i
     """Build the target of an Expand that repeats a table over the batch, which the operator requires."""
     if isinstance(batch, int):
         return op.constant(np.array([batch, 1, 1], np.int64), "target")
-    return op.Concat(size_at(states, 0, op, graph), op.constant(np.array([1, 1], np.int64), "ones"), axis=0)
+    return op.Concat(first_size(states, op, graph), op.constant(np.array([1, 1], np.int64), "ones"), axis=0)
 
 
 def _built(table: Table, batch: Dim, heads: int, target: ir.Value | None, op: Builder) -> ir.Value:

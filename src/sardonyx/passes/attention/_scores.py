@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
-from sardonyx.passes._matching import operand, producer_of
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import producer_of
 from sardonyx.passes.attention._axis_parts import Axes, flat, new_axes, regroup, same_axes
 
 MOST_NODES = 256  # visited above one Softmax, since sums of shared values can have exponentially many paths

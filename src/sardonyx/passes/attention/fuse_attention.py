@@ -20,8 +20,9 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import has_references
 from sardonyx.passes._dtypes import preserves_values
-from sardonyx.passes._matching import has_references, operand_producer
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.attention._axis_parts import Conversion
 from sardonyx.passes.attention._masks import read_masks
 from sardonyx.passes.attention._operands import read_layout

@@ -15,7 +15,8 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import consumer_of, operand, operand_producer, other_operand
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import consumer_of, operand_producer, other_operand
 from sardonyx.passes._parts import halves, is_last, pair_of, piece_of, width
 from sardonyx.passes._shapes import merged_last, split_last
 from sardonyx.passes.attention._rotary_tables import RANK, Table, built, head_axis, table_of

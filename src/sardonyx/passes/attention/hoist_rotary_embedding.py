@@ -13,7 +13,8 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import merged_last, split_last
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
@@ -79,7 +80,7 @@ class HoistRotaryEmbedding(NodePass):
                 return Refused("the split into heads is read elsewhere", (split, swap, node))
             return Match((split, swap, node), {**operands, "merged": merged})
         reader = graph.sole_consumer(node.outputs[0])
-        return Match((swap, node), operands) if reader is not None and _takes_merged(reader, node, graph) else None
+        return Match((swap, node), operands) if reader is not None and _takes_merged(reader, node) else None
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Rotate, then split."""
@@ -93,7 +94,7 @@ class HoistRotaryEmbedding(NodePass):
         return op.Transpose(split, perm=list(_SWAP))
 
 
-def _takes_merged(reader: ir.Node, node: ir.Node, graph: Facts) -> bool:
+def _takes_merged(reader: ir.Node, node: ir.Node) -> bool:
     """Return whether the reader is attention whose values have their heads split off here too."""
     if reader.op_type != "Attention" or reader.domain or node.outputs[0] not in reader.inputs[:2]:
         return False

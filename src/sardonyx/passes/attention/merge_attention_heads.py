@@ -18,7 +18,8 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import has_references, is_used
+from sardonyx.ir.scopes import has_references
+from sardonyx.passes._matching import is_used
 from sardonyx.passes.attention._axis_parts import (
     Axes,
     Conversion,

@@ -17,8 +17,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import add, at_least, multiply, product, subtract
-from sardonyx.passes._matching import operand
 
 _INTEGERS = (int(ir.DataType.INT32), int(ir.DataType.INT64))
 _MAX_DEPTH = 16  # nodes to follow; exports have a handful

@@ -14,7 +14,8 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import BROADCASTS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import ints, operand, operand_producer
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import ints, operand_producer
 from sardonyx.passes._shapes import fits_without, normal_axes
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy

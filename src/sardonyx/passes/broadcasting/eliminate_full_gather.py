@@ -14,8 +14,9 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import product
-from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._parts import is_last
 from sardonyx.passes._shapes import inserted_axes, reshape_target
 from sardonyx.passes.base import Example, NodePass

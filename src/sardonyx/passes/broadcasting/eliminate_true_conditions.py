@@ -15,8 +15,8 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.ops import ORDERS
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import at_least, subtract
-from sardonyx.passes._matching import operand
 from sardonyx.passes._shapes import holder_of, size_of
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.broadcasting._ramps import ramp_of

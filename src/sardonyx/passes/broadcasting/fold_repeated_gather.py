@@ -16,7 +16,8 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import BROADCASTS, MOVES_DATA
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import fits_without
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy

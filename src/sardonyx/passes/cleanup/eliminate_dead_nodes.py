@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
 from sardonyx.ir.rules import Match, Proposal, Refused
-from sardonyx.ir.scopes import bodies, is_constant
+from sardonyx.ir.scopes import bodies, is_constant, is_used_outside
 from sardonyx.ir.transaction import is_dead
 from sardonyx.passes.base import Example, ModelPass
 from sardonyx.records.run import Accuracy
@@ -85,9 +85,7 @@ def _with_producers(node: ir.Node, functions: Functions) -> tuple[ir.Node, ...]:
         for producer in frontier.pop().predecessors():
             if producer in chain or producer.graph is not node.graph or not _only_computes(producer, functions):
                 continue
-            if not any(output.is_graph_output() for output in producer.outputs) and all(
-                user in chain for output in producer.outputs for user in output.consumers()
-            ):
+            if not any(is_used_outside(output, chain) for output in producer.outputs):
                 chain[producer] = None
                 frontier.append(producer)
     return tuple(reversed(chain))

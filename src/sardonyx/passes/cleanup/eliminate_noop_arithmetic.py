@@ -17,8 +17,8 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import operand
 from sardonyx.passes._dtypes import FLOATS, is_rounded
-from sardonyx.passes._matching import operand
 from sardonyx.passes._zeros import may_be_negative_zero
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy

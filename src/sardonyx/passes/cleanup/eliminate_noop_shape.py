@@ -15,7 +15,8 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import ints, is_specified, operand
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import ints, is_specified
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 

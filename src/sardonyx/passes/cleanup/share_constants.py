@@ -22,8 +22,6 @@ from sardonyx.ir.tensors import FileTensor, SparseTensor, TransposedTensor
 from sardonyx.passes.base import Example, ModelPass
 from sardonyx.records.run import Accuracy
 
-KeyOf = Callable[[ir.TensorProtocol], Hashable | None]
-
 _SAMPLE = 1 << 12  # bytes read at three places of a large constant before all of it is read
 _BLOCK = 1 << 20  # bytes read at a time
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import operand
+from sardonyx.ir.scopes import operand
 from sardonyx.passes._shapes import reshape_target
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy

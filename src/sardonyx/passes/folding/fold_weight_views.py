@@ -13,6 +13,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import is_used_outside
 from sardonyx.ir.tensors import reshaped, transposed
 from sardonyx.passes._shapes import permutation, viewed_shape
 from sardonyx.passes.base import Example, NodePass
@@ -57,7 +58,7 @@ class FoldWeightViews(NodePass):
         if node.op_type != "Transpose" and tensor.nbytes < SMALL_VIEW:
             return None
         duplicates = _duplicates(node, weight, graph)
-        if tensor.nbytes > BUDGET and _read_by_others(weight, duplicates):
+        if tensor.nbytes > BUDGET and is_used_outside(weight, duplicates):
             return Refused("the weight is also read in its original layout, so folding would store it twice", (node,))
         folded = _layout(node, tensor, graph)
         if folded is None:
@@ -98,7 +99,3 @@ def _duplicates(node: ir.Node, weight: ir.Value, graph: Facts) -> tuple[ir.Node,
         and not user.outputs[0].is_graph_output()
     ]
     return (*same, node)
-
-
-def _read_by_others(weight: ir.Value, readers: tuple[ir.Node, ...]) -> bool:
-    return weight.is_graph_output() or any(user not in readers for user in weight.consumers())

@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import SELECTS, VIEWS
-from sardonyx.passes._matching import ints, is_specified, operand, producer_of
+from sardonyx.ir.scopes import is_used_outside, operand
+from sardonyx.passes._matching import ints, is_specified, producer_of
 from sardonyx.passes.layout._digits import Factor, factors_of, numbered, permuted
 
 LONGEST = 24  # nodes of a region; a longer one is processed in parts
@@ -63,12 +64,7 @@ def _moved(node: ir.Node) -> Iterator[ir.Value]:
 def _enclosed_producer(value: ir.Value, root: ir.Node, inside: Mapping[ir.Node, None]) -> ir.Node | None:
     """Return the producer of a value if it only moves elements too and nothing outside reads its results."""
     node = producer_of(value, root, MOVING)
-    if node is None:
-        return None
-    for output in node.outputs:
-        if output.is_graph_output() or any(use.node not in inside for use in output.uses()):
-            return None
-    return node
+    return None if node is None or any(is_used_outside(output, inside) for output in node.outputs) else node
 
 
 class RegionShapes:

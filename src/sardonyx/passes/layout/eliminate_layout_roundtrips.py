@@ -20,7 +20,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import operand
+from sardonyx.ir.scopes import operand
 from sardonyx.passes._rows import RowStep, permuted_back, rebuilt, row_step, viewed_back
 from sardonyx.passes._shapes import permutation, reshape_target
 from sardonyx.passes.base import Example, NodePass

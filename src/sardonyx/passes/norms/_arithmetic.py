@@ -13,8 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.scopes import is_used_outside, operand
 from sardonyx.passes._dtypes import preserves_values
-from sardonyx.passes._matching import operand, producer_of
+from sardonyx.passes._matching import producer_of
 
 # The float types of the fused operators, widest last. Doubles are not among them, since those operators compute in
 # single precision.
@@ -135,11 +136,8 @@ def fits_single(number: float) -> bool:
 def escaping_value(nodes: Iterable[ir.Node], root: ir.Node) -> ir.Value | None:
     """Return a value produced inside a match, other than by its root, that is used outside of it; otherwise None."""
     inside = {*nodes, root}
-    for node in inside - {root}:
-        for value in node.outputs:
-            if value.is_graph_output() or any(use.node not in inside for use in value.uses()):
-                return value
-    return None
+    values = (value for node in inside - {root} for value in node.outputs)
+    return next((value for value in values if is_used_outside(value, inside)), None)
 
 
 def last_axes(axes: Sequence[int] | None, rank: int | None) -> int | None:

@@ -19,7 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
-from sardonyx.passes._matching import operand
+from sardonyx.ir.scopes import operand
 
 BOUNDS_AS_INPUTS = 11  # the first opset in which bounds are inputs
 LARGEST: Mapping[ir.DataType, float] = MappingProxyType(

@@ -17,7 +17,8 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.precision import Impossible, rounded
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import consumer_of, is_used, operand, other_operand
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import consumer_of, is_used, other_operand
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms._arithmetic import broadcast_constant
 from sardonyx.passes.norms._norm_operands import Weight, fitting, weight

@@ -16,9 +16,10 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
 from sardonyx.ir.rules import Refused
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import ConcatTensor
 from sardonyx.passes._mask_values import leaves_every_row
-from sardonyx.passes._matching import consumer_of, is_used, operand, operand_producer, producer_of
+from sardonyx.passes._matching import consumer_of, is_used, operand_producer, producer_of
 from sardonyx.passes.ort._contrib import biased
 
 SHARED_WEIGHT = "the weight of a projection is read elsewhere, so packing would store it twice"

@@ -14,7 +14,8 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.rules import Match, Refused
-from sardonyx.passes._matching import is_used, operand, producer_of
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import is_used, producer_of
 from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, biased
 
 LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
@@ -43,7 +44,7 @@ def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
     shape = graph.shape(value)
     if shape is None or graph.dtype(value) != ir.DataType.FLOAT or any(map(is_used, norm.outputs[1:])):
         return None
-    residual = _residual(add, norm, shape, graph)
+    residual = _residual(add, shape, graph)
     if residual is None:
         return None
     nodes = (*(residual.nodes if isinstance(residual, Residual) else (add,)), norm)
@@ -86,7 +87,7 @@ def skip_norm(operator: str, match: Match, op: Builder) -> tuple[ir.Value, ...]:
     return results[3], results[0]
 
 
-def _residual(add: ir.Node, norm: ir.Node, shape: Shape, graph: Facts) -> Residual | str | None:
+def _residual(add: ir.Node, shape: Shape, graph: Facts) -> Residual | str | None:
     """Return the parts of the sum, or why the kernel does not take them; None for the sum with a mere bias."""
     outer = as_biased(add, graph)
     if outer is not None:

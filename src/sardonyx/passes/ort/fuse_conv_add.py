@@ -12,8 +12,9 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
 from sardonyx.records.run import Accuracy

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import is_used_outside
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import consumer_of
 from sardonyx.passes.base import Example, NodePass
@@ -61,7 +62,7 @@ class FuseConvHardSwish(NodePass):
         if activation is None or graph.dtype(value) != ir.DataType.FLOAT:
             return None
         nodes = (conv, *activation)
-        if value.is_graph_output() or any(user not in activation for user in value.consumers()):
+        if is_used_outside(value, activation):
             return Refused(USED_ELSEWHERE, nodes)
         return on_ort(Match(nodes, {"conv": conv}), "FusedConv", graph)
 

@@ -12,7 +12,8 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.ir.scopes import operand
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy
 

@@ -19,9 +19,10 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import UNARY
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import ComputedTensor
-from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import permutation
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.records.run import Accuracy

@@ -17,9 +17,10 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE, Linear
 from sardonyx.passes._dtypes import FLOATS
-from sardonyx.passes._matching import operand, operand_producer
+from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._rows import permuted_back
 from sardonyx.passes._shapes import permutation
 from sardonyx.passes._zeros import may_flip

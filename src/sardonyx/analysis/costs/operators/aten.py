@@ -132,7 +132,7 @@ def _attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
 
 
 def _einsum(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return einsum(str(scalars["equation"]), reads, writes[0])
+    return einsum(str(scalars["equation"]), reads)
 
 
 def _fast_attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:

@@ -70,7 +70,7 @@ def recurrent(rows: Size, matrices: Sequence[Value], hidden: Size, cell: str) ->
     return Description(OpKind.RECURRENT, macs, multiply(_RECURRENT_FLOPS[cell], hidden))
 
 
-def einsum(equation: str, operands: Sequence[Value], result: Value) -> Description:
+def einsum(equation: str, operands: Sequence[Value]) -> Description:
     """Describe an einsum: n - 1 multiply-adds for each combination of all indices of its n operands."""
     sizes: dict[str, Size] = {}
     subscripts = equation.replace(" ", "").split("->")[0].split(",")

@@ -139,12 +139,12 @@ def activation(call: Call) -> int:
     return description.ELEMENTWISE[name][1] if name else 0
 
 
-def _conv_of(image: int, weight: int, bias: int, *, transposed: bool = False) -> Rule:
-    """Return the rule of a convolution with its operands at these indices."""
+def _conv_with(weight: int, bias: int, *, transposed: bool = False) -> Rule:
+    """Return the rule of a convolution of the first operand, with the others at these indices."""
 
     def rule(call: Call) -> Description:
         more = call.has(bias) + activation(call)
-        return convolution(call.operand(image), call.operand(weight), call.result, transposed=transposed, more=more)
+        return convolution(call.operand(0), call.operand(weight), call.result, transposed=transposed, more=more)
 
     return rule
 
@@ -251,7 +251,7 @@ def _recurrent_of(cell: str) -> Rule:
 
 def _einsum(call: Call) -> Description:
     operands = [call.operand(index) for index in range(len(call.reads))]
-    return einsum(call.text("equation"), operands, call.result)
+    return einsum(call.text("equation"), operands)
 
 
 RULES: Mapping[str, Rule] = {
@@ -259,11 +259,11 @@ RULES: Mapping[str, Rule] = {
     **{f"com.microsoft::{name}": _matmul for name in ("MatMulIntegerToFloat", "DynamicQuantizeMatMul")},
     **dict.fromkeys(("com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul"), _fused_matmul),
     **dict.fromkeys(("Gemm", "com.microsoft::FusedGemm", "com.microsoft::QGemm"), _gemm),
-    "Conv": _conv_of(0, 1, 2),
-    "ConvTranspose": _conv_of(0, 1, 2, transposed=True),
-    "ConvInteger": _conv_of(0, 1, 4),
-    "QLinearConv": _conv_of(0, 3, 8),
-    "DeformConv": _conv_of(0, 1, 3),
+    "Conv": _conv_with(1, 2),
+    "ConvTranspose": _conv_with(1, 2, transposed=True),
+    "ConvInteger": _conv_with(1, 4),
+    "QLinearConv": _conv_with(3, 8),
+    "DeformConv": _conv_with(1, 3),
     **dict.fromkeys(("com.microsoft::FusedConv", "com.microsoft::NhwcFusedConv"), _fused_conv),
     "Attention": _attention,
     "com.microsoft::Attention": _packed_attention_of((3, 5), 4),
