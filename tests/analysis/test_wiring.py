@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from onnx import helper
 
 from graphs import models
-from sardonyx.analysis.wiring import wiring
 from sardonyx.ir.tagged_model import tagged
+from sardonyx.optimizer.run_tables import wiring
 from sardonyx.records.run import Wiring
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18, "own" : 1]>'

@@ -18,8 +18,7 @@ from sardonyx.ir.rewriter import Log
 from sardonyx.passes._foldable import FAILED, GROWS, LARGE
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
 from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnusedInitializers
-from sardonyx.passes.folding._large_constants import TOO_LARGE
-from sardonyx.passes.folding.fold_constants import FoldConstants
+from sardonyx.passes.folding.fold_constants import TOO_LARGE, FoldConstants
 from sardonyx.records.run import RewriteKind
 
 CLEAN = [FoldConstants(), EliminateDeadNodes(), EliminateUnusedInitializers()]
@@ -372,7 +371,7 @@ def test_a_large_weight_that_cannot_be_evaluated_is_refused_at_once() -> None:
 
 
 def test_results_too_large_for_memory_are_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.passes.folding._large_constants.LARGEST", LARGE)
+    monkeypatch.setattr("sardonyx.passes.folding.fold_constants.LARGEST", LARGE)
     engine = Engine()
     _, log = fold(large("Sin"), engine)
     assert reasons(log) == [TOO_LARGE]

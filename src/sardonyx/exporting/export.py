@@ -20,8 +20,13 @@ from torch import nn
 from sardonyx.analysis import census
 from sardonyx.errors import ModelError, UsageError, VerificationFailed
 from sardonyx.exporting.generation.check import check_generation, in_float32
-from sardonyx.exporting.generation.decoder import attention_window, decoder_example, require_dynamic
-from sardonyx.exporting.generation.folder import MODEL, write_beside
+from sardonyx.exporting.generation.decoder import (
+    MODEL,
+    attention_window,
+    decoder_example,
+    require_dynamic,
+    write_beside,
+)
 from sardonyx.exporting.options import ExportOptions
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.example_resolution import Dims, DynamicDims, Inputs, example_for, resolve_dynamic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -12,12 +12,12 @@ import onnx_ir as ir
 from sardonyx import provenance as p
 from sardonyx.analysis.attention_sites import SiteDescription, find_sites
 from sardonyx.analysis.census import Census, Owned, owned
-from sardonyx.analysis.wiring import wiring
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.io import sha256_of
 from sardonyx.ir.opsets.raising import RAISE
+from sardonyx.ir.origins import owner
 from sardonyx.ir.rewriter import Log
-from sardonyx.ir.scopes import operator
+from sardonyx.ir.scopes import bodies, is_constant, label, operator, top_graphs
 from sardonyx.passes import Pass
 from sardonyx.records import gc_pause
 from sardonyx.records.run import (
@@ -67,7 +67,7 @@ def module_counts(before: GraphSnapshot, after: GraphSnapshot, hierarchy: p.Hier
     """Return the counts of every module that owns nodes and of all modules above it, in the order of their paths."""
     counts: list[ModuleCount] = []
     owners = before.modules.keys() | after.modules.keys()
-    for path in sorted({path for owner in owners for path in p.lineage(owner)}):
+    for path in sorted({path for module in owners for path in p.lineage(module)}):
         old, new = before.modules.get(path, Owned()), after.modules.get(path, Owned())
         tag = hierarchy.tag(path)
         counts.append(ModuleCount(path, tag, old.nodes, new.nodes, old.parameters, old.bytes, new.bytes))
@@ -146,3 +146,56 @@ def _grouped(refusals: Sequence[Refusal]) -> tuple[RefusalGroup, ...]:
         )
         for reason, group in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     )
+
+
+# The nodes and edges of a graph as plain data, from which the report draws one module at a time.
+
+Places = dict[ir.Node, int]
+
+
+def wiring(model: ir.Model) -> Wiring:
+    """Return all nodes other than constants in execution order, and the edges between them.
+
+    A node inside a body has edges from the nodes outside whose values it reads. The producers of a body's outputs have
+    edges to the node that owns the body, which comes after them, so every edge leads forward. The graphs of functions
+    follow that of the model.
+    """
+    places: Places = {}
+    edges: list[tuple[int, int]] = []
+    for graph in top_graphs(model):
+        _walk(graph, places, edges)
+    modules: dict[str, int] = {}
+    owners = [modules.setdefault(owner(node), len(modules)) for node in places]
+    inputs = (value for value in model.graph.inputs if not value.is_initializer())
+    return Wiring(
+        modules=tuple(modules),
+        names=tuple(map(label, places)),
+        ops=tuple(map(operator, places)),
+        owners=tuple(owners),
+        edges=tuple(edges),
+        inputs={value.name or "": _readers(value, places) for value in inputs},
+        outputs={value.name or "": next(_producers([value], places), -1) for value in model.graph.outputs},
+    )
+
+
+def _walk(graph: ir.Graph, places: Places, edges: list[tuple[int, int]]) -> None:
+    for node in graph:
+        if is_constant(node):
+            continue
+        operands = list(node.inputs)
+        for _, body in bodies(node):
+            _walk(body, places, edges)
+            operands.extend(body.outputs)
+        place = places[node] = len(places)
+        edges += [(producer, place) for producer in dict.fromkeys(_producers(operands, places))]
+
+
+def _producers(values: list[ir.Value | None], places: Places) -> Iterator[int]:
+    for value in values:
+        producer = value.producer() if value is not None else None
+        if producer in places:
+            yield places[producer]
+
+
+def _readers(value: ir.Value, places: Places) -> tuple[int, ...]:
+    return tuple(sorted({places[user] for user in value.consumers() if user in places}))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
+import os
 from collections.abc import Callable
 from enum import StrEnum
+from pathlib import Path
+from typing import Any
 
-from sardonyx.runtime.openvino import OpenVinoSession
+import numpy as np
+
+from sardonyx.errors import RuntimeFailure
+from sardonyx.runtime import library
 from sardonyx.runtime.sessions import ReferenceSession, Session
-from sardonyx.runtime.values import Engine, Source
+from sardonyx.runtime.values import Array, Engine, Feeds, Source, Value
 
 
 class Runtime(StrEnum):
@@ -36,3 +44,67 @@ def load(runtime: Runtime, source: Source, *, threads: int | None = None, profil
         Runtime.OPENVINO: lambda: OpenVinoSession(source, threads=threads),
     }
     return loaders[runtime]()
+
+
+# Compute in single precision: by default the plugin may use bfloat16 if the machine supports it.
+# A model in OpenVINO on the CPU, an implementation of the ONNX operators that shares no kernel with ONNX Runtime.
+
+_SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
+
+
+class OpenVinoSession:
+    """A model in OpenVINO, which computes in the types that the model declares.
+
+    Raises:
+        RuntimeFailure: if OpenVINO is not installed or does not accept the model.
+    """
+
+    def __init__(self, source: Source, *, threads: int | None = None) -> None:
+        try:
+            package: Any = importlib.import_module("openvino")
+        except ImportError as error:
+            raise RuntimeFailure(
+                "OpenVINO is not installed", hint="install it with: pip install 'sardonyx[openvino]'"
+            ) from error
+        self._failure: Any = (RuntimeError, ValueError, TypeError, NotImplementedError)
+        settings = _SETTINGS | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
+
+        def compile_model() -> Any:
+            core = package.Core()
+            model = os.fspath(source) if isinstance(source, (str, Path)) else _as_bytes(source)
+            return core.compile_model(core.read_model(model), "CPU", settings)
+
+        self._model: Any = self._guarded(compile_model, "load")
+        self._inputs = {name for port in self._model.inputs for name in port.get_names()}
+
+    @property
+    def name(self) -> str:
+        """Return the runtime and its version."""
+        return f"openvino {importlib.metadata.version('openvino')}"
+
+    def run(self, feeds: Feeds) -> list[Value]:
+        """Return all graph outputs in order. OpenVINO drops inputs that nothing reads."""
+        inputs = {name: _dense(value, name) for name, value in feeds.items() if name in self._inputs}
+
+        def infer() -> list[Value]:
+            request = self._model.create_infer_request()
+            request.infer(inputs)
+            return [np.array(request.get_output_tensor(index).data) for index in range(len(self._model.outputs))]
+
+        return self._guarded(infer, "run")
+
+    def _guarded(self, action: Callable[[], Any], verb: str) -> Any:
+        try:
+            return action()
+        except self._failure as error:
+            raise RuntimeFailure(f"OpenVINO cannot {verb} the model: {library.one_line(error)}") from error
+
+
+def _as_bytes(source: Any) -> bytes:
+    return source if isinstance(source, bytes) else source.SerializeToString()
+
+
+def _dense(value: Value, name: str) -> Array:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiub":
+        raise RuntimeFailure(f"OpenVINO cannot run the model: it does not support values like those of '{name}'")
+    return np.ascontiguousarray(value)

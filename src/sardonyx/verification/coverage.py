@@ -10,7 +10,7 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import bodies, label, top_graphs
 from sardonyx.runtime import Array
 from sardonyx.verification.input_roles import Role, Use
-from sardonyx.verification.size_limits import Bounds
+from sardonyx.verification.size_requirements import Bounds
 from sardonyx.verification.values import hides_whole_row
 
 

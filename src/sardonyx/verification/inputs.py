@@ -17,8 +17,7 @@ from sardonyx.runtime import Value
 from sardonyx.verification.coverage import size_notes, value_notes
 from sardonyx.verification.input_roles import Role, Use, find_use, has_norms
 from sardonyx.verification.input_sizes import DynamicDims, Sizes, symbolic
-from sardonyx.verification.size_limits import Bounds, find_bounds
-from sardonyx.verification.size_requirements import Requirements
+from sardonyx.verification.size_requirements import Bounds, Requirements, find_bounds
 from sardonyx.verification.state_inputs import State, find_state
 from sardonyx.verification.values import Style, ValueSpec, make_value, regions
 

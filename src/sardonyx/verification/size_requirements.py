@@ -14,8 +14,18 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.ops import BROADCASTS, CONVOLUTIONS, POOLS, QUANTIZED_CONVOLUTIONS
-from sardonyx.ir.scopes import nested_graphs
+from sardonyx.ir.ops import (
+    ARITHMETIC,
+    BROADCASTS,
+    CASTS,
+    COMPARISONS,
+    CONVOLUTIONS,
+    MOVES_DATA,
+    POOLS,
+    QUANTIZED_CONVOLUTIONS,
+    READS_SHAPE,
+)
+from sardonyx.ir.scopes import bodies, nested_graphs
 from sardonyx.ir.shapes import Expr, Shape, Size, expr
 
 _MOST = 400  # distinct requirements; more only make the search slower
@@ -154,3 +164,185 @@ def numbers_in(size: Size) -> Iterator[int]:
         for atom in atoms:
             for arg in atom.args:
                 yield from numbers_in(arg)
+
+
+# Find the numbers that a graph compares its own sizes with: attention windows, position tables, limits, crops.
+#
+# A sliding window of 32 has no effect on sequences of up to 32. The trials need lengths on both sides of each such
+# number. The walk follows values computed from shapes to where they meet a constant.
+
+_COMPARES = COMPARISONS | {"Clip", "Div", "Max", "Min", "Mod", "Trilu"}
+_MOVES = MOVES_DATA | CASTS  # their results hold elements of the first operand only
+# Operators after which a number is still a position or a size, or a difference of them.
+_PASSES = _MOVES | ARITHMETIC | {
+    "Abs", "Ceil", "Clip", "Concat", "ConstantOfShape", "CumSum", "Floor", "If", "Loop", "Max", "Min", "Mod", "Neg",
+    "NonZero", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Where",
+}  # fmt: skip
+_KEEPS = _MOVES | {"Range", "Concat"}  # after these a position is still the same position
+_WINDOWED = {"GroupQueryAttention": ("local_window_size",)}
+_LARGEST = 1 << 24  # a larger number means "no limit"
+_FEW = 64  # larger constants are not read
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The numbers that one dimension is compared with."""
+
+    compared: tuple[int, ...] = ()  # numbers that its positions are compared with
+    rows: tuple[int, ...] = ()  # sizes of the tables that its positions index, which the dimension cannot exceed
+    exact: tuple[int, ...] = ()  # numbers that it is compared with for equality
+
+    @property
+    def limit(self) -> int | None:
+        """The largest size that the tables allow; None without tables."""
+        return min(self.rows, default=None)
+
+    @property
+    def test_lengths(self) -> list[int]:
+        """Sizes just beyond each compared number, as far as the tables allow, and the limit itself, in order."""
+        limit = [] if self.limit is None else [self.limit]
+        return sorted({min([number + 3, *limit]) for number in self.compared} | set(limit))
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Visits every node in order and collects what sizes are compared with."""
+
+    facts: Facts
+    names: dict[str, str]  # the name in symbolic sizes → the name declared by the inputs
+    compared: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    rows: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    exact: dict[str, set[int]] = field(default_factory=dict[str, set[int]])
+    of: dict[ir.Value, tuple[frozenset[str], bool]] = field(
+        default_factory=dict[ir.Value, tuple[frozenset[str], bool]]
+    )  # the dimensions that a value is computed from, and whether it is an unchanged position
+
+    def visit(self, graph: ir.Graph) -> None:
+        for node in graph:
+            self._visit(node)
+            for _, body in bodies(node):
+                if node.op_type == "Loop" and node.inputs[0] is not None and node.inputs[0] in self.of:
+                    self.of[body.inputs[0]] = self.of[node.inputs[0]]  # counts up to it
+                self.visit(body)
+
+    def _visit(self, node: ir.Node) -> None:
+        op = node.op_type
+        operands = node.inputs[:1] if op in _MOVES else node.inputs
+        sized = [self.of[value] for value in operands if value is not None and value in self.of]
+        if op in READS_SHAPE:
+            self._start(node)
+            return
+        if op == "CumSum" and not sized:
+            self._count(node)
+            return
+        if op == "Slice":
+            self._crop(node)
+        if op == "Trilu":
+            self._compare(node, self._named((self.facts.shape(node.inputs[0]) or ())[-2:]))
+        for attribute in _WINDOWED.get(op, ()):
+            self._windowed(node, attribute)
+        self._look_up(node)
+        if not sized:
+            return
+        dims = frozenset[str]().union(*(names for names, _ in sized))
+        if op in _COMPARES:
+            self._compare(node, dims)
+        if op in _PASSES:
+            plain = op in _KEEPS and all(unchanged for _, unchanged in sized)
+            for output in node.outputs:
+                self.of[output] = (self._contained(output) or dims, plain)
+
+    def _start(self, node: ir.Node) -> None:
+        shape = self.facts.shape(node.inputs[0])
+        names = self._contained(node.outputs[0]) or self._named(shape or ())
+        if names:
+            self.of[node.outputs[0]] = (names, True)
+
+    def _count(self, node: ir.Node) -> None:
+        """Record that a running sum of a mask counts positions."""
+        shape, axis = self.facts.shape(node.inputs[0]), self.facts.ints(node.inputs[1])
+        if shape and axis and -len(shape) <= axis[0] < len(shape) and (names := self._named((shape[axis[0]],))):
+            self.of[node.outputs[0]] = (names, True)
+
+    def _contained(self, value: ir.Value) -> frozenset[str]:
+        """Return the dimensions in a small tensor of sizes, which are fewer than all of the shape it came from."""
+        contents = self.facts.contents(value)
+        if contents is None:
+            return frozenset()
+        sizes = [size for size in contents if size is not None]
+        for size in sizes:
+            self._note_limits(size)
+        return self._named(sizes)
+
+    def _note_limits(self, size: Size) -> None:
+        """Record the number of a size that is a minimum or maximum with a number."""
+        if isinstance(size, Expr):
+            for atom in {atom for atoms, _ in size.terms for atom in atoms if atom.kind in ("min", "max")}:
+                numbers = [number for arg in atom.args for number in numbers_in(arg)]
+                self._note(self.compared, self._named(atom.args), numbers)
+
+    def _named(self, sizes: Iterable[Size]) -> frozenset[str]:
+        return frozenset(self.names[name] for size in sizes for name in names_in(size) if name in self.names)
+
+    def _note(self, where: dict[str, set[int]], dims: Iterable[str], numbers: Iterable[float]) -> None:
+        sizes = {abs(int(number)) for number in numbers if abs(number) < _LARGEST}
+        for dim in dims:
+            where.setdefault(dim, set()).update(size for size in sizes if size > 1)
+
+    def _constants(self, node: ir.Node) -> Iterator[float]:
+        for value in node.inputs:
+            array = self.facts.array(_uncast(value))
+            if array is not None and 0 < array.size <= _FEW and array.dtype.kind in "iuf":
+                yield from (float(number) for number in array.reshape(-1))
+
+    def _compare(self, node: ir.Node, dims: frozenset[str]) -> None:
+        numbers = list(self._constants(node))
+        self._note(self.compared, dims, numbers)
+        if node.op_type == "Equal":
+            self._note(self.exact, dims, numbers)
+
+    def _crop(self, node: ir.Node) -> None:
+        """Record a slice of a dynamic axis with constant bounds, or of a constant table with dynamic bounds."""
+        shape = self.facts.shape(node.inputs[0])
+        if shape is None or len(node.inputs) < 3:
+            return
+        axes = self.facts.contents(node.inputs[3]) if len(node.inputs) > 3 else tuple(range(len(shape)))
+        ends, starts = (self.facts.contents(value) for value in (node.inputs[2], node.inputs[1]))
+        for place, axis in enumerate(axes or ()):
+            if not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+                continue
+            size = shape[axis]
+            for bound in (bounds[place] for bounds in (starts, ends) if bounds and place < len(bounds)):
+                if isinstance(bound, int):
+                    self._note(self.compared, self._named((size,)), [bound])
+                elif bound is not None and isinstance(size, int) and self.facts.tensor(node.inputs[0]) is not None:
+                    self._note(self.rows, self._named((bound,)), [size])
+
+    def _look_up(self, node: ir.Node) -> None:
+        """Record a lookup of positions in a table of constant size."""
+        index = node.inputs[1] if node.op_type in ("Gather", "GatherElements") and len(node.inputs) > 1 else None
+        if index is None or index not in self.of or not (table := self.facts.shape(node.inputs[0])):
+            return
+        axis = node.attributes.get_int("axis", 0)
+        rows = table[axis] if -len(table) <= axis < len(table) else None
+        dims, plain = self.of[index]
+        if isinstance(rows, int):
+            self._note(self.rows if plain else self.compared, dims, [rows])
+
+    def _windowed(self, node: ir.Node, attribute: str) -> None:
+        shape = self.facts.shape(node.inputs[0])
+        if attribute in node.attributes and shape:
+            self._note(self.compared, self._named(shape[1:]), [node.attributes[attribute].as_int()])
+
+
+def _uncast(value: ir.Value | None) -> ir.Value | None:
+    node = value.producer() if value is not None else None
+    return node.inputs[0] if node is not None and node.op_type == "Cast" else value
+
+
+def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:
+    """Return the numbers that each of these dimensions is compared with."""
+    walk = _Walk(facts, {atom_name(name): name for name in names})
+    walk.visit(facts.model.graph)
+    tables = (walk.compared, walk.rows, walk.exact)
+    return {name: Bounds(*(tuple(sorted(table.get(name, ()))) for table in tables)) for name in walk.names.values()}

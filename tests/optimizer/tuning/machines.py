@@ -11,7 +11,7 @@ import pytest
 
 from sardonyx.optimizer.options import TuneOptions
 from sardonyx.optimizer.tuning import tuner
-from sardonyx.optimizer.tuning.race import Contender, Ground
+from sardonyx.optimizer.tuning.tuner import Contender, Ground
 from sardonyx.verification.subject import Model, Subject
 
 Price = Callable[[Counter[str]], float]  # seconds of a run, by how often each operator occurs

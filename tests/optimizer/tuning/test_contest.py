@@ -17,8 +17,8 @@ from sardonyx.ir.rules import Match, Replacement
 from sardonyx.optimizer.candidates import RewriteJob
 from sardonyx.optimizer.options import OptimizeOptions, TuneOptions
 from sardonyx.optimizer.pipeline import optimize, select
-from sardonyx.optimizer.tuning.race import Ground
-from sardonyx.optimizer.tuning.units import ADDED, forbidden, groups, units
+from sardonyx.optimizer.tuning.search import ADDED, find_units, forbidden_passes, group_units
+from sardonyx.optimizer.tuning.tuner import Ground
 from sardonyx.passes import Example, NodePass
 from sardonyx.records.run import Accuracy, Run
 from sardonyx.runtime.timed import Settings
@@ -120,7 +120,7 @@ def test_a_real_model_is_tuned_and_verified(small_model: Callable[[str, str], Pa
 def test_units_are_the_passes_that_changed_the_model(small_model: Callable[[str, str], Path]) -> None:
     job = RewriteJob(small_model("bert", "torchscript"), select("ort"), "ort", lambda _phase, _fraction: None)
     candidate = job.candidate()
-    tuning_units = units(candidate, job.passes, ["fuse-skip-layer-norm"])
+    tuning_units = find_units(candidate, job.passes, ["fuse-skip-layer-norm"])
     covered = [name for unit in tuning_units for name in unit.passes]
     active = {name for name, tally in candidate.log.tallies.items() if tally.rewrites and name != "raise-opset"}
     assert sorted(covered) == sorted({*active, "fuse-skip-layer-norm"})
@@ -128,9 +128,9 @@ def test_units_are_the_passes_that_changed_the_model(small_model: Callable[[str,
     assert by_name["fuse-attention"].family == "attention"
     assert "eliminate-dead-nodes" in by_name["cleanup passes"].passes
     assert (by_name["fuse-skip-layer-norm"].family, by_name["fuse-skip-layer-norm"].added) == (ADDED, True)
-    assert forbidden(tuning_units, frozenset()) == {("fuse-skip-layer-norm", "*")}
-    assert forbidden(tuning_units, frozenset({"fuse-gelu", "fuse-skip-layer-norm"})) == {("fuse-gelu", "*")}
-    tried = [unit for group in groups(tuning_units) for unit in group]
+    assert forbidden_passes(tuning_units, frozenset()) == {("fuse-skip-layer-norm", "*")}
+    assert forbidden_passes(tuning_units, frozenset({"fuse-gelu", "fuse-skip-layer-norm"})) == {("fuse-gelu", "*")}
+    tried = [unit for group in group_units(tuning_units) for unit in group]
     assert sorted(tried) == sorted(by_name), "each in one group"
     assert tried.index("fuse-attention") < tried.index("fuse-layer-norm") < tried.index("cleanup passes")
-    assert len(groups(tuning_units)) == len({unit.family for unit in tuning_units})
+    assert len(group_units(tuning_units)) == len({unit.family for unit in tuning_units})

@@ -7,26 +7,37 @@ the measured interval, because the source itself is one of the choices.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sardonyx.analysis.census import Census
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.measurement.feeds import at_size, dynamic_dims
-from sardonyx.measurement.interleaving import Race
+from sardonyx.measurement.interleaving import FEWEST, SLOT, Race, Run, race, slot
 from sardonyx.measurement.statistics import Comparison, Finding
-from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, RewriteJob, VerifiedCandidate
+from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, VerifiedCandidate
 from sardonyx.optimizer.options import TuningOptions
-from sardonyx.optimizer.tuning import units as tuning_units
-from sardonyx.optimizer.tuning.race import Contender, Ground
-from sardonyx.optimizer.tuning.search import Effect, SearchResult, State, search
-from sardonyx.optimizer.tuning.units import Unit
+from sardonyx.optimizer.tuning.search import (
+    Effect,
+    SearchResult,
+    State,
+    Unit,
+    find_units,
+    forbidden_passes,
+    group_units,
+    search,
+)
 from sardonyx.records.run import Decision, Pace, Question, Tuning
-from sardonyx.runtime.timed import Settings
-from sardonyx.verification.subject import Subject
+from sardonyx.runtime import Feeds
+from sardonyx.runtime.timed import Settings, TimedModel
+from sardonyx.verification.subject import Model, Subject
 
 SOURCE, UNTUNED, TUNED = "source", "untuned", "tuned"
 Rebuild = Callable[[Forbidden], VerifiedCandidate]  # builds a candidate without the forbidden passes, and verifies it
@@ -124,11 +135,11 @@ class Tuner:
         """
         self._began, load = time.perf_counter(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
         left_out = sorted(name for name, _ in self._options.left_out)
-        self._units = tuning_units.units(untuned.candidate, self._job.passes, left_out)
+        self._units = find_units(untuned.candidate, self._job.passes, left_out)
         self._rolled_back = untuned.forbidden - self._options.left_out
         final = self._first_race(untuned)
         slower = final.comparison(UNTUNED).finding is Finding.SLOWER
-        groups = tuning_units.groups(self._units, convolutional=convolutional)
+        groups = group_units(self._units, convolutional=convolutional)
         result = search(groups, self._measure, all_first=slower)
         self._loaded.clear()
         results = {UNTUNED: untuned}
@@ -185,7 +196,7 @@ class Tuner:
         return self._race(contenders, "timing source, result and tuned result")
 
     def _forbidden(self, state: State) -> Forbidden:
-        return self._rolled_back | tuning_units.forbidden(self._units, state)
+        return self._rolled_back | forbidden_passes(self._units, state)
 
     def _rebuild(self, rebuild: Rebuild, forbidden: Forbidden, before: VerifiedCandidate | None) -> VerifiedCandidate:
         """Build and verify a result; rewrites that were rolled back in `before` stay in the record."""
@@ -266,3 +277,97 @@ def _pace(race: Race, name: str, nodes: int) -> Pace:
         return Pace(name, nodes, milliseconds, 1.0, 1.0, 1.0, Finding.SAME.value)
     change = race.comparison(name)
     return Pace(name, nodes, milliseconds, change.ratio, change.low, change.high, change.finding.value)
+
+
+# Load models and time them against each other on this machine, on the same inputs and with the same settings.
+#
+# Loading a model already shows which kernels the runtime uses. If two models use the same kernels on the same sizes,
+# the runtime's own optimizations have removed the difference, and there is nothing to time.
+
+WARM = 1  # runs between the first run and the first timed one
+Kernels = Counter[str]
+_KERNEL_KEYS = ("op_name", "provider", "input_type_shape", "output_type_shape")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contender:
+    """A model in the runtime, ready to run."""
+
+    kernels: Kernels  # the kernels of one run
+    once: float  # approximate seconds of one run
+    load: float  # seconds of loading and warming up
+    run: Run
+
+
+class Ground:
+    """Loads and times contenders on the same inputs and with the same settings.
+
+    A model with one CPU thread runs in the calling thread, so that its CPU time can be counted without the time of
+    other processes. On a shared machine this gives much narrower intervals.
+
+    Args:
+        feeds: The inputs of every run.
+        settings: Threads and provider.
+        folder: An empty folder for the runtime's profiles.
+        seed: Seed of the order within rounds.
+        progress: Called with how far a race is.
+    """
+
+    def __init__(self, feeds: Feeds, settings: Settings, folder: Path, seed: int, progress: Progress) -> None:
+        self._feeds = feeds
+        self._settings = settings
+        self._folder = folder
+        self._seed = seed
+        self._progress = progress
+        single = settings.threads == 1 and settings.provider == "cpu"
+        self._clock = time.thread_time if single else time.perf_counter
+        self.clock = "cpu" if single else "wall"
+        self._slot = SLOT  # seconds of one slot of a race, waiting included
+
+    def load(self, model: Model) -> Contender:
+        """Load a model into the runtime, run it and warm it up.
+
+        Raises:
+            RuntimeFailure: The runtime cannot load or run the model.
+        """
+        began = time.perf_counter()
+        timed = Subject(model).open(lambda source: TimedModel(source, self._settings, profile=self._folder / "first"))
+        run = timed.ready(self._feeds)
+        run()
+        profile = timed.end_profile()
+        kernels = kernels_of(profile)
+        profile.unlink()
+        for _ in range(WARM):
+            run()
+        loaded = time.perf_counter()
+        run()
+        once = time.perf_counter() - loaded
+        return Contender(kernels, once, loaded - began, slot(run, now=self._clock))
+
+    def race(self, contenders: Mapping[str, Contender], *, seconds: float, what: str) -> Race:
+        """Time contenders in turns; the first is the reference."""
+        runs = {name: contender.run for name, contender in contenders.items()}
+        result = race(
+            runs, seconds=seconds, seed=self._seed, progress=lambda _, fraction: self._progress(what, fraction)
+        )
+        self._slot = result.spent / _slots(len(runs), result.rounds)
+        return result
+
+    def least(self, contenders: int, once: float) -> float:
+        """Return the seconds of the shortest race, estimated from the last one because a busy machine is slower."""
+        return _slots(contenders, FEWEST) * max(self._slot, once)
+
+
+def _slots(contenders: int, rounds: int) -> int:
+    """Return the slots of a race: two per round for the reference, one for the others, and one each to warm up."""
+    return (rounds + 1) * (contenders + 1)
+
+
+def kernels_of(profile: Path) -> Kernels:
+    """Return the kernels of one run and the sizes they ran on, from the runtime's profile."""
+    events: list[Any] = json.loads(profile.read_text(encoding="utf-8"))
+    kernels: Kernels = Counter()
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            kernels[json.dumps([event["args"].get(key) for key in _KERNEL_KEYS])] += 1
+    return kernels

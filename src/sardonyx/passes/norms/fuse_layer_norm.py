@@ -17,8 +17,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms._arithmetic import uncast
-from sardonyx.passes.norms._norm_operands import fused, weight
-from sardonyx.passes.norms._normalisation import ROOTS, Normalised, centred, normalised
+from sardonyx.passes.norms._normalisation import ROOTS, Normalised, centred, fused, normalised, weight
 from sardonyx.records.run import Accuracy
 
 

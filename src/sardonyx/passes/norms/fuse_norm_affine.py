@@ -21,8 +21,7 @@ from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import consumer_of, is_used, other_operand
 from sardonyx.passes.base import Example, NodePass
 from sardonyx.passes.norms._arithmetic import broadcast_constant
-from sardonyx.passes.norms._norm_operands import Weight, fitting, weight
-from sardonyx.passes.norms._normalisation import sizes
+from sardonyx.passes.norms._normalisation import Weight, fitting, sizes, weight
 from sardonyx.records.run import Accuracy
 
 
