@@ -1,7 +1,7 @@
 """The base classes of passes: a name, the algebra, an accuracy class, an example, and a rule for the driver.
 
 A pass does not change the graph, and does not verify, measure or log. It reports what it matched and what should
-replace it.
+replace it. This module also offers the other names that passes are written with.
 """
 
 from __future__ import annotations
@@ -10,7 +10,16 @@ import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sardonyx.ir.builder import Builder as Builder
+from sardonyx.ir.facts import Facts as Facts
+from sardonyx.ir.rules import Drop as Drop
+from sardonyx.ir.rules import Match as Match
 from sardonyx.ir.rules import ModelRule, NodeRule, Rule
+from sardonyx.ir.rules import Proposal as Proposal
+from sardonyx.ir.rules import Refused as Refused
+from sardonyx.ir.rules import Replacement as Replacement
+from sardonyx.ir.rules import Share as Share
+from sardonyx.records.run import Accuracy as Accuracy
 
 ALL_TARGETS = ("portable", "ort")
 
@@ -20,13 +29,23 @@ class Example:
     """A rewrite in ONNX text; the contract test runs it.
 
     `before` becomes `after`. `near_miss` stays unchanged and is refused for a reason that contains `refusal`, which is
-    empty if the pass does not report it.
+    empty if the pass does not report it. A text without a header, as in `agraph (float[N] x) => (float[N] y) {…}`, gets
+    one that imports the standard operators of `opset`.
     """
 
     before: str
     after: str
     near_miss: str
     refusal: str = ""
+    opset: int = 18
+
+    def __post_init__(self) -> None:
+        """Add the header where it is left out."""
+        header = f'<ir_version: {11 if self.opset >= 23 else 10}, opset_import: ["" : {self.opset}]>'
+        for name in ("before", "after", "near_miss"):
+            text: str = getattr(self, name)
+            if not text.lstrip().startswith("<"):
+                object.__setattr__(self, name, f"{header} {text}")
 
 
 class Pass(Rule):

@@ -17,9 +17,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Dim, Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import has_references
 from sardonyx.passes._dtypes import preserves_values
 from sardonyx.passes._matching import operand_producer
@@ -27,8 +25,7 @@ from sardonyx.passes.attention._axis_parts import Conversion
 from sardonyx.passes.attention._masks import read_masks
 from sardonyx.passes.attention._operands import read_layout
 from sardonyx.passes.attention._scores import NearMiss, Scores, read_scores
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 TYPES = (ir.DataType.FLOAT, ir.DataType.FLOAT16)
 CLOSE = 1e-6  # relative; a scale this close to the default is the default
@@ -47,7 +44,6 @@ class FuseAttention(NodePass):
     needs = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v, float[2, 1, 5, 3] m)
                 => (float[2, 2, 5, 4] y)
             <float c = {0.3}> {
@@ -60,13 +56,11 @@ class FuseAttention(NodePass):
             }
         """,
         after="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v, float[2, 1, 5, 3] m)
                 => (float[2, 2, 5, 4] y)
             <float below_one = {0.99999994}> { b = Mul(m, below_one)  y = Attention <scale = 0.3> (q, k, v, b) }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v)
                 => (float[2, 2, 5, 4] y, float[2, 2, 5, 3] p)
             {
@@ -77,6 +71,7 @@ class FuseAttention(NodePass):
             }
         """,
         refusal="weights are read elsewhere",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

@@ -11,13 +11,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import is_used, operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _KEYS, _VALUES, _PAST = 1, 2, 4
 _LENGTH = 2  # the axis of [batch, heads, length, width]
@@ -33,7 +29,6 @@ class FuseAttentionCache(NodePass):
     needs = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
                     float[B, 2, P, 8] past_v) => (float[B, 4, S, 8] y, float[B, 2, T, 8] all_k, float[B, 2, T, 8] all_v)
             {
@@ -42,7 +37,6 @@ class FuseAttentionCache(NodePass):
             }
         """,
         after="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
                     float[B, 2, P, 8] past_v) => (float[B, 4, S, 8] y, float[B, 2, T, 8] all_k, float[B, 2, T, 8] all_v)
             {
@@ -50,7 +44,6 @@ class FuseAttentionCache(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, 4, S, 8] q, float[B, 2, S, 8] k, float[B, 2, S, 8] v, float[B, 2, P, 8] past_k,
                     float[B, 2, P, 8] past_v) => (float[B, 4, S, 8] y, float[B, 2, T, 8] all_k)
             <float zero = {0}> {
@@ -60,6 +53,7 @@ class FuseAttentionCache(NodePass):
             }
         """,
         refusal="read before the attention",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

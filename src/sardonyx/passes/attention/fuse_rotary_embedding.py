@@ -14,15 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Dim, Facts, Shape
-from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.facts import Dim, Shape
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import consumer_of, ints, operand_producer, other_operand
 from sardonyx.passes._parts import halves, is_last, pair_of, piece_of, repeated, width
 from sardonyx.passes._shapes import first_size, merged_last, normal_axes, split_last
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
@@ -49,7 +46,6 @@ class FuseRotaryEmbedding(NodePass):
     needs = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, 2, S, 8] x, float[B, S, 4] angle) => (float[B, 2, S, 8] y)
             <int64[1] zero = {0}, int64[1] half = {4}, int64[1] end = {8}, int64[1] last = {3}, int64[1] one = {1}> {
                 c = Cos(angle)  cc = Concat <axis = -1> (c, c)  cos = Unsqueeze(cc, one)
@@ -60,7 +56,6 @@ class FuseRotaryEmbedding(NodePass):
             }
         """,
         after="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, 2, S, 8] x, float[B, S, 4] angle) => (float[B, 2, S, 8] y)
             <int64[1] one = {1}> {
                 c = Cos(angle)  cc = Concat <axis = -1> (c, c)  cos = Unsqueeze(cc, one)
@@ -69,7 +64,6 @@ class FuseRotaryEmbedding(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, 2, S, 8] x, float[B, S, 8] angle) => (float[B, 2, S, 8] y)
             <int64[1] zero = {0}, int64[1] half = {4}, int64[1] end = {8}, int64[1] last = {3}, int64[1] one = {1}> {
                 c = Cos(angle)  cos = Unsqueeze(c, one)  s = Sin(angle)  sin = Unsqueeze(s, one)
@@ -79,6 +73,7 @@ class FuseRotaryEmbedding(NodePass):
             }
         """,
         refusal="may differ between the two elements of a pair",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

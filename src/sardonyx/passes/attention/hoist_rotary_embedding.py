@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import merged_last, split_last
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _SWAP = (0, 2, 1, 3)
 
@@ -32,7 +28,6 @@ class HoistRotaryEmbedding(NodePass):
     needs = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, S, 16] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
             <int64[4] heads = {0, 0, 2, 8}> {
                 a = Tanh(x)  b = Reshape(a, heads)  d = Transpose <perm = [0, 2, 1, 3]> (b)
@@ -40,7 +35,6 @@ class HoistRotaryEmbedding(NodePass):
             }
         """,
         after="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, S, 16] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
             <int64[4] heads = {0, 0, 2, 8}> {
                 a = Tanh(x)  b = RotaryEmbedding <num_heads = 2> (a, c, s)
@@ -48,7 +42,6 @@ class HoistRotaryEmbedding(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, S, 16] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y, float[B, 2, S, 8] d)
             <int64[4] heads = {0, 0, 2, 8}> {
                 a = Tanh(x)  b = Reshape(a, heads)  d = Transpose <perm = [0, 2, 1, 3]> (b)
@@ -56,6 +49,7 @@ class HoistRotaryEmbedding(NodePass):
             }
         """,
         refusal="the split into heads is read elsewhere",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

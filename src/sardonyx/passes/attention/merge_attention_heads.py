@@ -14,10 +14,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import has_references
 from sardonyx.passes._matching import is_used
 from sardonyx.passes.attention._axis_parts import (
@@ -33,8 +30,7 @@ from sardonyx.passes.attention._axis_parts import (
     sizes,
     trace,
 )
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class MergeAttentionHeads(NodePass):
@@ -47,7 +43,6 @@ class MergeAttentionHeads(NodePass):
     needs = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[2, 5, 8] x, float[2, 3, 8] z) => (float[2, 5, 8] y)
             <int64[4] heads = {0, 0, 2, 4}, int64[3] merged = {0, 0, 8}> {
                 qr = Reshape(x, heads)  q = Transpose <perm = [0, 2, 1, 3]> (qr)
@@ -59,14 +54,12 @@ class MergeAttentionHeads(NodePass):
             }
         """,
         after="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[2, 5, 8] x, float[2, 3, 8] z) => (float[2, 5, 8] y) {
                 n = Tanh(z)
                 y = Attention <q_num_heads = 2, kv_num_heads = 2> (x, z, n)
             }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[2, 5, 8] x, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v) => (float[2, 5, 8] y)
             <int64[4] heads = {0, 0, 2, 4}, int64[3] merged = {0, 0, 8}> {
                 qr = Reshape(x, heads)  q = Transpose <perm = [0, 2, 1, 3]> (qr)
@@ -75,6 +68,7 @@ class MergeAttentionHeads(NodePass):
             }
         """,
         refusal="takes as many nodes as it saves",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import is_used, operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _READERS = ("RotaryEmbedding", "Attention")
 
@@ -29,7 +25,6 @@ class SinkHeadTranspose(NodePass):
     needs = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, S, 2, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
             <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}> {
                 t = Transpose <perm = [0, 2, 1, 3]> (x)
@@ -37,7 +32,6 @@ class SinkHeadTranspose(NodePass):
             }
         """,
         after="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, S, 2, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
             <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}> {
                 n = RMSNormalization(x, scale)
@@ -45,7 +39,6 @@ class SinkHeadTranspose(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, S, 8, 2] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
             <float[8] scale = {1, 2, 3, 4, 5, 6, 7, 8}> {
                 t = Transpose <perm = [0, 3, 1, 2]> (x)
@@ -53,6 +46,7 @@ class SinkHeadTranspose(NodePass):
             }
         """,
         refusal="moves the axis that is normalised",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

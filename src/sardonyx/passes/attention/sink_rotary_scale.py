@@ -11,12 +11,8 @@ import math
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class SinkRotaryScale(NodePass):
@@ -29,22 +25,20 @@ class SinkRotaryScale(NodePass):
     needs = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
             <float by = {0.125}> { a = Mul(x, by)  y = RotaryEmbedding(a, c, s) }
         """,
         after="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s) => (float[B, 2, S, 8] y)
             <float by = {0.125}> { a = RotaryEmbedding(x, c, s)  y = Mul(a, by) }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[B, 2, S, 8] x, float[B, S, 4] c, float[B, S, 4] s)
                 => (float[B, 2, S, 8] y, float[B, 2, S, 8] a)
             <float by = {0.125}> { a = Mul(x, by)  y = RotaryEmbedding(a, c, s) }
         """,
         refusal="the scaled value is read elsewhere",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._parts import is_last
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _COSTLY = ("Cos", "Sin")
 
@@ -29,19 +25,16 @@ class SplitConcatTrig(NodePass):
     roots = (*_COSTLY, "Cast", "Mul", "Div")
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 8] y) <float by = {1.5}> {
                 a = Tanh(x)  b = Concat <axis = -1> (a, a)  c = Cos(b)  y = Mul(c, by)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 8] y) <float by = {1.5}> {
                 a = Tanh(x)  c = Cos(a)  d = Mul(c, by)  y = Concat <axis = -1> (d, d)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 8] y, float[N, 8] b) <float by = {1.5}> {
                 a = Tanh(x)  b = Concat <axis = -1> (a, a)  y = Mul(b, by)
             }

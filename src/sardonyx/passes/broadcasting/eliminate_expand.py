@@ -10,15 +10,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import BROADCASTS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import ints, operand_producer
 from sardonyx.passes._shapes import fits_without, normal_axes
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class EliminateExpand(NodePass):
@@ -30,7 +26,6 @@ class EliminateExpand(NodePass):
     opset = 8  # since then all of them broadcast by the same rule
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M] x, float[M] y) => (float[N, M] z) <int64[1] front = {0}> {
                 s = Shape(x)  a = Expand(y, s)  b = Mul(x, a)
                 f = ConstantOfShape <value = float[1] {2}> (s)  c = Add(f, b)
@@ -38,13 +33,11 @@ class EliminateExpand(NodePass):
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M] x, float[M] y) => (float[N, M] z) <float f = {2}, int64[1] front = {0}> {
                 s = Shape(x)  b = Mul(x, y)  c = Add(f, b)  t = Tanh(y)  z = Sub(c, t)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M] x, float[M] y) => (float[N, M] z) {
                 s = Shape(x)  a = Expand(y, s)  z = Mul(y, a)
             }

@@ -10,18 +10,15 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts, Shape
+from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import product
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._parts import is_last
 from sardonyx.passes._shapes import inserted_axes, reshape_target
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.broadcasting._ramps import Ramp, flat_ramp, ramp_of
-from sardonyx.records.run import Accuracy
 
 
 class EliminateFullGather(NodePass):
@@ -33,7 +30,6 @@ class EliminateFullGather(NodePass):
     needs = 13  # Unsqueeze with its axes as an input
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[B, S] x) => (float[B, 1, S] y)
             <int64[2] behind = {1, 2}, int64[1] flat = {-1}, int64[1] ends = {1}, int64 zero = {0}, int64 one = {1}> {
                 a = Tanh(x)  f = Reshape(a, flat)
@@ -43,7 +39,6 @@ class EliminateFullGather(NodePass):
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[B, S] x) => (float[B, 1, S] y)
             <int64[2] behind = {1, 2}, int64[1] flat = {-1}, int64[1] ends = {1}, int64 zero = {0}, int64 one = {1}> {
                 a = Tanh(x)
@@ -53,7 +48,6 @@ class EliminateFullGather(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[S, 4] x, int64 n) => (float[M, 4] y) <int64 zero = {0}, int64 one = {1}> {
                 a = Tanh(x)  rows = Range(zero, n, one)  y = Gather(a, rows)
             }

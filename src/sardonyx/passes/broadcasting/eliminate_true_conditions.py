@@ -11,16 +11,13 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts, Shape
+from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import ORDERS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import at_least, subtract
 from sardonyx.passes._shapes import holder_of, size_of
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.broadcasting._ramps import ramp_of
-from sardonyx.records.run import Accuracy
 
 _LARGE = 1 << 24  # bytes of a constant condition that is read
 
@@ -35,21 +32,18 @@ class EliminateTrueConditions(NodePass):
     needs = 15  # Shape with a start and an end
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
                 a = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
                 c = GreaterOrEqual(at, zero)  y = And(c, a)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
                 y = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
                 c = GreaterOrEqual(at, zero)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[B, S] x) => (bool[B, S] y) <int64 zero = {0}, int64 one = {1}> {
                 a = Not(x)  s = Shape(x)  n = Gather(s, one)  at = Range(zero, n, one)
                 c = GreaterOrEqual(at, one)  y = And(c, a)

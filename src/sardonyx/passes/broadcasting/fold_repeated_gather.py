@@ -12,15 +12,11 @@ from typing import cast
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import BROADCASTS, MOVES_DATA
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import fits_without
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _MAX_DEPTH = 16
 
@@ -34,7 +30,6 @@ class FoldRepeatedGather(NodePass):
     opset = 8
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[B, S, 2] x, int64[B, S] at) => (float[B, S, 2] y)
             <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1, 4] ones = {1, 1, 1, 1}, int64[1] four = {4}> {
                 s = Shape(x)  n = Shape <start = 0, end = 1> (x)  t = Concat <axis = 0> (n, four)
@@ -43,7 +38,6 @@ class FoldRepeatedGather(NodePass):
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[B, S, 2] x, int64[B, S] at) => (float[B, S, 2] y)
             <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1, 4] ones = {1, 1, 1, 1}, int64[1] four = {4},
              int64 row = {1}> {
@@ -53,7 +47,6 @@ class FoldRepeatedGather(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[2] x, int64[2] shape) => (float[B, S, 2] y)
             <float[3, 2] table = {1, 2, 3, 4, 5, 6}, int64[1] one = {1}> {
                 i = Expand(one, shape)  r = Gather(table, i)  y = Add(x, r)

@@ -15,13 +15,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 # Operators that every engine rounds alike on floating-point numbers
 _OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
@@ -45,19 +41,16 @@ class FoldWhereBranches(NodePass):
     opset = 9  # the first with Where
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[B, S] x) => (float[B, S] y) <float zero = {0}, float low = {-9}, float[1] least = {-3}> {
                 a = Not(x)  b = Where(a, zero, low)  y = Max(b, least)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[B, S] x) => (float[B, S] y) <float zero = {0}, float least = {-3}> {
                 a = Not(x)  y = Where(a, zero, least)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[B, S] x) => (float[B, S] y, float[B, S] b)
             <float zero = {0}, float low = {-9}, float[1] least = {-3}> {
                 a = Not(x)  b = Where(a, zero, low)  y = Max(b, least)

@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import ints, is_specified, operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class FuseShapeGather(NodePass):
@@ -26,19 +22,16 @@ class FuseShapeGather(NodePass):
     needs = 15  # Shape with a start and an end
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M] x) => (float[K] y) <int64 one = {1}, int64[1] front = {0}> {
                 s = Shape(x)  m = Gather(s, one)  l = Unsqueeze(m, front)  y = ConstantOfShape(l)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M] x) => (float[K] y) <int64 one = {1}, int64[1] front = {0}> {
                 l = Shape <start = 1, end = 2> (x)  y = ConstantOfShape(l)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M, K] x) => (float[L, O] y) <int64[2] some = {0, 2}> {
                 s = Shape(x)  l = Gather(s, some)  y = ConstantOfShape(l)
             }

@@ -9,12 +9,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
@@ -28,17 +24,12 @@ class MergeIntegerSums(NodePass):
     opset = 7
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (int64[N] x) => (int64[N] y) <int64 one = {1}, int64[1] two = {2}> {
                 a = Abs(x)  b = Sub(a, one)  y = Add(two, b)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (int64[N] x) => (int64[N] y) <int64 one = {1}> { a = Abs(x)  y = Add(a, one) }
-        """,
+        after="agraph (int64[N] x) => (int64[N] y) <int64 one = {1}> { a = Abs(x)  y = Add(a, one) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (int64[N] x) => (int64[N] y, int64[N] b) <int64 one = {1}, int64[1] two = {2}> {
                 a = Abs(x)  b = Sub(a, one)  y = Add(two, b)
             }

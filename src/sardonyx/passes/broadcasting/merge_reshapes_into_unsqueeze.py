@@ -10,15 +10,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import inserted_axes
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class MergeReshapesIntoUnsqueeze(NodePass):
@@ -31,7 +27,6 @@ class MergeReshapesIntoUnsqueeze(NodePass):
     needs = 13  # Unsqueeze with its axes as an input
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[B, S] x) => (float[B, 1, S] y)
             <int64[1] flat = {-1}, int64[1] one = {1}, int64[1] zero = {0}, int64[1] two = {2}> {
                 a = Tanh(x)  s = Shape(a)  b = Slice(s, zero, one)  n = Slice(s, one, two)
@@ -39,7 +34,6 @@ class MergeReshapesIntoUnsqueeze(NodePass):
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[B, S] x) => (float[B, 1, S] y)
             <int64[1] flat = {-1}, int64[1] one = {1}, int64[1] zero = {0}, int64[1] two = {2}> {
                 a = Tanh(x)  s = Shape(a)  b = Slice(s, zero, one)  n = Slice(s, one, two)
@@ -47,7 +41,6 @@ class MergeReshapesIntoUnsqueeze(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[B, S] x, int64[3] t) => (float[K, L, M] y) <int64[1] flat = {-1}> {
                 a = Tanh(x)  f = Reshape(a, flat)  y = Reshape(f, t)
             }

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import BROADCASTS, UNARY
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class SinkExpand(NodePass):
@@ -27,21 +23,18 @@ class SinkExpand(NodePass):
     opset = 8  # the first with Expand
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[B, 1, S] x) => (float[B, M, S] y)
             <float zero = {0}, float[1] low = {-9}, int64[2] rows = {4, 1}> {
                 c = Not(x)  e = Expand(c, rows)  y = Where(e, zero, low)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[B, 1, S] x) => (float[B, M, S] y)
             <float zero = {0}, float[1] low = {-9}, int64[2] rows = {4, 1}> {
                 c = Not(x)  e = Where(c, zero, low)  y = Expand(e, rows)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[B, 1, S] x) => (float[B, M, S] y, bool[B, M, S] e)
             <float zero = {0}, float[1] low = {-9}, int64[2] rows = {4, 1}> {
                 c = Not(x)  e = Expand(c, rows)  y = Where(e, zero, low)

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._zeros import divides, may_be_negative_zero
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.cleanup.eliminate_noop_arithmetic import BROADCASTS, ENLARGES, neutral_operand, zeros
-from sardonyx.records.run import Accuracy
 
 _SIDES = {"Add": ((0, 1), False), "Sub": ((1,), True)}  # where the zero may be, and whether it is -0.0
 
@@ -29,15 +25,10 @@ class EliminateAddZero(NodePass):
     opset = BROADCASTS
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y) <float zero = {0}> { a = Exp(x)  b = Add(a, zero)  y = Neg(b) }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x) => (float[N, 4] y) <float zero = {0}> { a = Exp(x)  y = Neg(a) }
-        """,
+        after="agraph (float[N, 4] x) => (float[N, 4] y) <float zero = {0}> { a = Exp(x)  y = Neg(a) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N] x) => (float[1, N] y) <float[1, 1] zero = {0}> { a = Exp(x)  b = Add(a, zero)  y = Neg(b) }
         """,
         refusal=ENLARGES,

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class EliminateCastLike(NodePass):
@@ -23,18 +19,9 @@ class EliminateCastLike(NodePass):
     accuracy = Accuracy.EXACT
     roots = ("CastLike",)
     example = Example(
-        before="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N] x, int64[N] i) => (float[N] y) { a = CastLike(i, x)  y = Add(x, a) }
-        """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N] x, int64[N] i) => (float[N] y) { a = Cast <to = 1> (i)  y = Add(x, a) }
-        """,
-        near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N] x, int64[N] i) => (float[N] y) { a = Cast <to = 1> (i)  y = Add(x, a) }
-        """,
+        before="agraph (float[N] x, int64[N] i) => (float[N] y) { a = CastLike(i, x)  y = Add(x, a) }",
+        after="agraph (float[N] x, int64[N] i) => (float[N] y) { a = Cast <to = 1> (i)  y = Add(x, a) }",
+        near_miss="agraph (float[N] x, int64[N] i) => (float[N] y) { a = Cast <to = 1> (i)  y = Add(x, a) }",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

@@ -12,13 +12,10 @@ from collections.abc import Iterator, Set
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
-from sardonyx.ir.rules import Match, Proposal, Refused
 from sardonyx.ir.scopes import bodies, is_constant, is_used_outside
 from sardonyx.ir.transaction import is_dead
-from sardonyx.passes.base import Example, ModelPass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal, Refused
 
 # Operator sets whose operators only compute their outputs.
 PURE_DOMAINS = frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft"})
@@ -31,16 +28,9 @@ class EliminateDeadNodes(ModelPass):
     name = "eliminate-dead-nodes"
     accuracy = Accuracy.EXACT
     example = Example(
-        before="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { a = Neg(x)  b = Exp(a)  y = Relu(x) }
-        """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }
-        """,
+        before="agraph (float[N, 4] x) => (float[N, 4] y) { a = Neg(x)  b = Exp(a)  y = Relu(x) }",
+        after="agraph (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y, int64[N, 1] index) {
                 k = Constant <value = int64[1] {1}> ()
                 top, index = TopK <axis = 1> (x, k)

@@ -8,11 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class EliminateEmptyOperands(NodePass):
@@ -24,19 +20,12 @@ class EliminateEmptyOperands(NodePass):
     opset = 4  # before, the axis was optional
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x, float[N, 0] none) => (float[N, 4] y) {
                 a = Exp(x)  b = Concat <axis = -1> (a, none)  y = Relu(b)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x, float[N, 0] none) => (float[N, 4] y) { a = Exp(x)  y = Relu(a) }
-        """,
-        near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 0] x, float[N, 0] none) => (float[N, 0] y) { y = Concat <axis = -1> (x, none) }
-        """,
+        after="agraph (float[N, 4] x, float[N, 0] none) => (float[N, 4] y) { a = Exp(x)  y = Relu(a) }",
+        near_miss="agraph (float[N, 0] x, float[N, 0] none) => (float[N, 0] y) { y = Concat <axis = -1> (x, none) }",
         refusal="all its operands are empty",
     )
 

@@ -9,12 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import is_used
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class EliminateIdentity(NodePass):
@@ -24,18 +20,9 @@ class EliminateIdentity(NodePass):
     accuracy = Accuracy.EXACT
     roots = ("Identity", "Dropout")
     example = Example(
-        before="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { a = Relu(x)  b = Identity(a)  y = Neg(b) }
-        """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { a = Relu(x)  y = Neg(a) }
-        """,
-        near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { y = Identity(x) }
-        """,
+        before="agraph (float[N, 4] x) => (float[N, 4] y) { a = Relu(x)  b = Identity(a)  y = Neg(b) }",
+        after="agraph (float[N, 4] x) => (float[N, 4] y) { a = Relu(x)  y = Neg(a) }",
+        near_miss="agraph (float[N, 4] x) => (float[N, 4] y) { y = Identity(x) }",
         refusal="output would lose its name",
     )
 

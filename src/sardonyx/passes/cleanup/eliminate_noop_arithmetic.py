@@ -14,14 +14,10 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._dtypes import FLOATS, is_rounded
 from sardonyx.passes._zeros import may_be_negative_zero
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 BROADCASTS = 7  # the first opset in which operands broadcast without an attribute
 ENLARGES = "the constant's shape could enlarge the result"
@@ -108,19 +104,16 @@ class EliminateNoopArithmetic(NodePass):
     opset = BROADCASTS
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y) <float one = {1}, float[1, 4] zeros = {0, 0, 0, 0}> {
                 a = Relu(x)  b = Mul(one, a)  c = Sub(b, zeros)  y = Neg(c)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y) <float one = {1}, float[1, 4] zeros = {0, 0, 0, 0}> {
                 a = Relu(x)  y = Neg(a)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N] x) => (float[M, 4] y) <float[2, 4] ones = {1, 1, 1, 1, 1, 1, 1, 1}> {
                 a = Relu(x)  b = Mul(a, ones)  y = Neg(b)
             }

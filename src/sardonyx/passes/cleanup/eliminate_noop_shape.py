@@ -12,13 +12,10 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Dim, Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
+from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import ints, is_specified
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _TO_THE_END = 2**31 - 1  # what the standard recommends for "up to the end"
 
@@ -152,19 +149,12 @@ class EliminateNoopShape(NodePass):
     roots = tuple(_NOOPS)
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y) <int64[2] s = {0, 4}> {
                 a = Relu(x)  b = Reshape(a, s)  c = Transpose <perm = [0, 1]> (b)  d = Cast <to = 1> (c)  y = Neg(d)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x) => (float[N, 4] y) <int64[2] s = {0, 4}> { a = Relu(x)  y = Neg(a) }
-        """,
-        near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x) => (float[2, M] y) <int64[2] s = {2, -1}> { a = Relu(x)  y = Reshape(a, s) }
-        """,
+        after="agraph (float[N, 4] x) => (float[N, 4] y) <int64[2] s = {0, 4}> { a = Relu(x)  y = Neg(a) }",
+        near_miss="agraph (float[N, 4] x) => (float[2, M] y) <int64[2] s = {2, -1}> { a = Relu(x)  y = Reshape(a, s) }",
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Drop
-from sardonyx.passes.base import Example, ModelPass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Drop, Example, Facts, ModelPass
 
 
 class EliminateUnusedInitializers(ModelPass):
@@ -21,18 +18,11 @@ class EliminateUnusedInitializers(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 2] y)
             <float[2] w = {1.0, 2.0}, float[2] old = {3.0, 4.0}> { y = Mul(x, w) }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { y = Mul(x, w) }
-        """,
-        near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 2] x, float[2] w) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { y = Relu(x) }
-        """,
+        after="agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { y = Mul(x, w) }",
+        near_miss="agraph (float[N, 2] x, float[2] w) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { y = Relu(x) }",
     )
 
     def propose(self, graph: Facts) -> Iterator[Drop]:

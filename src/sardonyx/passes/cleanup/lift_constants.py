@@ -12,13 +12,10 @@ from functools import partial
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import BARE_INITIALIZERS, Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Proposal
+from sardonyx.ir.builder import BARE_INITIALIZERS
 from sardonyx.ir.tensors import reshaped
 from sardonyx.passes._foldable import LARGE
-from sardonyx.passes.base import Example, ModelPass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, ModelPass, Proposal
 
 
 class LiftConstants(ModelPass):
@@ -27,16 +24,9 @@ class LiftConstants(ModelPass):
     name = "lift-constants"
     accuracy = Accuracy.EXACT
     example = Example(
-        before="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 2] x) => (float[N, 2] y) { two = Constant <value_float = 2.0> ()  y = Mul(x, two) }
-        """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 2] x) => (float[N, 2] y) <float two = {2.0}> { y = Mul(x, two) }
-        """,
+        before="agraph (float[N, 2] x) => (float[N, 2] y) { two = Constant <value_float = 2.0> ()  y = Mul(x, two) }",
+        after="agraph (float[N, 2] x) => (float[N, 2] y) <float two = {2.0}> { y = Mul(x, two) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 2] y, float two) {
                 two = Constant <value = float {2.0}> ()  y = Mul(x, two)
             }

@@ -14,13 +14,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import SMALL, Facts
+from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import CONTROL_FLOW
-from sardonyx.ir.rules import Share
 from sardonyx.ir.scopes import Scope
 from sardonyx.ir.tensors import FileTensor, SparseTensor, TransposedTensor
-from sardonyx.passes.base import Example, ModelPass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Example, Facts, ModelPass, Share
 
 _SAMPLE = 1 << 12  # bytes read at three places of a large constant before all of it is read
 _BLOCK = 1 << 20  # bytes read at a time
@@ -33,16 +31,11 @@ class ShareConstants(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 2] y)
             <float[2] w = {1.0, 2.0}, float[2] v = {1.0, 2.0}> { a = Mul(x, w)  y = Add(a, v) }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { a = Mul(x, w)  y = Add(a, w) }
-        """,
+        after="agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> { a = Mul(x, w)  y = Add(a, w) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 2] y)
             <float[2] w = {0.0, 2.0}, float[2] v = {-0.0, 2.0}> { a = Mul(x, w)  y = Add(a, v) }
         """,

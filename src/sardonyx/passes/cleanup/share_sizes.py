@@ -11,11 +11,8 @@ from collections.abc import Hashable, Iterator
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Proposal
 from sardonyx.ir.shapes import COMPUTES_SIZES, INTEGERS
-from sardonyx.passes.base import Example, ModelPass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal
 
 _OPERATORS = frozenset(COMPUTES_SIZES)
 
@@ -27,7 +24,6 @@ class ShareSizes(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[M, 4] y, int64 z)
             <int64 first = {0}, int64[1] four = {4}, int64[1] at = {0}> {
                 s = Shape(x)  n = Gather(s, first)  z = Neg(n)
@@ -36,7 +32,6 @@ class ShareSizes(ModelPass):
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[M, 4] y, int64 z)
             <int64 first = {0}, int64[1] four = {4}, int64[1] at = {0}> {
                 s = Shape(x)  n = Gather(s, first)  z = Neg(n)
@@ -45,7 +40,6 @@ class ShareSizes(ModelPass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x, float[M, 2] w) => (int64 y, int64 z) <int64 first = {0}> {
                 s = Shape(x)  n = Gather(s, first)  z = Neg(n)
                 t = Shape(w)  m = Gather(t, first)  y = Neg(m)

@@ -14,13 +14,11 @@ from typing import cast
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import SMALL, Facts
+from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import COMMUTATIVE, RANDOM
-from sardonyx.ir.rules import Match, Proposal
 from sardonyx.ir.scopes import Scope
 from sardonyx.passes._foldable import PLAIN_ATTRIBUTES
-from sardonyx.passes.base import Example, ModelPass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal
 
 _PURE_DOMAINS = frozenset({"", "ai.onnx.ml"})
 _NEVER = RANDOM | {"Dropout"}  # a Dropout that remains after identity elimination runs in training mode
@@ -36,17 +34,12 @@ class ShareSubexpressions(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) {
                 a = Exp(x)  b = Exp(x)  c = Add(a, z)  d = Add(z, b)  y = Mul(c, d)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { a = Exp(x)  c = Add(a, z)  y = Mul(c, c) }
-        """,
+        after="agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { a = Exp(x)  c = Add(a, z)  y = Mul(c, c) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { a = Sub(x, z)  b = Sub(z, x)  y = Mul(a, b) }
         """,
     )

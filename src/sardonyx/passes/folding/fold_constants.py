@@ -15,9 +15,8 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.facts import SMALL, Evaluate, Facts
+from sardonyx.ir.facts import SMALL, Evaluate
 from sardonyx.ir.ops import KEEPS_ORDER
-from sardonyx.ir.rules import Match, Proposal, Refused
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes._foldable import (
     FAILED,
@@ -32,9 +31,8 @@ from sardonyx.passes._foldable import (
     grown_constants,
     is_foldable,
 )
-from sardonyx.passes.base import Example, ModelPass
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal, Refused
 from sardonyx.passes.folding._evaluation import ConstantModel, Constants, Form, as_tensor, evaluate_in_parts
-from sardonyx.records.run import Accuracy
 
 CONE = 256  # producers whose origins a folded value inherits; bounds the cost of long shared chains
 
@@ -48,18 +46,13 @@ class FoldConstants(ModelPass):
     accuracy = Accuracy.EXACT
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 2] y) <float[2] w = {1.0, 2.0}> {
                 two = Constant <value = float {2.0}> ()
                 a = Mul(w, two)  b = Sqrt(w)  c = Mul(b, w)  d = Sub(c, c)  e = Add(a, d)  y = Mul(x, e)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 2] x) => (float[N, 2] y) <float[2] e = {2.0, 4.0}> { y = Mul(x, e) }
-        """,
+        after="agraph (float[N, 2] x) => (float[N, 2] y) <float[2] e = {2.0, 4.0}> { y = Mul(x, e) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N] x) => (float[1000000] y) <int64[1] many = {1000000}> {
                 a = ConstantOfShape(many)  y = Add(x, a)
             }

@@ -10,13 +10,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import is_constant
 from sardonyx.ir.shapes import COMPUTES_SIZES, INTEGERS
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _OPERATORS = frozenset(COMPUTES_SIZES)
 
@@ -29,19 +25,16 @@ class FoldShapes(NodePass):
     roots = COMPUTES_SIZES
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y) <int64 last = {-1}> {
                 s = Shape(x)  d = Gather(s, last)  f = Cast <to = 1> (d)  y = Mul(x, f)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y) <int64 last = {-1}, int64 d = {4}> {
                 f = Cast <to = 1> (d)  y = Mul(x, f)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y) <int64 first = {0}> {
                 s = Shape(x)  d = Gather(s, first)  f = Cast <to = 1> (d)  y = Mul(x, f)
             }

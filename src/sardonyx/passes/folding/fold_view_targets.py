@@ -10,13 +10,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._shapes import reshape_target
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _SHAPE_INPUT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 
@@ -30,14 +26,12 @@ class FoldViewTargets(NodePass):
     opset = 5  # before, the target of Reshape was an attribute
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4, 6] x) => (float[N, 4, 2, 3] y)
             <int64[1] at = {0}, int64[1] to = {2}, int64[2] heads = {2, 3}> {
                 a = Relu(x)  s = Shape(x)  n = Slice(s, at, to)  t = Concat <axis = 0> (n, heads)  y = Reshape(a, t)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4, 6] x) => (float[N, 4, 2, 3] y)
             <int64[1] at = {0}, int64[1] to = {2}, int64[2] heads = {2, 3}, int64[4] target = {0, 4, 2, 3}> {
                 a = Relu(x)  s = Shape(x)  n = Slice(s, at, to)  t = Concat <axis = 0> (n, heads)
@@ -45,7 +39,6 @@ class FoldViewTargets(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M] x) => (float[M, N] y) <int64[1] zero = {0}, int64[1] one = {1}> {
                 a = Relu(x)  s = Shape(x)  n = Gather(s, zero)  m = Gather(s, one)
                 t = Concat <axis = 0> (m, n)  y = Reshape(a, t)

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.ir.tensors import reshaped, transposed
 from sardonyx.passes._shapes import permutation, viewed_shape
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 BUDGET = 1 << 20  # bytes; larger weights are not stored in two layouts
 SMALL_VIEW = 1 << 12  # bytes; smaller constants, such as axes and scalars, are left to constant folding
@@ -31,18 +27,15 @@ class FoldWeightViews(NodePass):
     roots = ("Transpose", *sorted(VIEWS))
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> {
                 t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 3] y)
             <float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2, 3] t = {1, 3, 5, 2, 4, 6}> { y = MatMul(x, t) }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x, float[3, 2] w = {1, 2, 3, 4, 5, 6}) => (float[N, 3] y) {
                 t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
             }

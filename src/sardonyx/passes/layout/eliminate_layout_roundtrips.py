@@ -16,15 +16,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._rows import RowStep, permuted_back, rebuilt, row_step, viewed_back
 from sardonyx.passes._shapes import permutation, reshape_target
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 LONGEST = 12  # nodes between the two moves
 _Constants = list[np.ndarray | None]
@@ -56,7 +52,6 @@ class EliminateLayoutRoundtrips(NodePass):
     opset = 9  # before, a Constant could not be of integer type
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M, 2] x) => (float[N, M, 3] y) <
                 int64[2] rows = {-1, 2}, float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9},
                 int64[1] start = {0}, int64[1] end = {2}, int64[1] three = {3}
@@ -66,7 +61,6 @@ class EliminateLayoutRoundtrips(NodePass):
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M, 2] x) => (float[N, M, 3] y) <
                 int64[2] rows = {-1, 2}, float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9},
                 int64[1] start = {0}, int64[1] end = {2}, int64[1] three = {3}
@@ -76,7 +70,6 @@ class EliminateLayoutRoundtrips(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4, 2] x) => (float[N, 4, 2] y) <int64[2] s = {-1, 8}, int64[3] t = {-1, 4, 2}> {
                 a = Reshape(x, s)  b = Softmax(a)  y = Reshape(b, t)
             }

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class EliminateSplitConcat(NodePass):
@@ -25,17 +21,12 @@ class EliminateSplitConcat(NodePass):
     opset = 4  # before, the axis of Concat was optional
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M] x) => (float[N, M] y) {
                 a = Neg(x)  b, c = Split <axis = 1, num_outputs = 2> (a)  d = Concat <axis = -1> (b, c)  y = Abs(d)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, M] x) => (float[N, M] y) { a = Neg(x)  y = Abs(a) }
-        """,
+        after="agraph (float[N, M] x) => (float[N, M] y) { a = Neg(x)  y = Abs(a) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M] x) => (float[N, M] y) {
                 b, c = Split <axis = 1, num_outputs = 2> (x)  d = Concat <axis = 1> (c, b)  y = Abs(d)
             }

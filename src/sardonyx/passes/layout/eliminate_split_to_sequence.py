@@ -12,13 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._parts import split_into
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 MOST = 1024  # parts of a Split
 
@@ -41,19 +37,16 @@ class EliminateSplitToSequence(NodePass):
     opset = 11
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 6] x) => (float[N, 2] y, float[N, 2] z) <int64 two = {2}, int64 i = {0}, int64 j = {-1}> {
                 s = SplitToSequence <axis = -1> (x, two)  y = SequenceAt(s, i)  z = SequenceAt(s, j)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 6] x) => (float[N, 2] y, float[N, 2] z) <int64[3] sizes = {2, 2, 2}> {
                 y, u, z = Split <axis = 1> (x, sizes)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 6] x, int64 i) => (float[N, 2] y) <int64 two = {2}> {
                 s = SplitToSequence <axis = -1> (x, two)  y = SequenceAt(s, i)
             }

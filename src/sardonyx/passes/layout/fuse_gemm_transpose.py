@@ -11,12 +11,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _FLAGS = ("transA", "transB")
 
@@ -29,16 +25,9 @@ class FuseGemmTranspose(NodePass):
     roots = ("Gemm",)
     opset = 7  # before, Gemm broadcast only with an attribute
     example = Example(
-        before="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[4, N] x, float[4, 3] w) => (float[N, 3] y) { a = Transpose(x)  y = Gemm(a, w) }
-        """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[4, N] x, float[4, 3] w) => (float[N, 3] y) { y = Gemm <transA = 1> (x, w) }
-        """,
+        before="agraph (float[4, N] x, float[4, 3] w) => (float[N, 3] y) { a = Transpose(x)  y = Gemm(a, w) }",
+        after="agraph (float[4, N] x, float[4, 3] w) => (float[N, 3] y) { y = Gemm <transA = 1> (x, w) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x, float[4, 3] w) => (float[N, 3] y) {
                 a = Transpose <perm = [0, 1]> (x)  y = Gemm(a, w)
             }

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._dtypes import FLOATS, INTEGERS, preserves_values
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class MergeCasts(NodePass):
@@ -28,22 +24,17 @@ class MergeCasts(NodePass):
     opset = 6  # before, the type was given as a string
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (int32[N] x) => (float[N] y, float[N] z) {
                 a = Cast <to = 7> (x)  y = Cast <to = 1> (a)
                 b = Cast <to = 1> (x)  c = Cast <to = 11> (b)  d = Cast <to = 1> (c)  z = Neg(d)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (int32[N] x) => (float[N] y, float[N] z) {
                 y = Cast <to = 1> (x)  b = Cast <to = 1> (x)  z = Neg(b)
             }
         """,
-        near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N] x) => (float[N] y) { a = Cast <to = 10> (x)  y = Cast <to = 1> (a) }
-        """,
+        near_miss="agraph (float[N] x) => (float[N] y) { a = Cast <to = 10> (x)  y = Cast <to = 1> (a) }",
         refusal="may round",
     )
 

@@ -17,14 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.layout._digits import Factor, fits, in_source, split
 from sardonyx.passes.layout._movement import MOVING, Movement, Region, movement, regions_before
-from sardonyx.records.run import Accuracy
 
 
 class MergeRearrangements(NodePass):
@@ -36,7 +32,6 @@ class MergeRearrangements(NodePass):
     opset = 9  # before, a Constant could not be of integer type
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4, 32] x) => (float[N, 2, 2, 32] y) <
                 int64[1] zero = {0}, int64[1] one = {1}, int64[1] end = {4}, int64[4] s = {0, 2, 2, 32}
             > {
@@ -45,13 +40,11 @@ class MergeRearrangements(NodePass):
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4, 32] x) => (float[N, 2, 2, 32] y) <int64[2, 2] rows = {1, 3, 2, 0}> {
                 y = Gather <axis = 1> (x, rows)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[4, N] x) => (float[N, 2, 2] y) <int64[3] s = {2, 2, -1}> {
                 a = Reshape(x, s)  y = Transpose <perm = [2, 0, 1]> (a)
             }

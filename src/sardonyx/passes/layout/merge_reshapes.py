@@ -11,15 +11,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import ints, operand_producer
 from sardonyx.passes._shapes import normal_axes, reshape_target
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _MOST_AXES = 64  # of a tensor of unknown rank; the limit of numpy
 
@@ -33,19 +29,16 @@ class MergeReshapes(NodePass):
     opset = 5  # before, the target of Reshape was an attribute
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 6] x) => (float[N, 3, 2] y) <int64[3] a = {0, 2, 3}, int64[3] b = {0, 3, -1}> {
                 u = Reshape(x, a)  y = Reshape(u, b)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 6] x) => (float[N, 3, 2] y) <int64[3] a = {0, 2, 3}, int64[3] b = {0, 3, -1}> {
                 y = Reshape(x, b)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M] x, int64[2] a) => (float[P, Q] y) <int64[2] b = {0, -1}> {
                 u = Reshape(x, a)  y = Reshape(u, b)
             }

@@ -10,13 +10,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._parts import Ranges, ranges
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class MergeSlices(NodePass):
@@ -28,20 +24,17 @@ class MergeSlices(NodePass):
     opset = 10  # before, ranges were attributes
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 8] x) => (float[M, 2] y) <
                 int64[1] one = {1}, int64[1] two = {2}, int64[1] end = {9223372036854775807}, int64[1] zero = {0}
             > { a = Slice(x, one, end, zero)  b = Slice(a, two, end, one, two)  y = Slice(b, one, end, one) }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 8] x) => (float[M, 2] y) <
                 int64[2] starts = {1, 4}, int64[2] ends = {9223372036854775807, 8}, int64[2] axes = {0, 1},
                 int64[2] steps = {1, 2}
             > { y = Slice(x, starts, ends, axes, steps) }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 8] x) => (float[M, 8] y) <
                 int64[1] one = {1}, int64[1] end = {9223372036854775807}, int64[1] zero = {0}
             > { a = Slice(x, one, end, zero)  y = Slice(a, one, end, zero) }

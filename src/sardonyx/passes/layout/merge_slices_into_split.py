@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._parts import ranges, split_into
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 MOST = 64  # consumers of a value that are considered
 
@@ -29,19 +25,16 @@ class MergeSlicesIntoSplit(NodePass):
     opset = 10  # before, ranges were attributes
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 6] x) => (float[N, 2] y, float[N, 4] z) <
                 int64[1] zero = {0}, int64[1] two = {2}, int64[1] end = {9223372036854775807}, int64[1] last = {-1}
             > { b = Slice(x, two, end, last)  a = Slice(x, zero, two, last)  y = Neg(a)  z = Abs(b) }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 6] x) => (float[N, 2] y, float[N, 4] z) <int64[2] sizes = {2, 4}> {
                 a, b = Split <axis = 1> (x, sizes)  y = Neg(a)  z = Abs(b)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 6] x) => (float[N, 3] y, float[N, 4] z) <
                 int64[1] zero = {0}, int64[1] two = {2}, int64[1] three = {3}, int64[1] six = {6}, int64[1] one = {1}
             > { a = Slice(x, zero, three, one)  b = Slice(x, two, six, one)  y = Neg(a)  z = Abs(b) }

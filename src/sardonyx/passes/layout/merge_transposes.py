@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import permutation, reversed_axes
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class MergeTransposes(NodePass):
@@ -26,17 +22,12 @@ class MergeTransposes(NodePass):
     roots = ("Transpose",)
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 3, 4] x) => (float[4, 3, N] y) {
                 a = Transpose <perm = [0, 2, 1]> (x)  y = Transpose <perm = [1, 2, 0]> (a)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 3, 4] x) => (float[4, 3, N] y) { y = Transpose <perm = [2, 1, 0]> (x) }
-        """,
+        after="agraph (float[N, 3, 4] x) => (float[4, 3, N] y) { y = Transpose <perm = [2, 1, 0]> (x) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 3, 4] x) => (float[4, 3, N] y, float[N, 4, 3] z) {
                 a = Transpose <perm = [0, 2, 1]> (x)  y = Transpose <perm = [1, 2, 0]> (a)  z = Neg(a)
             }

@@ -17,13 +17,9 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import consumer_of, other_operand, producer_of
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._arithmetic import escaping_value, near, power, value_and_factor, value_and_scalar
-from sardonyx.records.run import Accuracy
 
 Polynomial = Mapping[int, float]  # coefficients by degree
 
@@ -56,24 +52,20 @@ class FuseGelu(NodePass):
     needs = 20
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 20]>
             agraph (float[N, 4] x) => (float[N, 4] y)
             <float root = {1.4142135}, float one = {1}, float[1] half = {0.5}> {
                 a = Div(x, root)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(half, d)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 20]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { y = Gelu(x) }
-        """,
+        after="agraph (float[N, 4] x) => (float[N, 4] y) { y = Gelu(x) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 20]>
             agraph (float[N, 4] x) => (float[N, 4] y)
             <float root = {1.7}, float one = {1}, float[1] half = {0.5}> {
                 a = Div(x, root)  b = Erf(a)  c = Add(b, one)  d = Mul(x, c)  y = Mul(half, d)
             }
         """,
         refusal="constants are those of another function",
+        opset=20,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

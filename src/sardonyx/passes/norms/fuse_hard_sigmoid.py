@@ -13,11 +13,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import consumer_of, other_operand, producer_of
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._arithmetic import (
     escaping_value,
     fits_single,
@@ -28,7 +25,6 @@ from sardonyx.passes.norms._arithmetic import (
     without_factors,
 )
 from sardonyx.passes.norms._bounds import bounds
-from sardonyx.records.run import Accuracy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,20 +45,17 @@ class FuseHardSigmoid(NodePass):
     opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y)
             <float three = {3}, float zero = {0}, float six = {6}> {
                 a = Add(x, three)  b = Clip(a, zero, six)  c = Mul(x, b)  y = Div(c, six)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y) {
                 a = HardSigmoid <alpha = 0.166666666666666667, beta = 0.5> (x)  y = Mul(x, a)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y)
             <float three = {3}, float zero = {0}, float six = {6}, float four = {4}> {
                 a = Add(x, three)  b = Clip(a, zero, six)  y = Div(b, four)

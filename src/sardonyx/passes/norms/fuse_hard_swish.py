@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import consumer_of, other_operand
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._arithmetic import near
-from sardonyx.records.run import Accuracy
 
 
 class FuseHardSwish(NodePass):
@@ -27,19 +23,11 @@ class FuseHardSwish(NodePass):
     opset = 7  # before, operands broadcast only with an attribute
     needs = 14
     example = Example(
-        before="""
-            <ir_version: 10, opset_import: ["" : 14]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { a = HardSigmoid <alpha = 0.16666667> (x)  y = Mul(a, x) }
-        """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 14]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { y = HardSwish(x) }
-        """,
-        near_miss="""
-            <ir_version: 10, opset_import: ["" : 14]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { a = HardSigmoid(x)  y = Mul(a, x) }
-        """,
+        before="agraph (float[N, 4] x) => (float[N, 4] y) { a = HardSigmoid <alpha = 0.16666667> (x)  y = Mul(a, x) }",
+        after="agraph (float[N, 4] x) => (float[N, 4] y) { y = HardSwish(x) }",
+        near_miss="agraph (float[N, 4] x) => (float[N, 4] y) { a = HardSigmoid(x)  y = Mul(a, x) }",
         refusal="another slope",
+        opset=14,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

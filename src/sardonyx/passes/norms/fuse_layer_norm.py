@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._arithmetic import uncast
 from sardonyx.passes.norms._normalisation import ROOTS, Normalised, centred, fused, normalised, weight
-from sardonyx.records.run import Accuracy
 
 
 class FuseLayerNorm(NodePass):
@@ -31,7 +27,6 @@ class FuseLayerNorm(NodePass):
     needs = 17
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 17]>
             agraph (float[N, S, 4] x) => (float[N, S, 4] y) <
                 float two = {2}, float[1] eps = {0.00001}, float[4] gamma = {1, 2, 3, -4}, float[4] beta = {4, 3, 2, 1}
             > {
@@ -40,20 +35,19 @@ class FuseLayerNorm(NodePass):
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 17]>
             agraph (float[N, S, 4] x) => (float[N, S, 4] y)
             <float[4] gamma = {1, 2, 3, -4}, float[4] beta = {4, 3, 2, 1}> {
                 y = LayerNormalization <epsilon = 0.00001> (x, gamma, beta)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 17]>
             agraph (float[N, 4, S] x) => (float[N, 4, S] y) <float eps = {0.00001}, float[4, 1] gamma = {1, 2, 3, -4}> {
                 m = ReduceMean <axes = [1]> (x)  c = Sub(x, m)  s = Mul(c, c)  v = ReduceMean <axes = [1]> (s)
                 e = Add(v, eps)  d = Sqrt(e)  n = Div(c, d)  y = Mul(n, gamma)
             }
         """,
         refusal="not over the last axes",
+        opset=17,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

@@ -13,16 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.precision import Impossible, rounded
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import consumer_of, is_used, other_operand
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._arithmetic import broadcast_constant
 from sardonyx.passes.norms._normalisation import Weight, fitting, sizes, weight
-from sardonyx.records.run import Accuracy
 
 
 class FuseNormAffine(NodePass):
@@ -34,19 +30,16 @@ class FuseNormAffine(NodePass):
     opset = 17
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 3] x) => (float[N, 3] y) <
                 float[3] ones = {1, 1, 1}, float[1, 3] gamma = {1, 2, -3}, float[3] beta = {4, 5, 6}, float half = {0.5}
             > { a = LayerNormalization(x, ones)  b = Mul(gamma, a)  c = Add(b, beta)  y = Mul(c, half) }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 3] x) => (float[N, 3] y) <float[3] gamma = {0.5, 1, -1.5}, float[3] beta = {2, 2.5, 3}> {
                 y = LayerNormalization(x, gamma, beta)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 3] x, float[3] gamma) => (float[N, 3] y) <float[3] scale = {1, 2, 3}> {
                 a = LayerNormalization(x, scale)  y = Mul(a, gamma)
             }

@@ -11,12 +11,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._normalisation import ROOTS, Normalised, fused, normalised, weight
-from sardonyx.records.run import Accuracy
 
 
 class FuseRmsNorm(NodePass):
@@ -29,7 +25,6 @@ class FuseRmsNorm(NodePass):
     needs = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[N, S, 4] x) => (float[N, S, 4] y) <
                 float two = {2}, float[1] eps = {0.00001}, int64[1] last = {-1}, float[4] gamma = {1, 2, 3, -4}
             > {
@@ -38,13 +33,11 @@ class FuseRmsNorm(NodePass):
             }
         """,
         after="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[N, S, 4] x) => (float[N, S, 4] y) <float[4] gamma = {1, 2, 3, -4}> {
                 y = RMSNormalization <epsilon = 0.00001> (x, gamma)
             }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[N, S, 4] x) => (float[N, S, 4] y) <
                 float eps = {0.00001}, int64[1] last = {-1}, float[4] gamma = {1, 2, 3, -4}
             > {
@@ -52,6 +45,7 @@ class FuseRmsNorm(NodePass):
             }
         """,
         refusal="epsilon is outside the square root",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

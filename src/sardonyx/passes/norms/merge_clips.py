@@ -11,13 +11,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._bounds import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
-from sardonyx.records.run import Accuracy
 
 
 class MergeClips(NodePass):
@@ -29,17 +25,12 @@ class MergeClips(NodePass):
     opset = 6  # before, they had an attribute for working in place
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N] x) => (float[N] y) <float low = {-1}, float high = {6}, float four = {4}> {
                 a = Clip(x, low, high)  b = Relu(a)  c = Relu(b)  y = Clip(c, , four)
             }
         """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N] x) => (float[N] y) <float zero = {0}, float four = {4}> { y = Clip(x, zero, four) }
-        """,
+        after="agraph (float[N] x) => (float[N] y) <float zero = {0}, float four = {4}> { y = Clip(x, zero, four) }",
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N] x, float high) => (float[N] y) <float zero = {0}> {
                 a = Clip(x, zero, high)  y = Relu(a)
             }

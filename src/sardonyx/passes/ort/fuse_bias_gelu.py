@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, on_ort
-from sardonyx.records.run import Accuracy
 
 _OPERATORS = {"none": "BiasGelu", "tanh": "FastGelu"}
 
@@ -29,7 +25,6 @@ class FuseBiasGelu(NodePass):
     opset = 20
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 20]>
             agraph (float[N, S, 2] x) => (float[N, S, 2] y) <float[2] b = {1, -2}> {
                 e = Sin(x)  a = Add(b, e)  y = Gelu(a)
             }
@@ -41,12 +36,12 @@ class FuseBiasGelu(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 20]>
             agraph (float[N, S, 2] x) => (float[N, S, 2] y) <float[2] b = {1, -2}> {
                 a = Add(x, b)  g = Gelu(a)  y = Mul(g, a)
             }
         """,
         refusal="used elsewhere",
+        opset=20,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
-from sardonyx.records.run import Accuracy
 
 
 class FuseConvAdd(NodePass):
@@ -29,7 +25,6 @@ class FuseConvAdd(NodePass):
     opset = 7  # before, Add broadcast only with an attribute
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
                 z = Sin(x)  a = Conv(z, w)  y = Add(z, a)
             }
@@ -41,7 +36,6 @@ class FuseConvAdd(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2, 4, 4] x, float[N, 2, 1, 1] z) => (float[N, 2, 4, 4] y)
             <float[2, 2, 1, 1] w = {1, -2, 3, 4}> { a = Conv(x, w)  y = Add(z, a) }
         """,

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import consumer_of
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, is_plain_conv, on_ort
-from sardonyx.records.run import Accuracy
 
 _SIXTH = 1.0 / 6.0
 _TOLERANCE = 1e-7
@@ -32,7 +28,6 @@ class FuseConvHardSwish(NodePass):
     opset = 7
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
                 a = Conv(x, w)  y = HardSwish(a)
             }
@@ -44,7 +39,6 @@ class FuseConvHardSwish(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 2, 1, 1] w = {1, -2, 3, 4}> {
                 a = Conv(x, w)  b = HardSwish(a)  y = Add(a, b)
             }

@@ -10,14 +10,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._bounds import bounds
 from sardonyx.passes.ort._contrib import DOMAIN, is_plain_conv, on_ort
-from sardonyx.records.run import Accuracy
 
 
 class FuseConvRelu(NodePass):
@@ -29,7 +25,6 @@ class FuseConvRelu(NodePass):
     opset = 7
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
             <float[2, 1, 3, 3] w = {1, 0, 2, -1, 1, 0, 3, -2, 1, 0, 1, 0, 2, -3, 1, 1, 1, -1}> {
                 a = Conv <pads = [1, 1, 1, 1]> (x, w)  y = Relu(a)
@@ -43,7 +38,6 @@ class FuseConvRelu(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <float[2, 1, 1, 1] w = {1.0, 2.0}> {
                 a = Conv(x, w)  b = Relu(a)  y = Add(a, b)
             }

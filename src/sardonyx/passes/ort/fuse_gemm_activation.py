@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
-from sardonyx.records.run import Accuracy
 
 
 class FuseGemmActivation(NodePass):
@@ -27,7 +23,6 @@ class FuseGemmActivation(NodePass):
     opset = 11  # since then the third operand is optional, as in the runtime's operator
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}> {
                 a = Gemm <transB = 1> (x, w, b)  y = Tanh(a)
             }
@@ -39,7 +34,6 @@ class FuseGemmActivation(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, -3, 4, 5, -6}, float[3] b = {1, 2, -3}> {
                 a = Gemm(x, w, b)  s = Sigmoid(a)  y = Mul(a, s)
             }

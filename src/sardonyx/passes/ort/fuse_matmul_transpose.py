@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
-from sardonyx.records.run import Accuracy
 
 
 class FuseMatMulTranspose(NodePass):
@@ -26,7 +22,6 @@ class FuseMatMulTranspose(NodePass):
     roots = ("MatMul",)
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (bool[N, S] b) => (float[N, S, 3] y) <float[3, 2] w = {1, 2, -3, 4, 5, -6}> {
                 i = Cast <to = 7> (b)  x = Gather(w, i)  t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
             }
@@ -38,7 +33,6 @@ class FuseMatMulTranspose(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, S, 2] x, float[3, 2] w) => (float[N, S, 3] y) {
                 t = Transpose <perm = [1, 0]> (w)  y = MatMul(x, t)
             }

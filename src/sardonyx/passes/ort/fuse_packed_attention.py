@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._attention_operands import Heads, Packed, packed, read_heads
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
-from sardonyx.records.run import Accuracy
 
 BATCHES = "the batch is larger than one, and the kernel projects each element separately, which is slower"
 
@@ -32,7 +28,6 @@ class FusePackedAttention(NodePass):
     opset = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[N, S, 2] x, bool[N, 1, S, S] keep) => (float[N, S, 4] y)
             <float[2, 4] wq = {1, 2, 3, 4, -5, 6, 7, -8}, float[2, 4] wk = {0.1, 0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8},
              float[2, 4] wv = {3, 1, 4, 1, 5, -9, 2, 6}, float[4] bq = {1, 2, 3, 4}, float[4] bv = {5, 6, -7, 8},
@@ -53,7 +48,6 @@ class FusePackedAttention(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[N, S, 2] x, float[N, S, 2] z) => (float[N, S, 4] y)
             <float[2, 4] wq = {1, 2, 3, 4, -5, 6, 7, -8}, float[2, 4] wk = {0.1, 0.2, 0.3, 0.4, 0.5, -0.6, 0.7, 0.8},
              float[2, 4] wv = {3, 1, 4, 1, 5, -9, 2, 6}> {
@@ -62,6 +56,7 @@ class FusePackedAttention(NodePass):
             }
         """,
         refusal="projections of different states",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, on_ort
-from sardonyx.records.run import Accuracy
 
 
 class FuseQuickGelu(NodePass):
@@ -27,7 +23,6 @@ class FuseQuickGelu(NodePass):
     opset = 7  # before, Mul broadcast only with an attribute
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 4] x) => (float[N, 4] y) <float alpha = {1.5}> {
                 e = Sin(x)  a = Mul(e, alpha)  s = Sigmoid(a)  y = Mul(s, e)
             }
@@ -38,10 +33,7 @@ class FuseQuickGelu(NodePass):
                 e = Sin(x)  y = com.microsoft.QuickGelu <alpha = 1.5> (e)
             }
         """,
-        near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N, 4] x) => (float[N, 4] y) { s = Sigmoid(x)  m = Mul(s, x)  y = Add(m, s) }
-        """,
+        near_miss="agraph (float[N, 4] x) => (float[N, 4] y) { s = Sigmoid(x)  m = Mul(s, x)  y = Add(m, s) }",
         refusal="used elsewhere",
     )
 

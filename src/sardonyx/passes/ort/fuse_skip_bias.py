@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, on_ort
 from sardonyx.passes.ort._residuals import LAYER, RMS
-from sardonyx.records.run import Accuracy
 
 
 class FuseSkipBias(NodePass):

@@ -10,13 +10,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import on_ort
 from sardonyx.passes.ort._residuals import LAYER, skip_match, skip_norm
-from sardonyx.records.run import Accuracy
 
 
 class FuseSkipLayerNorm(NodePass):
@@ -29,7 +25,6 @@ class FuseSkipLayerNorm(NodePass):
     opset = 17
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
             <float[2, 2] w = {1, 2, -3, 4}, float[2] b = {1, -2}, float[2] scale = {2, 3}, float[2] shift = {4, 5}> {
                 m = MatMul(x, w)  a = Add(m, b)  s = Add(a, skip)
@@ -46,7 +41,6 @@ class FuseSkipLayerNorm(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, H, S, 2] x, float[N, H, S, 2] skip) => (float[N, H, S, 2] y)
             <float[2] scale = {2, 3}> { s = Add(x, skip)  y = LayerNormalization(s, scale) }
         """,

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused, Replacement
-from sardonyx.passes.base import Example, NodePass
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import on_ort
 from sardonyx.passes.ort._residuals import RMS, skip_match, skip_norm
-from sardonyx.records.run import Accuracy
 
 
 class FuseSkipRmsNorm(NodePass):
@@ -27,7 +23,6 @@ class FuseSkipRmsNorm(NodePass):
     opset = 23
     example = Example(
         before="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y) <float[2] scale = {2, 3}> {
                 a = Exp(x)  s = Add(a, skip)  n = RMSNormalization <axis = -1, epsilon = 0.25> (s, scale)
                 y = Mul(n, s)
@@ -42,12 +37,12 @@ class FuseSkipRmsNorm(NodePass):
             }
         """,
         near_miss="""
-            <ir_version: 11, opset_import: ["" : 23]>
             agraph (float[N, S, 2] x, float[N, 1, 2] skip) => (float[N, S, 2] y) <float[2] scale = {2, 3}> {
                 s = Add(x, skip)  y = RMSNormalization(s, scale)
             }
         """,
         refusal="different shapes",
+        opset=23,
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:

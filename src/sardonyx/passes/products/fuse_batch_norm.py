@@ -11,13 +11,9 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import CONVOLUTIONS, MATRIX_PRODUCTS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import linear_before, rebuilt
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class FuseBatchNorm(NodePass):
@@ -29,7 +25,6 @@ class FuseBatchNorm(NodePass):
     opset = 7  # before, attributes expressed what now follows from inputs and outputs
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
                 float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] b = {1.0, 0.0}, float[2] gamma = {2.0, 3.0},
                 float[2] beta = {0.5, 1.0}, float[2] mean = {1.0, 2.0}, float[2] var = {4.0, 1.0}
@@ -39,12 +34,10 @@ class FuseBatchNorm(NodePass):
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
             <float[2, 1, 1, 1] w = {1.0, 6.0}, float[2] b = {0.5, -5.0}> { y = Conv(x, w, b) }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
                 float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] gamma = {2.0, 3.0},
                 float[2] beta = {0.5, 1.0}, float[2] mean = {1.0, 2.0}, float[2] var = {4.0, 1.0}

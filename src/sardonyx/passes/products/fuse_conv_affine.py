@@ -11,14 +11,10 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import ARITHMETIC, CONVOLUTIONS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.passes._channels import Linear, linear_before, rebuilt
 from sardonyx.passes._zeros import may_flip
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 class FuseConvAffine(NodePass):
@@ -30,18 +26,15 @@ class FuseConvAffine(NodePass):
     opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y) <
                 float[2, 1, 1, 1] w = {1.0, 2.0}, float[2, 1, 1] s = {2.0, 4.0}, float[1, 2, 1, 1] t = {1.0, -1.0}
             > { a = Conv(x, w)  b = Mul(s, a)  y = Sub(b, t) }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 1, 4, 4] x) => (float[N, 2, 4, 4] y)
             <float[2, 1, 1, 1] w = {2.0, 8.0}, float[2] b = {-1.0, 1.0}> { y = Conv(x, w, b) }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 1, 4, 2] x) => (float[N, 2, 4, 2] y)
             <float[2, 1, 1, 1] w = {1.0, 2.0}, float[2] s = {2.0, 4.0}> { a = Conv(x, w)  y = Mul(a, s) }
         """,

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Dim, Facts, Shape
+from sardonyx.ir.facts import Dim, Shape
 from sardonyx.ir.ops import MATRIX_PRODUCTS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 _BFLOAT16_SINCE = 13
@@ -30,19 +27,16 @@ class FuseMatMulAdd(NodePass):
     opset = 7  # before, Add and Gemm broadcast only with an attribute
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> {
                 a = MatMul(x, w)  y = Add(b, a)
             }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 2] x) => (float[N, 3] y) <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> {
                 y = Gemm(x, w, b)
             }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M, 2] x) => (float[N, M, 3] y)
             <float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}> {
                 a = MatMul(x, w)  y = Add(b, a)

@@ -15,17 +15,13 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import UNARY
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import permutation
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 LONGEST = 8
 _TO_SECOND = (0, 3, 1, 2)
@@ -61,19 +57,16 @@ class FusePointwiseConv(NodePass):
     opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 5, 4, 2] x) => (float[N, 3, 5, 4] y) <
                 float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}
             > { a = MatMul(x, w)  c = Add(a, b)  d = Relu(c)  y = Transpose <perm = [0, 3, 1, 2]> (d) }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 5, 4, 2] x) => (float[N, 3, 5, 4] y) <
                 float[3, 2, 1, 1] w = {1, 4, 2, 5, 3, 6}, float[3] b = {7, 8, 9}
             > { a = Transpose <perm = [0, 3, 1, 2]> (x)  c = Conv(a, w, b)  y = Relu(c) }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, H, W, 3] x) => (float[N, 2, H, W] y) <
                 float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {7, 8}
             > { a = MatMul(x, w)  c = Add(a, b)  y = Transpose <perm = [0, 3, 1, 2]> (c) }

@@ -13,10 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import MATRIX_PRODUCTS
-from sardonyx.ir.rules import Match, Refused, Replacement
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE, Linear
 from sardonyx.passes._dtypes import FLOATS
@@ -24,8 +21,7 @@ from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._rows import permuted_back
 from sardonyx.passes._shapes import permutation
 from sardonyx.passes._zeros import may_flip
-from sardonyx.passes.base import Example, NodePass
-from sardonyx.records.run import Accuracy
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,19 +47,16 @@ class FuseProductScale(NodePass):
     opset = 7  # before, operands broadcast only with an attribute
     example = Example(
         before="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M, 2] x) => (float[N, 3, M] y) <
                 float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {7, 8, 9}, float[3, 1] s = {2, 3, 4}
             > { a = MatMul(x, w)  c = Add(b, a)  d = Transpose <perm = [0, 2, 1]> (c)  y = Mul(s, d) }
         """,
         after="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, M, 2] x) => (float[N, 3, M] y) <
                 float[2, 3] w = {2, 6, 12, 8, 15, 24}, float[3] b = {14, 24, 36}
             > { a = MatMul(x, w)  c = Add(a, b)  y = Transpose <perm = [0, 2, 1]> (c) }
         """,
         near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
             agraph (float[N, 3, 2] x) => (float[N, 3, 3] y) <
                 float[2, 3] w = {1, 2, 3, 4, 5, 6}, float[3, 1] s = {2, 3, 4}
             > { a = MatMul(x, w)  y = Mul(a, s) }

@@ -18,18 +18,9 @@ class EliminateDoubleNegation(NodePass):
     accuracy = Accuracy.EXACT
     roots = ("Neg",)
     example = Example(
-        before="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Neg(b)  y = Relu(c) }
-        """,
-        after="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N] x) => (float[N] y) { a = Exp(x)  y = Relu(a) }
-        """,
-        near_miss="""
-            <ir_version: 10, opset_import: ["" : 18]>
-            agraph (float[N] x) => (float[N] y, float[N] b) { a = Exp(x)  b = Neg(a)  c = Neg(b)  y = Relu(c) }
-        """,
+        before="agraph (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Neg(b)  y = Relu(c) }",
+        after="agraph (float[N] x) => (float[N] y) { a = Exp(x)  y = Relu(a) }",
+        near_miss="agraph (float[N] x) => (float[N] y, float[N] b) { a = Exp(x)  b = Neg(a)  c = Neg(b)  y = Relu(c) }",
         refusal="inner value is read elsewhere",
     )
 
