@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from sardonyx.frontend.inputs.example_resolution import Dims, Inputs
     from sardonyx.frontend.models.sources import Dtype
-    from sardonyx.ir.tagged_model import Source as OnnxSource
 
 
 def analyze(

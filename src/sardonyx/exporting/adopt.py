@@ -9,8 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.analysis.census import Census, coverage, root_nodes
 from sardonyx.ir import attribute_tags, io, origins
-from sardonyx.ir.result import HasModel
-from sardonyx.ir.tagged_model import Source, tagged
+from sardonyx.ir.tagged_model import HasModel, Source, tagged
 from sardonyx.provenance import module_of
 from sardonyx.records.inspection import Adoption
 

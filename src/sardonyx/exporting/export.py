@@ -46,7 +46,7 @@ from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.ir import io
 from sardonyx.ir.origins import owner
-from sardonyx.ir.result import HasModel
+from sardonyx.ir.tagged_model import HasModel
 from sardonyx.optimizer import pipeline, run_tables
 from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.provenance import module_of

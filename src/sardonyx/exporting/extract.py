@@ -17,9 +17,8 @@ from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.ir import io, origins
 from sardonyx.ir import module_extraction as cutting
 from sardonyx.ir.module_patterns import find_module
-from sardonyx.ir.result import HasModel
 from sardonyx.ir.scopes import is_sorted, scopes
-from sardonyx.ir.tagged_model import Source, Tagged, tagged
+from sardonyx.ir.tagged_model import HasModel, Source, Tagged, tagged
 from sardonyx.optimizer import run_tables
 from sardonyx.provenance import merge, module_of
 from sardonyx.records.environment import environment

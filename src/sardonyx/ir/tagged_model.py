@@ -1,4 +1,4 @@
-"""A model with its origins attached, read from any form in which a verb accepts a model."""
+"""Models as verbs take and return them: read from any form with their origins attached, and as part of a result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from sardonyx.ir.io import from_proto, load
+from sardonyx.ir.io import from_proto, load, to_proto
 from sardonyx.ir.origins import attach
 from sardonyx.provenance import Hierarchy
 from sardonyx.records import gc_pause
@@ -46,3 +46,16 @@ def tagged(source: Source) -> Tagged:
                 path = Path(source)
                 model = load(path)
         return Tagged(model, attach(model), path)
+
+
+class HasModel:
+    """A result that holds the created model in `model`."""
+
+    __slots__ = ()  # so that a record can inherit from it in addition to its own base
+
+    model: ir.Model | None
+
+    def to_proto(self) -> onnx.ModelProto:
+        """Return the model as a ModelProto with all data inline, as in `sardonyx.optimize(proto).to_proto()`."""
+        assert self.model is not None, "set by the verb that creates the result"
+        return to_proto(self.model)

@@ -23,7 +23,7 @@ from sardonyx.errors import UsageError
 from sardonyx.ir import io
 from sardonyx.ir.io import check_free
 from sardonyx.ir.opsets.raising import HIGHEST
-from sardonyx.ir.result import HasModel
+from sardonyx.ir.tagged_model import HasModel
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, Source, VerifiedCandidate
 from sardonyx.optimizer.options import OptimizeOptions, TuneOptions, TuningOptions

@@ -83,15 +83,13 @@ def _even(total: int, count: int) -> tuple[int, ...] | None:
 
 
 def _sliced(node: ir.Node, source: ir.Value, total: int, graph: Facts) -> Piece | None:
-    starts, ends = ints(node, "starts", 1, graph), ints(node, "ends", 2, graph)
-    axes = ints(node, "axes", 3, graph) if is_specified(node, "axes", 3) else (0,)
-    steps = (1,) if operand(node, 4) is None else graph.ints(operand(node, 4))
-    if not starts or not ends or not axes or not steps or len(starts) != 1 or not is_last(axes[0], source, graph):
+    taken = ranges(node, graph)
+    if taken is None or len(taken) != 1:
         return None
-    if steps[0] < 1:
+    ((axis, bounds),) = taken.items()
+    if not is_last(axis, source, graph) or bounds[2] < 1:
         return None
-    start, stop, step = slice(starts[0], ends[0], steps[0]).indices(total)
-    return Piece(source, start, stop, step, node)
+    return Piece(source, *slice(*bounds).indices(total), node)
 
 
 def halves(first: ir.Value | None, second: ir.Value | None, graph: Facts) -> tuple[ir.Value, Pair] | None:
@@ -201,12 +199,11 @@ def split_into(source: ir.Value, axis: int, sizes: Sequence[int], op: Builder) -
 def ranges(node: ir.Node, graph: Facts) -> Ranges | None:
     """Return the constant ranges of a Slice by axis, or None if one is computed or the rank is unknown."""
     rank = graph.rank(node.inputs[0])
-    starts, ends = graph.ints(operand(node, 1)), graph.ints(operand(node, 2))
+    starts, ends = ints(node, "starts", 1, graph), ints(node, "ends", 2, graph)
     if rank is None or starts is None or ends is None:
         return None
-    axes, steps = operand(node, 3), operand(node, 4)
-    sliced = tuple(range(len(starts))) if axes is None else graph.ints(axes)
-    strides = (1,) * len(starts) if steps is None else graph.ints(steps)
+    sliced = ints(node, "axes", 3, graph) if is_specified(node, "axes", 3) else tuple(range(len(starts)))
+    strides = (1,) * len(starts) if operand(node, 4) is None else graph.ints(operand(node, 4))
     if sliced is None or strides is None or not len(starts) == len(ends) == len(sliced) == len(strides) or 0 in strides:
         return None
     if any(not -rank <= axis < rank for axis in sliced):

@@ -109,12 +109,22 @@ def _product_of(first: int, bias: int | None = None) -> Rule:
     return rule
 
 
-def _matmul(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return matrix_product(reads[0], writes[0])
+def _per_result(kind: OpKind, flops: int) -> Rule:
+    """Return the rule of an operator with these flops for each element of its result."""
+
+    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+        return Description(kind, 0, floating(writes[0], flops))
+
+    return rule
 
 
-def _outer(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(OpKind.ARITHMETIC, 0, floating(writes[0], 1))
+def _per_operand(kind: OpKind, flops: int) -> Rule:
+    """Return the rule of an operator with these flops for each element of its first operand."""
+
+    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
+        return Description(kind, 0, floating(reads[0], flops))
+
+    return rule
 
 
 def _convolution(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
@@ -177,10 +187,6 @@ def _gelu(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     return Description(OpKind.ACTIVATION, 0, floating(writes[0], description.ELEMENTWISE[name][1]))
 
 
-def _softmax(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(OpKind.SOFTMAX, 0, floating(writes[0], description.SOFTMAX))
-
-
 def _norm_of(flops: int) -> Rule:
     """Return the rule of a norm; operands after the input are its weight and its bias."""
 
@@ -193,10 +199,6 @@ def _norm_of(flops: int) -> Rule:
 def _batch_norm(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     flops = description.BATCH_NORM_IN_TRAINING if scalars.get("training") else description.BATCH_NORM
     return Description(OpKind.BATCH_NORM, 0, floating(reads[0], flops))
-
-
-def _batch_norm_in_training(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(OpKind.BATCH_NORM, 0, floating(reads[0], description.BATCH_NORM_IN_TRAINING))
 
 
 def _cell_of(cell: str) -> Rule:
@@ -222,10 +224,6 @@ def _pooled(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     return Description(OpKind.REDUCTION, 0, multiply(product(tuple(sizes)), floating(writes[0], 1)))
 
 
-def _pooled_whole(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(OpKind.REDUCTION, 0, floating(reads[0], 1))
-
-
 def _cast(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     return Description(OpKind.SELECT if reads[0].dtype != writes[0].dtype else OpKind.COPY)
 
@@ -237,10 +235,7 @@ def _view_or_copy(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
 
 
 def _interpolated(flops: int) -> Rule:
-    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return Description(OpKind.OTHER if flops else OpKind.COPY, 0, floating(writes[0], flops))
-
-    return rule
+    return _per_result(OpKind.OTHER if flops else OpKind.COPY, flops)
 
 
 def _accumulated(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
@@ -259,16 +254,12 @@ def _distances(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     return Description(OpKind.OTHER, 0, multiply(floating(writes[0], 3), reads[0].shape[-1]))
 
 
-def _weight_norm(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return Description(OpKind.OTHER, 0, floating(writes[0], 3))
-
-
 _RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot", "matmul", "_scaled_mm", "_int_mm", "inner"), _matmul),
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "vdot", "matmul", "_scaled_mm", "_int_mm", "inner"), _product_of(0)),
     "linear": _product_of(0, bias=2),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), _product_of(1, bias=0)),
     "einsum": _einsum,
-    **dict.fromkeys(("ger", "outer"), _outer),
+    **dict.fromkeys(("ger", "outer"), _per_result(OpKind.ARITHMETIC, 1)),
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution"), _convolution),
     **dict.fromkeys(("conv1d", "conv2d", "conv3d", "_slow_conv2d_forward", "mkldnn_convolution"), _convolution),
     **dict.fromkeys(("thnn_conv2d", "slow_conv3d_forward", "_conv_depthwise2d", "conv_depthwise3d"), _convolution),
@@ -283,21 +274,24 @@ _RULES: Mapping[str, Rule] = {
     "mkldnn_rnn_layer": _recurrent_layer,
     **dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), _recurrent_layers),
     "gelu": _gelu,
-    **dict.fromkeys(("_softmax", "softmax", "_safe_softmax", "_log_softmax", "log_softmax"), _softmax),
+    **dict.fromkeys(
+        ("_softmax", "softmax", "_safe_softmax", "_log_softmax", "log_softmax"),
+        _per_result(OpKind.SOFTMAX, description.SOFTMAX),
+    ),
     **dict.fromkeys(
         ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm"), _norm_of(description.LAYER_NORM)
     ),
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), _norm_of(description.RMS_NORM)),
     **dict.fromkeys(("native_batch_norm", "batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit"), _batch_norm),
     **dict.fromkeys(("_native_batch_norm_legit_no_training", "_batch_norm_no_update"), _batch_norm),
-    "_batch_norm_with_update": _batch_norm_in_training,
+    "_batch_norm_with_update": _per_operand(OpKind.BATCH_NORM, description.BATCH_NORM_IN_TRAINING),
     **{f"_thnn_fused_{cell}_cell": _cell_of(cell) for cell in ("lstm", "gru")},
     **dict.fromkeys(("native_dropout", "dropout", "feature_dropout", "alpha_dropout"), _dropout),
     **{f"{kind}_pool{axes}d": _pooled for kind in ("max", "avg") for axes in (1, 2, 3)},
     **{f"max_pool{axes}d_with_indices": _pooled for axes in (2, 3)},
-    **{f"adaptive_avg_pool{axes}d": _pooled_whole for axes in (1, 2, 3)},
-    **{f"_adaptive_avg_pool{axes}d": _pooled_whole for axes in (2, 3)},
-    **{f"adaptive_max_pool{axes}d": _pooled_whole for axes in (1, 2, 3)},
+    **{f"adaptive_avg_pool{axes}d": _per_operand(OpKind.REDUCTION, 1) for axes in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{axes}d": _per_operand(OpKind.REDUCTION, 1) for axes in (2, 3)},
+    **{f"adaptive_max_pool{axes}d": _per_operand(OpKind.REDUCTION, 1) for axes in (1, 2, 3)},
     **dict.fromkeys(("_to_copy", "to", "type_as"), _cast),
     **dict.fromkeys(("reshape", "contiguous", "flatten", "unflatten", "expand_as", "reshape_as"), _view_or_copy),
     **dict.fromkeys(("movedim", "swapaxes", "narrow", "squeeze_copy", "_reshape_copy"), _view_or_copy),
@@ -311,7 +305,7 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("index_add", "scatter_add", "scatter_reduce"), _accumulated),
     "_embedding_bag": _summed_rows,
     "_cdist_forward": _distances,
-    "_weight_norm_interface": _weight_norm,
+    "_weight_norm_interface": _per_result(OpKind.OTHER, 3),
 }
 
 KNOWN = frozenset({*_RULES, *PLAIN, *description.REDUCTIONS, *description.ELEMENTWISE})  # by their plain names
