@@ -147,9 +147,9 @@ def export(
         if for_generation:
             require_dynamic(described)
         if for_generation and output is not None:
-            written = job.write_for_generation(os.fspath(output), described, options, force=force)
+            written = job.write_for_generation(Path(output), described, options, force=force)
         else:
-            written = job.write(output, options.external, force=force)
+            written = job.write(None if output is None else Path(output), options.external, force=force)
         return Exported(
             status="done",
             environment=environment(),
@@ -306,7 +306,7 @@ class _ExportJob:
     def _report(self, text: str) -> None:
         self._clock.tell(text, None)
 
-    def write(self, output: str | Path | None, external: bool | None, *, force: bool) -> _Written:
+    def write(self, output: Path | None, external: bool | None, *, force: bool) -> _Written:
         """Write the graph, optimized if that was asked for."""
         if self._settings.optimize:
             run = self._optimize(output, external, force=force)
@@ -318,15 +318,15 @@ class _ExportJob:
         return _Written(artifact, None, self._verified, self._notes)
 
     def write_for_generation(
-        self, output: str, inputs: Sequence[ExampleInput], options: ExportOptions, *, force: bool
+        self, output: Path, inputs: Sequence[ExampleInput], options: ExportOptions, *, force: bool
     ) -> _Written:
         """Write a decoder into a folder that appears when it is complete, and check the tokens that it generates."""
-        with io.draft_folder(output, force=force) as folder:
+        with io.draft_folder(os.fspath(output), force=force) as folder:
             path = Path(folder) / MODEL
             written = self.write(path, options.external, force=force)
             verdict = self._check_generation(path, self._verified, options.verify_tokens) if self._verified else None
             notes = (*self._notes, *write_beside(path.parent, self._call.module, inputs))
-        artifact = replace(written.artifact, path=os.path.join(output, MODEL))
+        artifact = replace(written.artifact, path=os.fspath(output / MODEL))
         return _Written(artifact, written.run and replace(written.run, result=artifact), verdict, notes)
 
     def _check_generation(self, path: Path, verdict: Verdict, steps: int) -> Verdict:
@@ -363,7 +363,7 @@ class _ExportJob:
             notes=(*verdict.notes, *gaps),
         )
 
-    def _optimize(self, output: str | Path | None, external: bool | None, *, force: bool) -> pipeline.Optimized:
+    def _optimize(self, output: Path | None, external: bool | None, *, force: bool) -> pipeline.Optimized:
         """Optimize the temporary file, verify the result and write it."""
         with self._clock.phase("optimize"):
             return pipeline.optimize(
