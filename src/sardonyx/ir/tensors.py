@@ -352,6 +352,16 @@ def string_bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode()
 
 
+def tensor_proto(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
+    """Return a tensor as a message with its data inline."""
+    proto = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
+    if isinstance(tensor, ir.StringTensor):
+        proto.string_data.extend(tensor.string_data())
+    else:
+        proto.raw_data = tensor.tobytes()
+    return proto
+
+
 def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> TransposedTensor:
     """Return a lazy transpose; the transpose of a transpose becomes one."""
     if isinstance(tensor, TransposedTensor):

@@ -34,6 +34,7 @@ from sardonyx.ir.ops import (
 from sardonyx.ir.scopes import has_bodies, is_constant
 from sardonyx.ir.shapes import Contents, Shape, Size
 from sardonyx.ir.shapes.polynomials import Atom
+from sardonyx.ir.tensors import tensor_proto
 from sardonyx.ir.transaction import Substitution
 
 _COMPARED = 256  # bytes up to which the values of a constant are part of the signature; above it, type and shape are
@@ -78,7 +79,7 @@ class SmallModel:
         for info in model.graph.input:
             info.type.tensor_type.elem_type = types[info.name].value
         for name, tensor in self.constants.items():
-            model.graph.initializer.append(_tensor_proto(name, tensor))
+            model.graph.initializer.append(tensor_proto(name, tensor))
         return model
 
 
@@ -156,7 +157,7 @@ class Excerpt:
             for name, tensor in side.constants.items():
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
                 if tensor.dtype == ir.DataType.STRING or tensor.nbytes <= _COMPARED:
-                    digest.update(_tensor_proto(name, tensor).SerializeToString(deterministic=True))
+                    digest.update(tensor_proto(name, tensor).SerializeToString(deterministic=True))
         numbers: dict[str, int] = {}
         for entry in self.border:
             shape = None if entry.shape is None else [_canonical(dim, numbers) for dim in entry.shape]
@@ -253,7 +254,7 @@ class _Writer:
             self._written.add(value)
         for value in graph.initializers.values():
             if value.const_value is not None:
-                proto.initializer.append(_tensor_proto(self._name(value), value.const_value))
+                proto.initializer.append(tensor_proto(self._name(value), value.const_value))
                 self._written.add(value)
         for node in graph:
             proto.node.append(self._node(node))
@@ -312,12 +313,3 @@ def _canonical_atom(atom: Atom, numbers: dict[str, int]) -> str:
     if atom.args:
         return f"{atom.kind}({','.join(_canonical(argument, numbers) for argument in atom.args)})"
     return f"d{numbers.setdefault(atom, len(numbers))}"
-
-
-def _tensor_proto(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
-    proto = onnx.TensorProto(name=name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
-    if isinstance(tensor, ir.StringTensor):
-        proto.string_data.extend(tensor.string_data())
-    else:
-        proto.raw_data = tensor.tobytes()
-    return proto

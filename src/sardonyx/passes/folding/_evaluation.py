@@ -20,6 +20,7 @@ from sardonyx.errors import SardonyxError
 from sardonyx.ir.facts import Evaluate, Facts
 from sardonyx.ir.io import MAX_IR_VERSION
 from sardonyx.ir.storage import stored_bytes
+from sardonyx.ir.tensors import tensor_proto
 
 _BYTES_OF_A_STRING = 32  # an estimate
 
@@ -133,13 +134,7 @@ class ConstantModel:
         """Return the model with its constants as initializers."""
         model = onnx.ModelProto()
         model.CopyFrom(self._proto)
-        for name, tensor in self._tensors.items():
-            proto = model.graph.initializer.add(name=name, data_type=tensor.dtype.value)
-            proto.dims.extend(tensor.shape.numpy())
-            if isinstance(tensor, ir.StringTensor):
-                proto.string_data.extend(tensor.string_data())
-            else:
-                proto.raw_data = tensor.tobytes()
+        model.graph.initializer.extend(tensor_proto(name, tensor) for name, tensor in self._tensors.items())
         return model
 
     def _name(self, value: ir.Value) -> str:
