@@ -17,9 +17,9 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.shapes.expr import value_of
+from sardonyx.ir.shapes.expr import names_in, value_of
 from sardonyx.runtime import Array
-from sardonyx.verification.rewrite_models import Border, leaves
+from sardonyx.verification.rewrite_models import Border
 
 _MOST_ELEMENTS = 1 << 22  # limit for one value
 _DISTINCT = (2, 3, 5, 7, 11, 13)
@@ -69,7 +69,7 @@ class Generator:
         self._near_constants = _numbers_near(constants)
         self._divides = bool(operators & _DIVISIONS)
         sizes = [size for entry in border for size in (*(entry.shape or ()), *(entry.contents or ()))]
-        self.dims: tuple[str, ...] = tuple(dict.fromkeys(leaves(sizes)))
+        self.dims: tuple[str, ...] = tuple(dict.fromkeys(names_in(sizes)))
         self._static = sorted({size for size in sizes if isinstance(size, int) and 1 < size <= 256})
 
     def ways(self) -> Iterator[Way]:

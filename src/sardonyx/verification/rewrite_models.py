@@ -289,19 +289,6 @@ def _scores(node: ir.Node) -> ir.Value | None:
     return node.inputs[index] if 0 <= index < len(node.inputs) else None
 
 
-def leaves(sizes: Iterable[Size | None]) -> Iterator[Atom]:
-    """Yield the dimensions that sizes are computed from."""
-    for size in sizes:
-        if size is None or isinstance(size, int):
-            continue
-        for atoms, _ in size.terms:
-            for atom in atoms:
-                if atom.args:
-                    yield from leaves(atom.args)
-                else:
-                    yield atom
-
-
 def _canonical(size: Size | None, numbers: dict[str, int]) -> str:
     """Return a size as text with its dimensions numbered in order of appearance."""
     if size is None or isinstance(size, int):

@@ -80,7 +80,7 @@ class Requirements:
 
     def require(self, kind: str, one: Shape, other: Shape) -> None:
         """Add a requirement, unless it depends on no named dimension or on others too."""
-        names = {name for dim in (*one, *other) for name in names_in(dim)}
+        names = set(expr.names_in((*one, *other)))
         if one == other or not names or not names <= self.names or len(self._conditions) >= _MOST:
             return
         self._conditions[Requirement(kind, one, other)] = None
@@ -142,16 +142,6 @@ class Requirements:
 def atom_name(name: str) -> str:
     """Return the name of a dimension as symbolic sizes write it."""
     return repr(expr.symbol(name))
-
-
-def names_in(size: Size) -> Iterator[str]:
-    """Yield the names of the dimensions that a size depends on; unknown sizes have names too."""
-    if isinstance(size, Expr):
-        for atom in {atom for atoms, _ in size.terms for atom in atoms}:
-            if not atom.args:
-                yield str(atom)
-            for arg in atom.args:
-                yield from names_in(arg)
 
 
 def numbers_in(size: Size) -> Iterator[int]:
@@ -282,7 +272,7 @@ class _Walk:
                 self._note(self.compared, self._named(atom.args), numbers)
 
     def _named(self, sizes: Iterable[Size]) -> frozenset[str]:
-        return frozenset(self.names[name] for size in sizes for name in names_in(size) if name in self.names)
+        return frozenset(self.names[name] for name in expr.names_in(sizes) if name in self.names)
 
     def _note(self, where: dict[str, set[int]], dims: Iterable[str], numbers: Iterable[float]) -> None:
         sizes = {abs(int(number)) for number in numbers if abs(number) < _LARGEST}

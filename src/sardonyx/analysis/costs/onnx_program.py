@@ -25,7 +25,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.scopes import bodies, is_constant, label, operator
 from sardonyx.ir.shapes import Shapes
-from sardonyx.ir.shapes.expr import Expr, Size, add, floor_quotient, larger, multiply, symbol
+from sardonyx.ir.shapes.expr import Expr, Size, add, floor_quotient, larger, multiply, names_in, symbol
 
 _DTYPES = {
     **{kind: kind.name.lower() for kind in ir.DataType if kind.name.lower() in ITEM_BYTES and kind.bitwidth >= 8},
@@ -121,15 +121,6 @@ def name_dims(shapes: Shapes, inputs: list[ir.Value], symbol: Callable[[str], Ex
         if shape is not None:
             shapes.learn(value, (dtype, tuple(dims)))
     return names
-
-
-def names_in(sizes: Iterable[Size]) -> Iterator[str]:
-    """Yield the dimensions that occur in sizes."""
-    for size in sizes:
-        if isinstance(size, Expr):
-            for atoms, _ in size.terms:
-                for atom in atoms:
-                    yield from names_in(atom.args) if atom.args else (str(atom),)
 
 
 _EXAMPLES = 3  # values named in a note

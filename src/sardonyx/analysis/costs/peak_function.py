@@ -17,7 +17,7 @@ from typing import Literal
 
 from sardonyx.analysis.costs.liveness import Liveness, chosen_sizes
 from sardonyx.analysis.costs.program import Program, format_size
-from sardonyx.ir.shapes.expr import Expr, Size, add, multiply, product, subtract, value_of
+from sardonyx.ir.shapes.expr import Expr, Size, add, multiply, names_in, product, subtract, value_of
 from sardonyx.ir.shapes.polynomials import Atom, Monomial, alone
 
 # A lower bound of an expression over a box, in which each dimension d lies between low(d) and high(d).
@@ -51,14 +51,7 @@ def least(size: Size, box: Box) -> Number | None:
 def subtracted_dims(size: Size) -> set[str]:
     """Return the dimensions in negative terms: a smaller range of these raises the lower bound."""
     terms = size.terms if isinstance(size, Expr) else ()
-    return {name for atoms, factor in terms if factor < 0 for atom in atoms for name in _names(atom)}
-
-
-def _names(atom: Atom) -> set[str]:
-    if not atom.args:
-        return {str(atom)}
-    inner = [part for arg in atom.args if isinstance(arg, Expr) for atoms, _ in arg.terms for part in atoms]
-    return set[str]().union(*map(_names, inner))
+    return {name for atoms, factor in terms if factor < 0 for name in names_in(map(alone, atoms))}
 
 
 def without_max(size: Size, most: int = 16) -> list[Size]:

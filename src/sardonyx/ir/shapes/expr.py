@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import cast
 
 from sardonyx.ir.shapes.polynomials import (
@@ -58,6 +58,7 @@ __all__ = [
     "lower_bound",
     "magnitude",
     "multiply",
+    "names_in",
     "product",
     "remainder",
     "replaced",
@@ -296,6 +297,15 @@ def _is_capped(size: Size, cap: Size) -> bool:
     if atom is None or atom.kind != "min":
         return False
     return cap in atom.args and any(isinstance(arg, int) and arg > 0 for arg in atom.args)
+
+
+def names_in(sizes: Iterable[Size | None]) -> Iterator[str]:
+    """Yield the names of the dimensions that sizes are computed from; unknown dimensions have names too."""
+    for size in sizes:
+        if isinstance(size, Expr):
+            for atoms, _ in size.terms:
+                for atom in atoms:
+                    yield from names_in(atom.args) if atom.args else (str(atom),)
 
 
 def value_of(size: Size, sizes: Mapping[str, int]) -> int:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.analysis.costs.onnx_program import name_dims, names_in
+from sardonyx.analysis.costs.onnx_program import name_dims
 from sardonyx.analysis.fusion_patterns import Survey, shape_chains
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import label
 from sardonyx.ir.shapes import Size
-from sardonyx.ir.shapes.expr import symbol
+from sardonyx.ir.shapes.expr import names_in, symbol
 from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
 from sardonyx.studies.experiments.common import candidate, integer, several
