@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.analysis.cache_formula import cache_of_graph
 from sardonyx.analysis.census import Census, modules, port
+from sardonyx.analysis.costs.liveness import check_sizes
 from sardonyx.analysis.costs.onnx_program import program_of
 from sardonyx.analysis.costs.program import Program
 from sardonyx.analysis.forms import AnalysisResults, Subject, measure, overtaking
@@ -20,7 +20,7 @@ from sardonyx.errors import UsageError
 from sardonyx.frontend.installed import require_torch
 from sardonyx.frontend.models.sources import parse_source
 from sardonyx.ir.tagged_model import Source as OnnxSource
-from sardonyx.ir.tagged_model import Tagged, tagged
+from sardonyx.ir.tagged_model import Tagged, distinct_labels, tagged
 from sardonyx.records import gc_pause
 from sardonyx.records.analysis import Analysis, AnalysisSource
 from sardonyx.records.environment import environment
@@ -135,7 +135,10 @@ def analyze_onnx(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock:
         models = [tagged(source) for source in sources]
         ports = [_inputs(model) for model in models]
     with clock.phase("operations"):
-        subjects = [_subject(model, name) for model, name in zip(models, _names(models), strict=True)]
+        subjects = [
+            _subject(model, name)
+            for model, name in zip(models, distinct_labels([model.name for model in models]), strict=True)
+        ]
     chosen, notes = _choose_sizes([subject.program for subject in subjects], ports, sizes)
     with clock.phase("costs"):
         forms = [measure(subject, {dim: chosen[dim] for dim in subject.program.symbols}) for subject in subjects]
@@ -156,15 +159,6 @@ def _inputs(source: Tagged) -> tuple[Port, ...]:
     return tuple(port(value) for value in source.model.graph.inputs if not value.is_initializer())
 
 
-def _names(models: Sequence[Tagged]) -> list[str]:
-    """Return the file names, or if they are not unique, the whole paths, with numbers if those are equal too."""
-    short = [os.path.basename(model.name) or model.name for model in models]
-    if len(set(short)) == len(short):
-        return short
-    full = [model.name for model in models]
-    return full if len(set(full)) == len(full) else [f"{name} ({index})" for index, name in enumerate(full, 1)]
-
-
 def _subject(source: Tagged, name: str) -> Subject:
     census = Census.of(source.model)
     rows = modules(census, source.hierarchy)
@@ -182,14 +176,7 @@ def _choose_sizes(
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Return a size for every dynamic dimension, requested or assumed, and a note on those that are assumed."""
     dims = dict.fromkeys(dim for program in programs for dim in program.symbols)
-    for dim, size in requested.items():
-        if dim not in dims:
-            close = difflib.get_close_matches(dim, dims, n=1)
-            suggestion = f"did you mean {close[0]}? " if close else ""
-            hint = f"{suggestion}dynamic dimensions: {', '.join(dims) or 'none'}"
-            raise UsageError(f"there is no dynamic dimension '{dim}'", hint=hint)
-        if size < 1:
-            raise UsageError(f"{dim} cannot be {size}", hint="sizes start at 1")
+    check_sizes(requested, dims)
     first = {value.shape[0] for inputs in ports for value in inputs if value.shape}
     sizes = {dim: requested.get(dim, _BATCH if dim in first else _OTHER) for dim in dims}
     assumed = ", ".join(f"{dim}={size}" for dim, size in sizes.items() if dim not in requested)

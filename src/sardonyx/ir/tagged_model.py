@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +47,15 @@ def tagged(source: Source) -> Tagged:
                 path = Path(source)
                 model = load(path)
         return Tagged(model, attach(model), path)
+
+
+def distinct_labels(names: Sequence[str]) -> list[str]:
+    """Return distinct names: file names, or full paths if these are not distinct, or numbered file names."""
+    short = [os.path.basename(name) or name for name in names]
+    for candidates in (short, list(names)):
+        if len(set(candidates)) == len(candidates):
+            return candidates
+    return [f"{name} ({index})" for index, name in enumerate(short, 1)]
 
 
 class HasModel:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.analysis.census import Census
 from sardonyx.errors import SardonyxError, UsageError
 from sardonyx.ir import io
-from sardonyx.ir.tagged_model import Source, tagged
+from sardonyx.ir.tagged_model import Source, distinct_labels, tagged
 from sardonyx.measurement.sessions import IsolatedSession, LocalSession, TimedSession
 from sardonyx.records.bench import BenchFile
 from sardonyx.runtime.timed import Settings
@@ -77,15 +77,6 @@ def _describe(label: str, source: Source, path: Path, model: ir.Model) -> BenchF
         bytes=path.stat().st_size,
         nodes=Census.of(model).counts.nodes,
     )
-
-
-def distinct_labels(names: Sequence[str]) -> list[str]:
-    """Return distinct names: file names, or full paths if these are not distinct, or numbered file names."""
-    short = [os.path.basename(name) or name for name in names]
-    for candidates in (short, list(names)):
-        if len(set(candidates)) == len(candidates):
-            return candidates
-    return [f"{name} ({index})" for index, name in enumerate(short, 1)]
 
 
 @contextlib.contextmanager

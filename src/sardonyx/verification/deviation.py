@@ -22,11 +22,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from sardonyx.verification.tolerance import Array, Limit, as_parts
+from sardonyx.verification.tolerance import Array, Limit, as_parts, ratio
 
 NOISE_FACTOR = 4.0  # allowed error, as a multiple of how far disturbed roundings move the reference
 SLICE_FACTOR = 4.0  # the mean error of a slice scatters more than that of the whole tensor
@@ -95,7 +95,7 @@ class Deviation:
         if not self._count:
             return None
         allowed = np.broadcast_to(self._allowed(moves), self._error.shape)
-        index = np.unravel_index(int(np.argmax(_ratio(self._error, allowed))), self._error.shape)
+        index = np.unravel_index(int(np.argmax(ratio(self._error, allowed))), self._error.shape)
         return Place(float(self._error[index]), float(allowed[index]), tuple(int(i) for i in index))
 
     def loud_share(self, moves: Moves, part: float) -> float:
@@ -124,7 +124,7 @@ class Deviation:
         wrong = self._error > allowed
         if not wrong.any():
             return None
-        ratios = _ratio(self._error, allowed)
+        ratios = ratio(self._error, allowed)
         worst = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
         count, limit = int(np.count_nonzero(wrong)), float(np.broadcast_to(allowed, wrong.shape)[worst])
         at = f"at {[int(i) for i in worst]} by {self._error[worst]:.3g}, allowed {limit:.3g}"
@@ -147,7 +147,7 @@ class Deviation:
             allowed = SLICE_FACTOR * self._limit.rms * self._rms(self._size + self._scale, axes)
             if moves is not None:
                 allowed = np.maximum(allowed, NOISE_FACTOR * np.sqrt(self._mean(moves.mean_square, axes)))
-            ratios = _ratio(error, allowed)
+            ratios = ratio(error, allowed)
             place = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
             if float(ratios[place]) > 1:
                 text = _mean_text(float(error[place]), float(allowed[place]))
@@ -222,9 +222,3 @@ def _working(array: Array) -> Array:
 
 def _mean_text(error: float, allowed: float) -> str:
     return f"differs by {error:.3g} in the root mean square, allowed {allowed:.3g}"
-
-
-def _ratio(error: Array, allowed: Array) -> Array:
-    """Return error / allowed, where 0 / 0 is 0 and x / 0 is infinite."""
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return cast("np.ndarray[Any, np.dtype[Any]]", np.where(error == 0, 0.0, error / allowed))

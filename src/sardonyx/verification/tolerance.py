@@ -109,10 +109,10 @@ def float_difference(reference: Array, result: Array) -> Difference:
     whole = math.sqrt(_mean_square(size))
     return Difference(
         max_abs=float(error.max()),
-        max_rel=float(_ratio(error, size).max()),
+        max_rel=float(ratio(error, size).max()),
         max_ulp=float(ulp.max()),
-        scaled=float(_ratio(error, size + scale).max()),
-        rms=float(_ratio(np.asarray(math.sqrt(_mean_square(error))), np.asarray(whole))),
+        scaled=float(ratio(error, size + scale).max()),
+        rms=float(ratio(np.asarray(math.sqrt(_mean_square(error))), np.asarray(whole))),
         scale=scale,
         pattern=pattern,
     )
@@ -138,9 +138,9 @@ def _mean_square(values: Array) -> float:
     return float(np.mean(np.square(values)))
 
 
-def _ratio(error: Array, size: Array) -> Array:
+def ratio(error: Array, size: Array) -> Array:
     """Return error / size, where 0 / 0 is 0 and x / 0 is infinite."""
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(error == 0, 0.0, error / size)
 
 

@@ -7,8 +7,9 @@ belong to the caller and are counted separately. `docs/memory.md` lists what thi
 
 from __future__ import annotations
 
+import difflib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -147,13 +148,21 @@ def thinned(values: Sequence[int], most: int = 2000) -> tuple[tuple[int, int], .
 
 def chosen_sizes(program: Program, sizes: Mapping[str, int] | None) -> dict[str, int]:
     """Return the sizes of the example, overridden by the given ones."""
-    for name, size in (sizes or {}).items():
-        if name not in program.symbols:
-            names = ", ".join(program.symbols) or "none"
-            raise UsageError(f"there is no dynamic dimension {name!r}", hint=f"dynamic dimensions: {names}")
+    check_sizes(sizes or {}, program.symbols)
+    return {**program.symbols, **(sizes or {})}
+
+
+def check_sizes(sizes: Mapping[str, int], dims: Iterable[str]) -> None:
+    """Refuse sizes below 1, and sizes of other dimensions than these."""
+    names = list(dims)
+    for name, size in sizes.items():
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            suggestion = f"did you mean {close[0]}? " if close else ""
+            hint = f"{suggestion}dynamic dimensions: {', '.join(names) or 'none'}"
+            raise UsageError(f"there is no dynamic dimension {name!r}", hint=hint)
         if size < 1:
             raise UsageError(f"{name} cannot be {size}", hint="sizes start at 1")
-    return {**program.symbols, **(sizes or {})}
 
 
 def _spans(program: Program, as_run: bool, granularity: int) -> Iterator[Span]:

@@ -19,8 +19,8 @@ import onnx_ir as ir
 from sardonyx.errors import UsageError
 from sardonyx.ir.io import to_proto
 from sardonyx.ir.scopes import is_constant, scopes
-from sardonyx.ir.tagged_model import Source, Tagged, tagged
-from sardonyx.measurement.entrants import distinct_labels, listed_sources
+from sardonyx.ir.tagged_model import Source, Tagged, distinct_labels, tagged
+from sardonyx.measurement.entrants import listed_sources
 from sardonyx.measurement.feeds import at_size, dynamic_dims
 from sardonyx.measurement.profiling.subject import Profiled, Subject
 from sardonyx.measurement.sessions import settings_of
