@@ -21,7 +21,7 @@ from sardonyx.ir.module_region import Flow, is_fixed
 from sardonyx.ir.origins import origins
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Match
-from sardonyx.ir.scopes import bodies, is_constant, label, scopes
+from sardonyx.ir.scopes import is_constant, label, scopes, values_read
 from sardonyx.provenance import ROOT, Hierarchy, Origins, lineage, merge, module_of
 
 Cell = frozenset[str]  # instance paths of calls of kept modules
@@ -81,7 +81,7 @@ class Borders:
         if not self.modules:
             return
         cell = self.own(match)
-        operands = {value for node in match.nodes for value in _read(node)}
+        operands = {value for node in match.nodes for value in values_read(node)}
         for value in (value for node in new for value in node.inputs if value is not None):
             if value.producer() not in new and value not in operands and not is_fixed(value):
                 self._check_same(cell, self._cell_of(value))
@@ -151,8 +151,3 @@ def _crosses(modules: Iterable[str]) -> Impossible:
 def _is_constant_value(value: ir.Value) -> bool:
     producer = value.producer()
     return is_fixed(value) or (producer is not None and is_constant(producer)) or value.const_value is not None
-
-
-def _read(node: ir.Node) -> list[ir.Value]:
-    inner = [value for _, body in bodies(node) for body_node in body for value in _read(body_node)]
-    return [*(value for value in node.inputs if value is not None), *inner]

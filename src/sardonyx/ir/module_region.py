@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.errors import ModelError
 from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.origins import origins
-from sardonyx.ir.scopes import bodies, is_constant, label
+from sardonyx.ir.scopes import bodies, is_constant, label, nodes_inside
 from sardonyx.provenance import ROOT, Origins, is_within, lineage, lowest_common, merge, module_of
 
 
@@ -30,7 +30,7 @@ class Flow:
         self.origins: dict[ir.Node, Origins] = {}
         self._flow = Dataflow()
         for node in self.nodes:
-            body_nodes = list(_nodes_inside(node))
+            body_nodes = list(nodes_inside(node))
             self.reads[node] = tuple(dict.fromkeys(_read(node)))
             self.origins[node] = merge(map(origins, (node, *body_nodes))) if body_nodes else origins(node)
             for value in self.reads[node]:
@@ -76,13 +76,6 @@ def _reach(start: Iterable[ir.Node], step: Callable[[ir.Node], Iterable[ir.Node]
                 reached.add(node)
                 pending.append(node)
     return reached
-
-
-def _nodes_inside(node: ir.Node) -> Iterator[ir.Node]:
-    for _, body in bodies(node):
-        for inner in body:
-            yield inner
-            yield from _nodes_inside(inner)
 
 
 def _read(node: ir.Node) -> Iterator[ir.Value]:

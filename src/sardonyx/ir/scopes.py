@@ -70,6 +70,20 @@ def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
             yield from ((f"{name}[{index}]", body) for index, body in enumerate(attribute.as_graphs()))
 
 
+def nodes_inside(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the nodes in the bodies of a node, at any depth."""
+    for _, body in bodies(node):
+        for inner in body:
+            yield inner
+            yield from nodes_inside(inner)
+
+
+def values_read(node: ir.Node) -> Iterator[ir.Value]:
+    """Yield the values that a node and the nodes in its bodies read."""
+    for reader in (node, *nodes_inside(node)):
+        yield from (value for value in reader.inputs if value is not None)
+
+
 def has_bodies(node: ir.Node) -> bool:
     """Return whether a node has graphs in its attributes."""
     attributes = node.attributes.data.values()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 
 from sardonyx.ir.ops import RANDOM
-from sardonyx.ir.scopes import bodies, declared_shape
+from sardonyx.ir.scopes import bodies, declared_shape, values_read
 
 
 def interface_changes(a: ir.Model, b: ir.Model) -> list[str]:
@@ -52,7 +52,7 @@ def random_outputs(model: ir.Model) -> frozenset[str]:
     while grew:
         size = len(dependent)
         for node in model.graph:
-            if _is_random(node, random_functions) or any(v in dependent for v in _reads(node)):
+            if _is_random(node, random_functions) or any(v in dependent for v in values_read(node)):
                 dependent.update(node.outputs)
         grew = len(dependent) > size
     return frozenset(v.name for v in model.graph.outputs if v in dependent and v.name is not None)
@@ -72,10 +72,3 @@ def _may_train(node: ir.Node) -> bool:
         return False
     mode = ir.convenience.get_const_tensor(node.inputs[2])
     return mode is None or bool(mode.numpy().any())
-
-
-def _reads(node: ir.Node) -> Iterator[ir.Value]:
-    yield from (v for v in node.inputs if v is not None)
-    for _, body in bodies(node):
-        for inner in body:
-            yield from _reads(inner)

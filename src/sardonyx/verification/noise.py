@@ -228,11 +228,11 @@ def _product_scale(node: ir.Node, nodes: _Nodes) -> ir.Value | None:
     """Return |row| · |column| / √K, the expected magnitude of a sum of K products of random sign; None if unknown."""
     x, w = node.inputs[0], node.inputs[1]
     ranks = _rank(x), _rank(w)
-    if x is None or w is None or ranks[1] is None or ranks[1] < 2 or _attribute(node, "transA"):
+    if x is None or w is None or ranks[1] is None or ranks[1] < 2 or node.attributes.get_int("transA", 0):
         return None
     if ranks[1] > 2 and (ranks[0] is None or ranks[0] < 2):  # the result may have fewer axes than the scale
         return None
-    depth = -1 if _attribute(node, "transB") else -2
+    depth = -1 if node.attributes.get_int("transB", 0) else -2
     rows = nodes.length(nodes.single(x), [-1])
     columns = nodes.length(nodes.single(w), [depth], keepdims=int(ranks[1] > 2))
     terms = nodes.op("Gather", nodes.op("Shape", x), nodes.constant([-1]))
@@ -255,8 +255,3 @@ def _convolution_scale(node: ir.Node, nodes: _Nodes) -> ir.Value | None:
 
 def _rank(value: ir.Value | None) -> int | None:
     return len(value.shape) if value is not None and value.shape is not None else None
-
-
-def _attribute(node: ir.Node, name: str) -> int:
-    attribute = node.attributes.get(name)
-    return attribute.as_int() if attribute is not None else 0
