@@ -21,6 +21,7 @@ from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.verification.coverage import Bodies
 from sardonyx.verification.inputs import Inputs, Plan, TrialInputs
 from sardonyx.verification.interface import random_outputs
+from sardonyx.verification.load_failures import explain
 from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
@@ -202,13 +203,19 @@ class Reference:
                 self.runtime = Runtime.REFERENCE
                 answers = self._run_trials()
             if not answers:
-                raise RuntimeFailure(
-                    f"the model accepts none of the generated inputs: {(self._reasons or ['there are none'])[0]}",
-                    hint="give `inputs` that it accepts",
-                )
+                raise self._failure()
             self._answers = answers
             self.not_covered += self._uninformative_outputs(answers)
         return self._answers
+
+    def _failure(self) -> RuntimeFailure:
+        """Return the error for a model that no runtime loads, or that accepts no input."""
+        reasons = [*self._reasons, "there are none"]
+        explained = next((known for reason in reasons if (known := explain(self.subject.model, reason))), None)
+        if explained is not None:
+            return RuntimeFailure(explained[0], hint=explained[1])
+        what = f"the model accepts none of the generated inputs: {reasons[0]}"
+        return RuntimeFailure(what, hint="give `inputs` that it accepts")
 
     def special_answers(self) -> list[Answer]:
         """Return the outputs for infinities and NaN, which only bit-exact rewrites must reproduce."""

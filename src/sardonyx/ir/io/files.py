@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,13 +90,17 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     _check_complete(proto, name)
     with gc_pause.paused():
         reader = Reader(folder=os.path.dirname(name) or ".", file=file, token=token, spans=spans)
-        return decode(proto, reader)
+        model = decode(proto, reader)
+    _check_acyclic(model, name)
+    return model
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Return the graph of a ModelProto, which is not changed."""
     _check_complete(proto, "the model")
-    return decode(proto, Reader(folder=None))
+    model = decode(proto, Reader(folder=None))
+    _check_acyclic(model, "the model")
+    return model
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -165,6 +170,53 @@ def _check_complete(proto: onnx.ModelProto, name: str) -> None:
         raise ModelError(f"{name} has no graph", hint=_NOT_ONNX)
     if proto.ir_version >= 3 and not proto.opset_import and not proto.functions:
         raise ModelError(f"{name} imports no opset", hint=_NOT_ONNX)
+
+
+def _check_acyclic(model: ir.Model, name: str) -> None:
+    for graph in (model.graph, *model.graph.subgraphs()):
+        cycle = _cycle(graph)
+        if cycle:
+            names = " ← ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in cycle)
+            hint = "the tool that wrote the file is at fault: export it again"
+            raise ModelError(f"the graph of {name} has a cycle: {names}", hint=hint)
+
+
+def _cycle(graph: ir.Graph) -> list[ir.Node]:
+    """Return the nodes of a cycle, the first one also as the last; nothing if there is none.
+
+    A graph whose nodes are sorted has no cycle. In others a depth-first search follows operands to their producers.
+    """
+    seen: set[ir.Node] = set()
+    late: list[ir.Node] = []  # nodes before one of their producers; every cycle has one
+    for node in graph:
+        if any(producer not in seen for producer in _producers(node)):
+            late.append(node)
+        seen.add(node)
+    done: set[ir.Node] = set()
+    for start in late:
+        path: dict[ir.Node, None] = {}
+        stack = [(start, False)]
+        while stack:
+            node, is_left = stack.pop()
+            if is_left:
+                del path[node]
+                done.add(node)
+            elif node in path:
+                nodes = [*path]
+                return [*nodes[nodes.index(node) :], node]
+            elif node not in done:
+                path[node] = None
+                stack.append((node, True))
+                stack += [(producer, False) for producer in _producers(node)]
+    return []
+
+
+def _producers(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the nodes of the same graph that compute a node's operands."""
+    for value in node.inputs:
+        producer = value.producer() if value is not None else None
+        if producer is not None and producer.graph is node.graph:
+            yield producer
 
 
 @dataclass

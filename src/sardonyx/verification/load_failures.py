@@ -1,0 +1,73 @@
+"""Explain why no runtime loads a model: the messages of runtimes name neither the node nor what to do."""
+
+from __future__ import annotations
+
+import re
+
+import onnx_ir as ir
+
+from sardonyx.ir.facts import Facts
+
+# Domains that ONNX Runtime knows; functions of the model are known too.
+_DOMAINS = frozenset(
+    (
+        "",
+        "ai.onnx",
+        "ai.onnx.ml",
+        "ai.onnx.training",
+        "ai.onnx.preview.training",
+        "com.microsoft",
+        "com.microsoft.nchwc",
+    )
+)
+_SHAPE_ERROR = re.compile(r"Node \((?P<name>.*?)\) Op \((?P<op>\w+)\) \[ShapeInferenceError\] (?P<why>.*)")
+_MOST = 4  # names in a message
+
+
+def explain(model: ir.Model, message: str) -> tuple[str, str] | None:
+    """Return one line about what is wrong with a model and a hint, or None if the cause is unknown.
+
+    Args:
+        model: The model that was not loaded.
+        message: The message of the runtime.
+    """
+    return _unknown_operators(model) or _shape_error(model, message)
+
+
+def _unknown_operators(model: ir.Model) -> tuple[str, str] | None:
+    functions = {(function.domain, function.name) for function in model.functions.values()}
+    custom = dict.fromkeys(
+        f"{node.domain}::{node.op_type}"
+        for node in model.graph.all_nodes()
+        if node.domain not in _DOMAINS and (node.domain, node.op_type) not in functions
+    )
+    if not custom:
+        return None
+    names = ", ".join([*custom][:_MOST]) + (f" and {len(custom) - _MOST} more" if len(custom) > _MOST else "")
+    return (
+        f"the model has operators that the runtime does not know: {names}",
+        "optimize without verification: `verify='off'`",
+    )
+
+
+def _shape_error(model: ir.Model, message: str) -> tuple[str, str] | None:
+    """Name the node whose inputs do not fit together, with their shapes."""
+    match = _SHAPE_ERROR.search(message)
+    if match is None:
+        return None
+    nodes = [n for n in model.graph.all_nodes() if n.op_type == match["op"] and (n.name or "") == match["name"]]
+    if len(nodes) != 1:
+        return None
+    facts = Facts(model)
+    facts.infer()
+    shapes = [f"{value.name} {_shape(facts, value)}" for value in nodes[0].inputs if value is not None]
+    name = nodes[0].name or nodes[0].outputs[0].name
+    return (
+        f"{match['op']} '{name}' cannot be computed: {match['why'].lower()}: {' and '.join(shapes)}",
+        "correct the shapes where the model was exported",
+    )
+
+
+def _shape(facts: Facts, value: ir.Value) -> str:
+    shape = facts.shape(value)
+    return "of unknown shape" if shape is None else f"[{', '.join(map(str, shape))}]"
