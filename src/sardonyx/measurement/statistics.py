@@ -76,9 +76,6 @@ class Spread:
     high_quartile: float
     low_whisker: float  # the outermost times within one and a half box lengths of the box
     high_whisker: float
-    deviation: float  # scaled median absolute deviation: comparable to a standard deviation, robust to outliers
-    fastest: float
-    outliers: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +136,7 @@ def spread(seconds: Sequence[float]) -> Spread:
     low, middle, high = (float(quantile) for quantile in np.quantile(times, (0.25, 0.5, 0.75)))
     inside = times[(times >= low - 1.5 * (high - low)) & (times <= high + 1.5 * (high - low))]
     ends = min(low, float(inside[0])), max(high, float(inside[-1]))  # a quartile may lie between a time and an outlier
-    deviation = float(np.median(np.abs(times - middle))) / NormalDist().inv_cdf(0.75)
-    return Spread(middle, low, high, *ends, deviation, float(times[0]), len(times) - len(inside))
+    return Spread(middle, low, high, *ends)
 
 
 def geometric_mean(numbers: Iterable[float]) -> float:

@@ -8,7 +8,7 @@ another size; the note gives the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
@@ -28,11 +28,10 @@ _OFFSETS = 4  # position tables may reserve a few rows
 
 @dataclass(frozen=True, slots=True)
 class Dynamic:
-    """The dynamic axes by input, notes for the user, and the largest sizes of dimensions."""
+    """The dynamic axes by input, and notes for the user."""
 
     axes: dict[str, dict[int, str]]
     notes: tuple[str, ...] = ()
-    maxima: dict[str, int] = field(default_factory=dict[str, int])
 
 
 def find_dynamic(run: Run, leaves: Mapping[str, Tensor], *, longest: int | None = None) -> Dynamic:
@@ -58,7 +57,6 @@ class _Finder:
         self._run, self._leaves, self._longest = run, leaves, longest
         self._axes: dict[str, dict[int, str]] = {}
         self._notes: list[str] = []
-        self._maxima: dict[str, int] = {}
 
     def find(self) -> Dynamic:
         """Try all groups, batch first."""
@@ -84,7 +82,7 @@ class _Finder:
         left = [place for place in rest if place not in (*sequence, *both) and not self._is_cache(place)]
         for group in self._by_size(left):  # a cache's heads and widths are fixed by the module
             self._settle_apart(group)
-        return Dynamic(self._axes, tuple(self._notes), self._maxima)
+        return Dynamic(self._axes, tuple(self._notes))
 
     def _size(self, place: InputAxis) -> int:
         return self._leaves[place[0]].shape[place[1]]
@@ -166,7 +164,6 @@ class _Finder:
             return  # positions are computed, not read from a table
         for longest in range(configured, configured - _OFFSETS, -1):
             if self._refusal(sequence, longest - size) is None:
-                self._maxima[SEQUENCE] = longest
                 self._notes.append(f"{SEQUENCE} at most {longest}")
                 return
 
