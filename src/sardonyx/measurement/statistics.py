@@ -145,7 +145,7 @@ def geometric_mean(numbers: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs))
 
 
-def correlation(x: Sequence[float], y: Sequence[float], *, level: float = LEVEL, seed: int = 0) -> Correlation:
+def correlation(x: Sequence[float], y: Sequence[float], *, seed: int = 0) -> Correlation:
     """Return the correlation of x and y with bootstrap intervals over the points; NaN if too few points differ."""
     first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     count = len(first)
@@ -153,9 +153,9 @@ def correlation(x: Sequence[float], y: Sequence[float], *, level: float = LEVEL,
         raise ValueError(f"points have two numbers each: {count} of x, {len(second)} of y")
     samples = np.random.default_rng(seed).integers(0, count, (_CORRELATION_SAMPLES, count))
     r = float(_pearson(first, second))
-    low, high = _interval(_pearson(first[samples], second[samples]), level)
+    low, high = _interval(_pearson(first[samples], second[samples]))
     first_ranks, second_ranks = _ranks(first), _ranks(second)
-    rank_low, rank_high = _interval(_pearson(first_ranks[samples], second_ranks[samples]), level)
+    rank_low, rank_high = _interval(_pearson(first_ranks[samples], second_ranks[samples]))
     without = tuple(float(_pearson(np.delete(first, at), np.delete(second, at))) for at in range(count))
     changes = np.abs(np.nan_to_num(np.asarray(without) - r))
     rank_r = float(_pearson(first_ranks, second_ranks))
@@ -201,11 +201,11 @@ def _pearson(x: Floats, y: Floats) -> Any:
     return np.where(constant, math.nan, (dx * dy).sum(axis=-1) / np.where(constant, 1.0, norm))
 
 
-def _interval(samples: Floats, level: float) -> tuple[float, float]:
+def _interval(samples: Floats) -> tuple[float, float]:
     defined = samples[~np.isnan(samples)]
     if not len(defined):
         return math.nan, math.nan
-    low, high = np.quantile(defined, ((1 - level) / 2, (1 + level) / 2))
+    low, high = np.quantile(defined, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
     return float(low), float(high)
 
 

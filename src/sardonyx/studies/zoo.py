@@ -45,8 +45,8 @@ def _text(name: str, family: str, source: str, *more: str) -> Recipe:
     )
 
 
-def _image(name: str, family: str, source: str, size: int = 96) -> Recipe:
-    return Recipe(name, family, source, (f"pixel_values=float32[1,3,{size},{size}]",))
+def _image(name: str, family: str, source: str) -> Recipe:
+    return Recipe(name, family, source, ("pixel_values=float32[1,3,96,96]",))
 
 
 SMALL = (

@@ -225,7 +225,6 @@ def derive(
     *,
     given: Mapping[str, Spec | Tensor] | None = None,
     seed: int = 0,
-    batch: int = 2,
     probe: Probe = probe,
 ) -> Example:
     """Derive example inputs that the module runs on.
@@ -235,13 +234,12 @@ def derive(
         given: Fixed inputs by parameter name: values, or specifications to generate them from. No optional inputs are
             added to them.
         seed: Seed of the generated values.
-        batch: The batch size, if the module accepts it.
         probe: Runs the module and returns the exception it raises, or None.
 
     Raises:
         UsageError: If no accepted input was found, or the module refuses the given ones.
     """
-    search = Search(module, dict(given or {}), seed, batch, probe)
+    search = Search(module, dict(given or {}), seed, probe)
     accepted, notes = search.run(), ()
     if not given:
         accepted, notes = Extension(search, accepted).run()

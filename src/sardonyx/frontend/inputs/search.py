@@ -30,6 +30,7 @@ from sardonyx.frontend.running import Probe
 from sardonyx.records.input_specs import Spec, check_names
 
 _MARK = "_sardonyx_parameters"  # attribute of a tensor: names of the parameters it was computed from
+_BATCH = 2
 _LENGTHS = (11, 16, 32, 64, 128)
 _DECODER_LENGTH = 7
 _MOST_PROBES = 120
@@ -174,7 +175,7 @@ class Accepted:
 class Search:
     """A search for example inputs of one module."""
 
-    def __init__(self, module: nn.Module, given: dict[str, Spec | Tensor], seed: int, batch: int, probe: Probe) -> None:
+    def __init__(self, module: nn.Module, given: dict[str, Spec | Tensor], seed: int, probe: Probe) -> None:
         self.module, self._given, self.seed, self._probe = module, given, seed, probe
         self.facts = Facts(module)
         parameters = _signature(module).parameters.values()
@@ -183,7 +184,7 @@ class Search:
         self.parameters.update({p.name: p for p in self._variadic})
         if self.parameters or not any(p.kind is p.VAR_KEYWORD for p in parameters):
             check_names(given, self.parameters)
-        self._sizes = list(_size_sequence(self.facts, given, batch))
+        self._sizes = list(_size_sequence(self.facts, given))
         self._probes, self._began = 0, time.thread_time()
         self._first: tuple[dict[str, Tensor], Exception] | None = None  # the best guess, and its error
 
@@ -458,11 +459,11 @@ def _written(annotation: Any) -> str:
     return "" if annotation is inspect.Parameter.empty or written in ("Any", "object") else written
 
 
-def _size_sequence(facts: Facts, given: Mapping[str, Spec | Tensor], batch: int) -> Iterator[Sizes]:
+def _size_sequence(facts: Facts, given: Mapping[str, Spec | Tensor]) -> Iterator[Sizes]:
     """Yield shared sizes to try: those of the given inputs first, a batch of one last."""
     fixed = {role_of(name): tuple(value.shape) for name, value in given.items() if len(value.shape)}
     text = next((shape for role, shape in fixed.items() if role in (Role.IDS, Role.MASK) and len(shape) == 2), None)
-    first = text[0] if text else next((shape[0] for shape in fixed.values()), batch)
+    first = text[0] if text else next((shape[0] for shape in fixed.values()), _BATCH)
     room = max(1, (facts.count("positions") or max(_LENGTHS)) - 2)  # some position tables start after a padding row
     lengths = [text[1]] if text else list(dict.fromkeys(min(length, room) for length in _LENGTHS))
     decoder = min(_DECODER_LENGTH, max(1, (facts.count("target positions") or _DECODER_LENGTH + 2) - 2))

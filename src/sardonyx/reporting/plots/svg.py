@@ -141,9 +141,9 @@ def at(number: float) -> str:
     return f"{round(number, 2) + 0.0:g}" if abs(number) < 10_000 else f"{number:.0f}"
 
 
-def breadth(what: str, letter: float = LETTER) -> float:
+def breadth(what: str) -> float:
     """Return an upper bound of the width of a label; East Asian wide characters count twice."""
-    return letter * sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in what)
+    return LETTER * sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in what)
 
 
 def ticks(low: float, high: float, parts: int = 5) -> list[float]:
