@@ -293,7 +293,7 @@ def test_a_raise_that_fails_verification_is_undone_with_all_rewrites_that_need_i
 ) -> None:
     """A wrong adapter loses the axis, so the mean is taken over all axes."""
     from sardonyx.ir.opsets import adapters
-    from sardonyx.ir.opsets.adapter_base import OpsetStep, Rewrite, rewritten
+    from sardonyx.ir.opsets.adapters import OpsetStep, Rewrite, rewritten
 
     def wrong(step: OpsetStep) -> Rewrite:
         return rewritten(step, drop=["axes"])

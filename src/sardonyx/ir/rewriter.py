@@ -26,7 +26,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.naming import Names, rename_shadowing
-from sardonyx.ir.opsets.adapter_base import CannotRaise
+from sardonyx.ir.opsets.adapters import CannotRaise
 from sardonyx.ir.opsets.raising import HIGHEST, RAISE, Plan, plan
 from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import Impossible

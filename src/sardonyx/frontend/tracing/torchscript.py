@@ -34,7 +34,7 @@ from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.naming import Names
-from sardonyx.ir.opsets.adapter_base import CannotRaise
+from sardonyx.ir.opsets.adapters import CannotRaise
 from sardonyx.ir.opsets.raising import plan
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import operator, scopes

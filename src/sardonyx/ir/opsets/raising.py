@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.builder import BARE_INITIALIZERS
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.opsets.adapter_base import CannotRaise, OpsetStep, Rewrite
-from sardonyx.ir.opsets.adapters import ADAPTERS
+from sardonyx.ir.opsets.adapters import ADAPTERS, CannotRaise, OpsetStep, Rewrite
 from sardonyx.ir.opsets.history import NEWEST, OLDEST, exists, must_adapt, since
 from sardonyx.ir.rules import Rule
 from sardonyx.ir.scopes import label
