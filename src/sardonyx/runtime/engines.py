@@ -46,9 +46,9 @@ def load(runtime: Runtime, source: Source, *, threads: int | None = None, profil
     return loaders[runtime]()
 
 
-# Compute in single precision: by default the plugin may use bfloat16 if the machine supports it.
 # A model in OpenVINO on the CPU, an implementation of the ONNX operators that shares no kernel with ONNX Runtime.
 
+# Compute in single precision: by default the plugin may use bfloat16 if the machine supports it.
 _SETTINGS = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 
 
