@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.ops import (
@@ -27,7 +26,7 @@ from sardonyx.ir.ops import (
     attention_operands,
 )
 from sardonyx.ir.scopes import bodies, declared_shape
-from sardonyx.verification.input_thresholds import Threshold, find_thresholds, find_words
+from sardonyx.verification.input_thresholds import Threshold, find_thresholds, find_words, small_constant
 
 
 class Role(StrEnum):
@@ -277,10 +276,8 @@ def _dim(value: ir.Value | None, axis: int) -> int | str | None:
 
 def _scalar(value: ir.Value | None) -> float | None:
     """Return the smallest element of a small constant; None for other values and large constants."""
-    tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    if tensor is None or tensor.size == 0 or tensor.size > 64 or tensor.dtype == ir.DataType.STRING:
-        return None
-    return float(np.min(tensor.numpy().astype(np.float64)))
+    numbers = small_constant(value)
+    return None if numbers is None else float(numbers.min())
 
 
 def _hides(node: ir.Node) -> bool:

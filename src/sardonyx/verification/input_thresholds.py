@@ -218,7 +218,8 @@ def _invert(op: str, constant: float, number: float) -> float:
             return math.nan
 
 
-def _array(value: ir.Value | None) -> np.ndarray | None:
+def small_constant(value: ir.Value | None) -> np.ndarray | None:
+    """Return the numbers of a constant operand, or None if it is not a constant or has more than 64 elements."""
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     if tensor is None or not 0 < tensor.size <= _FEW or tensor.dtype == ir.DataType.STRING:
         return None
@@ -227,14 +228,14 @@ def _array(value: ir.Value | None) -> np.ndarray | None:
 
 
 def _numbers(value: ir.Value | None) -> Iterator[float]:
-    array = _array(value)
+    array = small_constant(value)
     if array is not None:
         yield from (float(number) for number in np.unique(array))
 
 
 def _typical(value: ir.Value) -> float | None:
     """Return the median of a small constant operand (such as the means of channels), or None if it is not one."""
-    array = _array(value)
+    array = small_constant(value)
     return float(np.median(array)) if array is not None else None
 
 
@@ -251,7 +252,7 @@ def _attribute_numbers(node: ir.Node, name: str) -> Iterator[float]:
 
 def _saturation(node: ir.Node) -> Iterator[float]:
     """Yield the numbers at which QuantizeLinear reaches the ends of its type."""
-    scale, zero = _array(node.inputs[1]), _array(node.inputs[2]) if len(node.inputs) > 2 else None
+    scale, zero = small_constant(node.inputs[1]), small_constant(node.inputs[2]) if len(node.inputs) > 2 else None
     kind = node.inputs[2].dtype if len(node.inputs) > 2 and node.inputs[2] is not None else ir.DataType.UINT8
     if scale is None or kind is None or kind.is_floating_point():
         return
