@@ -1,14 +1,15 @@
 """Fixtures for every test: small real models, exported once per session and shared by all its processes.
 
-`pytest --quick` leaves out slow tests. A test that loads torch or opens a browser is skipped automatically; a test that
-is slow for another reason is marked `slow`.
+`pytest --quick` leaves out slow tests and tries fewer examples of each property. A test that loads torch or opens a
+browser is skipped automatically; a test that is slow for another reason is marked `slow`.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -23,16 +24,11 @@ import models
 # No deadline: machines may be busy. CI generates the same cases in every run; local runs generate new ones.
 settings.register_profile("project", deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("quick", settings.get_profile("project"), max_examples=20)
+OWN_SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps the settings of a test
 settings.load_profile("project")
 
 NODE_CASES = "onnx.backend.test.case.node"  # computes its 1,884 cases on import, which takes 10 s
-LEFT_OUT = (
-    "torch",
-    "transformers",
-    "openvino",
-    "playwright",
-    NODE_CASES,
-)  # left out by --quick: each takes seconds to load
+LEFT_OUT = ("torch", "transformers", "openvino", "playwright", NODE_CASES)  # by --quick: each takes seconds to load
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +46,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        for item in items:
+            limit_examples(getattr(item, "function", None), settings.get_profile("quick").max_examples)
+
+
+def limit_examples(test: object, most: int) -> None:
+    """Limit the examples of a property test that sets a larger number than the profile."""
+    own = getattr(test, OWN_SETTINGS, None)
+    if isinstance(own, settings) and own.max_examples > most:
+        setattr(test, OWN_SETTINGS, settings(own, max_examples=most))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collection, and exempt all modules and tests from later ones: both cost seconds."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class SkippingImporter(MetaPathFinder, Loader):
