@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 import sardonyx
+from narrowing import present
 from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
 from sardonyx.exporting import extract
 from sardonyx.frontend.tracing.capture import capture, example_feeds
@@ -131,10 +133,11 @@ def test_a_wrong_extraction_is_refused_without_a_live_module(
 ) -> None:
     right = cutting.extract
 
-    def wrong(*args: object, **options: object) -> cutting.Extract:
-        made = right(*args, **options)  # pyright: ignore
-        weight = next(value for value in made.model.graph.initializers.values() if value.const_value.size > 1)
-        weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.001), name=weight.name)
+    def wrong(*args: Any, **options: Any) -> cutting.Extract:
+        made = right(*args, **options)
+        weights = made.model.graph.initializers.values()
+        weight = next(value for value in weights if present(value.const_value).size > 1)
+        weight.const_value = ir.tensor(present(weight.const_value).numpy() * np.float32(1.001), name=weight.name)
         return made
 
     monkeypatch.setattr(cutting, "extract", wrong)

@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import jsonschema
@@ -21,6 +22,7 @@ import sardonyx
 from cli.conftest import Result
 from reporting.sample_analysis import sample_analysis
 from sardonyx.records.analysis import Analysis
+from sardonyx.records.input_specs import DynamicRequest
 
 Command = Callable[..., Result]
 MODEL = """
@@ -132,8 +134,11 @@ def test_every_option_reaches_the_verb(
     ((args, kwargs),) = staged
     assert args == ("hf-config:X",)
     assert (kwargs["task"], kwargs["seed"], kwargs["as_in_notes"], kwargs["sizes"]) == ("T", 7, True, None)
-    assert str(kwargs["inputs"]["x"]) == "x=float32[2,3]"  # type: ignore[index]
-    assert kwargs["dynamic"].auto  # type: ignore[attr-defined]
+    inputs, dynamic = kwargs["inputs"], kwargs["dynamic"]
+    assert isinstance(inputs, dict)
+    assert str(inputs["x"]) == "x=float32[2,3]"
+    assert isinstance(dynamic, DynamicRequest)
+    assert dynamic.auto
 
 
 def test_depth_and_format_of_the_page(command: Command, staged: list[object]) -> None:
@@ -196,9 +201,9 @@ def test_a_torch_model_is_decomposed_into_a_file(command: Command, source: str, 
     result = command("decompose", source, "-o", output)
     assert (result.code, result.err) == (0, "")
     assert "1 attention decomposed" in result.out.splitlines()[-1]
-    namespace: dict[str, object] = {}
+    namespace: dict[str, Any] = {}
     exec(FACTORY, namespace)
-    model, x = namespace["build"]()  # type: ignore[operator]
+    model, x = namespace["build"]()
     torch.testing.assert_close(torch.load(output, weights_only=False)(x), model(x))
     refused = command("decompose", source, "-o", output)
     assert (refused.code, refused.out) == (1, "")

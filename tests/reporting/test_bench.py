@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from reporting.sample_bench import LABELS, compared, point, sample_benchmark, timing
 from reporting.written import in_markdown, in_terminal
-from sardonyx.records.bench import Benchmark, Finding
+from sardonyx.records.bench import Benchmark, Comparison, Finding
 from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence, milliseconds, verdict
 from sardonyx.reporting.document import View
 from sardonyx.reporting.formatting import visible
@@ -35,8 +35,8 @@ SWEEP = (point({"batch": 1, "seq": 16}, 0.1), point({"batch": 1, "seq": 512}, 5.
         (compared(1.001, 0.999, 1.002, Finding.SAME, 0.03), "no difference between b and a: within 3.0 % either way"),
     ],
 )
-def test_a_verdict_claims_what_the_interval_allows(against: object, message: str) -> None:
-    assert verdict(timing("b", 10, against), timing("a", 11)) == message  # type: ignore[arg-type]
+def test_a_verdict_claims_what_the_interval_allows(against: Comparison, message: str) -> None:
+    assert verdict(timing("b", 10, against), timing("a", 11)) == message
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphlib import CycleError, TopologicalSorter
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -27,12 +28,12 @@ def test_every_operation_is_in_one_region_and_regions_follow_their_dependencies(
 @pytest.mark.slow
 @given(programs(steps=20), st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
-def test_regions_in_any_valid_order_compute_the_same(program: Program, random: object) -> None:
+def test_regions_in_any_valid_order_compute_the_same(program: Program, random: Random) -> None:
     regions = partition(program).regions
     waiting, order, done = list(range(len(regions))), list[int](), set[int]()
     while waiting:
         ready = [index for index in waiting if done.issuperset(regions[index].depends_on)]
-        index = random.choice(ready)  # type: ignore[attr-defined]
+        index = random.choice(ready)
         waiting.remove(index)
         done.add(index)
         order += regions[index].operations
