@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -52,7 +54,7 @@ class _Sketch:
         down = self._linear(f"{path}/mlp/down", self._node(f"{path}/mlp/act", "Relu", up))
         return self._node(f"{path}/mlp", "Add", down, residual)
 
-    def _node(self, module: str, op_type: str, *inputs: str, suffix: str = "", **attributes: object) -> str:
+    def _node(self, module: str, op_type: str, *inputs: str, suffix: str = "", **attributes: Any) -> str:
         name = f"{module}/{op_type}{suffix}"
         self.nodes.append(helper.make_node(op_type, list(inputs), [f"{name}_output"], name=name, **attributes))
         return f"{name}_output"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 from hypothesis import strategies as st
@@ -33,7 +35,7 @@ class _Sketch:
             self.node("Constant", [], name, value=tensor)
         return name
 
-    def node(self, op_type: str, inputs: list[str], output: str, **attributes: object) -> None:
+    def node(self, op_type: str, inputs: list[str], output: str, **attributes: Any) -> None:
         """A node in its own module."""
         module = "".join(f"/block.{self.draw(st.integers(0, 2))}" for _ in range(self.draw(st.integers(0, 2))))
         name = f"/net{module}/part.{len(self.nodes)}/{op_type}"

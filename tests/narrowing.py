@@ -26,3 +26,9 @@ def number(value: object) -> float:
     """Return the value, which is a number."""
     assert isinstance(value, (int, float))
     return value
+
+
+def integer(value: object) -> int:
+    """Return the value, which is an integer: a size without dynamic dimensions."""
+    assert isinstance(value, int)
+    return value

@@ -16,21 +16,20 @@ from sardonyx.ir.scopes import scopes
 from sardonyx.records.run import Accuracy
 
 
-class Asking(NodeRule):
-    """Matches every node until the model has the opset it needs."""
+def raising(op_types: Iterable[str], opset: int) -> NodeRule:
+    """Return a rule that matches nodes with these operators until the model has this opset."""
 
-    name = "asking"
-    accuracy = Accuracy.EXACT
+    class Raising(NodeRule):
+        name, roots, needs = "raising", tuple(dict.fromkeys(op_types)), opset
+        accuracy = Accuracy.EXACT
 
-    def __init__(self, roots: Iterable[str], needs: int) -> None:
-        self.roots = tuple(dict.fromkeys(roots))  # pyright: ignore[reportAttributeAccessIssue] (of this model)
-        self.needs = needs  # pyright: ignore[reportAttributeAccessIssue]
+        def match(self, node: ir.Node, graph: Facts) -> Match | None:
+            return Match((node,)) if graph.opset(node) < self.needs and not graph.scope(node).in_function else None
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | None:
-        return Match((node,)) if graph.opset(node) < self.needs and not graph.scope(node).in_function else None
+        def rewrite(self, match: Match, op: Builder) -> Replacement:
+            raise AssertionError("the model has the opset, so nothing matches")
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        raise AssertionError("the opset is what it needs, so nothing matches")
+    return Raising()
 
 
 def raise_model(model: ir.Model, opset: int) -> Log:
@@ -38,7 +37,7 @@ def raise_model(model: ir.Model, opset: int) -> Log:
     model.graph.sort()
     origins.attach(model)
     roots = [node.op_type for scope in scopes(model) for node in scope.graph if not node.domain]
-    return Rewriter(Facts(model), [Asking(roots, opset)]).run()
+    return Rewriter(Facts(model), [raising(roots, opset)]).run()
 
 
 def raised(proto: onnx.ModelProto, opset: int) -> tuple[onnx.ModelProto | None, str]:

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -233,7 +234,7 @@ def test_growth_hidden_by_a_fixed_cost_is_detected() -> None:
 # Stored results
 
 
-def _section(*claims: Claim) -> dict[str, object]:
+def _section(*claims: Claim) -> dict[str, Any]:
     section = stage.Section("Nodes", "counted", ["model", "a|b"], [["m", "x|y"]], list(claims), [])
     return campaign.measured(section)
 

@@ -132,7 +132,13 @@ def test_finished_models_are_not_run_again(results: Path) -> None:
 def row(name: str, **changes: Any) -> dict[str, Any]:
     made = {"exported": True, "verified": True, "nodes": 9, "portable": 5, "ort": 4, "root": 0.0, "notes": []}
     plain = {"exported": True, "seconds": 2.0, "nodes": 8, "answers": "same"}
-    whole = {"library": "timm", "name": name, "exporter": "dynamo", "commit": "abc", "size": "as published"}
+    whole: dict[str, Any] = {
+        "library": "timm",
+        "name": name,
+        "exporter": "dynamo",
+        "commit": "abc",
+        "size": "as published",
+    }
     whole |= {"class": "Net", "parameters": 10**6, "unread": [], "plain": plain}
     whole["ours"] = made | {"seconds": {"export": 1.5, "verification": 3.0, "writing": 0.5}}
     for key, value in changes.items():

@@ -14,16 +14,17 @@ import torch
 from torch import nn
 
 import sardonyx
-from narrowing import present
+from narrowing import array, present
 from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
 from sardonyx.exporting import extract
 from sardonyx.frontend.tracing.capture import capture, example_feeds
+from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.ir import module_extraction as cutting
 from sardonyx.records.extraction import Extraction
 from sardonyx.runtime import Session
 
-EXPORTERS = ("dynamo", "torchscript")
-Export = Callable[[str], Path]
+EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
+Export = Callable[[Exporter], Path]
 
 
 class Block(nn.Module):
@@ -64,7 +65,7 @@ def net(seed: int = 0) -> Net:
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Export:
     folder = tmp_path_factory.mktemp("nets")
 
-    def export(exporter: str) -> Path:
+    def export(exporter: Exporter) -> Path:
         path = folder / f"{exporter}.onnx"
         if not path.exists():
             sardonyx.export(net(), x(), path, exporter=exporter, verify=False)
@@ -80,7 +81,7 @@ def x() -> torch.Tensor:
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("optimized", [False, True])
 def test_an_extracted_module_matches_the_live_module(
-    exported: Export, exporter: str, optimized: bool, tmp_path: Path
+    exported: Export, exporter: Exporter, optimized: bool, tmp_path: Path
 ) -> None:
     source = exported(exporter)
     if optimized:
@@ -96,11 +97,11 @@ def test_an_extracted_module_matches_the_live_module(
     assert made.live.notes == ("its output '2' is one of its inputs",)
     live = capture(net(), (x(),), {}, "blocks.1")[0]
     feeds = {port.name: live.inputs[port.live or ""] for port in made.inputs}
-    np.testing.assert_allclose(Session(output).run(feeds)[0], live.outputs["0"], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(array(Session(output).run(feeds)[0]), live.outputs["0"], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)
-def test_every_call_of_a_module_is_compared_with_its_own_outputs(exported: Export, exporter: str) -> None:
+def test_every_call_of_a_module_is_compared_with_its_own_outputs(exported: Export, exporter: Exporter) -> None:
     first, second = (
         sardonyx.extract(exported(exporter), "shared", live=net(), inputs=(x(),), call=call) for call in (0, 1)
     )

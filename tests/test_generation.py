@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import sardonyx
+from narrowing import present
 from reporting.written import in_terminal
 from sardonyx.errors import OutputError, UsageError, VerificationFailed
 from sardonyx.exporting.export import Exported
@@ -79,8 +80,9 @@ def test_the_default_exporter_gives_one_optimized_graph_for_prompts_and_steps(tm
     assert made.verdict is not None
     assert all(batch.passed for batch in made.verdict.generation)
     assert made.result.path == str(tmp_path / "out" / "model.onnx")
-    assert Path(made.result.path).stat().st_size == made.result.bytes
-    model = onnx.load_model(made.result.path)
+    path = Path(present(made.result.path))
+    assert path.stat().st_size == made.result.bytes
+    model = onnx.load_model(path)
     dims = {
         each.name: [d.dim_param or d.dim_value for d in each.type.tensor_type.shape.dim] for each in model.graph.input
     }

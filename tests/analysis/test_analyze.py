@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -265,7 +266,7 @@ def test_a_model_that_needs_real_data_is_run_on_it() -> None:
         ("a.onnx", {"dynamic": "auto"}, UsageError),
     ],
 )
-def test_invalid_arguments_are_refused(source: str, options: dict[str, object], error: type[Exception]) -> None:
+def test_invalid_arguments_are_refused(source: str, options: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         sardonyx.analyze(source, **options)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import parser
 
 import sardonyx
+from narrowing import present
 from sardonyx.analysis.attention_sites import SiteDescription, pair_sites
 from sardonyx.records.run import AttentionForm, Refusal, RolledBack
 
@@ -98,8 +99,8 @@ def test_sites_of_real_models_match_their_configs(name: str, exporter: str, smal
             assert site.before.operator == ""
             assert site.after is not None
             assert site.after.operator.endswith("Attention")
-        assert set(run.wiring_after.names) >= {name for site in run.attention for name in site.after.nodes}
-        assert set(run.wiring_before.names) >= {name for site in run.attention for name in site.before.nodes}
+            assert set(present(run.wiring_before).names) >= set(site.before.nodes)
+            assert set(present(run.wiring_after).names) >= set(site.after.nodes)
 
 
 def test_windows_with_different_head_counts_are_distinguished(small_model: SmallModel) -> None:

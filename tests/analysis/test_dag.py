@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import networkx
@@ -92,7 +93,7 @@ def _tag(path: str) -> str:
     return "/Net" + "".join("/" + part.title() for part in path.split(".") if part)
 
 
-def _node(op: str, inputs: list[str], output: str, name: str, module: dict[str, str], **attributes: object):
+def _node(op: str, inputs: list[str], output: str, name: str, module: dict[str, str], **attributes: Any):
     return helper.make_node(op, inputs, [output], name, metadata_props=None, **attributes), module
 
 
@@ -113,7 +114,7 @@ def _model(nodes: list[tuple[onnx.NodeProto, dict[str, str]]], weights: list[onn
 def _shared() -> onnx.ModelProto:
     """`a` and `b` share a weight, a Constant and a fused node; `b` twice has the same node name, `c` has none."""
     weight = numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
-    two = numpy_helper.from_array(np.float32(2), "two")
+    two = numpy_helper.from_array(np.array(2, np.float32), "two")
     return _model(
         [
             _node("Constant", [], "two", "two", _module("a"), value=two),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import onnx
@@ -81,7 +82,7 @@ def _model(*nodes: onnx.NodeProto, opset: int = 18) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
 
 
-def _node(op_type: str, source: str, target: str, name: str, **attributes: object) -> onnx.NodeProto:
+def _node(op_type: str, source: str, target: str, name: str, **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(op_type, [source], [target], name, **attributes)
 
 
@@ -109,8 +110,8 @@ def test_names_identify_moved_and_replaced_nodes() -> None:
         _node("Sigmoid", "e", "y", "/new/part/Sigmoid"),
     )
     result = compare(before, after)
-    relu = [OpRef("/enc/one/Relu", "Relu", module) for module in ("enc.one", "enc")]
-    assert result.moved == (Pair(*relu),)
+    relu = Pair(OpRef("/enc/one/Relu", "Relu", "enc.one"), OpRef("/enc/one/Relu", "Relu", "enc"))
+    assert result.moved == (relu,)
     assert [pair.what for pair in result.changed] == [("perm: [0, 1] → [1, 0]",), ("operator: Exp → Tanh",)]
     assert result.removed == (OpRef("/drop/Identity", "Identity", "drop"),)
     assert result.added == (OpRef("/new/part/Sigmoid", "Sigmoid", "new.part"),)

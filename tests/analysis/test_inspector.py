@@ -52,7 +52,7 @@ def _layered(layers: int = 3) -> onnx.ModelProto:
     )
     nodes.append(helper.make_node("If", ["positive"], ["chosen"], "/head/If", then_branch=then, else_branch=other))
     nodes.append(helper.make_node("Twice", ["chosen"], ["y"], "/head/Twice", domain="own"))
-    weights.append(numpy_helper.from_array(np.float32(0), "zero"))
+    weights.append(numpy_helper.from_array(np.array(0, np.float32), "zero"))
     graph = helper.make_graph(
         nodes,
         "layered",

@@ -17,7 +17,7 @@ import chromium
 from browser import pages
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Dialog, Page
 
 REQUIRED = os.environ.get("SARDONYX_BROWSER") == "required"  # as in CI: a missing browser is a failure
 collect_ignore_glob: list[str] = []
@@ -49,19 +49,24 @@ def open_page(browser: Browser) -> Iterator[Open]:
     complaints: list[str] = []
     opened: list[Page] = []
 
+    def complain(wrong: bool, text: str) -> None:
+        if wrong:
+            complaints.append(text)
+
+    def dismiss(dialog: Dialog) -> None:
+        complaints.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
     def opener(file: Path, link: str = "", *, width: int = 1280, height: int = 900, **options: Any) -> Page:
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         page = context.new_page()
         opened.append(page)
         address = file.resolve().as_uri()
         page.set_default_timeout(20_000)
-        page.on("console", lambda message: message.type in BAD and complaints.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: complaints.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on(
-            "request",
-            lambda asked: asked.url.split("#")[0] != address and complaints.append(f"request: {asked.url}"),
-        )
+        page.on("console", lambda message: complain(message.type in BAD, f"console: {message.text}"))
+        page.on("pageerror", lambda error: complain(True, f"error: {error}"))
+        page.on("dialog", dismiss)
+        page.on("request", lambda asked: complain(asked.url.split("#")[0] != address, f"request: {asked.url}"))
         page.goto(address + link, wait_until="load")
         if options.get("java_script_enabled", True) and file.suffix == ".html":
             page.wait_for_selector(":root[data-ready]", state="attached")

@@ -76,9 +76,10 @@ def test_no_text_of_a_record_names_a_flag() -> None:
         tree = ast.parse(path.read_text())
         documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
-            text = node.value if isinstance(node, ast.Constant) and id(node) not in documented else None
-            if isinstance(text, str) and FLAG.search(text):
-                named[f"{place}:{node.lineno}"] = text
+            if not isinstance(node, ast.Constant) or id(node) in documented:
+                continue
+            if isinstance(node.value, str) and FLAG.search(node.value):
+                named[f"{place}:{node.lineno}"] = node.value
     assert named == {}
 
 

@@ -104,7 +104,9 @@ def test_bert_as_a_function_of_batch_and_length() -> None:
 
 def test_why_the_legacy_estimate_misleads(forms: dict[str, nn.Module], programs: dict[str, Program]) -> None:
     before = as_in_notes(torch.fx.symbolic_trace(forms["standard"]), (_pictures(1),))
-    after = as_in_notes(forms["decomposed"], (_pictures(1),))  # pyright: ignore[reportArgumentType]
+    decomposed = forms["decomposed"]
+    assert isinstance(decomposed, torch.fx.GraphModule)
+    after = as_in_notes(decomposed, (_pictures(1),))
     for peak in (before.peak_bytes, after.peak_bytes):
         assert f"{peak / MIB:.2f} MB and" in PROSE
     assert f"from {before.never_freed_bytes / MIB:.2f} to {after.never_freed_bytes / MIB:.2f} MiB" in PROSE

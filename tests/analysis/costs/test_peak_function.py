@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
+from narrowing import present
 from sardonyx.analysis.costs.liveness import liveness
 from sardonyx.analysis.costs.peak_function import LIMIT, SizeComparison, compare, peak_function
 from sardonyx.analysis.costs.program import Program, Store, format_size
@@ -107,7 +108,7 @@ def test_of_many_expressions_those_near_the_example_are_written() -> None:
     function = peak_function(liveness(sketch.program(())))
     assert len(function.candidates) > 6
     assert "more, far from the example" in function.text
-    assert format_size(function.winner().bytes) in function.text
+    assert format_size(present(function.winner()).bytes) in function.text
 
 
 def test_decomposing_attention_costs_memory_from_one_length_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from analysis.costs.building import Building
+from narrowing import integer
 from sardonyx.analysis.costs.program import OpKind, Program
 from sardonyx.analysis.costs.regions import ALONE, Region, partition
 
@@ -66,7 +67,7 @@ def test_a_linear_layer_and_its_activation_by_hand() -> None:
     )  # the value that the activation reads back was written once
     assert (down.bytes_in, down.weight_bytes, down.bytes_out, down.internal_bytes) == (4 * ROWS, 4 * SQUARE, ROWS, 0)
     assert up.macs == B * S * D * 4 * D
-    assert up.intensity({}) == up.flops / (5 * ROWS + 4 * SQUARE + 16 * D)
+    assert up.intensity({}) == integer(up.flops) / (5 * ROWS + 4 * SQUARE + 16 * D)
     assert "matmul" in up.ended
     assert "outlives" in down.ended
 
@@ -94,8 +95,10 @@ def test_a_mask_shared_by_two_attentions_is_outside_both_regions() -> None:
     building = Building()
     x, kept = building.input((B, S, D)), building.input((S, S), "bool")
     mask = building.op(OpKind.SELECT, [kept], (S, S))
-    once = attention(building, *(heads(building, linear(building, x)) for _ in range(3)), mask)
-    twice = attention(building, *(heads(building, linear(building, once)) for _ in range(3)), mask)
+    q, k, v = (heads(building, linear(building, x)) for _ in range(3))
+    once = attention(building, q, k, v, mask)
+    q, k, v = (heads(building, linear(building, once)) for _ in range(3))
+    twice = attention(building, q, k, v, mask)
     program = building.program(twice)
     regions = _by_rule(program)
     assert [len(regions[rule]) for rule in ("attention", "parallel-qkv", ALONE)] == [2, 2, 1]

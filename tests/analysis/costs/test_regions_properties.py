@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.costs.building import programs, run_in
+from narrowing import integer
 from sardonyx.analysis.costs.program import OpKind, Program, Store
 from sardonyx.analysis.costs.regions import partition
 from sardonyx.analysis.costs.regions.region import Quotient
 from sardonyx.analysis.costs.traffic import moved, traffic
+from sardonyx.ir.shapes.expr import total
 
 
 @pytest.mark.slow
@@ -46,9 +48,10 @@ def test_regions_in_any_valid_order_compute_the_same(program: Program, random: R
 def test_traffic_saved_by_fusion_is_the_sum_over_regions(program: Program) -> None:
     parts = partition(program)
     at = traffic(program, parts).at()
-    assert at.unfused == sum(one.bytes for one in moved(program)) == sum(one.bytes_unfused for one in parts.regions)
-    assert at.kept_out == sum(region.internal_bytes + region.reread_bytes for region in parts.regions)
-    assert all(part >= 0 for one in parts.regions for part in (one.internal_bytes, one.reread_bytes, one.bytes_in))
+    assert at.unfused == total(one.bytes for one in moved(program)) == total(one.bytes_unfused for one in parts.regions)
+    inner = [each for region in parts.regions for each in (region.internal_bytes, region.reread_bytes)]
+    assert at.kept_out == total(inner)
+    assert all(integer(size) >= 0 for size in (*inner, *(region.bytes_in for region in parts.regions)))
     assert 0 <= at.reduction < 1
     assert at.fused_weights <= at.unfused_weights
     for region in parts.regions:
@@ -68,7 +71,7 @@ def _crossing(program: Program, steps: set[int]) -> tuple[int, int, int, set[int
     weights = {value for value in entering if program.buffers[values[value].buffer].store is Store.WEIGHT}
     needed = {value for value in inside if value in outside or value in program.outputs}
     out = needed | (inside - used)
-    sizes = [sum(values[value].bytes for value in some) for some in (entering - weights, weights, out)]
+    sizes = [integer(total(values[value].bytes for value in some)) for some in (entering - weights, weights, out)]
     return sizes[0], sizes[1], sizes[2], needed & used
 
 

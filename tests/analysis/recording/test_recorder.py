@@ -15,6 +15,7 @@ from sardonyx.analysis.costs.program import OpKind, Program, Store
 from sardonyx.analysis.recording.recorder import record
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.decompose import decompose
+from sardonyx.ir.shapes.expr import total
 
 
 def operators(program: Program) -> list[str]:
@@ -55,7 +56,7 @@ def test_every_operation_names_its_module_and_the_call() -> None:
 def test_views_and_in_place_operations_share_memory_and_tied_weights_count_once() -> None:
     program = record(Twice(), (torch.randn(2, 6),))
     weights = [each for each in program.buffers if each.store is Store.WEIGHT]
-    assert sum(each.bytes for each in weights) == (36 + 6 + 6) * 4
+    assert total(each.bytes for each in weights) == (36 + 6 + 6) * 4
     for each in program.operations:
         buffers = {program.values[i].buffer for i in each.reads}
         shares = each.kind is OpKind.VIEW or each.operator == "aten.relu_"

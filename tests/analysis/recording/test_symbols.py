@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import architectures
+from analysis.attention_choice import set_attention
 from sardonyx.analysis.costs.liveness import liveness
 from sardonyx.analysis.costs.program import Program
 from sardonyx.analysis.recording.recorder import record
@@ -42,7 +43,7 @@ def figures(program: Program, sizes: Mapping[str, int]) -> dict[str, int]:
 def test_one_recording_covers_every_size(name: str, attention: str) -> None:
     case = architectures.build(name)
     if attention:
-        case.module.set_attn_implementation(attention)
+        set_attention(case.module, attention)
     kwargs = {name: tensor for name, tensor in case.kwargs.items() if name != "decoder_attention_mask"}
     axes = {name: OPEN[name] for name in kwargs} if kwargs else {"x": {0: "batch"}}
     opened = record(case.module, case.args, kwargs, axes=axes)

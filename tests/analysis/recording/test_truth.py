@@ -16,6 +16,7 @@ from torch import nn
 import architectures
 import zoo
 from allocations import on_cpu
+from analysis.attention_choice import set_attention
 from memory import operators
 from sardonyx.analysis.costs.liveness import liveness
 from sardonyx.analysis.recording.recorder import record
@@ -55,7 +56,7 @@ def compare_with_truth(module: nn.Module, args: tuple, kwargs: dict, *, as_run: 
 @pytest.mark.parametrize("name", MODELS)
 def test_an_eager_model(name: str, attention: str) -> None:
     case = architectures.build(name)
-    case.module.set_attn_implementation(attention)
+    set_attention(case.module, attention)
     compare_with_truth(case.module, case.args, dict(case.kwargs), as_run=True)
 
 
@@ -69,7 +70,7 @@ def test_an_eager_model_of_another_kind(name: str) -> None:
 def test_a_decomposed_graph_as_it_runs_and_as_single_operators(name: str) -> None:
     case = architectures.build(name)
     if hasattr(case.module, "set_attn_implementation"):
-        case.module.set_attn_implementation("sdpa")
+        set_attention(case.module, "sdpa")
     kwargs = dict(case.kwargs)
     graph = decompose(case.module, case.args, kwargs=kwargs)
     compare_with_truth(graph, case.args, kwargs, as_run=True)

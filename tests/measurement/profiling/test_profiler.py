@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -205,7 +206,7 @@ def test_weights_are_not_written_out(tmp_path: Path) -> None:
         ({"provider": "none"}, "no provider 'none'"),
     ],
 )
-def test_invalid_options_are_refused_in_one_line(options: dict[str, object], message: str) -> None:
+def test_invalid_options_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         sardonyx.profile(linears({"a": 4}), **options)
 

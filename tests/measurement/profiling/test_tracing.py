@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -20,7 +22,7 @@ class Net:
         self.weights: list[onnx.TensorProto] = []
         self.shape, self.output, self.shape_out = shape, output, shape_out or shape
 
-    def node(self, name: str, op_type: str, inputs: list[str], output: str, **attributes: object) -> None:
+    def node(self, name: str, op_type: str, inputs: list[str], output: str, **attributes: Any) -> None:
         """Add one node."""
         self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
 

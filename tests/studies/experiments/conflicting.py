@@ -11,41 +11,43 @@ from sardonyx.passes import NodePass
 from sardonyx.records.run import Accuracy
 
 
-class Taking(NodePass):
+def fusing(title: str, first: str, then: str, result: str) -> NodePass:
     """Replaces two consecutive operators by one; not an equivalence, because the experiment verifies nothing."""
 
-    accuracy = Accuracy.EXACT
+    class Fusing(NodePass):
+        name, roots = title, (then,)
+        accuracy = Accuracy.EXACT
 
-    def __init__(self, name: str, first: str, then: str, result: str) -> None:
-        self.name, self.roots, self._first, self._result = name, (then,), first, result
+        def match(self, node: ir.Node, graph: Facts) -> Match | None:
+            producer = node.inputs[0].producer() if node.inputs[0] is not None else None
+            return Match((producer, node)) if producer is not None and producer.op_type == first else None
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | None:
-        producer = node.inputs[0].producer() if node.inputs[0] is not None else None
-        return Match((producer, node)) if producer is not None and producer.op_type == self._first else None
+        def rewrite(self, match: Match, op: Builder) -> ir.Value:
+            return getattr(op, result)(match.nodes[0].inputs[0])
 
-    def rewrite(self, match: Match, op: Builder) -> ir.Value:
-        return getattr(op, self._result)(match.nodes[0].inputs[0])
+    return Fusing()
 
 
-class Becoming(NodePass):
+def replacing(title: str, root: str, result: str) -> NodePass:
     """Replaces an operator by another one."""
 
-    accuracy = Accuracy.EXACT
+    class Replacing(NodePass):
+        name, roots = title, (root,)
+        accuracy = Accuracy.EXACT
 
-    def __init__(self, name: str, root: str, result: str) -> None:
-        self.name, self.roots, self._result = name, (root,), result
+        def match(self, node: ir.Node, graph: Facts) -> Match:
+            return Match((node,))
 
-    def match(self, node: ir.Node, graph: Facts) -> Match:
-        return Match((node,))
+        def rewrite(self, match: Match, op: Builder) -> ir.Value:
+            return getattr(op, result)(match.root.inputs[0])
 
-    def rewrite(self, match: Match, op: Builder) -> ir.Value:
-        return getattr(op, self._result)(match.root.inputs[0])
+    return Replacing()
 
 
-EARLY = Taking("takes-neg-abs", "Neg", "Abs", "Sigmoid")
-LATE = Taking("takes-abs-relu", "Abs", "Relu", "Tanh")  # the first of the two rewrites the Abs
-ASIDE = Taking("takes-exp-log", "Exp", "Log", "Softplus")
-BEHIND = Taking("takes-sin-cos", "Sin", "Cos", "Softsign")
+EARLY = fusing("takes-neg-abs", "Neg", "Abs", "Sigmoid")
+LATE = fusing("takes-abs-relu", "Abs", "Relu", "Tanh")  # the first of the two rewrites the Abs
+ASIDE = fusing("takes-exp-log", "Exp", "Log", "Softplus")
+BEHIND = fusing("takes-sin-cos", "Sin", "Cos", "Softsign")
 CHAIN = """<ir_version: 9, opset_import: ["" : 18]>
 g (float[2,3] x) => (float[2,3] y) {
   a = Exp(x)

@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
 from sardonyx.studies.experiments.order import ENDLESS, OTHER, SAME, Order
-from studies.experiments.conflicting import ASIDE, BEHIND, CHAIN, EARLY, LATE, Becoming
+from studies.experiments.conflicting import ASIDE, BEHIND, CHAIN, EARLY, LATE, replacing
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_independent_passes_give_one_result(chain: Subject) -> None:
 
 @pytest.mark.slow
 def test_an_order_that_does_not_terminate_is_an_outcome(chain: Subject) -> None:
-    there_and_back = [Becoming("there", "Neg", "Abs"), Becoming("back", "Abs", "Neg")]
+    there_and_back = [replacing("there", "Neg", "Abs"), replacing("back", "Abs", "Neg")]
     for each in answered(Order([ASIDE, *there_and_back]), chain):
         assert each.answer["outcome"] == ENDLESS
         assert "these passes undo each other" in each.answer["why"]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from narrowing import number
 from sardonyx.records.study import Table
 from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
 from sardonyx.studies.experiments.tolerance import MARGIN, Distances, Tolerance, affordable, recommended_in_eps
@@ -87,12 +88,12 @@ def test_accuracy_classes_are_counted_separately(answered: CellAnswer) -> None:
     assert [row["output"] for row in exact] == ["y", "z"]
     assert all(row["equal_share"] == 1.0 and row["passed"] for row in exact)
     (loose,) = (row for row in rows if row["class"] == "reassociates" and row["output"] == "y")
-    assert 0 < loose["max_scaled"] <= loose["granted"]
-    assert loose["rewrites"] > exact[0]["rewrites"]
+    assert 0 < number(loose["max_scaled"]) <= number(loose["granted"])
+    assert number(loose["rewrites"]) > number(exact[0]["rewrites"])
     assert [row[0] for row in by_class.rows] == ["exact", "reassociates"]
     for accuracy in ("exact", "reassociates"):  # the histogram counts every element
-        elements = sum(row["elements"] for row in rows if row["class"] == accuracy and row["output"] == "y")
-        assert sum(row[3] for row in spread.rows if row[1] == accuracy) == elements
+        elements = sum(number(row["elements"]) for row in rows if row["class"] == accuracy and row["output"] == "y")
+        assert sum(number(row[3]) for row in spread.rows if row[1] == accuracy) == elements
 
 
 def _class(answered: CellAnswer, **changes: float | int) -> str:
