@@ -183,14 +183,14 @@ def test_extracting_from_a_model_in_memory_leaves_it_unchanged(exported: Export)
     assert proto.SerializeToString() == before
 
 
-def test_the_record_comes_back_from_json_equal(exported: Export, tmp_path: Path) -> None:
+def test_the_record_reads_back_equal(exported: Export, tmp_path: Path) -> None:
     made = sardonyx.extract(exported("dynamo"), "blocks.0", tmp_path / "b.onnx", live=net(), inputs=(x(),))
     back = Extraction.from_json(made.to_json())
     assert back == made.plain()
     assert back.result.sha256 is not None
 
 
-def test_a_path_is_found_for_a_tag(exported: Export) -> None:
+def test_a_tag_is_resolved_to_its_path(exported: Export) -> None:
     assert extract.path_of(exported("dynamo"), "/Net/Block.1") == "blocks.1"
 
 

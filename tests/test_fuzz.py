@@ -102,7 +102,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> shrinking.Case:
     return shrinking.Case(given.model, feed, finding)
 
 
-def test_a_planted_fault_is_found_attributed_and_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_detected_attributed_and_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
     case = planted(monkeypatch)
     assert shrinking.responsible(case) == ("merge-clips",)
     small = shrinking.shrunk(case)

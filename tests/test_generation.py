@@ -160,7 +160,7 @@ class TestFaults:
         onnx.save_model(model, folder / f"{weight}.onnx")
         return folder / f"{weight}.onnx"
 
-    def test_a_wrong_weight_is_found(self, folder: Path, module: Any) -> None:
+    def test_a_wrong_weight_is_detected(self, folder: Path, module: Any) -> None:
         def double(values: Any) -> None:
             values *= 2
 

@@ -182,7 +182,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     assert len(run.events) == 3
 
 
-def test_a_model_with_training_info_is_left_alone_and_says_so() -> None:
+def test_a_model_with_training_info_is_unchanged_with_a_note() -> None:
     proto = onnx.parser.parse_model(TOWER)
     proto.training_info.add().algorithm.name = "step"
     run = optimize(proto, verify="off")

@@ -62,7 +62,7 @@ def test_source_files_are_not_too_long() -> None:
     ("package", "allowed"),
     [("onnxruntime", {"runtime/library.py"}), ("torch", set())],
 )
-def test_heavy_packages_are_imported_where_they_belong_by_name_too(package: str, allowed: set[str]) -> None:
+def test_heavy_packages_are_imported_by_name_only_where_allowed(package: str, allowed: set[str]) -> None:
     """import-linter sees import statements only."""
     by_name = re.compile(rf"import_module\(\s*[\"']{package}\b|__import__\(\s*[\"']{package}\b")
     source = ROOT / "src" / "sardonyx"

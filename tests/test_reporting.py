@@ -44,7 +44,7 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_folder_becomes_one_bundle_whatever_its_file_names(folder: Path) -> None:
+def test_a_folder_becomes_one_bundle_with_any_file_names(folder: Path) -> None:
     (bundle,) = run_bundles(record_groups([folder]))
     assert bundle.label == "model"
     assert bundle.run == sample_run()

@@ -126,7 +126,7 @@ def test_equal_random_nodes_are_neither_merged_nor_folded(op: str) -> None:
     assert ops(result_of(one))[op.split("(")[0]] == 2
 
 
-def test_nodes_out_of_order_come_back_in_order() -> None:
+def test_nodes_out_of_order_are_sorted() -> None:
     proto = onnx.parser.parse_model(HEAD + "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Identity(a)  y = Neg(b) }")
     nodes = list(proto.graph.node)
     del proto.graph.node[:]

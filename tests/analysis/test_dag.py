@@ -60,7 +60,7 @@ def _constant(proto: dict[str, onnx.NodeProto], producers: dict[str, str], value
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(graphs.models())
-def test_the_document_is_valid_and_comes_back_equal(model: onnx.ModelProto) -> None:
+def test_the_document_is_valid_and_reads_back_equal(model: onnx.ModelProto) -> None:
     hierarchy = dag(model)
     assert HierarchyDag.from_json(hierarchy.to_json()) == hierarchy
     jsonschema.validate(json.loads(hierarchy.to_json()), HierarchyDag.json_schema())

@@ -136,7 +136,7 @@ def test_three_products_of_one_input_are_detected_through_reshapes() -> None:
     assert pattern_counts(survey(two, weights="float[8,8] b, float[8,8] c")) == {}
 
 
-def test_chains_are_counted_once_whatever_their_length() -> None:
+def test_chains_of_any_length_are_counted_once() -> None:
     body = """
         r = Relu (x)
         a = Transpose<perm = [0, 2, 1]> (r) b = Transpose<perm = [1, 0, 2]> (a) c = Transpose<perm = [1, 2, 0]> (b)
@@ -174,7 +174,7 @@ def test_consecutive_casts_are_a_chain() -> None:
     }
 
 
-def test_a_shape_chain_goes_as_far_as_sizes_do() -> None:
+def test_a_shape_chain_ends_with_the_last_size() -> None:
     body = "s = Shape (x) n = Gather (s, i) u = Unsqueeze (n, zero) t = Concat<axis = 0> (u, rest) y = Reshape (x, t)"
     weights = "int64 i = {0}, int64[1] zero = {0}, int64[1] rest = {48}"
     look = survey(body, "(float[n,6,8] x) => (float[n,48] y)", weights)
@@ -230,7 +230,7 @@ def test_layers_with_their_batch_norm_or_activation_are_detected() -> None:
     assert pattern_counts(survey("k = Conv (x, w) y = Relu (k)", signature, weights)) == {"conv-activations": 1}
 
 
-def test_fused_operators_count_whatever_their_domain() -> None:
+def test_fused_operators_of_any_domain_count() -> None:
     body = "a = LayerNormalization (x, g) b = com.microsoft.FastGelu (a)"
     body += " y = com.microsoft.SkipLayerNormalization (b, a, g)"
     assert pattern_counts(survey(body, weights="float[8] g")) == {"layer-norm-operators": 2, "gelu-operators": 1}

@@ -89,7 +89,7 @@ def test_the_selected_module_filters_rewrites_and_missed_fusions(opened: Open) -
     expect(part(page, "missed").locator(".missed-status")).to_be_hidden()
 
 
-def test_a_link_to_a_rewrite_opens_it_whatever_is_filtered(opened: Open) -> None:
+def test_a_link_to_a_rewrite_opens_it_despite_filters(opened: Open) -> None:
     page = opened("deep", "#rewrite=4000&pass=no-such-pass")
     detail = page.locator(".rewrites-detail[data-rewrite='4000']")
     expect(detail).to_be_in_viewport()

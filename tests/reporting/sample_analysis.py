@@ -1,4 +1,4 @@
-"""A hand-built Analysis: every field holds something a renderer could get wrong."""
+"""A handmade Analysis: every field has a value that a renderer could get wrong."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def sample_analysis() -> Analysis:
 
 
 def sample_form() -> Form:
-    """The encoder as it is."""
+    """The encoder as written."""
     alive = tuple(Alive(size, f"layer.{size % 3}.mlp", f"aten.gelu_{size}") for size in range(90_000, 20_000, -9_000))
     peak = Peak(1_250_000, 17, "aten.gelu_1", "aten.gelu", "layer.1.mlp", 4_096, alive, 2)
     return Form(

@@ -1,4 +1,4 @@
-"""A hand-built Benchmark: three files, one faster, one the same; made for one size or for several."""
+"""A handmade Benchmark of three files, one faster, one the same, at one size or several."""
 
 from __future__ import annotations
 

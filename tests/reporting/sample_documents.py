@@ -1,4 +1,4 @@
-"""Every document there is, of records whose words are changed by a given function."""
+"""Every kind of document, of records whose texts are changed by a given function."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from sardonyx.reporting.verdict import verdict_document
 
 
 def documents(worsen: Callable[[str], str], view: View) -> Iterator[tuple[str, Document]]:
-    """Yield each kind of document of sample records, every word of which is replaced by `worsen`."""
+    """Yield each kind of document of sample records, every text of which is replaced by `worsen`."""
     run = structs.replace(sample_run(), tuning=sample_tuning(), notes=("a note",))
     bundle = sample_run_bundle()
     other = replace(bundle, run=structs.replace(bundle.run, verdict=failed_verdict(), rolled_back=(), passes=()))

@@ -294,17 +294,17 @@ def check(document: Document) -> None:
 
 
 @pytest.mark.parametrize("name", VECTORS.values(), ids=VECTORS)
-def test_a_hostile_name_comes_back_as_text_from_every_place(name: str) -> None:
+def test_a_hostile_name_reads_back_as_text_from_every_place(name: str) -> None:
     check(everywhere(name))
 
 
 @given(NAMES)
-def test_any_name_comes_back_as_text_from_every_place(name: str) -> None:
+def test_any_name_reads_back_as_text_from_every_place(name: str) -> None:
     check(everywhere(name))
 
 
 @given(NAMES)
-def test_github_makes_no_link_of_an_address_and_notifies_nobody(name: str) -> None:
+def test_github_creates_no_link_and_no_mention(name: str) -> None:
     """GitHub extensions, which the parser here does not have, look for these in the text."""
     assert not re.search(r"(?i)://|www\.|@\w|#\d", markdown.escaped(name).replace("&#8203;", BREAK))
 

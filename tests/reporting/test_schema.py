@@ -30,7 +30,7 @@ def test_every_field_of_a_run_is_in_the_schema() -> None:
     assert set(json.loads(sample_run().to_json())) == set(fields)
 
 
-def test_a_run_comes_back_from_json_equal() -> None:
+def test_a_run_reads_back_equal() -> None:
     assert Run.from_json(sample_run().to_json()) == sample_run()
 
 

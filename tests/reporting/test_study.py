@@ -157,7 +157,7 @@ def test_colours_follow_the_verdicts() -> None:
 
 @given(st.floats(0.5, 2.0), st.floats(0.0, 0.5), st.sampled_from(["faster", "slower", "no difference"]))
 def test_nothing_is_faster_without_an_interval_below_one(ratio: float, reach: float, finding: str) -> None:
-    """Not even where a record says so."""
+    """Not even if a record claims it."""
     row = {"finding": finding, "ratio": ratio, "low": ratio - reach, "high": ratio + reach}
     assert claim(row) in (finding, "no difference")
     assert claim(row) != "faster" or ratio + reach < 1

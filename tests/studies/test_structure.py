@@ -103,7 +103,7 @@ def test_renaming_everything_inside_changes_nothing(proto: onnx.ModelProto, seed
     assert (shape_of(renamed), values_of(renamed)) == (shape_of(plain), values_of(plain))
 
 
-def test_weights_in_a_file_and_in_memory_are_alike(tmp_path: Path) -> None:
+def test_weights_in_a_file_and_in_memory_give_the_same_hash(tmp_path: Path) -> None:
     path = tmp_path / "weights.onnx"
     proto = onnx.parser.parse_model(TEXT.replace("float[2,3] w = {1,2,3,4,5,6}", ""))
     weight = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -267,7 +267,9 @@ DISTINCT = [  # between them every operator that the architectures run; benchmar
     *("bert", "roberta", "gpt2-past", "llama", "qwen3", "t5", "whisper", "swin", "sam-vision", "wav2vec2", "clip"),
     *("mobilenet-v3", "convnext", "cnn-mlp", "cnn-attention", "transformer-encoder", "lstm"),
 ]
-CALLED_APART = {"lstm": "aten.mkldnn_rnn_layer"}  # beside attention, what torch's counter has no formula for
+CALLED_APART = {
+    "lstm": "aten.mkldnn_rnn_layer"
+}  # besides attention, the operators for which torch's counter has no formula
 
 
 @pytest.mark.parametrize("name", DISTINCT)

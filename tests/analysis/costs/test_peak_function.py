@@ -17,7 +17,7 @@ from sardonyx.analysis.costs.program import Program, Store, format_size
 from sardonyx.ir.shapes.expr import add, larger, multiply, product
 
 WIDE = st.fixed_dictionaries({name: st.integers(1, 5000) for name in EXAMPLE})
-TRIED = range(1, 130)  # crossings of 1, 3, 40 and their products lie here
+TRIED = range(1, 130)  # contains the crossings of 1, 3, 40 and their products
 
 
 def _mlp_and_attention(*, is_spelled_out: bool = True) -> Program:

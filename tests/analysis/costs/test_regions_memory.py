@@ -150,7 +150,7 @@ def test_a_value_partly_written_by_a_region_does_not_count_as_its_own() -> None:
     whole = building.op(OpKind.OTHER, [building.input((4, 6))], (4, 6))
     half = building.view(whole, (2, 6))
     building.into(half, OpKind.ACTIVATION)
-    folded = building.op(OpKind.ARITHMETIC, [whole], (2, 6))  # as many numbers as the half, made of the whole
+    folded = building.op(OpKind.ARITHMETIC, [whole], (2, 6))  # as many elements as the half, computed from the whole
     made, region = partition(building.program(folded)).regions
     assert (region.rule, region.depends_on) == ("elementwise", (0,))
     assert region.bytes_in == 48 + 96

@@ -52,7 +52,7 @@ def _plain_text(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
-def test_a_model_without_attention_says_so_in_a_sentence() -> None:
+def test_a_model_without_attention_has_a_message() -> None:
     html = _rendered(_run())
     assert "No attention in this model." in html
     assert "<table" not in html

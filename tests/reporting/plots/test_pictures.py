@@ -35,7 +35,7 @@ def test_a_module_is_drawn_before_and_after_with_what_changed() -> None:
     assert "+ Gemm" in after
 
 
-def test_the_top_module_is_the_first_that_holds_more_than_one_thing() -> None:
+def test_the_top_module_is_the_first_with_more_than_one_part() -> None:
     assert top_module(RUN) == ""
     nested = Wiring(("m.inner", "m.inner.x"), ("a", "b"), ("Add", "Mul"), (0, 1), ((0, 1),), {}, {})
     assert top_module(replace(RUN, wiring_before=nested)) == "m.inner"

@@ -92,7 +92,7 @@ SLICES = st.lists(
 
 
 @given(SLICES)
-def test_slices_nest_whatever_overlaps(timeline: list[Slice]) -> None:
+def test_slices_nest_for_any_timeline(timeline: list[Slice]) -> None:
     check(replace(PROFILE, models=(replace(PROFILE.models[0], timeline=tuple(timeline)),)))
 
 

@@ -16,7 +16,7 @@ from sardonyx.reporting.plots import svg
 
 
 @given(hostile.NAMES, hostile.NAMES, hostile.NAMES)
-def test_a_picture_is_well_formed_whatever_the_names_are(title: str, about: str, name: str) -> None:
+def test_a_plot_is_well_formed_for_any_names(title: str, about: str, name: str) -> None:
     body = [svg.text(1, 2, name), svg.group(5, [svg.rect(0, 0, 1, 1, hover=name), svg.dot(1, 1, hover=name)])]
     root = ElementTree.fromstring(svg.Picture("some", 100, 50, title, about, body).file())
     parts = {element.tag.rpartition("}")[2] for element in root.iter()}
@@ -27,7 +27,7 @@ FINITE = st.floats(-1e9, 1e9)
 
 
 @given(FINITE, FINITE, st.integers(2, 12))
-def test_ticks_enclose_the_data_and_are_few_and_evenly_apart(one: float, other: float, parts: int) -> None:
+def test_ticks_enclose_the_data_and_are_few_and_evenly_spaced(one: float, other: float, parts: int) -> None:
     low, high = sorted((one, other))
     marks = svg.ticks(low, high, parts)
     slack = 1e-6 * max(1.0, abs(low), abs(high), high - low)
@@ -46,7 +46,7 @@ def test_coordinates_are_short() -> None:
     assert [svg.at(1.0), svg.at(-0.001), svg.at(12.3456), svg.at(1234.56)] == ["1", "0", "12.35", "1234.56"]
 
 
-def test_a_picture_inside_a_page_leaves_its_theme_to_the_page_and_keeps_its_own_rules() -> None:
+def test_a_plot_in_a_page_uses_the_theme_of_the_page_and_keeps_its_own_rules() -> None:
     picture = svg.Picture("some", 10, 70, "t", "a", (svg.dot(1, 1),), ".sardonyx .live { fill: red; }")
     assert "prefers-color-scheme" in picture.file()
     assert picture.inline().count("<circle") == 1
@@ -79,7 +79,7 @@ def _contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-# How eyes without one kind of cones see a colour (Machado, Oliveira and Fernandes 2009, severity 1), and all others.
+# Colour vision deficiencies (Machado, Oliveira and Fernandes 2009, severity 1), and normal vision.
 EYES = {
     "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
     "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
@@ -88,7 +88,7 @@ EYES = {
 
 
 def _seen(color: str, eyes: str) -> tuple[float, float, float]:
-    """In CIELAB, where 10 apart is plain to see."""
+    """The colour in CIELAB, where a distance of 10 is clearly visible."""
     linear = _linear(color)
     r, g, b = (min(1.0, max(0.0, sum(a * c for a, c in zip(row, linear, strict=True)))) for row in EYES[eyes])
     x, y, z = 0.4124 * r + 0.3576 * g + 0.1805 * b, _light([r, g, b]), 0.0193 * r + 0.1192 * g + 0.9505 * b
@@ -99,13 +99,13 @@ def _seen(color: str, eyes: str) -> tuple[float, float, float]:
 
 
 @pytest.mark.parametrize(("paper", "place"), [("#ffffff", 0), ("#fcfcfb", 0), ("#0f1318", 1), ("#161b22", 1)])
-def test_colours_stand_on_their_paper(paper: str, place: int) -> None:
+def test_colours_contrast_with_their_background(paper: str, place: int) -> None:
     assert min(_contrast(paper, pair[place]) for pair in svg.COLORS) >= 3.0
 
 
 @pytest.mark.parametrize("eyes", EYES)
 @pytest.mark.parametrize("place", [0, 1])
-def test_colours_are_told_apart_by_everyone(place: int, eyes: str) -> None:
+def test_colours_are_distinguishable_in_every_kind_of_colour_vision(place: int, eyes: str) -> None:
     colors = [_seen(pair[place], eyes) for pair in svg.COLORS]
     assert len(colors) == 8
     assert min(math.dist(one, other) for one, other in itertools.combinations(colors, 2)) >= 15.0

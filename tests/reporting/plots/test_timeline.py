@@ -54,7 +54,7 @@ def test_all_panels_share_one_scale_and_peaks_are_marked() -> None:
     assert heights == [PLOT / 2, PLOT]
 
 
-def test_what_it_shows_is_told_in_words() -> None:
+def test_it_has_a_text_description() -> None:
     root = ElementTree.fromstring(timeline_svg({"standard": _timeline([3, 5_446_656])}, "vit"))
     title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
     assert root.attrib["role"] == "img"
@@ -65,13 +65,13 @@ def test_what_it_shows_is_told_in_words() -> None:
     assert "standard: peak 5.4 MB at gelu in encoder.mlp, step 1 of 2." in desc.text
 
 
-def test_it_stands_alone_and_has_a_dark_side() -> None:
+def test_it_is_self_contained_and_has_a_dark_theme() -> None:
     picture = timeline_svg({"standard": _timeline([1])}, "model")
     assert "prefers-color-scheme: dark" in picture
     assert not re.search(r"<script|href|url\(|@import|<foreignObject", picture)
 
 
-def test_names_from_a_model_stay_names() -> None:
+def test_names_from_a_model_are_escaped() -> None:
     hostile = '</text><script>alert("1")</script>\x1b[31m&'
     picture = timeline_svg({hostile: _timeline([1], module=hostile)}, hostile)
     root = ElementTree.fromstring(picture)
@@ -79,11 +79,11 @@ def test_names_from_a_model_stay_names() -> None:
     assert "\x1b" not in picture
 
 
-def test_a_program_without_operations_has_a_panel_that_says_so() -> None:
+def test_a_program_without_operations_has_an_empty_panel() -> None:
     picture = timeline_svg({"standard": _timeline([])}, "model")
     assert ElementTree.fromstring(picture).find(f".//{SVG}path") is None
     assert "no operations" in picture
 
 
-def test_a_timeline_of_nothing_is_drawn_on_the_ground() -> None:
+def test_an_empty_timeline_is_drawn_on_the_baseline() -> None:
     assert _levels(timeline_svg({"standard": _timeline([0, 0])}, "model"), 2) == [0, 0]
