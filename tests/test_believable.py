@@ -80,9 +80,9 @@ def test_no_work_left_is_reported(capsys: pytest.CaptureFixture[str], tmp_path: 
 
 def test_a_missed_promise_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trials = list(believable.planted(tmp_path, 0.03, 2))
-    message = {"ratio": 1.0, "low": 0.9, "high": 1.1, "floor": 0.02, "rounds": 9, "spent": 1.0}
+    answer = {"ratio": 1.0, "low": 0.9, "high": 1.1, "floor": 0.02, "rounds": 9, "spent": 1.0}
     lines = [
-        json.dumps([trial.key(Limits(60)), message | {"finding": find}])
+        json.dumps([trial.key(Limits(60)), answer | {"finding": find}])
         for trial, find in zip(trials, (SLOWER, SAME), strict=True)
     ]
     (tmp_path / "trials.jsonl").write_text("\n".join(lines) + "\n")

@@ -120,8 +120,8 @@ def test_every_pass_documents_when_it_refuses_and_why_it_helps() -> None:
         assert "  " not in each.about
         assert each.algebra not in each.about
     run = optimize(onnx.parser.parse_model(HEAD + "g (float[2] x) => (float[2] y) { y = Neg(x) }"), verify="off")
-    message = {each.name: each.about for each in ALL}
-    assert all(record.about == message[record.name] for record in run.passes)
+    descriptions = {each.name: each.about for each in ALL}
+    assert all(record.about == descriptions[record.name] for record in run.passes)
 
 
 def test_ancestors_of_an_owner_are_listed_with_their_tags() -> None:

@@ -150,9 +150,9 @@ def test_numbers_in_names_do_not_identify_nodes() -> None:
 
 def test_an_explicit_default_is_no_change() -> None:
     plain = _model(_node("LeakyRelu", "x", "a", "l"), _node("Softmax", "a", "y", "s"))
-    written = _model(_node("LeakyRelu", "x", "a", "l", alpha=0.01), _node("Softmax", "a", "y", "s", axis=-1))
-    assert compare(plain, written).same
-    assert compare(written, plain).same
+    explicit = _model(_node("LeakyRelu", "x", "a", "l", alpha=0.01), _node("Softmax", "a", "y", "s", axis=-1))
+    assert compare(plain, explicit).same
+    assert compare(explicit, plain).same
     other = _model(_node("LeakyRelu", "x", "a", "l", alpha=0.02), _node("Softmax", "a", "y", "s", axis=-1))
     assert [pair.what for pair in compare(plain, other).changed] == [("alpha: 0.01 → 0.02",)]
 

@@ -19,8 +19,8 @@ def wired(text: str) -> Wiring:
     return wiring(tagged(onnx.parser.parse_model(HEAD + text)).model)
 
 
-def by_name(generated: Wiring) -> set[tuple[str, str]]:
-    return {(generated.names[producer], generated.names[reader]) for producer, reader in generated.edges}
+def by_name(wires: Wiring) -> set[tuple[str, str]]:
+    return {(wires.names[producer], wires.names[reader]) for producer, reader in wires.edges}
 
 
 def test_nodes_edges_inputs_and_outputs_match_the_graph() -> None:

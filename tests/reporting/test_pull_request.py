@@ -40,7 +40,7 @@ def hostile(name: str, times: int = 1) -> RunBundle:
 def test_every_part_of_a_run_follows_the_summary() -> None:
     text = pull_request([WHOLE])
     assert text.startswith("### ✅ model: 324 → 187 nodes (−42 %)")
-    for message in (
+    for part in (
         "| nodes | 324 | 187 | −42 % |",
         "| time of a run | 12.3 ms | 10.8 ms | × 0.877 \\[0.865, 0.890\\], faster |",
         "<summary>By module</summary>",
@@ -52,7 +52,7 @@ def test_every_part_of_a_run_follows_the_summary() -> None:
         "ab" * 32,
         "```mermaid\nflowchart TD\n",
     ):
-        assert message in text, message
+        assert part in text, part
 
 
 def test_a_failed_verification_is_reported() -> None:

@@ -125,11 +125,11 @@ def test_a_finding_moves_when_it_becomes_certain() -> None:
 
 def test_every_picture_is_on_the_page() -> None:
     contents = files(sample_study())
-    generated = {path for path in contents if path.startswith("pictures/")}
+    plots = {path for path in contents if path.startswith("pictures/")}
     names = ("latency", "passes", "passes_time", "order", "correlation", "tolerance")
-    assert generated == {f"pictures/{name}.svg" for name in names}
+    assert plots == {f"pictures/{name}.svg" for name in names}
     page = contents["findings.md"].decode()
-    assert all(f"]({path})" in page for path in generated)
+    assert all(f"]({path})" in page for path in plots)
 
 
 def test_a_study_without_tables_has_a_page() -> None:

@@ -202,11 +202,11 @@ def test_an_unknown_operator_is_reported_as_unknown():
 @pytest.mark.parametrize("equation", ["bik,bkj->bij", "...ik,kj->...ij", "bhqd,bhkd->bhqk", "i,j->ij"])
 def test_einsum_counts_every_combination(equation: str):
     sizes = {"b": 2, "i": 3, "k": 4, "j": 5, "h": 3, "q": 7, "d": 6}
-    written = equation.split("->")[0].replace("...", "b").split(",")
-    operands = [value(*(sizes[letter] for letter in letters)) for letters in written]
+    terms = equation.split("->")[0].replace("...", "b").split(",")
+    operands = [value(*(sizes[letter] for letter in letters)) for letters in terms]
     cost = describe("aten.einsum", operands, [value(1)], {"equation": equation})
     combinations = 1
-    for letter in {*"".join(written)}:
+    for letter in {*"".join(terms)}:
         combinations *= sizes[letter]
     assert cost.macs == combinations
 

@@ -165,8 +165,8 @@ def test_without_modules_all_time_belongs_to_the_model_with_a_note() -> None:
 def test_calls_of_one_module_are_separate_where_tagged() -> None:
     model = linears({"a": 4, "b": 8})
     for node, call in zip(model.graph.node, ("block", "block@1"), strict=True):
-        message = {"sardonyx.source_module": "/Net/Block", "sardonyx.module_path": "block", "sardonyx.call": call}
-        node.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=text) for key, text in message.items())
+        tags = {"sardonyx.source_module": "/Net/Block", "sardonyx.module_path": "block", "sardonyx.call": call}
+        node.metadata_props.extend(onnx.StringStringEntryProto(key=key, value=text) for key, text in tags.items())
     profile = profiled(model)
     assert {kernel.owner for kernel in profile.kernels} == {"block", "block@1"}
     assert {module.path for module in profile.modules} == {"", "block", "block@1"}

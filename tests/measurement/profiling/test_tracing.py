@@ -147,7 +147,7 @@ def test_a_name_generated_by_the_runtime_is_not_taken_for_one_of_the_file() -> N
 def normalised(net: Net, module: str, source: str, output: str, width: int) -> set[str]:
     """Add a decomposed layer norm and return the names of its nodes."""
     last = [-1]
-    message = [
+    nodes = [
         ("ReduceMean", [source], {"axes": last}),
         ("Sub", [source, f"{output}0"], {}),
         ("Pow", [f"{output}1", net.number(f"{module}.two", 2.0)], {}),
@@ -158,10 +158,10 @@ def normalised(net: Net, module: str, source: str, output: str, width: int) -> s
         ("Mul", [f"{output}6", net.weight(f"{module}.gamma", width)], {}),
         ("Add_1", [f"{output}7", net.weight(f"{module}.beta", width)], {}),
     ]
-    for place, (name, inputs, attributes) in enumerate(message):
-        made = output if place == len(message) - 1 else f"{output}{place}"
+    for place, (name, inputs, attributes) in enumerate(nodes):
+        made = output if place == len(nodes) - 1 else f"{output}{place}"
         net.node(f"/{module}/{name}", name.partition("_")[0], inputs, made, **attributes)
-    return {f"/{module}/{name}" for name, _, _ in message}
+    return {f"/{module}/{name}" for name, _, _ in nodes}
 
 
 def test_a_norm_in_single_steps_is_one_kernel() -> None:

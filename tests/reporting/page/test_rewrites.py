@@ -110,9 +110,9 @@ def test_the_rewrites_of_the_sample_read_back() -> None:
 
 
 @given(st.lists(texts))
-def test_a_table_of_names_reads_back(generated: list[str]) -> None:
-    table = Strings(generated)
-    assert written_out(table.data()) == table.texts == sorted(set(generated))
+def test_a_table_of_names_reads_back(names: list[str]) -> None:
+    table = Strings(names)
+    assert written_out(table.data()) == table.texts == sorted(set(names))
     assert all(table.texts[place] == text for text, place in table.at.items())
 
 

@@ -63,8 +63,8 @@ def test_every_node_is_drawn_once_and_counted_in_all_modules_above() -> None:
     run = sample_run()
     assert run.wiring_before is not None
     contents = module_contents(run.wiring_before)
-    generated = [part.name for inside in contents.values() for part in inside.parts if part.kind == "op"]
-    assert sorted(generated) == sorted(run.wiring_before.names)
+    names = [part.name for inside in contents.values() for part in inside.parts if part.kind == "op"]
+    assert sorted(names) == sorted(run.wiring_before.names)
     below = [part for part in contents["encoder.layer.3"].parts if part.kind == "module"]
     assert [part.text for part in below] == ["attention · 16", "output · 8"]
 

@@ -78,9 +78,9 @@ def test_groups_are_nested_as_the_modules_are() -> None:
 
 def test_hostile_names_stay_text_in_xml() -> None:
     read = _read(render_graphml(_document(HOSTILE)))
-    written = '<script a="1">\'&]]>--\\x00\\x1b[31m\\n\\r\\t\\ufffe\\u202e'
-    assert f"first{written}" in read.ids
-    assert read.graph.nodes[read.ids[f"first{written}"]]["op_type"] == written
+    escaped = '<script a="1">\'&]]>--\\x00\\x1b[31m\\n\\r\\t\\ufffe\\u202e'
+    assert f"first{escaped}" in read.ids
+    assert read.graph.nodes[read.ids[f"first{escaped}"]]["op_type"] == escaped
     assert read.graph.number_of_edges() == 2
 
 
