@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import graphs
-from narrowing import array, integer
+from narrowing import integer
 from sardonyx.analysis.costs.onnx_program import program_of
 from sardonyx.analysis.costs.program import OpKind, Program, Store
 from sardonyx.ir.tagged_model import tagged
@@ -26,7 +26,7 @@ def run(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     names = [name for node in model.graph.node for name in node.output]
     seen.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in names)
     feeds = {each.name: np.ones(graphs.SHAPE, np.float32) for each in model.graph.input}
-    return dict(zip(names, map(array, ReferenceEvaluator(seen).run(None, feeds)), strict=True))
+    return dict(zip(names, map(np.asarray, ReferenceEvaluator(seen).run(None, feeds)), strict=True))
 
 
 def check_order(program: Program) -> None:
