@@ -28,7 +28,7 @@ def calls(model: onnx.ModelProto, folder: Path) -> int:
     source.write_bytes(model.SerializeToString())
     profile = cProfile.Profile()
     profile.runcall(sardonyx.optimize, source, folder / "out.onnx", verify="off", force=True)
-    return pstats.Stats(profile).total_calls  # type: ignore[attr-defined] # missing from the stubs
+    return pstats.Stats(profile).total_calls  # pyright: ignore[reportAttributeAccessIssue] (missing in the stubs)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx
@@ -88,9 +89,9 @@ VERIFIED = {
 }
 
 
-def run(text: str, **options: object) -> tuple[onnx.ModelProto, Optimized]:
+def run(text: str, **options: Any) -> tuple[onnx.ModelProto, Optimized]:
     proto = onnx.parser.parse_model(text if text.lstrip().startswith("<") else HEAD + text)
-    return proto, optimize(proto, **options)  # pyright: ignore[reportArgumentType]
+    return proto, optimize(proto, **options)
 
 
 def interface(proto: onnx.ModelProto) -> list[str]:

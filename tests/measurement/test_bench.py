@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -168,10 +169,10 @@ def test_the_same_file_twice_on_given_inputs(folder: Path, tmp_path: Path) -> No
     ],
 )
 def test_invalid_requests_are_refused(
-    folder: Path, files: list[str], options: dict[str, object], error: type[Exception], message: str
+    folder: Path, files: list[str], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        sardonyx.bench([folder / each for each in files], starts=0, **({"seconds": SHORT} | options))  # type: ignore[arg-type]
+        sardonyx.bench([folder / each for each in files], starts=0, **({"seconds": SHORT} | options))
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -94,10 +95,10 @@ def test_sizes_are_separated_and_missing_measurements_have_no_column() -> None:
 
 def _quiet_machine() -> Benchmark:
     benchmark = sample_benchmark()
-    unknown = dict.fromkeys(
+    unknown: dict[str, Any] = dict.fromkeys(
         ("cpu", "memory_bytes", "governor", "load_before", "load_after", "busy_before", "busy_during")
     )
-    return replace(benchmark, machine=replace(benchmark.machine, **unknown))  # type: ignore[arg-type]
+    return replace(benchmark, machine=replace(benchmark.machine, **unknown))
 
 
 def test_verdicts_are_coloured_only_on_request() -> None:
