@@ -47,6 +47,7 @@ def source(text: str, **arrays: np.ndarray) -> judging.Source:
 # ---------------------------------------------------------------------------------------------- the models
 
 
+@pytest.mark.slow
 def test_300_random_models_pass() -> None:
     reports = fuzz.campaign(range(FIRST, FIRST + 300), 1, None, None, quiet=True)
     assert len(reports) == 300
