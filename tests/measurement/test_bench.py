@@ -171,8 +171,9 @@ def test_the_same_file_twice_on_given_inputs(folder: Path, tmp_path: Path) -> No
 def test_invalid_requests_are_refused(
     folder: Path, files: list[str], options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    chosen: dict[str, Any] = {"seconds": SHORT} | options
     with pytest.raises(error, match=message):
-        sardonyx.bench([folder / each for each in files], starts=0, **({"seconds": SHORT} | options))
+        sardonyx.bench([folder / each for each in files], starts=0, **chosen)
 
 
 @pytest.mark.slow

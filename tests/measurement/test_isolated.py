@@ -98,8 +98,8 @@ def test_a_model_that_does_not_load_leaves_no_process(tmp_path: Path, monkeypatc
     opened: list[int] = []
     popen = subprocess.Popen
 
-    def noted(*args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
-        process = popen(*args, **kwargs)
+    def noted(*args: Any, **kwargs: Any) -> subprocess.Popen[Any]:
+        process: subprocess.Popen[Any] = popen(*args, **kwargs)
         opened.append(process.pid)
         return process
 
