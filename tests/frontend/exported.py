@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +16,7 @@ from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.prepare import prepared
-from sardonyx.frontend.tracing.traced import TagStyle
+from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.runtime import Session
@@ -50,7 +49,7 @@ class Exported:
 def exported(
     module: nn.Module,
     *args: object,
-    exporter: Any,
+    exporter: Exporter,
     axes: Mapping[str, Mapping[int, str]] | None = None,
     style: TagStyle | None = None,
     others: Sequence[Sequence[torch.Tensor]] = (),
@@ -64,5 +63,7 @@ def exported(
         for tensors in (call.tensors, *others):
             feeds = {name: to_array(tensor) for name, tensor in zip(call.inputs, tensors, strict=True)}
             for expected, got in zip(TorchEngine(call).run(feeds), session.run(feeds), strict=True):
+                assert isinstance(expected, np.ndarray)
+                assert isinstance(got, np.ndarray)
                 np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     return Exported(model, list(call.outputs))

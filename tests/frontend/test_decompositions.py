@@ -18,7 +18,7 @@ class Module(nn.Module):
 
     def __init__(self, body: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
-        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+        torch.manual_seed(0)
         self.layer, self.body = nn.Linear(8, 8), body
 
     def forward(self, x: Tensor) -> Tensor:
@@ -66,14 +66,14 @@ def _leave(_program: torch.export.ExportedProgram) -> None:
 def _modes(monkeypatch: pytest.MonkeyPatch, module: nn.Module) -> tuple[list[str], list[Counter[str]]]:
     """Export node by node and with torch's decomposition. Returns which was used first, and the operators of each."""
     used: list[str] = []
-    run = decompositions._Rewriter.run  # pyright: ignore[reportPrivateUsage]
+    run = decompositions._Rewriter.run
 
-    def noted(self: object) -> object:
-        graph = run(self)  # pyright: ignore[reportArgumentType]
+    def noted(self: decompositions._Rewriter) -> object:
+        graph = run(self)
         used.append("local")
         return graph
 
-    monkeypatch.setattr(decompositions._Rewriter, "run", noted)  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(decompositions._Rewriter, "run", noted)
     operators: list[Counter[str]] = []
     for way in (decompositions.decompose_locally, _leave):
         monkeypatch.setattr(dynamo, "decompose_locally", way)

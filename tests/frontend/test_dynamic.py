@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ def test_a_size_of_one_stays_static() -> None:
 
 @pytest.mark.parametrize(("setting", "limit"), [("max_position_embeddings", 77), ("n_positions", 9)])
 def test_the_limit_comes_from_the_config_by_its_meaning(setting: str, limit: int) -> None:
-    module = nn.Linear(2, 2)
-    module.config = type("Config", (), {})()  # pyright: ignore
-    setattr(module.config, setting, limit)
-    assert position_limit(module) == limit
+    class Configured(nn.Module):
+        config = SimpleNamespace(**{setting: limit})
+
+    assert position_limit(Configured()) == limit

@@ -12,7 +12,7 @@ from torch import nn
 import sardonyx
 from sardonyx.errors import ModelError
 from sardonyx.frontend.models.resolve import resolve
-from sardonyx.frontend.tracing.traced import TRACEABLE, traceable_experts
+from sardonyx.frontend.tracing.traced import TRACEABLE, Exporter, traceable_experts
 from sardonyx.verification import Oracle, seeds_from
 
 SMALL = "hidden_size=32,num_hidden_layers=1,num_attention_heads=4,num_key_value_heads=2,vocab_size=100"
@@ -37,7 +37,7 @@ def experts_of(module: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.mark.parametrize("source", MIXTURES.values(), ids=MIXTURES)
 def test_a_mixture_of_experts_is_verified_on_trials_that_route_differently(
-    source: str, exporter: Any, tmp_path: Path
+    source: str, exporter: Exporter, tmp_path: Path
 ) -> None:
     module = resolve(f"hf-config:{source}").module
     own = implementation(module)
@@ -80,7 +80,7 @@ class Untraceable(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.sum().item() > 0:
-            return torch.linalg.eigvalsh(x @ x.T)  # pyright: ignore
+            return torch.linalg.eigvalsh(x @ x.T)
         return x
 
 

@@ -32,6 +32,9 @@ class Stats:
 class Restless(nn.Module):
     """Changes all of its state with every call, and fails halfway on request."""
 
+    count: torch.Tensor
+    cache: torch.Tensor
+
     def __init__(self, *, failing: bool = False) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
@@ -68,6 +71,8 @@ class Restless(nn.Module):
 class Counting(nn.Module):
     """Counts its calls in a large buffer, and returns the count."""
 
+    table: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 4)
@@ -81,7 +86,7 @@ class Counting(nn.Module):
         return self.answer
 
 
-def lazy() -> nn.Module:
+def lazy() -> nn.Sequential:
     """Layers whose sizes are determined by their first input."""
     return nn.Sequential(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3))
 
@@ -187,7 +192,7 @@ def test_an_exported_lazy_module_has_the_weights_that_the_next_call_creates(tmp_
     assert made.model is not None
     weight = made.model.graph.initializers["0.weight"].const_value
     assert weight is not None
-    assert np.array_equal(weight.numpy(), module[0].weight.detach().numpy())
+    assert np.array_equal(weight.numpy(), module.get_parameter("0.weight").detach().numpy())
     assert weight.shape.numpy() == (8, 3, 3, 3)
 
 

@@ -15,6 +15,7 @@ from torch import nn
 from frontend.exported import Exported, exported
 from sardonyx import provenance as p
 from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
+from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.ir import origins
 from sardonyx.records.run import How
 
@@ -110,8 +111,8 @@ def ran(made: Exported) -> list[tuple[float, str]]:
 
 def _number(node: ir.Node) -> float:
     for value in node.inputs:
-        while value is not None and value.producer() is not None and value.producer().op_type == "CastLike":
-            value = value.producer().inputs[0]
+        while value is not None and (cast := value.producer()) is not None and cast.op_type == "CastLike":
+            value = cast.inputs[0]
         constant = ir.convenience.get_const_tensor(value) if value is not None else None
         if constant is not None:
             return float(constant.numpy())
@@ -130,7 +131,7 @@ def trees(draw: st.DrawFn) -> Marked:
     return root
 
 
-def _check_owners(module: Marked, exporter: str) -> None:
+def _check_owners(module: Marked, exporter: Exporter) -> None:
     made = exported(module, torch.ones(2), exporter=exporter)
     assert ran(made) == expected(module, "", Counter())
     modules = dict(module.named_modules(remove_duplicate=False))

@@ -19,6 +19,7 @@ from sardonyx.errors import ModelError, SardonyxError, reason
 from sardonyx.frontend.inputs.examples import FileInput, fitting_example
 from sardonyx.frontend.models.weights import state_sha256
 from sardonyx.frontend.tracing.scripted import unscripted
+from sardonyx.frontend.tracing.traced import Exporter
 
 ROWS = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 
@@ -58,7 +59,7 @@ class Answer:
     more: Any = None
 
 
-OUTPUTS = {
+OUTPUTS: dict[str, tuple[Callable[[Any, torch.Tensor], Any], list[str], str]] = {
     "none": (lambda m, x: (m.linear(x), None), ["output_0"], ""),
     "size": (lambda m, x: (m.linear(x), x.shape[0]), ["output_0"], "1 (int)"),
     "shape": (lambda m, x: (x.shape, m.linear(x)), ["output_1"], "0.0 (int), 0.1 (int)"),
@@ -302,7 +303,7 @@ def test_an_operation_with_a_negative_axis_does_not_affect_others() -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
-def test_a_3d_convolution_may_lack_a_bias(exporter: str, bias: bool) -> None:
+def test_a_3d_convolution_may_lack_a_bias(exporter: Exporter, bias: bool) -> None:
     """Torch itself writes a bias of shape (channels, 2), which its own optimizer removes."""
     module = nn.Conv3d(4, 6, (2, 3, 1), stride=(1, 2, 1), padding=1, dilation=(2, 1, 1), groups=2, bias=bias).eval()
     exported = sardonyx.export(module, torch.randn(2, 4, 5, 6, 3), exporter=exporter)

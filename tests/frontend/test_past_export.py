@@ -10,6 +10,7 @@ from torch import nn
 
 import sardonyx
 from frontend.test_past import READERS
+from sardonyx.frontend.tracing.traced import Exporter
 
 PAST = [f"{part}.{side}" for part in ("decoder", "encoder") for side in ("key", "value")]
 
@@ -25,10 +26,10 @@ PAST = [f"{part}.{side}" for part in ("decoder", "encoder") for side in ("key", 
         ("marian", "torchscript"),
     ],
 )
-def test_an_encoder_decoder_takes_both_caches_and_returns_the_growing_one(name: str, exporter: str) -> None:
+def test_an_encoder_decoder_takes_both_caches_and_returns_the_growing_one(name: str, exporter: Exporter) -> None:
     made = sardonyx.export(
         f"hf-config:{READERS[name]}", exporter=exporter, dynamic="auto", options=sardonyx.ExportOptions(with_past=True)
-    )  # pyright: ignore
+    )
     inputs = {each.name: each.dynamic for each in made.inputs}
     assert [each for each in inputs if each.startswith("past")] == [f"past_key_values.0.{each}" for each in PAST]
     assert made.outputs == ("logits", "present.0.decoder.key", "present.0.decoder.value")
@@ -45,7 +46,7 @@ def test_an_encoder_decoder_takes_both_caches_and_returns_the_growing_one(name: 
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 @pytest.mark.parametrize("dynamic", [None, "auto"])
-def test_every_encoder_decoder_is_exported_with_past(name: str, exporter: Any, dynamic: Any) -> None:
+def test_every_encoder_decoder_is_exported_with_past(name: str, exporter: Exporter, dynamic: Any) -> None:
     made = sardonyx.export(
         f"hf-config:{READERS[name]}", exporter=exporter, dynamic=dynamic, options=sardonyx.ExportOptions(with_past=True)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,7 +17,7 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+        torch.manual_seed(0)
         self.table, self.head = nn.Embedding(11, 8), nn.Linear(8, 11, bias=False)
         self.head.weight = self.table.weight
         self.shift = nn.Parameter(torch.randn(8))
@@ -31,7 +32,7 @@ class Borrowing(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        torch.manual_seed(0)  # pyright: ignore[reportUnknownMemberType]
+        torch.manual_seed(0)
         self.inner = nn.Linear(8, 8)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -53,7 +54,10 @@ def test_shares_the_weights_and_widens_one_module_at_a_time() -> None:
 
 def test_a_module_that_reads_weights_of_another_is_widened_as_a_whole() -> None:
     module, x = Borrowing().eval(), torch.randn(3, 8)
-    (answer,) = TorchEngine(Call(module, (x,), {})).run_in_double({"x": x.numpy()}) or [None]
+    answers = TorchEngine(Call(module, (x,), {})).run_in_double({"x": x.numpy()})
+    assert answers is not None
+    (answer,) = answers
+    assert isinstance(answer, np.ndarray)
     with torch.no_grad():
         expected = Borrowing().double().eval()(x.double())
-    assert (torch.from_numpy(answer) == expected).all()  # pyright: ignore[reportUnknownMemberType]
+    assert (torch.from_numpy(answer) == expected).all()

@@ -30,7 +30,7 @@ class PackedGru(nn.Module):
 class PackedByAnotherName(PackedGru):
     """The name of the second parameter does not indicate its meaning."""
 
-    def forward(self, ids: Tensor, n: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def forward(self, ids: Tensor, n: Tensor) -> Tensor:
         return super().forward(ids, n)
 
 

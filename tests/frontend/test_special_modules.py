@@ -15,7 +15,7 @@ from frontend.exported import exported
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError
 from sardonyx.frontend.tracing.prepare import prepared
-from sardonyx.frontend.tracing.traced import TagStyle
+from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 
 both = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 X = torch.linspace(-1.5, 1.5, 8).reshape(2, 4)
@@ -76,7 +76,7 @@ class Recursive(nn.Module):
 
 
 @both
-def test_calls_of_one_module_have_separate_paths_and_one_tag(exporter: str) -> None:
+def test_calls_of_one_module_have_separate_paths_and_one_tag(exporter: Exporter) -> None:
     made = exported(Chain("twice twice", twice=Block()), X, exporter=exporter)
     assert made.owners("Sin", "Gemm", "Cos") == ["twice", "twice.lin", "twice", "twice@1", "twice@1.lin", "twice@1"]
     assert made.owners("Exp") == [""]
@@ -86,7 +86,7 @@ def test_calls_of_one_module_have_separate_paths_and_one_tag(exporter: str) -> N
 
 
 @both
-def test_an_instance_with_two_names_uses_the_first(exporter: str) -> None:
+def test_an_instance_with_two_names_uses_the_first(exporter: Exporter) -> None:
     shared = Block()
     made = exported(Chain("first second", first=shared, second=shared), X, exporter=exporter)
     assert made.owners("Sin") == ["first", "first@1"]
@@ -95,7 +95,7 @@ def test_an_instance_with_two_names_uses_the_first(exporter: str) -> None:
 
 
 @both
-def test_an_instance_in_two_modules_has_the_name_that_each_uses(exporter: str) -> None:
+def test_an_instance_in_two_modules_has_the_name_that_each_uses(exporter: Exporter) -> None:
     shared = Block()
     inner = {"encoder": Chain("table", table=shared), "decoder": Chain("table", table=shared)}
     made = exported(Chain("encoder decoder", shared=shared, **inner), X, exporter=exporter)
@@ -106,9 +106,9 @@ def test_an_instance_in_two_modules_has_the_name_that_each_uses(exporter: str) -
 
 
 @both
-def test_parametrizations_belong_to_the_parametrization(exporter: str) -> None:
+def test_parametrizations_belong_to_the_parametrization(exporter: Exporter) -> None:
     module = Chain("normed turned", normed=parametrizations.weight_norm(nn.Linear(4, 4)), turned=nn.Linear(4, 4))
-    parametrizations.orthogonal(module.turned)  # by a matrix exponential, which ONNX does not have
+    parametrizations.orthogonal(module.get_submodule("turned"))  # by a matrix exponential, which ONNX does not have
     made = exported(module, X, exporter=exporter)
     assert made.owners("Gemm") == ["normed", "turned"]
     assert set(made.owners("ReduceL2", "Div")) == {"normed.parametrizations.weight.0"}
@@ -117,14 +117,14 @@ def test_parametrizations_belong_to_the_parametrization(exporter: str) -> None:
 
 
 @both
-def test_hooks_belong_to_the_module_they_are_registered_on(exporter: str) -> None:
+def test_hooks_belong_to_the_module_they_are_registered_on(exporter: Exporter) -> None:
     module = Chain("a b", a=Block(), b=Block())
-    module.a.register_forward_pre_hook(lambda _module, args: (torch.tanh(args[0]),))
-    module.a.register_forward_hook(lambda _module, _args, result: torch.abs(result))
-    module.b.lin.register_forward_hook(lambda _module, _args, result: torch.neg(result))
+    module.get_submodule("a").register_forward_pre_hook(lambda _module, args: (torch.tanh(args[0]),))
+    module.get_submodule("a").register_forward_hook(lambda _module, _args, result: torch.abs(result))
+    module.get_submodule("b.lin").register_forward_hook(lambda _module, _args, result: torch.neg(result))
     helper = nn.Sigmoid()
     module.add_module("helper", helper)
-    module.b.register_forward_pre_hook(lambda _module, args: (helper(args[0]),))
+    module.get_submodule("b").register_forward_pre_hook(lambda _module, args: (helper(args[0]),))
     made = exported(module, X, exporter=exporter)
     assert made.owners("Tanh") == ["a"]
     assert made.owners("Abs") == ["a"]
@@ -133,7 +133,7 @@ def test_hooks_belong_to_the_module_they_are_registered_on(exporter: str) -> Non
 
 
 @both
-def test_containers_are_on_the_path(exporter: str) -> None:
+def test_containers_are_on_the_path(exporter: Exporter) -> None:
     class Nested(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -143,7 +143,7 @@ def test_containers_are_on_the_path(exporter: str) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for item in self.items:
                 x = item(x)
-            return self.sides["x"]["op"](x) + self.sides["y"]["op"](x * 2.0)
+            return self.get_submodule("sides.x.op")(x) + self.get_submodule("sides.y.op")(x * 2.0)
 
     made = exported(Nested(), X, exporter=exporter)
     assert made.owners("Tanh") == ["items.0.0", "sides.x.op", "sides.y.op"]
@@ -151,9 +151,9 @@ def test_containers_are_on_the_path(exporter: str) -> None:
 
 
 @both
-def test_the_path_of_a_module_does_not_depend_on_its_caller(exporter: str) -> None:
+def test_the_path_of_a_module_does_not_depend_on_its_caller(exporter: Exporter) -> None:
     owner = Chain("inner", inner=Chain("leaf", leaf=nn.Tanh()))
-    module = Chain("owner borrower owner.inner.leaf", owner=owner, borrower=Borrower(owner.inner))
+    module = Chain("owner borrower owner.inner.leaf", owner=owner, borrower=Borrower(owner.get_submodule("inner")))
     made = exported(module, X, exporter=exporter)
     assert made.owners("Tanh") == ["owner.inner.leaf", "owner.inner@1.leaf", "owner.inner.leaf@1"]
     assert made.owners("Sigmoid") == ["borrower"]
@@ -161,14 +161,14 @@ def test_the_path_of_a_module_does_not_depend_on_its_caller(exporter: str) -> No
 
 
 @both
-def test_recursive_calls_are_numbered(exporter: str) -> None:
+def test_recursive_calls_are_numbered(exporter: Exporter) -> None:
     made = exported(Chain("deep", deep=Recursive()), X, exporter=exporter)
     assert made.owners("Sin") == ["deep", "deep@1", "deep@2"]
     assert made.owners("Gemm") == ["deep.lin", "deep@1.lin", "deep@2.lin"]
 
 
 @both
-def test_names_may_look_like_paths_of_sardonyx_and_contain_special_characters(exporter: str) -> None:
+def test_names_may_look_like_paths_of_sardonyx_and_contain_special_characters(exporter: Exporter) -> None:
     names = ["sardonyx0x0", "module", "a@1", "a", "layer-1", "x y", "größe", "_", "0"]
     children = {name: Chain("op", op=nn.Tanh()) for name in names}
     module = Chain("", **children)
@@ -207,7 +207,7 @@ class Mixed(nn.Module):
 
 
 @both
-def test_arguments_and_results_of_any_shape(exporter: str) -> None:
+def test_arguments_and_results_of_any_shape(exporter: Exporter) -> None:
     made = exported(Mixed(), {"left": X, "right": X + 1}, 3, "kept", exporter=exporter, flag=True)
     assert made.owners("Relu") == ["act"]
     assert made.owners("Sin", "Cos") == ["", ""]
@@ -215,14 +215,20 @@ def test_arguments_and_results_of_any_shape(exporter: str) -> None:
     assert {"weights.0", "weights.1"} <= set(made.model.graph.initializers)
 
 
+def compiled(module: nn.Module) -> nn.Module:
+    """The module wrapped by torch.compile."""
+    result = torch.compile(module)
+    assert isinstance(result, nn.Module)
+    return result
+
+
 @both
-def test_compiled_modules_have_the_paths_of_the_originals(exporter: str) -> None:
-    hooked: Any = torch.compile(nn.Tanh())
+def test_compiled_modules_have_the_paths_of_the_originals(exporter: Exporter) -> None:
+    hooked = compiled(nn.Tanh())
     hooked.register_forward_hook(lambda _module, _args, result: torch.abs(result))
-    compiled = torch.compile(Block())
-    module = Chain("compiled hooked inplace", compiled=compiled, hooked=hooked, inplace=Block())
-    module.inplace.compile()
-    made = exported(torch.compile(module), X, exporter=exporter)
+    module = Chain("compiled hooked inplace", compiled=compiled(Block()), hooked=hooked, inplace=Block())
+    module.get_submodule("inplace").compile()
+    made = exported(compiled(module), X, exporter=exporter)
     assert made.owners("Gemm") == ["compiled.lin", "inplace.lin"]
     assert made.owners("Tanh", "Abs") == ["hooked", "hooked"]
     assert set(made.tags()) == {"", "compiled", "compiled.lin", "hooked", "inplace", "inplace.lin"}
@@ -272,10 +278,12 @@ class Holder(nn.Module):
 
 @both
 @pytest.mark.parametrize("kind", ["scripted", "traced", "script of all"])
-def test_nodes_inside_scripted_modules_have_their_paths(exporter: str, kind: str) -> None:
+def test_nodes_inside_scripted_modules_have_their_paths(exporter: Exporter, kind: str) -> None:
     inner = Scripted().eval()
-    wrapped = torch.jit.script(inner) if kind == "scripted" else inner
-    module: nn.Module = Holder(torch.jit.trace(inner, X) if kind == "traced" else wrapped)
+    wrapped: Any = inner
+    if kind != "script of all":
+        wrapped = torch.jit.script(inner) if kind == "scripted" else torch.jit.trace(inner, X)
+    module: nn.Module = Holder(wrapped)
     module = torch.jit.script(module.eval()) if kind == "script of all" else module
     axes = {"x": {0: "batch"}}
     made = exported(module, X, exporter=exporter, axes=axes, others=[[torch.randn(5, 4)]])
@@ -311,7 +319,7 @@ class Library(nn.Module):
 @pytest.mark.parametrize("kind", ["scripted", "traced"])
 def test_torchs_own_modules_may_be_scripted(kind: str) -> None:
     x, module = torch.randn(2, 8, 5), Library().eval()
-    wrapped = torch.jit.script(module) if kind == "scripted" else torch.jit.trace(module, x, check_trace=False)
+    wrapped: Any = torch.jit.script(module) if kind == "scripted" else torch.jit.trace(module, x, check_trace=False)
     made = exported(nn.Sequential(wrapped), x, exporter="torchscript")
     assert made.owners("Conv", "Softmax", "LSTM") == ["0.conv.0", "0.attend", "0.lstm"]
     assert made.tags()["0.attend"] == {"/Sequential/Library"}
@@ -323,7 +331,7 @@ def scripted_hook(self: Any, args: tuple[torch.Tensor], result: torch.Tensor) ->
 
 
 @both
-def test_hooks_of_scripted_modules_are_kept(exporter: str) -> None:
+def test_hooks_of_scripted_modules_are_kept(exporter: Exporter) -> None:
     block = Block()
     block.register_forward_hook(scripted_hook)
     block.lin.register_forward_hook(scripted_hook)
@@ -344,7 +352,7 @@ class Assigning(nn.Module):
 
 
 @both
-def test_a_script_that_changes_itself_is_refused_in_one_line(exporter: str) -> None:
+def test_a_script_that_changes_itself_is_refused_in_one_line(exporter: Exporter) -> None:
     with pytest.raises(ModelError, match="a scripted module cannot be exported: it uses prim::SetAttr") as refusal:
         exported(Chain("inner", inner=torch.jit.script(Assigning())), X, exporter=exporter)
     assert "torch.jit.script" in str(refusal.value.hint)
@@ -361,12 +369,12 @@ def _everything(module: nn.Module) -> list[Any]:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_module_is_unchanged_afterwards(fails: bool) -> None:
-    hooked: Any = torch.compile(nn.Tanh())
+    hooked = compiled(nn.Tanh())
     hooked.register_forward_hook(lambda _module, _args, result: result)
     turned = parametrizations.orthogonal(nn.Linear(4, 4))
-    inside = {"compiled": torch.compile(Block()), "scripted": torch.jit.script(Block()), "turned": turned}
+    inside = {"compiled": compiled(Block()), "scripted": torch.jit.script(Block()), "turned": turned}
     module = Chain("", **inside, hooked=hooked, plain=Block(), evaluated=Block().eval())
-    module.plain.compile()
+    module.get_submodule("plain").compile()
     before, state = _everything(module), copy.deepcopy(module.state_dict())
     try:
         with prepared(module) as plain:
@@ -384,7 +392,7 @@ def test_the_module_is_unchanged_afterwards(fails: bool) -> None:
 
 
 @both
-def test_tags_may_include_torchs_own_modules(exporter: str) -> None:
+def test_tags_may_include_torchs_own_modules(exporter: Exporter) -> None:
     module = Chain("a b norm", a=Block(), b=Block(), norm=nn.LayerNorm(4))
     made = exported(module, X, exporter=exporter, style=TagStyle(include_torch_nn=True))
     assert made.tags()["a.lin"] == {"/Chain/Block.a/Linear"}

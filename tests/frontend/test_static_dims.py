@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sardonyx
 from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.records.run import Verdict
 
 
@@ -39,7 +38,7 @@ def sizes_tried(verdict: Verdict | None, dim: str) -> set[int]:
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
-def test_a_dim_found_by_auto_that_the_export_fixes_stays_static_with_a_note(exporter: Any) -> None:
+def test_a_dim_found_by_auto_that_the_export_fixes_stays_static_with_a_note(exporter: Exporter) -> None:
     made = sardonyx.export(Listed(), LISTED, dynamic="auto", exporter=exporter)
     assert [each.dynamic for each in made.inputs] == [{1: "sequence"}, {}]
     assert [note for note in made.notes if note.startswith("batch stays 2: ")]
@@ -49,7 +48,7 @@ def test_a_dim_found_by_auto_that_the_export_fixes_stays_static_with_a_note(expo
 
 
 @pytest.mark.parametrize(("exporter", "error"), [("dynamo", ModelError), ("torchscript", VerificationFailed)])
-def test_a_named_dim_that_the_export_fixes_is_an_error(exporter: Any, error: type[Exception]) -> None:
+def test_a_named_dim_that_the_export_fixes_is_an_error(exporter: Exporter, error: type[Exception]) -> None:
     named = {"ids": {0: "batch"}, "image": {0: "batch"}}
     with pytest.raises(error):
         sardonyx.export(Listed(), LISTED, dynamic=named, exporter=exporter)

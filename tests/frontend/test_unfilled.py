@@ -41,17 +41,18 @@ def test_everything_but_the_values_is_the_same() -> None:
 
 def test_tied_weights_are_kept_and_the_model_runs() -> None:
     bare = build_seeded(Tied, 0, filled=False)
+    assert isinstance(bare, Tied)
     assert bare.head.weight is bare.table.weight
     assert bare.one is bare.two
     with torch.no_grad():
-        bare.memory.weight_ih_l0.fill_(1.0)  # the layer reads its weights through its own list
-        bare.memory.bias_ih_l0.fill_(1.0)
+        bare.memory.get_parameter("weight_ih_l0").fill_(1.0)  # the layer reads its weights through its own list
+        bare.memory.get_parameter("bias_ih_l0").fill_(1.0)
         assert bare.memory(torch.ones(1, 2, 4))[0].any()
         assert bare(torch.zeros(2, 3, dtype=torch.long)).shape == (2, 3, 7)
 
 
 def test_buffers_keep_their_values() -> None:
-    assert build_seeded(Tied, 0, filled=False).norm.running_var.eq(1).all()
+    assert build_seeded(Tied, 0, filled=False).get_buffer("norm.running_var").eq(1).all()
 
 
 def test_an_initialisation_that_reads_its_weights_is_executed() -> None:
@@ -62,6 +63,7 @@ def test_an_initialisation_that_reads_its_weights_is_executed() -> None:
             self.largest = self.weight.max().item()
 
     made = build_seeded(Reads, 0, filled=False)
+    assert isinstance(made, Reads)
     assert made.largest == 2.0
     assert not made.weight.is_meta
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,7 +26,7 @@ F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741
 X = helper.make_tensor_value_info("x", F, ["batch", 4])
 
 
-def node(op: str, reads: str, makes: str, *modules: str, **attributes: object) -> onnx.NodeProto:
+def node(op: str, reads: str, makes: str, *modules: str, **attributes: Any) -> onnx.NodeProto:
     """A node of one module, or of several as after fusion."""
     made = helper.make_node(op, reads.split(), makes.split(), name=f"{op}_{makes.split()[0]}", **attributes)
     tags = {MODULE_PATH: module_of(owner_of(frozenset(modules)))}
@@ -50,9 +51,9 @@ def model(nodes: list[onnx.NodeProto], outputs: str = "y", **constants: object) 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
 
 
-def cut(proto: onnx.ModelProto, path: str, **options: object) -> Extract:
+def cut(proto: onnx.ModelProto, path: str, *, call: int = 0, exact: bool = False) -> Extract:
     loaded = from_proto(proto)
-    return extract(loaded, origins.attach(loaded), path, **options)
+    return extract(loaded, origins.attach(loaded), path, call=call, exact=exact)
 
 
 def op_types(made: Extract) -> list[str]:

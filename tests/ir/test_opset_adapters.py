@@ -160,6 +160,7 @@ def test_the_same_bits_in_every_newer_opset(opset: int, graph: str, operators: l
         feeds["s"] = np.array([1, 1, 2, 3], np.float32)
     wanted = outputs(before, feeds)
     newest = 21 if "RoiAlign" in graph else NEWEST
+    after = None
     for newer in sorted({opset + 1, 13, 17, 18, 20, newest} - set(range(opset + 1))):
         after, why = raised(before, newer)
         if newer == 13 and "an axis may be empty" in why:
@@ -169,8 +170,9 @@ def test_the_same_bits_in_every_newer_opset(opset: int, graph: str, operators: l
         assert after.opset_import[0].version == newer
         for output, left, right in zip(before.graph.output, wanted, outputs(after, feeds), strict=True):
             compare(f"{output.name} in opset {newer}", left, right, exact=True)
+    assert after is not None
     if operators is not None:
-        assert [node.op_type for node in after.graph.node] == operators  # pyright: ignore[reportPossiblyUnbound, reportOptionalMemberAccess]
+        assert [node.op_type for node in after.graph.node] == operators
 
 
 HOSTILE = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 1.0, 3e38, -3e38, 1e-40, 2.5])

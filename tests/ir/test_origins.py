@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx.parser
 import onnx_ir as ir
@@ -15,6 +16,9 @@ from sardonyx import provenance as p
 from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.records.run import How
+
+if TYPE_CHECKING:
+    from sardonyx.frontend.tracing.traced import Exporter
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18, "local" : 1]>'
 
@@ -115,7 +119,7 @@ def test_writing_and_reading_again_changes_nothing() -> None:
     assert [dict(node.metadata_props) for node in again.graph] == before
 
 
-def _tagged_export(tmp_path: Path, exporter: str) -> Path:
+def _tagged_export(tmp_path: Path, exporter: Exporter) -> Path:
     import torch
     from torch import nn
 
@@ -141,12 +145,12 @@ def _tagged_export(tmp_path: Path, exporter: str) -> Path:
 
     torch.manual_seed(0)
     path = tmp_path / "raw.onnx"
-    sardonyx.export(Net(), torch.randn(3, 4), path, exporter=exporter, verify=False)  # pyright: ignore
+    sardonyx.export(Net(), torch.randn(3, 4), path, exporter=exporter, verify=False)
     return path
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
-def test_after_optimize_tags_are_complete_and_correct(tmp_path: Path, exporter: str) -> None:
+def test_after_optimize_tags_are_complete_and_correct(tmp_path: Path, exporter: Exporter) -> None:
     raw = _tagged_export(tmp_path, exporter)
     small = tmp_path / "small.onnx"
     run = sardonyx.optimize(raw, small, verify="end")

@@ -13,7 +13,7 @@ from sardonyx.errors import UsageError
 from sardonyx.ir import io, origins
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.opsets.raising import RAISE
+from sardonyx.ir.opsets.raising import HIGHEST, RAISE
 from sardonyx.ir.rewriter import Log, Rewriter
 from sardonyx.ir.rules import Match, NodeRule, Refused, Replacement
 from sardonyx.optimizer.options import OptimizeOptions
@@ -55,8 +55,15 @@ def load(text: str, opset: int = 14, ir_version: int = 7) -> ir.Model:
     return model
 
 
-def run(model: ir.Model, **options: object) -> Log:
-    return Rewriter(Facts(model), [FuseNegAbs()], **options).run()  # pyright: ignore[reportArgumentType]
+def run(
+    model: ir.Model,
+    *,
+    limit: int | None = None,
+    forbidden: frozenset[tuple[str, str]] = frozenset(),
+    max_opset: int = HIGHEST,
+) -> Log:
+    rewriter = Rewriter(Facts(model), [FuseNegAbs()], limit=limit, forbidden=forbidden, max_opset=max_opset)
+    return rewriter.run()
 
 
 def test_a_fusion_gets_the_opset_it_needs_and_no_newer_one() -> None:
@@ -298,7 +305,7 @@ def test_a_raise_that_fails_verification_is_undone_with_all_rewrites_that_need_i
     def wrong(step: OpsetStep) -> Rewrite:
         return rewritten(step, drop=["axes"])
 
-    monkeypatch.setitem(adapters.ADAPTERS, "ReduceMean", wrong)  # pyright: ignore[reportArgumentType]
+    monkeypatch.setitem(adapters.ADAPTERS, "ReduceMean", wrong)
     result = sardonyx.optimize(onnx.parser.parse_model(graph_text(GELU, 14)))
     assert [(each.pass_name, each.root) for each in result.rolled_back] == [("raise-opset", "opset 20")]
     assert result.verdict is not None

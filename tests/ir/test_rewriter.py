@@ -41,21 +41,21 @@ class FuseReluNeg(NodeRule):
         return op.Neg(op.Min(source, source))
 
 
-class Flip(NodeRule):
-    """Neg(x) => Abs(x), or back: two of them never terminate."""
+def replace(before: str, after: str) -> NodeRule:
+    """A rule that replaces one operator by another: a rule and its inverse never terminate."""
 
-    accuracy = Accuracy.EXACT
+    class Replace(NodeRule):
+        name = f"{before}-to-{after}"
+        accuracy = Accuracy.EXACT
+        roots = (before,)
 
-    def __init__(self, before: str, after: str) -> None:
-        self.name = f"{before}-to-{after}"  # pyright: ignore[reportAttributeAccessIssue] (a separate name for each)
-        self.roots = (before,)  # pyright: ignore[reportAttributeAccessIssue]
-        self._after = after
+        def match(self, node: ir.Node, graph: Facts) -> Match | None:
+            return Match((node,))
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | None:
-        return Match((node,))
+        def rewrite(self, match: Match, op: Builder) -> Replacement:
+            return op.node(after, tuple(match.root.inputs))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        return op.node(self._after, tuple(match.root.inputs))
+    return Replace()
 
 
 def load(text: str) -> ir.Model:
@@ -64,8 +64,10 @@ def load(text: str) -> ir.Model:
     return model
 
 
-def run(model: ir.Model, *rules: Rule, **options: object) -> Log:
-    return Rewriter(Facts(model), rules, **options).run()  # pyright: ignore[reportArgumentType]
+def run(
+    model: ir.Model, *rules: Rule, limit: int | None = None, forbidden: frozenset[tuple[str, str]] = frozenset()
+) -> Log:
+    return Rewriter(Facts(model), rules, limit=limit, forbidden=forbidden).run()
 
 
 def tower(height: int) -> ir.Model:
@@ -118,7 +120,7 @@ def test_an_event_names_the_graphs_output_before_and_after() -> None:
 
 def test_an_omitted_input_keeps_its_place_in_the_event() -> None:
     model = load("g (float[N] x, float m) => (float[N] y) { a = Clip(x, , m)  y = Neg(a) }")
-    (event,) = run(model, Flip("Clip", "Clip2"), limit=1).events
+    (event,) = run(model, replace("Clip", "Clip2"), limit=1).events
     assert event.before[0].inputs == event.after[0].inputs == ("x", "", "m")
 
 
@@ -165,7 +167,7 @@ def test_a_value_with_many_consumers_does_not_make_it_quadratic() -> None:
 
 def test_rules_that_undo_each_other_are_stopped_by_name() -> None:
     with pytest.raises(EndlessRewriting, match="Abs-to-Neg, Neg-to-Abs"):
-        run(load("g (float[N] x) => (float[N] y) { y = Neg(x) }"), Flip("Neg", "Abs"), Flip("Abs", "Neg"))
+        run(load("g (float[N] x) => (float[N] y) { y = Neg(x) }"), replace("Neg", "Abs"), replace("Abs", "Neg"))
 
 
 def test_an_output_keeps_its_name_type_and_shape() -> None:

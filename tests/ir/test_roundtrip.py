@@ -6,10 +6,12 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from onnx import external_data_helper as external
 
@@ -96,7 +98,7 @@ def test_any_model_survives_external_data_and_back(proto: onnx.ModelProto) -> No
         assert content(raw_only(back)) == content(raw_only(proto))
 
 
-def with_node(**fields: object) -> onnx.ModelProto:
+def with_node(**fields: Any) -> onnx.ModelProto:
     """A model of one node with only these fields."""
     node = onnx.NodeProto(**{"op_type": "Abs", "input": ["x"], "output": ["y"], **fields})
     graph = onnx.GraphProto(node=[node], input=[onnx.ValueInfoProto(name="x")], output=[onnx.ValueInfoProto(name="y")])
@@ -122,7 +124,7 @@ def with_node(**fields: object) -> onnx.ModelProto:
     ],
     ids=str,
 )
-def test_unusual_nodes_come_back_equal(fields: dict[str, object]) -> None:
+def test_unusual_nodes_come_back_equal(fields: dict[str, Any]) -> None:
     proto = with_node(**fields)
     assert content(io.to_proto(io.from_proto(proto).clone())) == content(proto)
 
@@ -148,11 +150,11 @@ def raw_only(proto: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def all_tensors(message: object) -> Iterator[onnx.TensorProto]:
+def all_tensors(message: Message) -> Iterator[onnx.TensorProto]:
     if isinstance(message, onnx.TensorProto):
         yield message
         return
-    for descriptor, value in message.ListFields():  # type: ignore[attr-defined]
+    for descriptor, value in message.ListFields():
         if descriptor.message_type is None:
             continue
         for child in value if descriptor.is_repeated else [value]:

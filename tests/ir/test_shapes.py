@@ -253,7 +253,7 @@ def test_shapes_of_malformed_graphs_are_unknown(body: str) -> None:
     facts.contents(values["y"])
 
 
-OPS = sorted(engine._RULES)  # pyright: ignore[reportPrivateUsage]
+OPS = sorted(engine._RULES)
 ATTRIBUTE = st.one_of(
     st.integers(-9, 9), st.lists(st.integers(-9, 9), max_size=4), st.text(max_size=3), st.floats(0, 2)
 )
@@ -377,7 +377,9 @@ def test_an_unknown_is_known_after_a_rewrite_determines_it() -> None:
     )
     assert facts.shape(values["y"]) is None
     facts.learn(values["a"], ir.DataType.FLOAT, (N, 4))
-    values["a"].producer().op_type = "Relu"  # pyright: ignore[reportOptionalMemberAccess]
+    producer = values["a"].producer()
+    assert producer is not None
+    producer.op_type = "Relu"
     facts.infer()
     assert facts.shape(values["y"]) == (N, 4)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,7 +52,7 @@ class Form:
         """The type of the scores."""
         return np.dtype(self.kind).type
 
-    def add(self, op: str, *inputs: str, **attributes: object) -> str:
+    def add(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Add a node and return the name of its output."""
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -322,7 +324,7 @@ def test_an_old_ir_version_gets_constant_nodes() -> None:
     assert_same(text, model)
 
 
-def large(op: str, rows: int = 600, **attributes: object) -> onnx.ModelProto:
+def large(op: str, rows: int = 600, **attributes: Any) -> onnx.ModelProto:
     """A weight of more than a megabyte, changed by one node before it is used."""
     w = numpy_helper.from_array(np.random.default_rng(0).standard_normal((rows, 600)).astype(np.float32), "w")
     two = numpy_helper.from_array(np.array(2, np.float32), "two")

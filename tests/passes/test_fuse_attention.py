@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -35,13 +37,20 @@ def attention(
     return graph_text(f"agraph ({', '.join(filter(None, (inputs, mask)))}) => ({result}) {given} {{ {body} }}", opset)
 
 
-def fused(model: str | onnx.ModelProto, *more: Rule, rtol: float = 1e-5) -> dict[str, object]:
-    """Fuse, compare, and return the attributes of the Attention."""
+class Fused(NamedTuple):
+    """The operators of a fused model, and the attributes of its Attention."""
+
+    ops: list[str]
+    attributes: dict[str, object]
+
+
+def fused(model: str | onnx.ModelProto, *more: Rule, rtol: float = 1e-5) -> Fused:
+    """Fuse and compare."""
     after, log = run_passes(model, [FuseAttention(), *more])
     assert [kind for kind in op_types(after) if kind in ("Attention", "Softmax")] == ["Attention"], reasons(log)
     assert_same(model, after, exact=False, rtol=rtol)
     node = next(node for node in after.graph if node.op_type == "Attention")
-    return {"ops": op_types(after), **{name: attribute.value for name, attribute in node.attributes.items()}}
+    return Fused(op_types(after), {name: attribute.value for name, attribute in node.attributes.items()})
 
 
 def refused(model: str) -> str:
@@ -81,21 +90,21 @@ def test_scales_at_any_place(where: str, rank: str) -> None:
                 .replace(f", {name})", f", {value})")
             )
     result = fused(attention(text, constants=f"float{rank} c = {{0.3}}"))
-    assert result.get("scale", 0.5) == pytest.approx(scale, rel=1e-6)
-    assert result["ops"] == ["Attention"]
+    assert result.attributes.get("scale", 0.5) == pytest.approx(scale, rel=1e-6)
+    assert result.ops == ["Attention"]
 
 
 def test_the_default_scale_is_not_written() -> None:
     body = f"{KT}  s = MatMul(q, kt)  a = Div(s, c)  p = Softmax(a)  y = MatMul(p, v)"
-    assert "scale" not in fused(attention(body, constants="float c = {2.0}"))
+    assert "scale" not in fused(attention(body, constants="float c = {2.0}")).attributes
 
 
 def test_a_softcap() -> None:
     body = f"""{KT}  s = MatMul(q, kt)  a = Mul(s, c)
         d = Div(a, t)  e = Tanh(d)  f = Mul(t, e)  p = Softmax(f)  y = MatMul(p, v)"""
     result = fused(attention(body, constants="float c = {0.7}, float t = {1.5}"))
-    assert result["softcap"] == pytest.approx(1.5)
-    assert result["scale"] == pytest.approx(0.7)
+    assert result.attributes["softcap"] == pytest.approx(1.5)
+    assert result.attributes["scale"] == pytest.approx(0.7)
 
 
 MASKS = {
@@ -109,7 +118,7 @@ MASKS = {
 def test_added_masks_of_every_shape(shape: str, order: str) -> None:
     body = f"{KT}  s = MatMul(q, kt)  a = {order}  p = Softmax(a)  y = MatMul(p, v)"
     result = fused(attention(body, mask=f"float{shape} m"))
-    assert result["ops"] == ["Mul"] + ["Expand"] * MASKS[shape] + ["Attention"]
+    assert result.ops == ["Mul"] + ["Expand"] * MASKS[shape] + ["Attention"]
 
 
 @pytest.mark.parametrize("fill", [float(np.finfo(np.float32).min), -1e9])
@@ -172,7 +181,7 @@ def test_two_masks_are_added_and_the_sum_is_shared() -> None:
 
 def test_a_constant_mask_of_zeros_is_dropped() -> None:
     body = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
-    assert fused(attention(body, constants="float[1, 1, 1, 3] m = {0, 0, 0}"))["ops"] == ["Attention"]
+    assert fused(attention(body, constants="float[1, 1, 1, 3] m = {0, 0, 0}")).ops == ["Attention"]
 
 
 def test_a_mask_added_in_a_view_of_windows() -> None:
@@ -181,7 +190,7 @@ def test_a_mask_added_in_a_view_of_windows() -> None:
         p = Softmax(four)  y = MatMul(p, v)"""
     shapes = "int64[5] windows = {1, 2, 2, 5, 3}, int64[4] whole = {-1, 2, 5, 3}"
     result = fused(attention(body, mask="float[1, 2, 1, 5, 3] m", constants=shapes))
-    assert result["ops"] == ["Reshape", "Mul", "Attention"]
+    assert result.ops == ["Reshape", "Mul", "Attention"]
 
 
 def test_a_mask_that_repeats_along_the_batch_is_refused() -> None:
@@ -218,7 +227,7 @@ def test_conditions(keeps: bool, fill: str) -> None:
 def test_a_condition_and_a_mask() -> None:
     body = f"{KT}  s = MatMul(q, kt)  a = Where(c, s, f)  b = Add(a, m)  p = Softmax(b)  y = MatMul(p, v)"
     model = attention(body, mask="bool[5, 3] c, float[2, 1, 5, 3] m", constants="float f = {-3.0e38}")
-    assert fused(model)["ops"] == ["Where", "Add", "Mul", "Attention"]
+    assert fused(model).ops == ["Where", "Add", "Mul", "Attention"]
 
 
 def test_a_guard_against_nan_is_removed() -> None:
@@ -292,7 +301,7 @@ def test_a_where_between_constants_of_more_axes_keeps_its_shape(rank: int) -> No
     given = f"float[{ones}] zero = {{0}}, float low = {{1}}"
     model = parse(attention(body, mask="bool[3, 5] c", constants=given))
     model.graph.initializer[1].CopyFrom(helper.make_tensor("low", onnx.TensorProto.FLOAT, [], [LOWEST]))
-    assert fused(model)["ops"] == ["Where", "Transpose", "Attention"]
+    assert fused(model).ops == ["Where", "Transpose", "Attention"]
 
 
 @pytest.mark.parametrize("fill", [-1e5, -1e7])
@@ -310,8 +319,8 @@ def test_sums_that_would_be_rounded_differently_stay(fill: float) -> None:
 def test_a_scale_of_the_values_stays(scaled: str) -> None:
     body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  u = {scaled}  y = MatMul(p, u)"
     result = fused(attention(body, constants="float c = {2.0}"))
-    assert result["ops"] == [scaled[:3], "Attention"]
-    assert result["scale"] == pytest.approx(1.0)
+    assert result.ops == [scaled[:3], "Attention"]
+    assert result.attributes["scale"] == pytest.approx(1.0)
 
 
 def test_half_precision_keeps_the_scale_before_a_product_that_would_overflow() -> None:
@@ -405,7 +414,7 @@ def test_repeated_heads_are_read_once() -> None:
     body = grouped("Expand({}, three)")
     inputs = GROUPED.replace("B", "2").replace("S", "5").replace("T", "3")
     result = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 6, 5, 4] y"))
-    assert result["ops"] == ["Attention"]
+    assert result.ops == ["Attention"]
 
 
 def test_heads_repeated_in_another_order_stay() -> None:
@@ -417,13 +426,13 @@ def test_heads_repeated_in_another_order_stay() -> None:
     constants = "int64[1] one = {1}, int64[5] three = {1, 3, 1, 1, 1}, int64[4] six = {0, 6, -1, 4}"
     inputs = GROUPED.replace("B", "2").replace("S", "5").replace("T", "3")
     result = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 6, 5, 4] y"))
-    assert result["ops"].count("Expand") == 2  # type: ignore[attr-defined]
+    assert result.ops.count("Expand") == 2
 
 
 def test_one_head_of_keys_for_all_queries() -> None:
     inputs = "float[2, 6, 5, 4] q, float[2, 1, 3, 4] k, float[2, 1, 3, 4] v"
     body = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"
-    assert fused(attention(body, inputs=inputs, result="float[2, 6, 5, 4] y"))["ops"] == ["Attention"]
+    assert fused(attention(body, inputs=inputs, result="float[2, 6, 5, 4] y")).ops == ["Attention"]
 
 
 def test_keys_transposed_directly_from_rows() -> None:
@@ -431,7 +440,7 @@ def test_keys_transposed_directly_from_rows() -> None:
     body = """kt = Transpose <perm = [0, 2, 3, 1]> (x)  v = Transpose <perm = [0, 2, 1, 3]> (x)
         s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"""
     result = fused(attention(body, inputs=inputs, result="float[2, 2, 3, 4] y"))
-    assert result["ops"] == ["Transpose", "Transpose", "Attention"]
+    assert result.ops == ["Transpose", "Transpose", "Attention"]
 
 
 def test_heads_in_the_batch() -> None:
@@ -445,7 +454,7 @@ def test_heads_in_the_batch() -> None:
     constants = """int64[4] heads = {0, 0, 2, 4}, int64[3] flat = {4, 5, 4}, int64[4] apart = {2, 2, 5, 4},
         int64[3] rows = {0, 0, 8}"""
     result = fused(attention(body, inputs=inputs, constants=constants, result="float[2, 5, 8] y"))
-    assert "q_num_heads" not in result
+    assert "q_num_heads" not in result.attributes
 
 
 def test_one_head_of_three_axes() -> None:
@@ -463,7 +472,7 @@ def test_named_dims(mask: str) -> None:
     body = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
     result = fused(attention(body, inputs=inputs, mask=mask, result="float[B, 2, S, 4] y"))
     spread = ["Shape", "Concat", "Expand"] if "S, S" not in mask else []
-    assert result["ops"] == ["Mul", *spread, "Attention"]
+    assert result.ops == ["Mul", *spread, "Attention"]
 
 
 def test_named_dims_of_other_lengths() -> None:
@@ -494,7 +503,7 @@ def _proto(model: object) -> onnx.ModelProto:
 @pytest.mark.parametrize("opset", [14, 18])
 def test_older_files_are_raised(opset: int) -> None:
     body = f"{KT}  s = MatMul(q, kt)  p = Softmax <axis = -1> (s)  y = MatMul(p, v)"
-    assert fused(attention(body, opset=opset))["ops"] == ["Attention"]
+    assert fused(attention(body, opset=opset)).ops == ["Attention"]
 
 
 PLAIN = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"

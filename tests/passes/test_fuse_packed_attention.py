@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,17 +20,20 @@ HIDDEN_BY = -3e38  # above the lowest number, as in masks written by fuse-attent
 RNG = np.random.default_rng(11)
 
 
+Dims = list[str | int]
+
+
 class Net:
     """A small network around one Attention, which each test modifies."""
 
     def __init__(self, *, values: int = WHOLE) -> None:
         self.nodes: list[onnx.NodeProto] = []
-        self.inputs = {"x": ["N", "S", HIDDEN]}
-        self.outputs = {"y": ["N", "S", values]}
+        self.inputs: dict[str, Dims] = {"x": ["N", "S", HIDDEN]}
+        self.outputs: dict[str, Dims] = {"y": ["N", "S", values]}
         self.constants: dict[str, np.ndarray] = {}
         self.widths = {"q": WHOLE, "k": WHOLE, "v": values}
 
-    def node(self, op: str, inputs: Sequence[str], outputs: str | list[str], **attributes: object) -> str:
+    def node(self, op: str, inputs: Sequence[str], outputs: str | list[str], **attributes: Any) -> str:
         names = [outputs] if isinstance(outputs, str) else outputs
         self.nodes.append(helper.make_node(op, list(inputs), names, **attributes))
         return names[0]
@@ -47,7 +51,7 @@ class Net:
         vector = self.constant(f"b{name}", *[1] * (bias - 1), width)
         return self.node("Add", [vector, product], name)
 
-    def attention(self, operands: Sequence[str], mask: str = "", **attributes: object) -> None:
+    def attention(self, operands: Sequence[str], mask: str = "", **attributes: Any) -> None:
         given = {"q_num_heads": HEADS, "kv_num_heads": HEADS, **attributes}
         self.node("Attention", [*operands, mask] if mask else operands, "y", **given)
 
@@ -57,19 +61,19 @@ class Net:
             numpy_helper.from_array(array.astype(dtype) if array.dtype.kind == "f" else array, name)
             for name, array in self.constants.items()
         ]
-        typed = [
+        inputs, outputs = (
             [helper.make_tensor_value_info(name, kind, shape) for name, shape in group.items()]
             for group in (self.inputs, self.outputs)
-        ]
-        graph = helper.make_graph(self.nodes, "g", *typed, tensors)
+        )
+        graph = helper.make_graph(self.nodes, "g", inputs, outputs, tensors)
         return helper.make_model(graph, ir_version=11, opset_imports=[helper.make_opsetid("", 23)])
 
 
-def plain(*, biases: Sequence[int | None] = (1, 1, 1), mask: list[object] | None = None, **attributes: object) -> Net:
+def plain(*, biases: Sequence[int | None] = (1, 1, 1), mask: Dims | None = None, **attributes: Any) -> Net:
     net = Net()
     operands = [net.projection(name, bias=bias) for name, bias in zip("qkv", biases, strict=True)]
     if mask is not None:
-        net.inputs["m"] = mask  # type: ignore[assignment]
+        net.inputs["m"] = mask
         net.constants |= {"zero": np.zeros((), np.float32), "hidden": np.array(HIDDEN_BY, np.float32)}
         net.node("Where", [net.node("Greater", ["m", "zero"], "keep"), "zero", "hidden"], "chosen")
     net.attention(operands, "" if mask is None else "chosen", **attributes)
@@ -258,7 +262,7 @@ def test_near_misses_are_reported(case: str) -> None:
 
 def test_a_past_is_reported() -> None:
     net = plain()
-    net.inputs["pk"] = net.inputs["pv"] = ["N", HEADS, "P", WIDTH]  # type: ignore[assignment]
+    net.inputs["pk"] = net.inputs["pv"] = ["N", HEADS, "P", WIDTH]
     net.nodes[-1].input.extend(["", "pk", "pv"])
     model, log = run_passes(net.model(), FUSE, target="ort")
     assert reasons(log) == ["it has a past"]

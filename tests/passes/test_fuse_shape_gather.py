@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passes.uneven import assert_same_on_uneven_sizes
-from passes.util import graph_text, op_types, run_passes
+from passes.util import constant_of, graph_text, op_types, run_passes
 from sardonyx.passes.broadcasting.fuse_shape_gather import FuseShapeGather
 from sardonyx.passes.broadcasting.merge_reshapes_into_unsqueeze import MergeReshapesIntoUnsqueeze
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
@@ -51,7 +51,7 @@ def test_axes_inserted_one_after_the_other() -> None:
         }""")
     model, _ = run_passes(body, [MergeReshapesIntoUnsqueeze()])
     assert_same_on_uneven_sizes(body, model)
-    assert [tuple(n.inputs[1].const_value.numpy()) for n in model.graph if n.op_type == "Unsqueeze"] == [
+    assert [tuple(constant_of(n.inputs[1])) for n in model.graph if n.op_type == "Unsqueeze"] == [
         (0,),
         (0, 2, 4),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -48,7 +49,7 @@ class TypedGraph:
         """The value after the cast of that place, if there is one."""
         return self.cast(value, self.casts.get(place))
 
-    def node(self, op_type: str, inputs: list[str], kind: str | None = None, **attributes: int) -> str:
+    def node(self, op_type: str, inputs: list[str], kind: str | None = None, **attributes: Any) -> str:
         """The result of a node; the second operand takes the type of the first."""
         own = self.kinds[inputs[0]]
         result = f"v{len(self.nodes)}"

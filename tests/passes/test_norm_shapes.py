@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx.helper as oh
@@ -49,8 +51,8 @@ def normalisation(
     reduce = ["axes"] if axes is not None else []
     nodes = list[onnx.NodeProto]()
 
-    def node(op_type: str, *inputs: str, **attributes: int) -> str:
-        nodes.append(oh.make_node(op_type, list(inputs), [f"v{len(nodes)}"], **attributes))  # pyright: ignore[reportArgumentType]
+    def node(op_type: str, *inputs: str, **attributes: Any) -> str:
+        nodes.append(oh.make_node(op_type, list(inputs), [f"v{len(nodes)}"], **attributes))
         return f"v{len(nodes) - 1}"
 
     def with_constant(op_type: str, value: str, shape: tuple[int, ...] | None) -> str:

@@ -60,6 +60,13 @@ def op_types(model: ir.Model) -> list[str]:
     return [node.op_type for node in model.graph if node.op_type != "Constant"]
 
 
+def constant_of(value: ir.Value | None) -> np.ndarray:
+    """The elements of a constant."""
+    assert value is not None
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
 def reasons(log: Log) -> list[str]:
     """The reasons of all refusals."""
     return [refusal.reason for refusal in log.refusals]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -45,9 +46,10 @@ def test_a_wrong_weight_still_fails(monkeypatch: pytest.MonkeyPatch, factor: flo
     """The error is as large in double precision."""
     right = exporting.traced.export
 
-    def wrong(*args: object, **kwargs: object) -> object:
-        model, notes = right(*args, **kwargs)  # pyright: ignore
+    def wrong(*args: Any, **kwargs: Any) -> tuple[ir.Model, tuple[str, ...]]:
+        model, notes = right(*args, **kwargs)
         weight = model.graph.initializers["norm.weight"]
+        assert weight.const_value is not None
         weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(factor), name="norm.weight")
         return model, notes
 

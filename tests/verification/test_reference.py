@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import pytest
@@ -11,8 +13,9 @@ from sardonyx.errors import UsageError
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
 from sardonyx.verification import verify
+from sardonyx.verification.compare import ExampleInputs
 from sardonyx.verification.coverage import Bodies
-from sardonyx.verification.reference import Budget
+from sardonyx.verification.reference import SECONDS, Budget
 from sardonyx.verification.subject import Subject
 
 MB = 1 << 20
@@ -24,8 +27,15 @@ def text_model(body: str, opset: int = 18, **weights: np.ndarray) -> onnx.ModelP
     return proto
 
 
-def same(a: str, b: str, **options: object) -> Verdict:
-    return verify(text_model(a), text_model(b), threads=1, **options)  # type: ignore[arg-type]
+def same(
+    a: str,
+    b: str,
+    *,
+    inputs: ExampleInputs = None,
+    seconds: float = SECONDS,
+    runtimes: Sequence[str] = ("ort",),
+) -> Verdict:
+    return verify(text_model(a), text_model(b), threads=1, inputs=inputs, seconds=seconds, runtimes=runtimes)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from onnx import numpy_helper, parser
 
 from sardonyx.ir import io
 from sardonyx.runtime import Session
+from sardonyx.runtime.values import Feeds, Value
 from sardonyx.verification import verify
 from sardonyx.verification.input_roles import Role
 from sardonyx.verification.inputs import Inputs, Plan
@@ -371,12 +372,12 @@ def test_recurrent_state_comes_from_outputs_of_the_model() -> None:
     plan = base(inputs)[0]
     steps: list[np.ndarray] = []
 
-    def run(feeds: object) -> list[object]:
-        answers = engine.run(feeds)  # pyright: ignore
+    def run(feeds: Feeds) -> list[Value]:
+        answers = engine.run(feeds)
         steps.append(array(answers[0]))
-        return list(answers)
+        return answers
 
-    fed = array(inputs.generate(plan, run=run).feeds["h"])  # pyright: ignore
+    fed = array(inputs.generate(plan, run=run).feeds["h"])
     np.testing.assert_array_equal(fed, steps[-1])
     assert not np.array_equal(array(inputs.generate(plan).feeds["h"]), fed), "without the model, at random"
 

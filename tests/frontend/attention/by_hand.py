@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -13,10 +13,13 @@ from torch.nn import functional as F
 
 WIDTH, HEADS, LENGTH, BATCH = 16, 4, 6, 2
 HEAD = WIDTH // HEADS
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 class Projected(nn.Module):
     """Three input projections and one output projection; subclasses define the attention in between."""
+
+    seen: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,6 +168,8 @@ class Cosine(Projected):
 class Windowed(Projected):
     """Scores of windows with a bias for all, and a mask for each window after a regrouping."""
 
+    apart: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("apart", torch.where(torch.rand(BATCH, LENGTH, LENGTH) > 0.6, -100.0, 0.0))
@@ -230,7 +235,7 @@ def exported(way: str) -> tuple[nn.Module, torch.Tensor, Any]:
     return module, x, torch.export.export(module, (x,), strict=False).module()
 
 
-def built(kind: Callable[[], nn.Module]) -> tuple[nn.Module, torch.Tensor]:
+def built(kind: Callable[[], ModuleT]) -> tuple[ModuleT, torch.Tensor]:
     """The module in evaluation mode, and an input for it."""
     torch.manual_seed(7)
     module = kind().eval()

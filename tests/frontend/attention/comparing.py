@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
 LIMITS = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def random_weights(model: ModuleT) -> ModuleT:
+    """The model with random numbers in all parameters; torch initializes biases with zeros, which hide errors."""
+    generator = torch.Generator().manual_seed(3)
+    for parameter in model.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
+    return model
+
+
+def random_tensor(*shape: int, seed: int = 1) -> torch.Tensor:
+    """A random tensor."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def run(model: Callable[..., Any], inputs: Mapping[str, Any], *, grad: bool, seed: int = 5) -> list[torch.Tensor]:
@@ -24,7 +40,9 @@ def run(model: Callable[..., Any], inputs: Mapping[str, Any], *, grad: bool, see
     generator = torch.Generator().manual_seed(seed)
     weighted = [(r * torch.randn(r.shape, generator=generator).to(r.dtype)).sum() for r in results]
     wanted = [v for v in given.values() if isinstance(v, torch.Tensor) and v.requires_grad] + parameters
-    gradients = torch.autograd.grad(sum(weighted), wanted, allow_unused=True, materialize_grads=True)
+    gradients = torch.autograd.grad(
+        functools.reduce(operator.add, weighted), wanted, allow_unused=True, materialize_grads=True
+    )
     return [*(r.detach() for r in results), *gradients]
 
 

@@ -96,7 +96,7 @@ def test_containers_and_variable_arguments() -> None:
     model = Nested().eval()
     both = Pair(torch.randn(2, 3, 8), torch.randn(2, 5, 8))
     rest = (torch.randn(2, 3, 8), torch.randn(8))
-    named = {"options": {"scale": torch.tensor(0.5), "name": "half"}, "bias": torch.randn(3, 5)}
+    named: dict[str, Any] = {"options": {"scale": torch.tensor(0.5), "name": "half"}, "bias": torch.randn(3, 5)}
     result = decompose(model, (both, *rest), kwargs=named)
     for module in (result, copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
         got, wanted = module(both, *rest, **named), model(both, *rest, **named)

@@ -200,6 +200,8 @@ def test_refuses_what_it_cannot_read() -> None:
 
 def test_a_compiled_model_is_treated_as_the_model_it_wraps(x: torch.Tensor) -> None:
     layer = Layer().eval()
-    result = decompose(torch.compile(layer, backend="eager"))
+    compiled = torch.compile(layer, backend="eager")
+    assert isinstance(compiled, nn.Module)
+    result = decompose(compiled)
     assert [id(each) for each in result.parameters()] == [id(each) for each in layer.parameters()]
     close(result(x), layer(x))

@@ -39,6 +39,9 @@ class Attention(nn.Module):
 class Model(nn.Module):
     """Has tied weights, an unused weight, buffers of both kinds, and code with a branch."""
 
+    shift: torch.Tensor
+    hidden: torch.Tensor
+
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         self.unused = nn.Linear(WIDTH, 2)
@@ -111,7 +114,7 @@ def test_shares_the_weights_and_leaves_the_model_as_it_was(model: Model, x: torc
     assert state(model) == before == state(result)
     assert list(result.state_dict()) == list(model.state_dict())
     assert [id(each) for each in result.parameters()] == [id(each) for each in model.parameters()]
-    assert result.head.weight is result.first.q.weight
+    assert result.get_parameter("head.weight") is result.get_parameter("first.q.weight")
     assert [each.training for each in model.modules()] == flags
     assert list(model.first._forward_hooks) == [hook.id]
     assert result.get_buffer("hidden") is model.hidden
@@ -142,8 +145,8 @@ def test_goes_through_a_file_and_is_copied(again: Callable[[Any], Any], model: M
     assert decomposition_of(other) == decomposition_of(result)
     assert [node.name for node in other.graph.nodes] == [node.name for node in result.graph.nodes]
     assert list(other.state_dict()) == list(model.state_dict())
-    assert other.head.weight is other.first.q.weight
-    assert (other.head.weight is model.head.weight) == (again is copy.copy)
+    assert other.get_parameter("head.weight") is other.get_parameter("first.q.weight")
+    assert (other.get_parameter("head.weight") is model.head.weight) == (again is copy.copy)
     other.load_state_dict({name: value + 1 for name, value in model.state_dict().items()})
     assert torch.equal(other(x), result(x)) == (again is copy.copy)
 
@@ -182,7 +185,7 @@ def test_computes_in_another_precision_unless_the_code_fixed_one(model: Model, x
         result(x)
 
     class Casting(Model):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x.to(torch.float32))
 
     with pytest.raises(UsageError, match=r"casts to torch.float32"):

@@ -95,6 +95,8 @@ def written(draw: st.DrawFn) -> Written:
 class ByHand(nn.Module):
     """A model that is the random attention, over (2, 3, 5, 4)."""
 
+    gone: torch.Tensor
+
     def __init__(self, case: Written) -> None:
         super().__init__()
         self.case = case

@@ -10,19 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from frontend.attention import comparing
+from frontend.attention.comparing import random_tensor, random_weights
 from sardonyx.frontend.attention.capture.tracer import trace
 from sardonyx.frontend.attention.roles import decomposition_of
-
-
-def _ready(model: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(3)
-    for parameter in model.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
-    return model
-
-
-def _tensor(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def _count(traced: nn.Module) -> int:
@@ -36,13 +26,12 @@ def _count(traced: nn.Module) -> int:
 @pytest.mark.parametrize("batch_first", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_whole_transformer(training: bool, batch_first: bool, norm_first: bool, grad: bool) -> None:
-    dropout = (
-        0.0 if batch_first else 0.2
-    )  # dropout depends on the memory layout, and torch's attention returns a transposed batch
+    # Dropout depends on the memory layout, and torch's attention returns a batch that is transposed in memory.
+    dropout = 0.0 if batch_first else 0.2
     model = nn.Transformer(
         8, 2, 2, 2, 16, dropout=dropout, activation=F.gelu, batch_first=batch_first, norm_first=norm_first
     )
-    model = _ready(model).train(training)
+    model = random_weights(model).train(training)
     traced = trace(model)
     assert _count(traced) == 2 + 2 * 2
     batch, source, target = 3, 5, 4
@@ -50,8 +39,8 @@ def test_the_whole_transformer(training: bool, batch_first: bool, norm_first: bo
     padding = torch.zeros(batch, source, dtype=torch.bool)
     padding[0, 3:] = True
     inputs = {
-        "src": _tensor(*lengths[0], 8),
-        "tgt": _tensor(*lengths[1], 8, seed=2),
+        "src": random_tensor(*lengths[0], 8),
+        "tgt": random_tensor(*lengths[1], 8, seed=2),
         "tgt_mask": torch.ones(target, target, dtype=torch.bool).triu(1),
         "src_key_padding_mask": padding,
         "memory_key_padding_mask": padding,
@@ -84,11 +73,11 @@ def test_an_encoder_with_torchs_fast_path(mask: torch.Tensor | None, nested: boo
 
     Float masks are not used, because the fast path of torch's encoder layer treats them as boolean.
     """
-    model = _ready(Encoder(nested)).eval()
+    model = random_weights(Encoder(nested)).eval()
     traced = trace(model)
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     for given in (None, padding):
-        inputs = {"x": _tensor(2, 5, 8), "mask": mask, "padding": given}
+        inputs = {"x": random_tensor(2, 5, 8), "mask": mask, "padding": given}
         with torch.no_grad():
             expected, actual = model(**inputs), traced(**inputs)
         kept = torch.ones(2, 5, dtype=torch.bool) if given is None else ~given
@@ -113,17 +102,17 @@ def test_a_subclass_of_a_layer_is_traced_with_its_own_code() -> None:
             return super().forward(src, **named) + 1
 
     for kind in (Reversed, Doubled):
-        model = _ready(nn.TransformerEncoder(kind(8, 2, 16), 2, enable_nested_tensor=False)).eval()
+        model = random_weights(nn.TransformerEncoder(kind(8, 2, 16), 2, enable_nested_tensor=False)).eval()
         traced = trace(model)
         assert _count(traced) == 2
-        inputs = {"src": _tensor(5, 3, 8)}
+        inputs = {"src": random_tensor(5, 3, 8)}
         comparing.agree(comparing.run(traced, inputs, grad=True), comparing.run(model, inputs, grad=True))
 
 
 def test_a_layer_alone_keeps_its_signature_and_refuses_another_option() -> None:
-    model = _ready(nn.TransformerEncoderLayer(8, 2, 16)).eval()
+    model = random_weights(nn.TransformerEncoderLayer(8, 2, 16)).eval()
     traced = trace(model)
-    inputs = {"src": _tensor(5, 3, 8), "src_mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
+    inputs = {"src": random_tensor(5, 3, 8), "src_mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
     comparing.agree(comparing.run(traced, inputs, grad=False), comparing.run(model, inputs, grad=False))
     with pytest.raises(AssertionError, match="is_causal"):
         traced(**inputs, is_causal=True)

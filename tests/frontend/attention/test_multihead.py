@@ -10,20 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from frontend.attention import comparing
+from frontend.attention.comparing import random_tensor, random_weights
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.capture.tracer import trace
 from sardonyx.frontend.attention.roles import decomposition_of
-
-
-def _tensor(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def _ready(model: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(3)
-    for parameter in model.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
-    return model
 
 
 class Functional(nn.Module):
@@ -62,21 +52,25 @@ class Functional(nn.Module):
 @pytest.mark.parametrize("separate", [False, True])
 @pytest.mark.parametrize("training", [False, True])
 def test_the_function(separate: bool, training: bool) -> None:
-    model = _ready(Functional(separate, training))
+    model = random_weights(Functional(separate, training))
     traced = trace(model)
     decomposition = decomposition_of(traced)
     assert decomposition is not None
     assert [a.written_as for a in decomposition.attentions] == ["multi_head_attention_forward"]
-    sources = (_tensor(4, 3, 8), _tensor(5, 3, 6 if separate else 8), _tensor(5, 3, 5 if separate else 8))
-    inputs = dict(zip(("query", "key", "value"), sources, strict=True)) | {"mask": _tensor(4, 5) > 0.7}
+    sources = (
+        random_tensor(4, 3, 8),
+        random_tensor(5, 3, 6 if separate else 8),
+        random_tensor(5, 3, 5 if separate else 8),
+    )
+    inputs = dict(zip(("query", "key", "value"), sources, strict=True)) | {"mask": random_tensor(4, 5) > 0.7}
     comparing.agree(comparing.run(traced, inputs, grad=True), comparing.run(model, inputs, grad=True))
 
 
 def test_the_same_graph_accepts_inputs_with_and_without_a_batch() -> None:
-    model = _ready(nn.MultiheadAttention(8, 2)).eval()
+    model = random_weights(nn.MultiheadAttention(8, 2)).eval()
     traced = trace(model)
     for shape in ((5, 8), (5, 1, 8), (5, 3, 8), (2, 3, 8)):
-        inputs = dict.fromkeys(("query", "key", "value"), _tensor(*shape))
+        inputs = dict.fromkeys(("query", "key", "value"), random_tensor(*shape))
         comparing.agree(comparing.run(traced, inputs, grad=True), comparing.run(model, inputs, grad=True))
 
 
@@ -92,7 +86,7 @@ def test_a_row_without_keys_is_nan_with_weights_and_zero_without() -> None:
 
     mask = torch.zeros(4, 4, dtype=torch.bool)
     mask[1] = True
-    shown, weights, hidden = trace(_ready(Both()))(_tensor(2, 4, 8), mask)
+    shown, weights, hidden = trace(random_weights(Both()))(random_tensor(2, 4, 8), mask)
     assert shown[:, 1].isnan().all()
     assert weights[:, 1].isnan().all()
     assert (hidden[:, 1] == 0).all()
@@ -101,19 +95,19 @@ def test_a_row_without_keys_is_nan_with_weights_and_zero_without() -> None:
 
 def test_a_subclass_that_calls_its_parent() -> None:
     class Halved(nn.MultiheadAttention):
-        def forward(self, query: Any, key: Any, value: Any) -> Any:  # type: ignore[override]
+        def forward(self, query: Any, key: Any, value: Any) -> Any:
             return super().forward(query / 2, key, value, need_weights=False)[0]
 
-    model = _ready(nn.Sequential(Once(Halved(8, 2)))).eval()
+    model = random_weights(nn.Sequential(Once(Halved(8, 2)))).eval()
     traced = trace(model)
-    inputs = {"input": _tensor(5, 3, 8)}
+    inputs = {"input": random_tensor(5, 3, 8)}
     comparing.agree(comparing.run(traced, inputs, grad=True), comparing.run(model, inputs, grad=True))
 
 
 class Once(nn.Module):
     """Self-attention as a layer of one argument."""
 
-    def __init__(self, attention: nn.Module, **options: Any) -> None:
+    def __init__(self, attention: nn.MultiheadAttention, **options: Any) -> None:
         super().__init__()
         self.attention, self.options = attention, options
 
@@ -127,9 +121,9 @@ def test_parametrized_weights_are_traced_through() -> None:
         def forward(self, weight: Any) -> Any:
             return weight * 2
 
-    model = _ready(Once(nn.MultiheadAttention(8, 2))).eval()
+    model = random_weights(Once(nn.MultiheadAttention(8, 2))).eval()
     torch.nn.utils.parametrize.register_parametrization(model.attention, "in_proj_weight", Doubled())
-    inputs = {"x": _tensor(5, 3, 8)}
+    inputs = {"x": random_tensor(5, 3, 8)}
     comparing.agree(comparing.run(trace(model), inputs, grad=True), comparing.run(model, inputs, grad=True))
 
 
@@ -160,7 +154,7 @@ def test_invalid_calls_are_refused_with_module_and_option(options: dict[str, Any
 )
 def test_what_torch_refuses_at_run_time_is_refused_at_run_time(masks: dict[str, torch.Tensor]) -> None:
     model = nn.MultiheadAttention(8, 2)
-    x = _tensor(5, 3, 8)
+    x = random_tensor(5, 3, 8)
     with pytest.raises((RuntimeError, AssertionError)):
         model(x, x, x, **masks)
     with pytest.raises(RuntimeError):

@@ -34,8 +34,9 @@ def _exported(case: random_modules.Sdpa, inputs: dict[str, Any]) -> tuple[fx.Gra
     assert query is not None
     assert key is not None
     assert value is not None
-    options = {"scale": case.scale, "enable_gqa": case.groups is not None}
-    graph.output(sdpa.write_sdpa(writer, query, key, value, mask, case.dropout, case.mask == "causal", **options))
+    causal, shared = case.mask == "causal", case.groups is not None
+    result = sdpa.write_sdpa(writer, query, key, value, mask, case.dropout, causal, scale=case.scale, enable_gqa=shared)
+    graph.output(result)
     graph.lint()
     return fx.GraphModule({}, graph), primitives
 

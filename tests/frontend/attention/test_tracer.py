@@ -15,6 +15,7 @@ from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
 from frontend.attention import comparing
+from frontend.attention.comparing import random_tensor, random_weights
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.capture.tracer import trace
 from sardonyx.frontend.attention.roles import Role, decomposition_of
@@ -37,15 +38,8 @@ class Block(nn.Module):
         return self.dense(again) * torch.tensor([2.0]), weights.sum()
 
 
-def _ready(model: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(3)
-    for parameter in model.parameters():
-        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) * 0.4)
-    return model
-
-
 def _x() -> torch.Tensor:
-    return torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(1))
+    return random_tensor(2, 5, 8)
 
 
 def test_everything_but_attention_equals_symbolic_trace() -> None:
@@ -69,7 +63,7 @@ def test_everything_but_attention_equals_symbolic_trace() -> None:
 
 
 def test_nodes_know_their_module_and_role() -> None:
-    traced = trace(_ready(Block(dropout=0.1)))
+    traced = trace(random_weights(Block(dropout=0.1)))
     decomposition = decomposition_of(traced)
     assert decomposition is not None
     assert (decomposition.method, decomposition.why, decomposition.opaque) == ("symbolic-trace", "", ())
@@ -91,15 +85,17 @@ def test_nodes_know_their_module_and_role() -> None:
 
 def test_the_model_is_unchanged() -> None:
     class Careless(Block):
+        calls: torch.Tensor
+
         def forward(self, x: Any, mask: Any = None) -> Any:
             self.seen = x
             self.attention.remembered = x
             self.calls += 1
             return super().forward(x, mask)
 
-    model = _ready(Careless(dropout=0.3))
+    model = random_weights(Careless(dropout=0.3))
     model.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-    model.dense[2].weight = nn.Parameter(model.dense[0].weight.detach().t().contiguous())
+    model.dense[2].weight = nn.Parameter(model.dense.get_parameter("0.weight").detach().t().contiguous())
     model.dense[1].register_forward_hook(lambda module, args, result: result * 2)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     identity = {name: id(value) for name, value in model.named_parameters()}
@@ -113,7 +109,8 @@ def test_the_model_is_unchanged() -> None:
         for now, before in zip((vars(module), module._parameters, module._buffers), before_trace[name], strict=True):
             assert {k: id(v) for k, v in now.items()} == {k: id(v) for k, v in before.items()}
     assert forwards == [cls.forward for cls in (nn.MultiheadAttention, nn.TransformerEncoder, nn.Transformer)]
-    model.eval(), traced.eval()
+    model.eval()
+    traced.eval()
     comparing.agree(comparing.run(traced, {"x": _x()}, grad=True), comparing.run(model, {"x": _x()}, grad=True))
 
 
@@ -142,7 +139,7 @@ def test_tied_weights_stay_tied() -> None:
         def forward(self, x: Any) -> Any:
             return self.two(self.one(x, x, x)[0], x, x)[0]
 
-    model = _ready(Tied())
+    model = random_weights(Tied())
     traced = trace(model)
     assert {id(p) for p in traced.parameters()} == {id(p) for p in model.parameters()}
     comparing.agree(comparing.run(traced, {"x": _x()}, grad=True), comparing.run(model, {"x": _x()}, grad=True))
@@ -161,7 +158,7 @@ def _pickled(module: fx.GraphModule) -> fx.GraphModule:
 
 @pytest.mark.parametrize("way", [_saved, _pickled, copy.deepcopy])
 def test_the_result_keeps_its_decomposition_when_saved(way: Callable[[fx.GraphModule], fx.GraphModule]) -> None:
-    traced = trace(_ready(Block(dropout=0.1)).eval())
+    traced = trace(random_weights(Block(dropout=0.1)).eval())
     there = way(traced)
     assert [n.name for n in there.graph.nodes] == [n.name for n in traced.graph.nodes]
     assert decomposition_of(there) == decomposition_of(traced)
@@ -171,18 +168,19 @@ def test_the_result_keeps_its_decomposition_when_saved(way: Callable[[fx.GraphMo
 
 
 def test_it_follows_training_and_evaluation() -> None:
-    model = _ready(Block(dropout=0.5)).eval()
+    model = random_weights(Block(dropout=0.5)).eval()
     traced = trace(model)
     quiet = comparing.run(traced, {"x": _x()}, grad=False)
     comparing.agree(quiet, comparing.run(model, {"x": _x()}, grad=False))
-    model.train(), traced.train()
+    model.train()
+    traced.train()
     loud = comparing.run(traced, {"x": _x()}, grad=True)
     comparing.agree(loud, comparing.run(model, {"x": _x()}, grad=True))
     assert not torch.allclose(loud[0], quiet[0])
 
 
 def test_it_changes_dtype() -> None:
-    model = _ready(Block()).eval()
+    model = random_weights(Block()).eval()
     traced = trace(model).to(torch.float64)
     inputs = {"x": _x().double()}
     comparing.agree(comparing.run(traced, inputs, grad=False), comparing.run(model.double(), inputs, grad=False))
@@ -190,14 +188,14 @@ def test_it_changes_dtype() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_torch_compile_has_no_graph_break(backend: str) -> None:
-    model = _ready(Block()).eval()
+    model = random_weights(Block()).eval()
     compiled = torch.compile(trace(model), backend=backend, fullgraph=True)
     inputs = {"x": _x(), "mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
     comparing.agree(comparing.run(compiled, inputs, grad=False), comparing.run(model, inputs, grad=False))
 
 
 def test_it_can_be_exported_to_onnx() -> None:
-    model = _ready(Block()).eval()
+    model = random_weights(Block()).eval()
     inputs = {"x": _x(), "mask": torch.ones(5, 5, dtype=torch.bool).triu(1)}
     program = torch.onnx.export(trace(model), kwargs=inputs, dynamo=True, verbose=False)
     assert program is not None
@@ -209,14 +207,14 @@ def test_string_annotations_do_not_prevent_saving() -> None:
     """Postponed annotations are strings; torch writes them into its code, which cannot import them."""
 
     class Annotated(nn.Module):
-        def forward(self, x: NotThere) -> NotThere:  # noqa: F821
+        def forward(self, x: NotThere) -> NotThere:  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
             return x + 1
 
     assert _pickled(trace(Annotated()))(torch.ones(1)) == 2
 
 
 def test_hooks_are_traced() -> None:
-    model = _ready(Block()).eval()
+    model = random_weights(Block()).eval()
     model.attention.register_forward_hook(lambda module, args, result: (result[0] * 3, result[1]))
     comparing.agree(comparing.run(trace(model), {"x": _x()}, grad=False), comparing.run(model, {"x": _x()}, grad=False))
 
