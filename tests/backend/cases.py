@@ -10,12 +10,15 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
+
+if TYPE_CHECKING:
+    from onnx.backend.test.case.test_case import TestCase
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 _PROTOS = {"tensor_type": onnx.TensorProto, "sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}
@@ -39,20 +42,17 @@ def node_cases() -> tuple[Case, ...]:
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
-        made = collect_testcases(None)
-    return tuple(
-        Case(
-            case.name,
-            case.model,
-            tuple(
-                (_named(case.model, [_plain(value) for value in inputs]), [_plain(value) for value in outputs])
-                for inputs, outputs in case.data_sets
-            ),
-            case.rtol,
-            case.atol,
-        )
-        for case in made
+        return tuple(_generated(case) for case in collect_testcases(None))
+
+
+def _generated(case: TestCase) -> Case:
+    model = case.model
+    assert model is not None
+    data = tuple(
+        (_named(model, [_plain(value) for value in inputs]), [_plain(value) for value in outputs])
+        for inputs, outputs in case.data_sets or ()
     )
+    return Case(case.name, model, data, case.rtol, case.atol)
 
 
 @functools.cache
@@ -98,7 +98,9 @@ def _read_all(folder: Path, role: str, declared: list[onnx.ValueInfoProto]) -> l
 
 
 def _read(path: Path, declared: onnx.ValueInfoProto) -> Any:
-    proto = _PROTOS[declared.type.WhichOneof("value")]()
+    kind = declared.type.WhichOneof("value")
+    assert kind is not None
+    proto = _PROTOS[kind]()
     proto.ParseFromString(path.read_bytes())
     return _plain(proto)
 

@@ -18,7 +18,9 @@ SHIPPED_SHARDS = 4
 
 
 def optimize(model: onnx.ModelProto) -> onnx.ModelProto:
-    return io.to_proto(sardonyx.optimize(model, verify="off").model)
+    optimized = sardonyx.optimize(model, verify="off").model
+    assert optimized is not None
+    return io.to_proto(optimized)
 
 
 def check(cases: tuple[Case, ...], runnable_at_least: float) -> None:

@@ -20,8 +20,8 @@ from raised import raised
 from sardonyx import runtime
 from sardonyx.ir.opsets.history import NEWEST, OLDEST, since
 
-HANDS = 80
-DEALT = range(HANDS) if os.environ.get("SARDONYX_ALL_CASES") else (7,)
+SHARDS = 80
+SELECTED = range(SHARDS) if os.environ.get("SARDONYX_ALL_CASES") else (7,)
 
 
 def opset_of(model: onnx.ModelProto) -> int:
@@ -60,11 +60,11 @@ def in_runtime(model: onnx.ModelProto) -> runtime.Engine:
     return runtime.Session(model, threads=1)
 
 
-@pytest.mark.parametrize("hand", DEALT)
-def test_raised_cases_run_and_give_the_expected_values(hand: int) -> None:
+@pytest.mark.parametrize("shard", SELECTED)
+def test_raised_cases_run_and_give_the_expected_values(shard: int) -> None:
     failures: list[str] = []
     good = refused = 0
-    for case in (*node_cases(), *shipped_cases())[hand::HANDS]:
+    for case in (*node_cases(), *shipped_cases())[shard::SHARDS]:
         for model in older(case) if case.data else ():
             after, _ = raised(model, NEWEST)
             where = f"{case.name} from opset {opset_of(model)}"

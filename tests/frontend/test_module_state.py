@@ -29,6 +29,10 @@ class Stats:
         self.sizes: list[int] = []
 
 
+def _doubled(_module: nn.Module, _args: Any, result: torch.Tensor) -> torch.Tensor:
+    return result * 2
+
+
 class Restless(nn.Module):
     """Changes all of its state with every call, and fails halfway on request."""
 
@@ -47,7 +51,7 @@ class Restless(nn.Module):
         self.register_buffer("cache", torch.zeros(100, 100))  # too large to copy unnecessarily
         self.linear.bias.requires_grad_(False)
         self.linear.weight.grad = torch.ones(4, 4)
-        self.linear.register_forward_hook(lambda _module, _args, result: result * 2)
+        self.linear.register_forward_hook(_doubled)
         self.kept: dict[str, torch.Tensor] = {}
         self.seen: list[torch.Tensor] = []
         self.stats, self.failing = Stats(), failing
@@ -126,7 +130,7 @@ def _described(module: nn.Module) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     """A value that compares equal later if and only if nothing has changed."""
-    if isinstance(value, nn.parameter.UninitializedTensorMixin):
+    if nn.parameter.is_lazy(value):
         return id(value), type(value)
     if isinstance(value, torch.Tensor):
         return id(value), value.detach().numpy().tobytes(), value.shape

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers.utils import torch_compilable_check
+from transformers.utils.import_utils import torch_compilable_check
 
 import sardonyx
 from sardonyx.analysis.costs.program import ITEM_BYTES

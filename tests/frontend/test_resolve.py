@@ -90,7 +90,7 @@ def test_no_weight_or_statistic_stays_constant() -> None:
 def test_the_generator_is_restored_after_a_failure() -> None:
     before = torch.get_rng_state()
     with pytest.raises(RuntimeError), seeded(3):
-        torch.rand(1) @ torch.rand(2)
+        torch.matmul(torch.rand(1), torch.rand(2))
     assert torch.equal(torch.get_rng_state(), before)
 
 

@@ -75,6 +75,16 @@ class Recursive(nn.Module):
         return self(x, depth - 1) if depth else x
 
 
+def absolute(_module: nn.Module, _args: Any, result: torch.Tensor) -> torch.Tensor:
+    """A hook."""
+    return torch.abs(result)
+
+
+def negative(_module: nn.Module, _args: Any, result: torch.Tensor) -> torch.Tensor:
+    """Another hook."""
+    return torch.neg(result)
+
+
 @both
 def test_calls_of_one_module_have_separate_paths_and_one_tag(exporter: Exporter) -> None:
     made = exported(Chain("twice twice", twice=Block()), X, exporter=exporter)
@@ -120,8 +130,8 @@ def test_parametrizations_belong_to_the_parametrization(exporter: Exporter) -> N
 def test_hooks_belong_to_the_module_they_are_registered_on(exporter: Exporter) -> None:
     module = Chain("a b", a=Block(), b=Block())
     module.get_submodule("a").register_forward_pre_hook(lambda _module, args: (torch.tanh(args[0]),))
-    module.get_submodule("a").register_forward_hook(lambda _module, _args, result: torch.abs(result))
-    module.get_submodule("b.lin").register_forward_hook(lambda _module, _args, result: torch.neg(result))
+    module.get_submodule("a").register_forward_hook(absolute)
+    module.get_submodule("b.lin").register_forward_hook(negative)
     helper = nn.Sigmoid()
     module.add_module("helper", helper)
     module.get_submodule("b").register_forward_pre_hook(lambda _module, args: (helper(args[0]),))
@@ -225,7 +235,7 @@ def compiled(module: nn.Module) -> nn.Module:
 @both
 def test_compiled_modules_have_the_paths_of_the_originals(exporter: Exporter) -> None:
     hooked = compiled(nn.Tanh())
-    hooked.register_forward_hook(lambda _module, _args, result: torch.abs(result))
+    hooked.register_forward_hook(absolute)
     module = Chain("compiled hooked inplace", compiled=compiled(Block()), hooked=hooked, inplace=Block())
     module.get_submodule("inplace").compile()
     made = exported(compiled(module), X, exporter=exporter)

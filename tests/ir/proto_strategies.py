@@ -156,7 +156,7 @@ def attributes(draw: st.DrawFn, name: str, scope: list[str], depth: int) -> Attr
     else:
         getattr(proto, field).CopyFrom(draw(values))
     if draw(st.integers(0, 9)):  # the first ONNX files store no attribute type
-        proto.type = AttributeProto.AttributeType.Value(kind)
+        proto.type = getattr(AttributeProto, kind)
     return maybe(draw, proto, "doc_string")
 
 
@@ -188,8 +188,8 @@ def graphs(draw: st.DrawFn, outer: list[str] | None = None, depth: int = 1) -> o
             proto.sparse_initializer.append(draw(sparse_tensors(name)))
         else:
             proto.initializer.append(draw(tensors(name)))
-    scope = list(dict.fromkeys([*(outer or []), *inputs, *weights]))
-    own = list(dict.fromkeys([*inputs, *weights]))
+    scope: list[str] = list(dict.fromkeys([*(outer or []), *inputs, *weights]))
+    own: list[str] = list(dict.fromkeys([*inputs, *weights]))
     for i in range(draw(st.integers(0, 3))):
         made = [f"{level}n{i}_{j}" for j in range(draw(st.integers(0, 2)))]
         proto.node.append(draw(nodes(made, scope, depth)))

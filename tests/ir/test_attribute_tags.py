@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -52,7 +53,7 @@ def assert_loads(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
     onnx.checker.check_model(proto, full_check=True)
     off, on = (Session(proto, optimize=optimize).run(feeds) for optimize in (False, True))
     for one, other in zip(off, on, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-5)
 
 
 @pytest.mark.parametrize("taken", [True, False])
@@ -100,17 +101,20 @@ def _model(nodes: list[onnx.NodeProto]) -> onnx.ModelProto:
 
 
 def test_attributes_are_read_if_the_metadata_was_dropped() -> None:
-    wearing = {
+    tags: dict[str, Any] = {
         "__source_module": "/Net/Layer.0",
         "__module_path": "layers.0",
         "__call": "layers.0@1",
         "__how": "inherited",
     }
-    listed = {"__hierarchy_tags": ["/Net/Layer.0", "/Net/Layer.1"], "__module_paths": ["layers.0", "layers.1"]}
+    listed: dict[str, Any] = {
+        "__hierarchy_tags": ["/Net/Layer.0", "/Net/Layer.1"],
+        "__module_paths": ["layers.0", "layers.1"],
+    }
     model = io.from_proto(
         _model(
             [
-                helper.make_node("Neg", ["x"], ["a"], **wearing),
+                helper.make_node("Neg", ["x"], ["a"], **tags),
                 helper.make_node("Abs", ["a"], ["b"], __source_module="/Net", __module_path="layers", **listed),
                 helper.make_node("Exp", ["b"], ["y"], __source_module="/Other/Kind.3"),
             ]

@@ -29,17 +29,18 @@ X = helper.make_tensor_value_info("x", F, ["batch", 4])
 def node(op: str, reads: str, makes: str, *modules: str, **attributes: Any) -> onnx.NodeProto:
     """A node of one module, or of several as after fusion."""
     made = helper.make_node(op, reads.split(), makes.split(), name=f"{op}_{makes.split()[0]}", **attributes)
+    first, *others = modules
     tags = {MODULE_PATH: module_of(owner_of(frozenset(modules)))}
-    if len(modules) > 1:
+    if others:
         tags[MODULE_PATHS] = json.dumps(modules)
-    elif tags[MODULE_PATH] != modules[0]:
-        tags[CALL] = modules[0]
+    elif tags[MODULE_PATH] != first:
+        tags[CALL] = first
     for key, value in tags.items():
         made.metadata_props.add(key=key, value=value)
     return made
 
 
-def model(nodes: list[onnx.NodeProto], outputs: str = "y", **constants: object) -> onnx.ModelProto:
+def model(nodes: list[onnx.NodeProto], outputs: str = "y", /, **constants: np.ndarray) -> onnx.ModelProto:
     """A model on rows of floats. Outputs are floats of unknown rank; no test depends on it."""
     graph = helper.make_graph(
         nodes,
@@ -66,7 +67,7 @@ def all_values(proto: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> dict[str
     have = {value.name for value in open_up.graph.output}
     names = [name for each in open_up.graph.node for name in each.output if name and name not in have]
     open_up.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    results = Session(open_up).run(feeds)
+    results = [np.asarray(result) for result in Session(open_up).run(feeds)]
     return feeds | dict(zip([value.name for value in open_up.graph.output], results, strict=True))
 
 
@@ -74,7 +75,7 @@ def assert_correct_cut(made: Extract, values: dict[str, np.ndarray]) -> None:
     """The cut is a valid model and computes the values that the whole model has at the boundary."""
     proto = to_proto(made.model)
     onnx.checker.check_model(proto, full_check=True)
-    results = Session(proto).run({name: values[name] for name in made.inputs})
+    results = [np.asarray(result) for result in Session(proto).run({name: values[name] for name in made.inputs})]
     for name, result in zip(made.outputs, results, strict=True):
         np.testing.assert_array_equal(result, values[name], err_msg=f"{name} of {made.path}")
 
@@ -163,7 +164,9 @@ def test_the_size_of_a_value_outside_becomes_an_input() -> None:
     ("bounds", "given", "attributes"),
     [({}, "a", {}), ({"end": 1}, "a", {"start": 0, "end": 1}), ({"start": -2, "end": -1}, "t", {"start": 1, "end": 2})],
 )
-def test_a_size_is_measured_on_an_input_that_has_it(bounds: dict, given: str, attributes: dict) -> None:
+def test_a_size_is_measured_on_an_input_that_has_it(
+    bounds: dict[str, int], given: str, attributes: dict[str, int]
+) -> None:
     nodes = [
         node("Exp", "x", "a", "m"),
         node("Transpose", "x", "t", "m"),
@@ -343,7 +346,8 @@ def test_functions_are_included_if_they_are_called() -> None:
     assert sorted(each.name for each in made.model.functions.values()) == ["Inner", "Twice"]
     assert not cut(proto, "other").model.functions
     values = all_values(proto, {"x": np.ones((2, 4), np.float32)})
-    np.testing.assert_array_equal(Session(to_proto(made.model)).run({"a": values["a"]})[0], values["y"])
+    (result,) = Session(to_proto(made.model)).run({"a": values["a"]})
+    np.testing.assert_array_equal(np.asarray(result), values["y"])
 
 
 def test_weights_of_a_file_stay_in_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -45,7 +46,9 @@ MOVES: Mapping[str, tuple[Sequence[object], Mapping[str, object]]] = {
 }
 
 
-def outputs(op_type: str, operands: Sequence[np.ndarray], attributes: Mapping[str, object], count: int = 1):
+def outputs(
+    op_type: str, operands: Sequence[np.ndarray], attributes: Mapping[str, Any], count: int = 1
+) -> list[np.ndarray]:
     names = [f"i{place}" for place in range(len(operands))]
     node = helper.make_node(op_type, names, [f"o{place}" for place in range(count)], **attributes)
     kinds = [helper.np_dtype_to_tensor_dtype(each.dtype) for each in operands]
@@ -53,7 +56,9 @@ def outputs(op_type: str, operands: Sequence[np.ndarray], attributes: Mapping[st
     results = [onnx.ValueInfoProto(name=name) for name in node.output]
     graph = helper.make_graph([node], "one", inputs, results)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
-    return onnx.reference.ReferenceEvaluator(model).run(None, dict(zip(names, operands, strict=True)))
+    values = onnx.reference.ReferenceEvaluator(model).run(None, dict(zip(names, operands, strict=True)))
+    assert isinstance(values, list)
+    return [np.asarray(value) for value in values]
 
 
 def operands_of(op_type: str) -> tuple[np.ndarray, np.ndarray]:
@@ -66,10 +71,13 @@ def operands_of(op_type: str) -> tuple[np.ndarray, np.ndarray]:
     return row.astype(np.float32), column.astype(np.float32)
 
 
-def attributes_of(op_type: str) -> dict[str, object]:
-    return {"Cast": {"to": onnx.TensorProto.DOUBLE}, "BitShift": {"direction": "LEFT"}, "Mod": {"fmod": 1}}.get(
-        op_type, {}
-    )
+def attributes_of(op_type: str) -> dict[str, Any]:
+    attributes: dict[str, dict[str, Any]] = {
+        "Cast": {"to": onnx.TensorProto.DOUBLE},
+        "BitShift": {"direction": "LEFT"},
+        "Mod": {"fmod": 1},
+    }
+    return attributes.get(op_type, {})
 
 
 @pytest.mark.parametrize("trait", sorted(TRAITS.keys() - OF_RUNTIME))
@@ -78,9 +86,10 @@ def test_the_names_are_standard_operators(trait: str) -> None:
 
 
 def test_random_operators_are_those_that_onnx_calls_nondeterministic() -> None:
+    schemas: list[Any] = onnx.defs.get_all_schemas()  # whose stubs lack the determinism
     unsure = {
         schema.name
-        for schema in onnx.defs.get_all_schemas()
+        for schema in schemas
         if schema.node_determinism == onnx.defs.OpSchema.NodeDeterminism.NonDeterministic
     }
     # Bodies may hold any operator, Dropout is random in training only, AffineGrid is a function with an If in it.

@@ -67,7 +67,9 @@ def test_an_initializer_that_may_be_overridden_is_an_input() -> None:
     text = graph_text("agraph (float[N, 4] x, int64[1] s = {-1}) => (float[M] y) { y = Reshape(x, s) }")
     facts, values = facts_of(text)
     assert facts.contents(values["s"]) is None
-    (dim,) = facts.shape(values["y"]) or ()
+    shape = facts.shape(values["y"])
+    assert shape is not None
+    (dim,) = shape
     assert isinstance(dim, expr.Expr)
     assert dim.is_vague or dim == expr.multiply(N, 4)  # a single dynamic dim is known for any target
 
@@ -289,7 +291,7 @@ def test_any_operator_with_any_inputs(data: st.DataObject) -> None:
             "num_scan_inputs",
         ]
         given_ = data.draw(st.dictionaries(st.sampled_from(wanted), ATTRIBUTE, max_size=3))
-        kinds = {name: value for name, value in given_.items() if value != []}
+        kinds: dict[str, Any] = {name: value for name, value in given_.items() if value != []}
         reads = data.draw(st.lists(names, max_size=5))
         made = [f"y{index}.{part}" for part in range(data.draw(st.integers(1, 3)))]
         nodes.append(helper.make_node(op_type, reads, made, domain=domain, **kinds))

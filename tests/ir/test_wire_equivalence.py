@@ -118,7 +118,7 @@ def a_model() -> onnx.ModelProto:
         helper.make_tensor("small", TensorProto.FLOAT, [3], [1.0, 2.0, 3.0]),
         helper.make_tensor("ints", TensorProto.INT64, [4], [0, 1, -2, 2**40]),
         helper.make_tensor("halves", TensorProto.FLOAT16, [3], [1.0, 0.5, -2.0]),
-        helper.make_tensor("texts", TensorProto.STRING, [2], [b"a", b"\xff"]),
+        TensorProto(name="texts", data_type=TensorProto.STRING, dims=[2], string_data=[b"a", b"\xff"]),
     ]
     sparse = helper.make_sparse_tensor(
         helper.make_tensor("v", TensorProto.FLOAT, [many], floats.tolist()),

@@ -42,5 +42,6 @@ def test_every_form_computes_what_its_source_does(case: tuple[onnx.ModelProto, d
     wanted = outputs(model, feeds)
     for target in ("portable", "ort"):
         made = sardonyx.optimize(model, target=target, verify="off").model
+        assert made is not None
         got = outputs(ir.to_proto(made), feeds)
         assert not [different for pair in zip(wanted, got, strict=True) if (different := differs(*pair))], target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,9 @@ from sardonyx.passes.attention._axis_parts import (
 )
 
 
-def chain_model(shape: tuple[int, ...], steps: list[tuple[str, Any]], dims: list[Any] | None = None) -> onnx.ModelProto:
+def chain_model(
+    shape: tuple[int, ...], steps: Sequence[tuple[str, Any]], dims: list[Any] | None = None
+) -> onnx.ModelProto:
     """A model of Reshape, Transpose, Expand and Gather nodes on x, with a final Relu."""
     nodes, constants, value = [], [], "x"
     for index, (kind, numbers) in enumerate(steps):

@@ -46,7 +46,7 @@ def frozen(case: Case) -> onnx.ModelProto | None:
 def _tensor(name: str, value: np.ndarray, kind: int) -> onnx.TensorProto:
     if value.dtype == object:
         texts = [text.encode() if isinstance(text, str) else text for text in value.reshape(-1)]
-        return helper.make_tensor(name, kind, value.shape, texts)
+        return onnx.TensorProto(name=name, data_type=kind, dims=value.shape, string_data=texts)
     return ir.to_proto(ir.Tensor(value, dtype=ir.DataType(kind), name=name))
 
 

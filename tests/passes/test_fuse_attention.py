@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -509,7 +509,7 @@ def test_older_files_are_raised(opset: int) -> None:
 PLAIN = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(p, v)"
 MASKED = f"{KT}  s = MatMul(q, kt)  a = Add(s, m)  p = Softmax(a)  y = MatMul(p, v)"
 WITH_MAXIMUM = f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  w = MatMul(p, v)"
-NEAR_MISSES = {
+NEAR_MISSES: dict[str, tuple[str, dict[str, Any]]] = {
     "scores are read elsewhere": (f"{WITH_MAXIMUM}  z = ReduceMax(s)  y = Add(w, z)", {}),
     "weights are read elsewhere": (f"{WITH_MAXIMUM}  z = ReduceMax(p)  y = Add(w, z)", {}),
     "scale is not a constant": (MASKED.replace("Add", "Mul"), {"mask": "float m"}),

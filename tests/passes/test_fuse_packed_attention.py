@@ -138,7 +138,7 @@ def test_it_fuses(case: str) -> None:
 
 
 @pytest.mark.parametrize("attributes", [{}, {"is_causal": 1}])
-def test_fully_masked_rows_are_unchanged(attributes: dict[str, int]) -> None:
+def test_fully_masked_rows_are_unchanged(attributes: dict[str, Any]) -> None:
     """Scores masked by a huge finite number are all equal, so both operators return the mean of the values."""
     source = plain(mask=["N", 1, "S", "S"], **attributes).model()
     model, _ = run_passes(source, FUSE, target="ort")

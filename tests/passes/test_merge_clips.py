@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,7 +35,7 @@ def chain_model(chain: list[str | tuple[Bound, Bound]], kind: str, opset: int) -
     element = onnx.TensorProto.DataType.Value(kind.upper())
     nodes, constants = [oh.make_node("Identity", ["x"], ["v0"])], list[onnx.TensorProto]()
     for place, one in enumerate(chain):
-        inputs, attributes = [f"v{place}"], dict[str, float]()
+        inputs, attributes = [f"v{place}"], dict[str, Any]()
         if one != "Relu":
             for name, bound in zip(("min", "max"), one, strict=True):
                 array = number(bound, dtype)

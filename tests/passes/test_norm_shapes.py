@@ -47,7 +47,7 @@ def normalisation(
 ) -> onnx.ModelProto:
     """A normalisation with an epsilon, a scale before the division, one after it, and a bias, each in its shape."""
     rng = np.random.default_rng(0)
-    constants = {} if axes is None else {"axes": np.array(axes, np.int64)}
+    constants: dict[str, np.ndarray] = {} if axes is None else {"axes": np.array(axes, np.int64)}
     reduce = ["axes"] if axes is not None else []
     nodes = list[onnx.NodeProto]()
 

@@ -79,8 +79,10 @@ def test_every_type_is_shared(kind: int) -> None:
 
 
 def test_strings_are_shared_by_content() -> None:
-    tensors = [helper.make_tensor(name, TensorProto.STRING, [2], texts) for name, texts in
-               [("a", [b"x", b"yz"]), ("b", [b"xy", b"z"]), ("c", [b"x", b"yz"])]]  # fmt: skip
+    tensors = [
+        TensorProto(name=name, data_type=TensorProto.STRING, dims=[2], string_data=texts)
+        for name, texts in (("a", [b"x", b"yz"]), ("b", [b"xy", b"z"]), ("c", [b"x", b"yz"]))
+    ]
     model, _ = run_passes(model_with(tensors), SHARE)
     assert list(model.graph.initializers) == ["a", "b"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import onnx
 import pytest
@@ -63,7 +64,7 @@ def test_random_nodes_stay_separate(draw: str) -> None:
 
 
 def test_an_omitted_output_is_not_shared() -> None:
-    pool = {"kernel_shape": [2, 2]}
+    pool: dict[str, Any] = {"kernel_shape": [2, 2]}
     nodes = [
         helper.make_node("MaxPool", ["x"], ["a", ""], **pool),
         helper.make_node("MaxPool", ["x"], ["b", "index"], **pool),
@@ -186,7 +187,7 @@ def test_functions_share_inside_and_respect_their_parameters() -> None:
 
 def test_string_tensors_in_attributes_are_compared() -> None:
     def constant(name: str, text: bytes) -> onnx.NodeProto:
-        value = helper.make_tensor("value", TensorProto.STRING, [1], [text])
+        value = TensorProto(name="value", data_type=TensorProto.STRING, dims=[1], string_data=[text])
         return helper.make_node("Constant", [], [name], value=value)
 
     nodes = [

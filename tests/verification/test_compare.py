@@ -8,18 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.ir import io
 from sardonyx.records.run import Accuracy, Verdict
 from sardonyx.verification import Oracle, verify
-
-
-def text_model(body: str, opset: int = 18, ir: int = 9, **weights: np.ndarray) -> onnx.ModelProto:
-    proto = parser.parse_model(f'<ir_version: {ir}, opset_import: ["": {opset}]>\n{body}')
-    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
-    return proto
+from verification.text_models import text_model
 
 
 def same(a: str, b: str, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Verdict:
@@ -230,11 +225,11 @@ def test_dropout_in_inference_is_not_random() -> None:
 
 
 def test_the_reference_evaluator_runs_what_the_runtime_cannot() -> None:
-    new = text_model(RELU, ir=14)
+    new = text_model(RELU, 18, 14)
     verdict = verify(new, new)
     assert verdict.passed
     assert verdict.reference.startswith("onnx.reference")
-    assert not verify(new, text_model(RELU.replace("Relu", "Neg"), ir=14)).passed
+    assert not verify(new, text_model(RELU.replace("Relu", "Neg"), 18, 14)).passed
 
 
 def test_related_sizes_are_found_by_running_the_reference() -> None:
@@ -252,7 +247,7 @@ def test_given_inputs_are_used_too(tmp_path: Path) -> None:
     a, b = text_model(clip % "1e12"), text_model(clip % "2e12")
     assert verify(a, b).passed
     feeds = {"x": np.array([3e6], np.float32)}
-    np.savez(tmp_path / "x.npz", **feeds)
+    np.savez(tmp_path / "x.npz", x=feeds["x"])
     for given in (tmp_path / "x.npz", str(tmp_path / "x.npz"), feeds, [feeds]):
         verdict = verify(a, b, inputs=given)
         assert not verdict.passed
@@ -354,7 +349,7 @@ def test_a_kernel_that_does_not_accept_an_empty_batch_is_noted_and_kept() -> Non
         t = Transpose <perm = [0, 1, 3, 2]> (k)  a = MatMul (q, t)  b = Mul (a, c)  p = Softmax (b)
         y = MatMul (p, v) }}"""
     fused = f"g {HEADS} {{ y = Attention (q, k, v) }}"
-    verdict = verify(text_model(plain), text_model(fused, opset=23, ir=11), threads=1)
+    verdict = verify(text_model(plain), text_model(fused, 23, 11), threads=1)
     assert verdict.passed
     assert any("no longer accepts n = 0" in note for note in verdict.notes)
     assert verdict.outputs[0].max_abs < 1e-5

@@ -11,27 +11,21 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import numpy_helper, parser
+from onnx import parser
 
 from sardonyx.ir import io
 from sardonyx.verification.input_roles import Role
 from sardonyx.verification.input_sizes import DynamicDims
 from sardonyx.verification.inputs import Inputs, Plan, Style
+from verification.text_models import array, text_model
 
 
-def text_model(body: str, opset: int = 18, **weights: np.ndarray) -> ir.Model:
-    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]>\n{body}')
-    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
-    return io.from_proto(proto)
+def loaded(body: str, **weights: np.ndarray) -> ir.Model:
+    return io.from_proto(text_model(body, **weights))
 
 
-def normal(seed: int = 0, round_: int = 0, style: Style = Style.NORMAL, **more: bool) -> Plan:
-    return Plan(seed, round_, style, **more)
-
-
-def array(value: object) -> np.ndarray:
-    assert isinstance(value, np.ndarray)
-    return value
+def normal(seed: int = 0, round_: int = 0, style: Style = Style.NORMAL) -> Plan:
+    return Plan(seed, round_, style)
 
 
 TABLE = np.zeros((10, 4), np.float32)
@@ -48,7 +42,7 @@ TABLE = np.zeros((10, 4), np.float32)
     ],
 )
 def test_indices_stay_within_the_table(route: str) -> None:
-    model = text_model(f"g (int32[n, m] a, bool c) => (float[x, y, z] y) {{ {route} }}", table=TABLE)
+    model = loaded(f"g (int32[n, m] a, bool c) => (float[x, y, z] y) {{ {route} }}", table=TABLE)
     inputs = Inputs(model)
     assert (inputs.use("a").role, inputs.use("a").rows) == (Role.INDEX, 10)
     generated = np.concatenate([array(inputs.generate(p).feeds["a"]).ravel() for p in inputs.plans((0, 1, 2))])
@@ -59,7 +53,7 @@ def test_indices_stay_within_the_table(route: str) -> None:
 def test_an_offset_before_the_table_narrows_the_range() -> None:
     body = """g (int64[n] a) => (float[n, 4] y) {
         two = Constant <value = int64 {2}> () b = Add (a, two) y = Gather (table, b) }"""
-    assert Inputs(text_model(body, table=TABLE)).use("a").rows == 8
+    assert Inputs(loaded(body, table=TABLE)).use("a").rows == 8
 
 
 def test_an_index_is_followed_into_a_function() -> None:
@@ -83,7 +77,7 @@ MASKS = {
 @pytest.mark.parametrize("route", MASKS)
 @pytest.mark.parametrize("kind", ["int64", "float", "bool"])
 def test_a_mask_is_recognized_by_its_use_whatever_its_name(route: str, kind: str) -> None:
-    model = text_model(
+    model = loaded(
         f"g (float[b, n, 8] x, {kind}[b, n] p) => (float[b, n, n] y)"
         f"{{ t = Transpose <perm = [0, 2, 1]> (x) m = MatMul (x, t) {MASKS[route]} y = Softmax <axis = -1> (s) }}"
     )
@@ -102,7 +96,7 @@ def test_a_mask_is_recognized_by_its_use_whatever_its_name(route: str, kind: str
 
 
 def test_padding_occurs_on_both_sides() -> None:
-    model = text_model(
+    model = loaded(
         "g (float[b, n] x, bool[b, n] p) => (float[b, n] y)"
         "{ low = Constant <value = float {-1e9}> () s = Where (p, x, low) y = Softmax (s) }"
     )
@@ -115,32 +109,32 @@ def test_padding_occurs_on_both_sides() -> None:
 
 
 def test_an_index_named_like_a_mask_is_an_index() -> None:
-    model = text_model("g (int64[n] mask) => (float[n, 4] y) { y = Gather (table, mask) }", table=TABLE)
+    model = loaded("g (int64[n] mask) => (float[n, 4] y) { y = Gather (table, mask) }", table=TABLE)
     assert Inputs(model).use("mask").role is Role.INDEX
 
 
 def test_a_padding_token_that_the_model_compares_with_is_generated() -> None:
     body = """g (int64[b, n] ids) => (float[b, n, 4] y, bool[b, n] pad) {
         token = Constant <value = int64 {7}> () pad = Equal (ids, token) y = Gather (table, ids) }"""
-    inputs = Inputs(text_model(body, table=TABLE))
+    inputs = Inputs(loaded(body, table=TABLE))
     assert inputs.use("ids").specials == (7,)
     assert (array(inputs.generate(normal()).feeds["ids"])[0, -1]) == 7
 
 
 def test_divisors_are_not_zero() -> None:
-    inputs = Inputs(text_model("g (int32[n] a, int32[n] b) => (int32[n] y) { y = Div (a, b) }"))
+    inputs = Inputs(loaded("g (int32[n] a, int32[n] b) => (int32[n] y) { y = Div (a, b) }"))
     for plan in inputs.plans((0, 1, 2, 3)):
         for way in range(inputs.ways):
             assert (array(inputs.generate(plan, way).feeds["b"]) > 0).all()
 
 
 def test_shapes_are_small_and_usable() -> None:
-    inputs = Inputs(text_model("g (float[4, 6] x, int64[3] s) => (float[a, b, c] y) { y = Reshape (x, s) }"))
+    inputs = Inputs(loaded("g (float[4, 6] x, int64[3] s) => (float[a, b, c] y) { y = Reshape (x, s) }"))
     assert array(inputs.generate(normal()).feeds["s"]).tolist() == [1, 1, -1]
 
 
 def test_real_numbers_have_both_signs_and_several_scales() -> None:
-    inputs = Inputs(text_model("g (float[100, 100] x) => (float[100, 100] y) { y = Relu (x) }"))
+    inputs = Inputs(loaded("g (float[100, 100] x) => (float[100, 100] y) { y = Relu (x) }"))
     plain = array(inputs.generate(normal()).feeds["x"])
     wide = array(inputs.generate(normal(style=Style.WIDE)).feeds["x"])
     positive = array(inputs.generate(normal(style=Style.POSITIVE)).feeds["x"])
@@ -156,7 +150,7 @@ def test_real_numbers_have_both_signs_and_several_scales() -> None:
 
 @given(seed=st.integers(0, 2**32 - 1), style=st.sampled_from(Style))
 def test_inputs_depend_on_the_seed_alone(seed: int, style: Style) -> None:
-    model = text_model("g (float[b, n] x, int64[b] i, bool[b] m) => (float[b, n] y) { y = Relu (x) }")
+    model = loaded("g (float[b, n] x, int64[b] i, bool[b] m) => (float[b, n] y) { y = Relu (x) }")
     first, second = (Inputs(model).generate(normal(seed, style=style)).feeds for _ in range(2))
     other = Inputs(model).generate(normal(seed + 1, style=style)).feeds
     for name, value in first.items():
@@ -234,7 +228,7 @@ def test_roles_are_found_in_what_exporters_write(
 
 
 def test_defaults_are_kept_and_once_overridden() -> None:
-    model = text_model("g (float[n] x, float[1] k) => (float[n] y) { y = Mul (x, k) }", k=np.array([3], np.float32))
+    model = loaded("g (float[n] x, float[1] k) => (float[n] y) { y = Mul (x, k) }", k=np.array([3], np.float32))
     inputs = Inputs(model)
     generated = [inputs.generate(plan).feeds for plan in inputs.plans((0, 1))]
     fed = [array(feeds["k"])[0] for feeds in generated if "k" in feeds]

@@ -96,7 +96,7 @@ def test_items_of_an_output_with_positions_are_not_pooled() -> None:
 
 
 def test_masks_without_padding_exclude_nothing() -> None:
-    assert hidden_positions([np.ones((2, 5)), np.zeros((2, 1, 5, 5)), ["not an array"]]) == []
+    assert hidden_positions([np.ones((2, 5)), np.zeros((2, 1, 5, 5)), [np.zeros((2, 5))]]) == []
 
 
 def test_excluded_positions_are_counted_and_the_rest_is_compared() -> None:
@@ -126,13 +126,13 @@ def fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: tor
 @pytest.mark.parametrize("attend", [eager, fused])
 def test_only_rows_without_a_key_hold_other_numbers(attend: Attend) -> None:
     torch.manual_seed(0)
-    operands = [torch.randn(2, 4, 5, 8) for _ in range(3)]
+    query, key, value = (torch.randn(2, 4, 5, 8) for _ in range(3))
     causal = torch.ones(5, 5, dtype=torch.bool).tril()
     for mask, expected in ((MASK, UNSEEING), (np.ones_like(MASK), np.zeros_like(UNSEEING))):
         seen = causal & torch.tensor(mask, dtype=torch.bool)[:, None, None, :]
-        plain = attend(*operands, seen)
+        plain = attend(query, key, value, seen)
         with UnattendedRows() as rows:
-            other = attend(*operands, seen)
+            other = attend(query, key, value, seen)
         assert np.array_equal((plain != other).all(-1).all(1).numpy(), expected)
         assert np.array_equal((plain != other).any(-1).any(1).numpy(), expected)
         assert (rows.found, rows.lengths) == ((True, {5}) if expected.any() else (False, set()))

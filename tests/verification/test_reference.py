@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import parser
 
 from sardonyx.errors import UsageError
 from sardonyx.ir import io
@@ -17,14 +16,9 @@ from sardonyx.verification.compare import ExampleInputs
 from sardonyx.verification.coverage import Bodies
 from sardonyx.verification.reference import SECONDS, Budget
 from sardonyx.verification.subject import Subject
+from verification.text_models import text_model
 
 MB = 1 << 20
-
-
-def text_model(body: str, opset: int = 18, **weights: np.ndarray) -> onnx.ModelProto:
-    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]>\n{body}')
-    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
-    return proto
 
 
 def same(

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import numpy_helper, parser
 
 from sardonyx.ir import io
 from sardonyx.runtime import Session
@@ -19,23 +17,13 @@ from sardonyx.verification import verify
 from sardonyx.verification.input_roles import Role
 from sardonyx.verification.inputs import Inputs, Plan
 from sardonyx.verification.values import Style, hides_whole_row
+from verification.text_models import array, text_model
 
 SEEDS = (0, 1, 2, 3)
 
 
-def text_proto(body: str, opset: int = 18, **weights: np.ndarray) -> onnx.ModelProto:
-    proto = parser.parse_model(f'<ir_version: 9, opset_import: ["": {opset}]>\n{body}')
-    proto.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
-    return proto
-
-
-def inputs_of(body: str, opset: int = 18, **weights: np.ndarray) -> Inputs:
-    return Inputs(io.from_proto(text_proto(body, opset, **weights)))
-
-
-def array(value: object) -> np.ndarray:
-    assert isinstance(value, np.ndarray)
-    return value
+def inputs_of(body: str, opset: int = 18, /, **weights: np.ndarray) -> Inputs:
+    return Inputs(io.from_proto(text_model(body, opset, **weights)))
 
 
 def sizes(inputs: Inputs, name: str) -> list[int]:
@@ -63,7 +51,7 @@ def test_windows_over_a_dynamic_axis_fit(width: int, stride: int, dilation: int,
         f" dilations = [{dilation}]> (c{i})"
         for i in range(layers)
     )
-    proto = text_proto(f"g (float[b, 1, n] c0) => (float[b, 1, m] c{layers}) {{ {steps} }}", opset=12)
+    proto = text_model(f"g (float[b, 1, n] c0) => (float[b, 1, m] c{layers}) {{ {steps} }}", 12)
     inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     lengths = set[int]()
     for plan in base(inputs):
@@ -77,7 +65,7 @@ def test_windows_over_a_dynamic_axis_fit(width: int, stride: int, dilation: int,
 @given(heads=st.sampled_from([3, 5, 7, 12, 48]), block=st.sampled_from([1, 4, 9]))
 def test_sizes_are_divisible_for_reshapes(heads: int, block: int) -> None:
     shape = np.array([0, -1, heads, block], np.int64)
-    proto = text_proto("g (float[b, n] x) => (float[b, r, h, k] y) { y = Reshape (x, s) }", s=shape)
+    proto = text_model("g (float[b, n] x) => (float[b, r, h, k] y) { y = Reshape (x, s) }", s=shape)
     inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     for plan in base(inputs):
         draw = inputs.generate(plan)
@@ -86,7 +74,7 @@ def test_sizes_are_divisible_for_reshapes(heads: int, block: int) -> None:
 
 
 def test_a_dim_of_minus_one_is_dynamic() -> None:
-    proto = text_proto("g (float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }")
+    proto = text_model("g (float[2, 3] x) => (float[2, 3] y) { y = Relu (x) }")
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
     inputs = Inputs(io.from_proto(proto))
     assert inputs.dynamic == ["x[0]"]
@@ -199,7 +187,7 @@ def test_a_branch_on_the_input_is_taken_both_ways(declared: str, condition: str)
     branches = f"y = If (c) <then_branch = {taken}, else_branch = {other}>"
     body = f"g ({declared} x) => ({declared} y) {{ {condition} {branches} }}"
     numbers = {"t": np.array(7e6, np.float32), "low": np.array(-40, np.float32)}
-    one, other = (text_proto(body, 13, k=np.array(k, np.float32), **numbers) for k in (2, 3))
+    one, other = (text_model(body, 13, k=np.array(k, np.float32), **numbers) for k in (2, 3))
     assert verify(one, one).passed
     assert not verify(one, other).passed
 
@@ -341,7 +329,7 @@ RECURRENT = """g (float[s, b, 3] x, float[1, b, 5] h) => (float[1, b, 5] hn) {
 def test_past_keys_come_from_a_previous_step_of_the_model() -> None:
     rng = np.random.default_rng(0)
     table, places = (rng.standard_normal((rows, 4)).astype(np.float32) for rows in (10, 64))
-    proto = text_proto(CACHED, table=table, places=places, one=np.array([1]))
+    proto = text_model(CACHED, table=table, places=places, one=np.array([1]))
     inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     assert inputs.has_state
     reachable = (table[:, None] + places).reshape(-1, 4)
@@ -367,7 +355,7 @@ def test_recurrent_state_comes_from_outputs_of_the_model() -> None:
         "W": rng.standard_normal((1, 15, 3)).astype(np.float32),
         "R": rng.standard_normal((1, 15, 5)).astype(np.float32),
     }
-    proto = text_proto(RECURRENT, **weights)
+    proto = text_model(RECURRENT, **weights)
     inputs, engine = Inputs(io.from_proto(proto)), Session(proto)
     plan = base(inputs)[0]
     steps: list[np.ndarray] = []

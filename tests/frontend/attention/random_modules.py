@@ -242,7 +242,7 @@ class Sdpas(nn.Module):
         )
 
 
-def kernel(case: Sdpa) -> AbstractContextManager[None]:
+def kernel(case: Sdpa) -> AbstractContextManager[object]:
     """The kernel to compare with. Torch's flash kernel masks before it scales, which gives NaN for a scale <= 0."""
     wrong = case.mask == "causal" and case.scale is not None and case.scale <= 0
     return sdpa_kernel(SDPBackend.MATH) if wrong else nullcontext()

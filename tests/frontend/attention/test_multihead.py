@@ -70,7 +70,7 @@ def test_the_same_graph_accepts_inputs_with_and_without_a_batch() -> None:
     model = random_weights(nn.MultiheadAttention(8, 2)).eval()
     traced = trace(model)
     for shape in ((5, 8), (5, 1, 8), (5, 3, 8), (2, 3, 8)):
-        inputs = dict.fromkeys(("query", "key", "value"), random_tensor(*shape))
+        inputs: dict[str, torch.Tensor] = dict.fromkeys(("query", "key", "value"), random_tensor(*shape))
         comparing.agree(comparing.run(traced, inputs, grad=True), comparing.run(model, inputs, grad=True))
 
 

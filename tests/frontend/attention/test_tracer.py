@@ -38,6 +38,14 @@ class Block(nn.Module):
         return self.dense(again) * torch.tensor([2.0]), weights.sum()
 
 
+def _doubled(_module: nn.Module, _args: Any, result: torch.Tensor) -> torch.Tensor:
+    return result * 2
+
+
+def _tripled_output(_module: nn.Module, _args: Any, result: tuple[Any, Any]) -> tuple[Any, Any]:
+    return result[0] * 3, result[1]
+
+
 def _x() -> torch.Tensor:
     return random_tensor(2, 5, 8)
 
@@ -96,7 +104,7 @@ def test_the_model_is_unchanged() -> None:
     model = random_weights(Careless(dropout=0.3))
     model.register_buffer("calls", torch.zeros((), dtype=torch.int64))
     model.dense[2].weight = nn.Parameter(model.dense.get_parameter("0.weight").detach().t().contiguous())
-    model.dense[1].register_forward_hook(lambda module, args, result: result * 2)
+    model.dense[1].register_forward_hook(_doubled)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     identity = {name: id(value) for name, value in model.named_parameters()}
     before_trace = {name: (dict(vars(m)), dict(m._parameters), dict(m._buffers)) for name, m in model.named_modules()}
@@ -215,7 +223,7 @@ def test_string_annotations_do_not_prevent_saving() -> None:
 
 def test_hooks_are_traced() -> None:
     model = random_weights(Block()).eval()
-    model.attention.register_forward_hook(lambda module, args, result: (result[0] * 3, result[1]))
+    model.attention.register_forward_hook(_tripled_output)
     comparing.agree(comparing.run(trace(model), {"x": _x()}, grad=False), comparing.run(model, {"x": _x()}, grad=False))
 
 
