@@ -144,12 +144,12 @@ def test_metadata_takes_precedence_over_attributes() -> None:
 
 
 def test_equal_nodes_with_different_tags_are_shared() -> None:
-    twins = [
+    equal_nodes = [
         helper.make_node("Sin", ["x"], ["a"], __source_module="/A", __module_path="a"),
         helper.make_node("Sin", ["x"], ["b"], __source_module="/B", __module_path="b"),
         helper.make_node("Add", ["a", "b"], ["y"], __source_module="/C", __module_path="c"),
     ]
-    result = sardonyx.optimize(_model(twins), only=["share-subexpressions"]).model
+    result = sardonyx.optimize(_model(equal_nodes), only=["share-subexpressions"]).model
     assert result is not None
     sin, _ = result.graph
     assert list(sin.attributes["__module_paths"].as_strings()) == ["a", "b"]

@@ -285,7 +285,7 @@ TWICE = [
 
 
 @pytest.mark.parametrize("path", ["twice", "twice.lin"])
-def test_one_call_is_cut_out_and_the_others_are_mentioned(path: str) -> None:
+def test_one_call_is_extracted_and_the_others_are_noted(path: str) -> None:
     first, second = cut(model(TWICE, w=W), path), cut(model(TWICE, w=W), path, call=1)
     assert (first.inputs, first.outputs, second.inputs, second.outputs) == (("x",), ("a",), ("b",), ("y",))
     assert (first.call, second.call, second.calls) == (0, 1, 2)

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from passes.uneven import assert_same_on_uneven_sizes
-from passes.util import graph_text, op_types, run_passes
+from passes.util import assert_same_on_uneven_sizes, graph_text, op_types, run_passes
 from sardonyx.passes.broadcasting.eliminate_expand import EliminateExpand
 from sardonyx.passes.broadcasting.fold_where_branches import FoldWhereBranches
 from sardonyx.passes.broadcasting.sink_expand import SinkExpand

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passes.uneven import assert_same_on_uneven_sizes
-from passes.util import graph_text, op_types, reasons, run_passes
+from passes.util import assert_same_on_uneven_sizes, graph_text, op_types, reasons, run_passes
 from sardonyx.passes.broadcasting.eliminate_full_gather import EliminateFullGather
 
 CONSTANTS = """
@@ -50,7 +49,7 @@ def test_all_rows_in_any_index_form(body: str) -> None:
         f"{ROWS}  o = Mul(rr, n)  p = Sub(o, c)  i = Abs(p)  y = Gather(f, i)",  # backwards
     ],
 )
-def test_other_indices_are_left_alone(body: str) -> None:
+def test_other_indices_stay(body: str) -> None:
     model, log = run_passes(text(body), [EliminateFullGather()])
     assert not log.events
     assert_same_on_uneven_sizes(text(body), model)
@@ -102,7 +101,7 @@ def test_pairs_of_row_and_column() -> None:
         "k = Mul(uc, zero)  i = Concat <axis = -1> (ur, k)  y = GatherND(a, i)",  # one column
     ],
 )
-def test_other_pairs_are_left_alone(body: str) -> None:
+def test_other_pairs_stay(body: str) -> None:
     model, log = run_passes(pairs(body), [EliminateFullGather()])
     assert not log.events
     assert_same_on_uneven_sizes(pairs(body), model)

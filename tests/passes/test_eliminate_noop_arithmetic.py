@@ -112,7 +112,7 @@ def test_an_overridable_one_is_not_neutral() -> None:
     assert op_types(model) == ["Mul", "Neg"]
 
 
-def test_old_opsets_that_broadcast_on_request_are_left_alone() -> None:
+def test_old_opsets_that_broadcast_on_request_stay() -> None:
     text = graph_text(
         "agraph (float[2, 4] x) => (float[2, 4] y) <float[4] w = {1, 1, 1, 1}>"
         "{ a = Mul <axis = 1, broadcast = 1> (x, w)  y = Neg(a) }",

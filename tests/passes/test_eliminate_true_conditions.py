@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passes.uneven import assert_same_on_uneven_sizes
-from passes.util import graph_text, op_types, run_passes
+from passes.util import assert_same_on_uneven_sizes, graph_text, op_types, run_passes
 from sardonyx.passes.broadcasting.eliminate_true_conditions import EliminateTrueConditions
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
 

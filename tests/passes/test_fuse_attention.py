@@ -558,7 +558,7 @@ def test_near_misses_have_reasons(reason: str) -> None:
     assert reason in refused(attention(body, **options))
 
 
-LOOKALIKES = {
+OTHER_PATTERNS = {
     "another axis": f"{KT}  s = MatMul(q, kt)  p = Softmax <axis = 2> (s)  y = MatMul(p, v)",
     "no values": f"{KT}  s = MatMul(q, kt)  y = Softmax(s)",
     "weights on the right": f"{KT}  s = MatMul(q, kt)  p = Softmax(s)  y = MatMul(u, p)",
@@ -566,9 +566,9 @@ LOOKALIKES = {
 }
 
 
-@pytest.mark.parametrize("what", LOOKALIKES)
+@pytest.mark.parametrize("what", OTHER_PATTERNS)
 def test_other_patterns_give_no_reasons(what: str) -> None:
     result = {"no values": "float[2, 2, 5, 3] y", "weights on the right": "float[2, 2, 5, 3] y"}
     mask = {"weights on the right": "float[2, 2, 5, 5] u", "no queries": "float[2, 2, 5, 3] u"}
-    text = attention(LOOKALIKES[what], mask=mask.get(what, ""), result=result.get(what, "float[2, 2, 5, 4] y"))
+    text = attention(OTHER_PATTERNS[what], mask=mask.get(what, ""), result=result.get(what, "float[2, 2, 5, 4] y"))
     assert refused(text) == ""

@@ -123,7 +123,7 @@ def test_intermediate_outputs_are_kept(inner: str) -> None:
     assert_same(text, after, exact=False)
 
 
-def test_a_constant_that_adds_an_axis_is_left_alone() -> None:
+def test_a_constant_that_adds_an_axis_stays() -> None:
     text = model(f"{ERF['divided']}  {PRODUCTS['half last']}", rank="[1, 1, 1]").replace(
         "float[A, B] y", "float[A, B, C] y"
     )

@@ -101,7 +101,7 @@ def test_other_types_are_refused(kind: str) -> None:
         ("a = HardSigmoid <alpha = 0.16666667> (x)  b = Mul(a, x)  y = Add(a, b)", ""),
     ],
 )
-def test_other_swishes_are_left_alone(body: str, reason: str) -> None:
+def test_other_swishes_stay(body: str, reason: str) -> None:
     after, log = run_passes(model(body), BOTH)
     assert "HardSwish" not in op_types(after)
     assert not reason or any(reason in each for each in reasons(log))

@@ -76,7 +76,7 @@ def test_a_difference_multiplied_out_the_wrong_way_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["mean", "viewed", "dropped", "sum"])
-def test_means_however_reduced(kind: str) -> None:
+def test_every_form_of_a_mean(kind: str) -> None:
     text = NormalisationForm(mean=kind).text()
     after, _ = run_passes(text, PASSES)
     assert op_types(after) == ["LayerNormalization", "Relu"]
@@ -128,7 +128,7 @@ def test_several_last_axes(axes: str) -> None:
     assert_same(text, after, exact=False)
 
 
-def test_a_scale_that_is_computed_is_taken_where_it_fits() -> None:
+def test_a_computed_scale_is_used_if_it_fits() -> None:
     body = f"""w = Exp(q)  m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, eps)
         d = Sqrt(e)  n = Div(c, d)  y = Mul(w, n)"""
     for shape, left in (("[4]", []), ("[S, 4]", ["Mul"]), ("[1, 1, 4]", ["Mul"]), ("", ["Mul"])):
@@ -146,7 +146,7 @@ def test_a_residual_after_it_is_not_a_bias() -> None:
     assert_same(text, after, exact=False)
 
 
-def test_a_constant_with_more_axes_is_left_outside() -> None:
+def test_a_constant_with_more_axes_is_not_fused() -> None:
     text = model(
         f"""m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, eps)
         d = Sqrt(e)  n = Div(c, d)  y = Mul(n, w)""",
@@ -266,7 +266,7 @@ def test_the_mean_of_another_value_is_refused() -> None:
     assert "LayerNormalization" not in op_types(run_passes(text, (*PASSES, FuseRmsNorm()))[0])
 
 
-def test_an_epsilon_that_adds_an_axis_is_left_alone() -> None:
+def test_an_epsilon_that_adds_an_axis_stays() -> None:
     text = model(
         f"m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, far) d = Sqrt(e) y = Div(c, d)",
         y="float[1, N, S, 4] y",
@@ -292,7 +292,7 @@ def test_an_unknown_size_without_a_scale_is_refused() -> None:
     assert any("is unknown" in each for each in reasons(log))
 
 
-def test_a_scale_that_widens_an_axis_is_left_outside() -> None:
+def test_a_scale_that_widens_an_axis_is_not_fused() -> None:
     """x has one element on that axis, and a scale of four elements broadcasts it to four."""
     text = model(
         f"""m = {mean()} (x)  c = Sub(x, m)  s = Mul(c, c)  v = {mean()} (s)  e = Add(v, eps)  d = Sqrt(e)
@@ -311,7 +311,7 @@ def test_older_opsets_are_raised_or_refused_with_the_needed_opset() -> None:
     assert_same(text, after, exact=False)
 
 
-def test_a_norm_without_epsilon_is_left_alone() -> None:
+def test_a_norm_without_epsilon_stays() -> None:
     """For equal numbers the operator has a variance of 0 and divides 0 by it; the source has rounding errors."""
     body = f"m = {mean()} (x)  d = Sub (x, m)  q = Pow (d, two)  v = {mean()} (q)  s = Sqrt (v)  y = Div (d, s)"
     _, log = run_passes(model(body), PASSES)

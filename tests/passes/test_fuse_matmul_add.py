@@ -61,7 +61,7 @@ def test_a_gemm_without_bias_gets_one() -> None:
     assert_same(text, model, exact=False)
 
 
-def test_a_gemm_with_bias_is_left_alone() -> None:
+def test_a_gemm_with_bias_stays() -> None:
     text = graph_text("""agraph (float[N, 4] x, float[4, 3] w, float[3] b) => (float[N, 3] y) {
         a = Gemm(x, w, b)  y = Add(b, a) }""")
     assert op_types(run_passes(text, PASSES)[0]) == ["Gemm", "Add"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from passes.uneven import assert_same_on_uneven_sizes
-from passes.util import constant_of, graph_text, op_types, run_passes
+from passes.util import assert_same_on_uneven_sizes, constant_of, graph_text, op_types, run_passes
 from sardonyx.passes.broadcasting.fuse_shape_gather import FuseShapeGather
 from sardonyx.passes.broadcasting.merge_reshapes_into_unsqueeze import MergeReshapesIntoUnsqueeze
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
@@ -57,7 +56,7 @@ def test_axes_inserted_one_after_the_other() -> None:
     ]
 
 
-def test_a_reshape_that_moves_an_axis_is_left_alone() -> None:
+def test_a_reshape_that_moves_an_axis_stays() -> None:
     body = graph_text("""
         agraph (float[B, S] x) => (float[S, B] y) <int64[1] flat = {-1}, int64[1] list = {1}, int64[1] zero = {0}> {
             a = Tanh(x)  s = Shape(x)  n = Gather(s, list)  b = Gather(s, zero)  t = Concat <axis = 0> (n, b)

@@ -228,7 +228,7 @@ def test_splits_with_other_uses_stay() -> None:
     assert not log.events
 
 
-def test_a_single_head_of_dynamic_length_is_left_alone() -> None:
+def test_a_single_head_of_dynamic_length_stays() -> None:
     """From [B, S, 8] back to [B, 1, S, 8] both the batch and the length would have to be inferred."""
     text = """
         <ir_version: 11, opset_import: ["" : 23]>

@@ -23,6 +23,12 @@ from sardonyx.runtime import ReferenceSession, Session
 
 Feeds = Mapping[str, np.ndarray]
 DIMS = ({"*": 2}, {"*": 5}, {"*": 1})  # sizes for symbolic dims; "*" is the size of all others
+UNEVEN_SIZES = (
+    {"B": 3, "S": 5, "N": 2},
+    {"B": 1, "S": 4, "N": 3},
+    {"B": 2, "S": 1, "N": 4},
+    {"B": 4, "S": 3, "N": 1},
+)  # different for every symbolic dim
 HEAD = '<ir_version: 10, opset_import: ["" : %d]>\n'
 
 
@@ -90,6 +96,16 @@ def assert_same(
             compare(output.name, wanted, got, exact=exact, rtol=rtol)
         if feeds is not None:
             return
+
+
+def assert_same_on_uneven_sizes(text: str, model: ir.Model, *, exact: bool = True, rtol: float = 1e-5) -> None:
+    """Both models compute the same in the runtime for sizes B, S and N that differ from each other."""
+    for seed, dims in enumerate(UNEVEN_SIZES):
+        feeds = draw(parse(text), seed, dims)
+        Session(ir.to_proto(model), threads=1).run(
+            feeds
+        )  # assert_same may fall back to the evaluator, which broadcasts more
+        assert_same(text, model, exact=exact, rtol=rtol, feeds=feeds)
 
 
 def compare(name: str, wanted: np.ndarray, got: np.ndarray, *, exact: bool, rtol: float = 1e-5) -> None:

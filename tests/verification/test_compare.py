@@ -142,7 +142,7 @@ def test_amplified_rounding_is_allowed_up_to_the_noise_of_the_reference() -> Non
     assert not same(steep("7.7", "9.1"), steep("7.7", "9.1001")).passed
 
 
-def test_a_tie_that_rounding_decides_is_no_difference_but_a_wrong_choice_is() -> None:
+def test_a_tie_that_rounding_decides_passes_and_a_wrong_choice_fails() -> None:
     def choice(first: str, second: str) -> str:
         """Which of x·1.1·3 and x·3·1.1 is larger depends on rounding."""
         return f"""g (float[n, 1] x) => (int64[n] y) {{

@@ -89,7 +89,7 @@ def test_branches_that_no_trial_took_are_listed() -> None:
     assert set(verdict.not_covered) <= set(verdict.notes)
 
 
-def test_bodies_are_found_wherever_they_are() -> None:
+def test_nested_bodies_are_found() -> None:
     nested = """g (float[n] x, int64 k) => (float[n] y) { yes = Constant <value = bool {1}> ()
         y = Loop (k, yes, x) <body = b (int64 i, bool c, float[n] v) => (bool c2, float[n] w) {
             c2 = Identity (c) two = Constant <value = int64 {2}> () late = Greater (i, two)

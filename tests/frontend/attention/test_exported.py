@@ -106,7 +106,7 @@ def test_gradients_are_the_model_s_own(model: Model, x: torch.Tensor) -> None:
             close(one, other)
 
 
-def test_shares_the_weights_and_leaves_the_model_as_it_was(model: Model, x: torch.Tensor) -> None:
+def test_shares_the_weights_and_does_not_change_the_model(model: Model, x: torch.Tensor) -> None:
     model.norm.train()  # a different mode
     before, flags = state(model), [each.training for each in model.modules()]
     hook = model.first.register_forward_hook(lambda *_: None)
@@ -137,7 +137,7 @@ def pickled(module: nn.Module) -> nn.Module:
 
 
 @pytest.mark.parametrize("again", [saved, pickled, copy.deepcopy, copy.copy])
-def test_goes_through_a_file_and_is_copied(again: Callable[[Any], Any], model: Model, x: torch.Tensor) -> None:
+def test_can_be_saved_pickled_and_copied(again: Callable[[Any], Any], model: Model, x: torch.Tensor) -> None:
     result = decompose(model, x)
     other = again(result)
     assert isinstance(other, FrozenModule)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx.optimizer.pipeline as pipeline
-from optimizer.tuning.machines import priced, simulate, tuned
+from optimizer.tuning.simulated_machine import priced, simulate, tuned
 from sardonyx import provenance as p
 from sardonyx.errors import UsageError
 from sardonyx.ir import io

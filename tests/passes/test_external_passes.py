@@ -124,7 +124,9 @@ class ReturnsNothing(SquareToMul):
 def test_an_exception_in_a_given_pass_is_reported_with_its_name(rule: NodePass) -> None:
     with pytest.raises(sardonyx.SardonyxError) as caught:
         sardonyx.optimize(SQUARE, passes=[rule], verify="off")
-    assert re.fullmatch(rf"the pass {rule.name} of the module \S*test_outside failed: \w+(: .+)?", caught.value.message)
+    assert re.fullmatch(
+        rf"the pass {rule.name} of the module \S*test_external_passes failed: \w+(: .+)?", caught.value.message
+    )
     assert caught.value.hint == f"leave it out with `skip=['{rule.name}']`, or repair it: see the traceback"
     assert caught.value.__cause__ is not None
     assert sardonyx.optimize(SQUARE, passes=[rule], skip=[rule.name], verify="off").after.nodes == 2

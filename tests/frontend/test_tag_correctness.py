@@ -42,7 +42,7 @@ def test_calls_are_distinguished() -> None:
     assert [set(one.calls) for one in traced if "tanh" in one.op] == [{"twice.1"}, {"twice@1.1"}]
 
 
-def test_a_result_is_kept_as_it_was_before_it_was_overwritten() -> None:
+def test_a_result_is_kept_from_before_it_was_overwritten() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(inplace=True))
     traced = tracer.trace(module, (torch.randn(3, 4),), {})
     before = next(one for one in traced if "addmm" in one.op)
