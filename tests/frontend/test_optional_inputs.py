@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import sardonyx
+from frontend.test_examples import shapes
 from sardonyx.cli.main import run as command
 from sardonyx.frontend.inputs.examples import Example, derive
 from sardonyx.frontend.inputs.reach import unreached
@@ -23,11 +23,6 @@ TEXT = ",".join(f"text_config.{each}" for each in (*SMALL.split(","), "vocab_siz
 PICTURE = (2, 3, 32, 32)
 LAYOUT = f"LayoutLMv3Model?{SMALL},vocab_size=50,input_size=32,patch_size=8,coordinate_size=2,shape_size=4"
 LLAVA = f"LlavaForConditionalGeneration?{TEXT},text_config.num_key_value_heads=2,{VISION},image_token_index=5"
-
-
-def shapes(module: nn.Module, example: Example) -> dict[str, tuple[int, ...]]:
-    bound = inspect.signature(module.forward).bind(*example.args, **example.kwargs).arguments
-    return {name: tuple(value.shape) for name, value in bound.items() if isinstance(value, Tensor)}
 
 
 def never_read(module: nn.Module, example: Example) -> tuple[str, ...]:

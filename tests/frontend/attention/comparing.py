@@ -66,6 +66,11 @@ def agree(actual: list[torch.Tensor], expected: list[torch.Tensor], truth: list[
         assert off <= allowed, (index, off, allowed)
 
 
+def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Fail unless two float32 tensors are the same except for rounding."""
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
+
+
 def distance(actual: torch.Tensor, expected: torch.Tensor) -> float:
     """The greatest difference, relative to the greatest number.
 

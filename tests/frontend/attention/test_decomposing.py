@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+from frontend.attention.comparing import close
 from sardonyx.errors import ModelError, UsageError
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.roles import Decomposition, decomposition_of
@@ -17,10 +18,6 @@ def decomposition(module: fx.GraphModule) -> Decomposition:
     result = decomposition_of(module)
     assert result is not None
     return result
-
-
-def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 class Layer(nn.Module):

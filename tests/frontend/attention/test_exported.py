@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from frontend.attention.comparing import close
 from sardonyx.errors import ModelError, UsageError
 from sardonyx.frontend.attention.capture.graph_module import FrozenModule
 from sardonyx.frontend.attention.decompose import decompose
@@ -72,10 +73,6 @@ def x() -> torch.Tensor:
 def model() -> Model:
     torch.manual_seed(0)
     return Model().eval()
-
-
-def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
-    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-6)
 
 
 def test_decomposes_every_attention_and_gives_the_reason_for_the_method(model: Model, x: torch.Tensor) -> None:
