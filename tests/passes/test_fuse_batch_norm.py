@@ -155,25 +155,25 @@ def test_training_mode_of_old_versions_is_recognized_by_the_outputs() -> None:
     refused(proto, "it is in training mode")
 
 
-def test_old_versions_per_position_are_left() -> None:
+def test_old_versions_per_position_stay() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6], opset=7, norm={"spatial": 0})
     refused(proto, "it normalises every position separately")
 
 
-def test_a_value_used_elsewhere_is_left() -> None:
+def test_a_value_used_elsewhere_stays() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6])
     proto.graph.node.append(helper.make_node("Neg", ["a"], ["z"]))
     proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
     refused(proto, "the value before it is also used elsewhere")
 
 
-def test_a_value_that_is_an_output_is_left() -> None:
+def test_a_value_that_is_an_output_stays() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6])
     proto.graph.output.append(helper.make_tensor_value_info("a", TensorProto.FLOAT, None))
     refused(proto, "the value before it is also used elsewhere")
 
 
-def test_a_value_that_a_body_reads_is_left() -> None:
+def test_a_value_that_a_body_reads_stays() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6])
     made = helper.make_tensor_value_info("p", TensorProto.FLOAT, None)
     body = helper.make_graph([helper.make_node("Neg", ["a"], ["p"])], "body", [], [made])
@@ -198,7 +198,7 @@ def test_operands_that_are_not_constant_stay(name: str, dims: list[int], reason:
     refused(proto, reason)
 
 
-def test_a_gemm_bias_that_differs_by_row_is_left() -> None:
+def test_a_gemm_bias_that_differs_by_row_stays() -> None:
     proto = network("Gemm", (3, 4), [5, 3], channels=4, bias=(5, 4))
     refused(proto, "the bias before it varies within a channel")
 
@@ -208,13 +208,13 @@ def test_a_gemm_bias_of_one_column_stays_even_if_its_size_fits() -> None:
     refused(proto, "the bias before it varies within a channel")
 
 
-def test_a_product_with_more_axes_is_left() -> None:
+def test_a_product_with_more_axes_stays() -> None:
     """The channels of a normalisation are axis 1, those of a product its last one."""
     proto = network("MatMul", (3, 4), [2, 4, 3], channels=4)
     refused(proto, "no convolution or matrix product with a constant weight comes before it")
 
 
-def test_statistics_without_a_finite_scale_are_left() -> None:
+def test_statistics_without_a_finite_scale_stay() -> None:
     proto = network("Conv", (4, 3, 3, 3), ["N", 3, 6, 6], norm={"epsilon": 0.0})
     variance = next(tensor for tensor in proto.graph.initializer if tensor.name == "var")
     variance.CopyFrom(numpy_helper.from_array(np.array([1, 0, 1, 1], np.float32), "var"))

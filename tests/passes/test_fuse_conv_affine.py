@@ -96,7 +96,7 @@ def test_a_constant_that_varies_within_a_channel_stays(shape: tuple[int, ...]) -
     assert reasons(log) == ["the constant varies within a channel"]
 
 
-def test_a_constant_that_would_add_channels_is_left() -> None:
+def test_a_constant_that_would_add_channels_stays() -> None:
     rng = np.random.default_rng(0)
     proto = network("Mul", (3, 1, 1), channels=2)
     weight = next(tensor for tensor in proto.graph.initializer if tensor.name == "w")
@@ -108,12 +108,12 @@ def test_a_constant_that_would_add_channels_is_left() -> None:
     assert op_types(model) == ["Conv", "Mul"]
 
 
-def test_a_constant_divided_by_the_result_is_left() -> None:
+def test_a_constant_divided_by_the_result_stays() -> None:
     model, _ = run_passes(network("Div", (1,), constant_first=True), FUSE)
     assert op_types(model) == ["Conv", "Div"]
 
 
-def test_division_by_zero_is_left() -> None:
+def test_division_by_zero_stays() -> None:
     proto = network("Div", (4, 1, 1))
     constant = next(tensor for tensor in proto.graph.initializer if tensor.name == "c")
     constant.CopyFrom(numpy_helper.from_array(np.array([1, 0, 2, 3], np.float32).reshape(4, 1, 1), "c"))
@@ -130,7 +130,7 @@ def test_a_residual_is_not_a_constant() -> None:
     assert not log.refusals
 
 
-def test_a_result_that_is_read_twice_is_left() -> None:
+def test_a_result_that_is_read_twice_stays() -> None:
     """As in a decomposed hard swish: the result of the convolution is read before and after the addition."""
     proto = network("Add", ())
     proto.graph.node[1].output[0] = "s"
@@ -147,7 +147,7 @@ def test_an_overridable_constant_stays() -> None:
     assert op_types(model) == ["Conv", "Add"]
 
 
-def test_arithmetic_before_a_convolution_is_left() -> None:
+def test_arithmetic_before_a_convolution_stays() -> None:
     proto = network("Add", (4, 1, 1))
     proto.graph.node[0].input[0], proto.graph.node[0].output[0] = "s", "y"
     proto.graph.node[1].input[0], proto.graph.node[1].output[0] = "x", "s"

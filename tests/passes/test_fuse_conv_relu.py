@@ -81,7 +81,7 @@ def test_bounds_that_are_not_constant_stay() -> None:
 
 
 @pytest.mark.parametrize("reader", ["node", "output", "body"])
-def test_a_result_needed_elsewhere_is_left(reader: str) -> None:
+def test_a_result_needed_elsewhere_stays(reader: str) -> None:
     proto = network("Relu")
     made = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
     if reader == "output":

@@ -269,7 +269,7 @@ def test_a_past_is_reported() -> None:
     assert op_types(model)[-1] == "Attention"
 
 
-def test_parts_of_a_split_in_another_order_are_left() -> None:
+def test_parts_of_a_split_in_another_order_stay() -> None:
     net = split_net()
     net.nodes[-1].input[:] = ["k", "q", "v"]
     model, log = run_passes(net.model(), FUSE, target="ort")

@@ -90,7 +90,7 @@ def test_double_precision_has_no_such_kernel() -> None:
 
 
 @pytest.mark.parametrize(("image", "fused"), [("[N, H, 3, 2]", False), ("[N, 4, W, 2]", False), ("[N, 4, 3, 2]", True)])
-def test_an_image_that_may_be_empty_is_left(image: str, fused: bool) -> None:
+def test_an_image_that_may_be_empty_stays(image: str, fused: bool) -> None:
     """The runtime multiplies empty matrices but refuses to convolve an empty image."""
     operators, why = left("a = MatMul(x, w)  z = Add(a, b)", kind=image)
     assert ("Conv" in operators) == fused

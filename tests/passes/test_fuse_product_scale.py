@@ -99,7 +99,7 @@ def test_half_precision_stays_half_precision() -> None:  # the text holds the bi
     assert_same(text, model, exact=False, rtol=1e-3)
 
 
-def test_a_scaled_weight_that_underflows_is_left() -> None:
+def test_a_scaled_weight_that_underflows_stays() -> None:
     text = graph_text("""agraph (float16[N, 2] x) => (float16[N, 2] y)
         <float16[2, 2] w = {1, 2, 3, 4}, float16[2] s = {2, 4}> { a = MatMul(x, w)  y = Mul(a, s) }""")
     model, log = run_passes(text, PASSES)

@@ -117,7 +117,7 @@ def test_statistics_that_are_read_keep_the_norm() -> None:
     assert not log.events
 
 
-def test_other_precisions_are_left() -> None:
+def test_other_precisions_stay() -> None:
     source = graph_text(
         "agraph (double[N, S, 4] x, double[N, S, 4] skip, double[4] g) => (double[N, S, 4] y)"
         "{ s = Add(x, skip)  y = LayerNormalization(s, g) }"
@@ -140,7 +140,7 @@ def test_a_computed_scale_stays_before_the_norm() -> None:
     assert reasons(log) == ["the sum is also used elsewhere, maybe before the scale is computed"]
 
 
-def test_a_negative_epsilon_is_left() -> None:
+def test_a_negative_epsilon_stays() -> None:
     """The kernel does not even load with one."""
     text = graph_text("""agraph (float[N, S, 2] x, float[N, S, 2] skip) => (float[N, S, 2] y)
         <float[2] scale = {2, 3}> {

@@ -39,7 +39,7 @@ def test_the_portable_target_only_reports_it() -> None:
     assert reasons(log) == [f"needs the ort target's {NORM}"]
 
 
-def test_other_axes_are_left() -> None:
+def test_other_axes_stay() -> None:
     source = text("s = Add(x, skip)  y = RMSNormalization <axis = 1> (s, g)").replace("S, 4", "3, 4")
     model, log = run_passes(source, FUSE, target="ort")
     assert op_types(model) == ["Add", "RMSNormalization"]

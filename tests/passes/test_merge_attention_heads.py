@@ -102,7 +102,7 @@ def test_packed_operands_in_another_order_are_selected_correctly() -> None:
     assert ops == ["Split", "Attention"]
 
 
-def test_lengths_before_batches() -> None:
+def test_length_as_the_first_axis() -> None:
     """[length, batch, width] with the heads merged into the batch, and a result reshaped to a matrix."""
     body = """
         qr = Reshape(x, flat)  qt = Transpose <perm = [1, 0, 2]> (qr)  q = Reshape(qt, apart)

@@ -79,7 +79,7 @@ def test_unfolded_patches_are_one_transpose() -> None:
     assert left == ["Reshape", "Transpose", "Reshape"]
 
 
-def test_heads_split_by_detours_are_split_the_usual_way() -> None:
+def test_heads_split_in_unusual_forms_get_the_usual_form() -> None:
     constants = "<int64[3] s = {5, 3, 4}, int64[4] t = {1, 3, 5, 4}>"
     body = "a = Reshape(x, s) b = Transpose <perm = [1, 0, 2]> (a) y = Reshape(b, t)"
     assert moved("[5, 1, 12]", 4, body, constants) == ["Reshape", "Transpose"]

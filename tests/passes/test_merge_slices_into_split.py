@@ -1,4 +1,4 @@
-"""Slices that together are all of a value become one Split, wherever they are in the graph."""
+"""Slices that together cover a value become one Split, at any place in the graph."""
 
 from __future__ import annotations
 

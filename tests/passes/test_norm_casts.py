@@ -131,7 +131,7 @@ def test_the_usual_export_of_half_precision_is_one_operator(casts: dict[str, str
     assert op_types(after) == ["LayerNormalization" if centred else "RMSNormalization", "Identity"]
 
 
-def test_squares_in_half_precision_are_left() -> None:
+def test_squares_in_half_precision_stay() -> None:
     """They overflow above 256 and underflow below 2**-12; the operator does neither."""
     model = normalisation("float16", {}, False, 1e-3, False)
     after, log = run_passes(model, PASSES)

@@ -87,7 +87,7 @@ def test_strings_are_shared_by_content() -> None:
     assert list(model.graph.initializers) == ["a", "b"]
 
 
-def test_inputs_with_defaults_and_outputs_are_left() -> None:
+def test_inputs_with_defaults_and_outputs_stay() -> None:
     text = graph_text("""agraph (float[2] x, float[2] w) => (float[2] y, float[2] v)
         <float[2] w = {1.0, 2.0}, float[2] v = {1.0, 2.0}, float[2] u = {1.0, 2.0}>
         { a = Mul(x, w)  y = Add(a, u) }""")

@@ -1,4 +1,4 @@
-"""Equal sizes are computed once, however they were computed before; others are left alone."""
+"""Equal sizes are computed once, in any form; others stay."""
 
 from __future__ import annotations
 

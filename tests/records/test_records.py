@@ -40,7 +40,7 @@ def changed(record: Record, path: Path, /, **fields: object) -> Path:
 
 
 @pytest.mark.parametrize("tag", TAGS)
-def test_every_kind_comes_back_equal(tag: str, every: dict[str, Record], tmp_path: Path) -> None:
+def test_every_kind_is_read_back_equal(tag: str, every: dict[str, Record], tmp_path: Path) -> None:
     record = every[tag].plain()
     document = json.loads(record.to_json())
     assert (document["record"], document["schema_version"]) == (tag, SCHEMA_VERSION)

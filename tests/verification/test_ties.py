@@ -30,7 +30,7 @@ BEST = np.array([[0, 2, 3]])
         ([[0, 2, -1]], [True, True, False]),
     ],
 )
-def test_an_index_is_right_if_its_score_is(chosen: list[list[int]], same: list[bool]) -> None:
+def test_an_index_is_accepted_if_its_score_is_equal(chosen: list[list[int]], same: list[bool]) -> None:
     indices = np.array(chosen)
     ties = Ties(lambda: [Choice(SCORES, 1, BEST)], lambda: [Choice(SCORES, 1, indices)])
     equal = ties.same_score(BEST, indices)
@@ -146,7 +146,7 @@ def choosing(scores: str) -> onnx.ModelProto:
 STABLE, PLAIN = "s = Sigmoid (z)", "n = Neg (z) e = Exp (n) d = Add (e, one) s = Div (one, d)"
 
 
-def test_saturated_scores_that_round_otherwise_are_tied_between_two_graphs_too() -> None:
+def test_saturated_scores_with_different_rounding_are_tied_between_two_graphs_too() -> None:
     verdict = verify(choosing(STABLE), choosing(PLAIN))
     assert verdict.passed, verdict.failures
     assert "the output 'y' has different indices with equal scores" in verdict.notes

@@ -197,7 +197,7 @@ def test_a_size_that_the_graph_asks_for_is_tried() -> None:
     assert 21 in sizes(inputs_of(body, c=np.array(21), one=np.array(1)), "n")
 
 
-def test_steps_of_a_loop_reach_beyond_what_they_are_compared_with() -> None:
+def test_loop_counts_exceed_what_they_are_compared_with() -> None:
     body = """g (float[n, 2] x) => (float[k, 2] y) {
         s = Shape (x)  i = Gather (s, zero)
         z, y = Loop (i, yes, first) <body = loop (int64 i2, bool go, float[2] v) => (bool on, float[2] u, float[2] w) {
@@ -258,7 +258,7 @@ SCORES = "t = Transpose <perm = [0, 1, 3, 2]> (q) s = MatMul (q, t) a = Add (s, 
 
 @pytest.mark.parametrize("route", [SCORES, "y = Attention (q, q, q, m)"])
 @pytest.mark.parametrize("shape", ["b, 1, n, n", "1, 1, n, n", "n, n"])
-def test_float_masks_hide_with_several_numbers_and_hold_biases(route: str, shape: str) -> None:
+def test_float_masks_contain_several_fill_values_and_biases(route: str, shape: str) -> None:
     body = f"g (float[b, 2, n, 4] q, float[{shape}] m) => (float[b, 2, n, 4] y) {{ {route} }}"
     inputs = inputs_of(body, 23)
     assert inputs.use("m").role is Role.ADDED_MASK

@@ -48,7 +48,7 @@ def test_a_weight_half_a_percent_off_is_found(factor: float, at: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_folded_scale_passes_though_every_weight_is_rounded_anew() -> None:
+def test_a_folded_scale_passes_though_every_weight_is_rounded_again() -> None:
     verdict = verify(deep(), deep(fold=True))
     assert verdict.passed, verdict.failures
     assert not verify(deep(), deep(fold=True, factor=1.005)).passed
@@ -106,7 +106,7 @@ def test_bodies_and_casts_compute_in_single_precision_too() -> None:
         assert np.allclose(array(z), expected, rtol=1e-6)
 
 
-def test_the_source_stays_as_it_is() -> None:
+def test_the_source_is_unchanged() -> None:
     source = io.from_proto(deep())
     before = io.to_proto(source).SerializeToString(deterministic=True)
     assert upcast(source) is not None

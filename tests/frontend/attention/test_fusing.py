@@ -264,7 +264,7 @@ def test_what_the_call_cannot_express_stays(attend: Any, reason: str) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m)), "torch.save"])
-def test_it_survives(copied: Any) -> None:
+def test_it_can_be_copied_pickled_and_saved(copied: Any) -> None:
     module, x = built(Modules)
     fused = fuse_attention(fx.symbolic_trace(module))
     if copied == "torch.save":
@@ -298,7 +298,7 @@ def test_wrong_example_inputs_are_refused() -> None:
         fuse_attention(fx.symbolic_trace(module), torch.randn(1, 3, WIDTH))
 
 
-def test_compiled_and_half() -> None:
+def test_it_can_be_compiled_and_fused_in_half_precision() -> None:
     module, x = built(WAYS["AddedInProduct"])
     fused = fuse_attention(fx.symbolic_trace(module), x)
     compiled: Any = torch.compile(fused, backend="aot_eager")

@@ -29,7 +29,7 @@ def _agrees(model: nn.Module, fused: nn.Module, inputs: Mapping[str, Any], dtype
 
 @settings(max_examples=60)
 @given(random_modules.multiheads())
-def test_multihead_attention_there_and_back(case: random_modules.Multihead) -> None:
+def test_multihead_attention_is_decomposed_and_fused_back(case: random_modules.Multihead) -> None:
     case = replace(case, dropout=0.0)
     model = random_modules.Attend(case)
     traced = trace(model)
@@ -51,7 +51,7 @@ def test_multihead_attention_there_and_back(case: random_modules.Multihead) -> N
 
 @settings(max_examples=60)
 @given(random_modules.sdpas())
-def test_sdpa_there_and_back(case: random_modules.Sdpa) -> None:
+def test_sdpa_is_decomposed_and_fused_back(case: random_modules.Sdpa) -> None:
     case = replace(case, dropout=0.0)
     model = random_modules.Sdpas(case)
     fused = fuse_attention(trace(model))
