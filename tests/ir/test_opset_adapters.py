@@ -170,8 +170,8 @@ def test_the_same_bits_in_every_newer_opset(opset: int, graph: str, operators: l
         assert after.opset_import[0].version == newer
         for output, left, right in zip(before.graph.output, wanted, outputs(after, feeds), strict=True):
             compare(f"{output.name} in opset {newer}", left, right, exact=True)
-    assert after is not None
     if operators is not None:
+        assert after is not None
         assert [node.op_type for node in after.graph.node] == operators
 
 

@@ -101,7 +101,8 @@ def test_any_model_survives_external_data_and_back(proto: onnx.ModelProto) -> No
 
 def with_node(**fields: Any) -> onnx.ModelProto:
     """A model of one node with only these fields."""
-    node = onnx.NodeProto(**{"op_type": "Abs", "input": ["x"], "output": ["y"], **fields})
+    values: dict[str, Any] = {"op_type": "Abs", "input": ["x"], "output": ["y"], **fields}
+    node = onnx.NodeProto(**values)
     graph = onnx.GraphProto(node=[node], input=[onnx.ValueInfoProto(name="x")], output=[onnx.ValueInfoProto(name="y")])
     return onnx.ModelProto(ir_version=8, opset_import=[onnx.OperatorSetIdProto(version=17)], graph=graph)
 
