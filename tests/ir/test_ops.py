@@ -86,7 +86,7 @@ def test_the_names_are_standard_operators(trait: str) -> None:
 
 
 def test_random_operators_are_those_that_onnx_calls_nondeterministic() -> None:
-    schemas: list[Any] = onnx.defs.get_all_schemas()  # whose stubs lack the determinism
+    schemas: Sequence[Any] = onnx.defs.get_all_schemas()  # whose stubs lack the determinism
     unsure = {
         schema.name
         for schema in schemas
