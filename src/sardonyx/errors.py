@@ -57,9 +57,10 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
     """Return a hint with the names closest to `name`, or None if there are no names."""
     names = sorted(set(known))
     folded = {candidate.lower(): candidate for candidate in names}
-    close = [folded[match] for match in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)]
+    begun = [folded[candidate] for candidate in folded if name and candidate.startswith(name.lower())]
+    close = begun or [folded[match] for match in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)]
     if close:
-        return f"did you mean {' or '.join(close)}?"
+        return f"did you mean {' or '.join(close[:3])}?"
     if not names:
         return None
     return f"known: {', '.join(names[:_MAX_NAMES])}{', …' if len(names) > _MAX_NAMES else ''}"

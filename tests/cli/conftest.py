@@ -10,6 +10,7 @@ import pytest
 
 import sardonyx
 from reporting.sample_run import sample_run, sample_verdict
+from sardonyx.cli import options
 from sardonyx.cli.main import run
 from sardonyx.records.run import Run, Verdict
 
@@ -46,6 +47,7 @@ class Result:
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     stage = Stage()
+    monkeypatch.setattr(options, "is_there", lambda _path: True)  # the stubs read no file
     monkeypatch.setattr(sardonyx, "optimize", stage.optimize, raising=False)
     monkeypatch.setattr(sardonyx, "verify", stage.verify, raising=False)
     return stage

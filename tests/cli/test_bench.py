@@ -21,6 +21,7 @@ import sardonyx
 from benched import PRODUCT, SLOWER, written
 from cli.conftest import Result
 from reporting.sample_bench import sample_benchmark
+from sardonyx.cli import options
 from sardonyx.cli.options import RuntimeLevel, parse_duration
 from sardonyx.errors import UsageError
 from sardonyx.records.bench import Benchmark
@@ -51,6 +52,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], di
         return sample_benchmark()
 
     monkeypatch.setattr(sardonyx, "bench", answer, raising=False)
+    monkeypatch.setattr(options, "is_there", lambda _path: True)  # the stub reads no file
     return asked
 
 

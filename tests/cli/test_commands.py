@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -242,3 +242,31 @@ def test_a_path_with_odd_bytes_is_shown_and_does_not_crash(stage: Any, command: 
     result = command("verify", "a\udcff.onnx", "b\x1b[31m.onnx")
     assert result.code == 0
     assert r"b\x1b[31m.onnx against a\udcff.onnx" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("opt", "m.onnx"), "did you mean optimize?"),
+        (("ex",), "did you mean export or extract?"),
+        (("qqq",), "there are export, optimize, verify"),
+    ],
+)
+def test_an_unknown_command_gets_a_suggestion(arguments: Sequence[str], hint: str, command: Command) -> None:
+    result = command(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert f"there is no command '{arguments[0]}'" in result.err
+    assert hint in result.err
+
+
+@pytest.mark.parametrize(
+    "verb", ["optimize", "inspect", "extract", "adopt", "dag", "bench", "profile", "verify", "compare"]
+)
+def test_a_missing_model_is_reported_before_an_existing_output(verb: str, command: Command, tmp_path: Path) -> None:
+    (tmp_path / "tiny.onnx").touch()
+    second = [tmp_path / "tiny.onnx"] if verb in ("verify", "compare") else []
+    output = ["-o", tmp_path / "tiny.onnx"] if verb in ("optimize", "extract", "adopt", "dag") else []
+    result = command(verb, tmp_path / "tyny.onnx", *second, *output)
+    assert (result.code, result.out) == (1, "")
+    assert "tyny.onnx cannot be read: there is no such file" in result.err
+    assert "did you mean tiny.onnx?" in result.err

@@ -13,7 +13,7 @@ import typer
 from sardonyx.cli import files, options
 from sardonyx.cli.console import notes_with_flags, progress, show
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import Format, RuntimeLevel, parse_duration
+from sardonyx.cli.options import Format, RuntimeLevel, check_readable, parse_duration
 from sardonyx.errors import UsageError
 from sardonyx.reporting import gate
 from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence
@@ -50,7 +50,10 @@ class Clock(StrEnum):
 
 
 Models = Annotated[
-    list[Path], typer.Argument(metavar="MODEL...", help="ONNX files, the reference first.", show_default=False)
+    list[Path],
+    typer.Argument(
+        metavar="MODEL...", help="ONNX files, the reference first.", callback=check_readable, show_default=False
+    ),
 ]
 Seconds = Annotated[
     str,

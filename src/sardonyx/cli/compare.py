@@ -10,7 +10,7 @@ import typer
 from sardonyx.cli import options
 from sardonyx.cli.console import show
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import reject_both
+from sardonyx.cli.options import check_readable, reject_both
 from sardonyx.reporting import gate
 from sardonyx.reporting.comparison import comparison_document, comparison_sentence
 from sardonyx.reporting.document import View
@@ -31,8 +31,12 @@ whether two models compute the same.
 Exit: 0 done, 1 failed, or different with --exit-code, 2 usage, 4 a --fail-if was true.
 """
 
-First = Annotated[Path, typer.Argument(metavar="FIRST", help="An ONNX file.", show_default=False)]
-Second = Annotated[Path, typer.Argument(metavar="SECOND", help="An ONNX file.", show_default=False)]
+First = Annotated[
+    Path, typer.Argument(metavar="FIRST", help="An ONNX file.", callback=check_readable, show_default=False)
+]
+Second = Annotated[
+    Path, typer.Argument(metavar="SECOND", help="An ONNX file.", callback=check_readable, show_default=False)
+]
 ExitCode = Annotated[bool, typer.Option("--exit-code", help="Exit 1 if the two differ.")]
 
 

@@ -15,7 +15,7 @@ import typer
 
 from sardonyx.cli.console import complain, complain_unexpected, complain_usage, note, put
 from sardonyx.cli.options import GroupedCommand
-from sardonyx.errors import SardonyxError, UsageError
+from sardonyx.errors import SardonyxError, UsageError, suggest
 
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
 HELP = """\b
@@ -76,6 +76,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     debug = "--debug" in arguments  # read here, since the parsed options are gone after a failure
     try:
+        _check_command(arguments)
         code = _app(arguments)(args=list(arguments), prog_name="sardonyx", standalone_mode=False)
     except SardonyxError as error:
         if debug:
@@ -97,6 +98,16 @@ def run(arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:
         note("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _check_command(arguments: Sequence[str]) -> None:
+    """Report an unknown command without loading all of them."""
+    name = next(iter(arguments), "-")
+    if name in VERBS or name.startswith("-"):
+        return
+    close = suggest(name, VERBS) or ""
+    hint = close if close.startswith("did") else f"there are {', '.join(VERBS)}"
+    raise UsageError(f"there is no command {name!r}", hint=hint)
 
 
 def _report_failure(arguments: Sequence[str], error: SardonyxError) -> None:

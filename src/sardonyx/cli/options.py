@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from sardonyx.errors import UsageError
+from sardonyx.errors import ModelError, UsageError, suggest
 
 OUTPUT = "Output"
 GATES = "Gates"
@@ -114,7 +114,24 @@ def table_format(rows: str) -> Any:
     return typer.Option("--format", help=text, rich_help_panel=OUTPUT)
 
 
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file.", show_default=False)]
+def is_there(path: Path) -> bool:
+    """Return whether there is anything at a path."""
+    return path.exists()
+
+
+def check_readable(models: Path | list[Path]) -> Path | list[Path]:
+    """Check that the models exist before anything is said about the output; return them."""
+    for path in [models] if isinstance(models, Path) else models:
+        if not is_there(path):
+            near = [file.name for file in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
+            close = suggest(path.name, near) or "check the path"
+            raise ModelError(f"{path} cannot be read: there is no such file", hint=close)
+    return models
+
+
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An ONNX file.", callback=check_readable, show_default=False)
+]
 Output = Annotated[Path | None, output("MODEL.optimized.onnx beside it")]
 Module = Annotated[
     str | None,

@@ -10,7 +10,7 @@ import typer
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import OUTPUT, Format, RuntimeLevel
+from sardonyx.cli.options import OUTPUT, Format, RuntimeLevel, check_readable
 from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.icicle import icicle_svg
@@ -38,7 +38,10 @@ Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
 """
 
 Models = Annotated[
-    list[Path], typer.Argument(metavar="MODEL...", help="ONNX files, before and after.", show_default=False)
+    list[Path],
+    typer.Argument(
+        metavar="MODEL...", help="ONNX files, before and after.", callback=check_readable, show_default=False
+    ),
 ]
 Runs = Annotated[
     int | None,

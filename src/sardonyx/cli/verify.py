@@ -10,7 +10,7 @@ import typer
 from sardonyx.cli import options
 from sardonyx.cli.console import complain, progress, show
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import reject_both
+from sardonyx.cli.options import check_readable, reject_both
 from sardonyx.errors import VerificationFailed
 from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
@@ -31,8 +31,12 @@ the names, order, types, shapes, NaN patterns and values of the outputs. The tol
 Exit: 0 match, 1 failed, 2 usage, 3 no match, 4 a --fail-if was true.
 """
 
-Reference = Annotated[Path, typer.Argument(metavar="REFERENCE", help="The reference model.", show_default=False)]
-Candidate = Annotated[Path, typer.Argument(metavar="CANDIDATE", help="The model to check.", show_default=False)]
+Reference = Annotated[
+    Path, typer.Argument(metavar="REFERENCE", help="The reference model.", callback=check_readable, show_default=False)
+]
+Candidate = Annotated[
+    Path, typer.Argument(metavar="CANDIDATE", help="The model to check.", callback=check_readable, show_default=False)
+]
 
 
 def verify(

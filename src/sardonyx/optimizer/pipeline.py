@@ -92,11 +92,11 @@ def optimize(
     """
     began = time.perf_counter()
     options = options or OptimizeOptions()
-    file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
     usual = select(target, only, skip, passes=passes, fewest_nodes=options.fewest_nodes)
     every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
     left_out = frozenset((rule.name, WHOLE_PASS) for rule in every if rule not in usual)
     job = _job(source, every, target, options, progress)
+    file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
     verifier = Verifier(
         job, VerificationOptions(inputs, seed, threads, options.verify_seconds, tuple(options.runtimes))
     )
