@@ -60,9 +60,9 @@ def export_seconds(row: Row) -> float:
 
 
 def is_silent(row: Row) -> bool:
-    """Whether modules were not reached by the derived inputs, and the record does not say so."""
+    """Whether modules were not reached by the derived inputs, and the record of the written file does not say so."""
     said = ours(row).get("unreached") or [note for note in ours(row).get("notes", ()) if "reach" in note]
-    return bool(ours(row).get("exported") and row.get("unread") and not said)
+    return bool(ours(row).get("verified") and row.get("unread") and not said)
 
 
 def reason(row: Row) -> str:

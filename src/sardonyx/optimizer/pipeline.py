@@ -136,7 +136,7 @@ def _checked_output(output: str | Path | None, *, force: bool, dry_run: bool, tu
 
 
 def _job(
-    source: Source, passes: Sequence[Pass], target: str, options: OptimizeOptions, progress: Progress | None
+    source: Source, passes: tuple[Pass, ...], target: str, options: OptimizeOptions, progress: Progress | None
 ) -> RewriteJob:
     return RewriteJob(
         source,

@@ -161,7 +161,7 @@ def _check_format(file: SourceFile, name: str) -> None:
     begin = bytearray(min(file.size, _LONGEST_MARK))
     file.read_into(memoryview(begin), 0)
     for offset, mark, what, hint in _OTHER_FORMATS:
-        if begin[offset : offset + len(mark)] == mark:
+        if begin.startswith(mark, offset):
             raise ModelError(f"{name} is {what}, not an ONNX model", hint=hint)
 
 
