@@ -129,11 +129,21 @@ def test_plot_and_record_are_written(command: Command, model: Path) -> None:
 def test_every_option_reaches_the_verb(
     command: Command, staged: list[tuple[tuple[object, ...], dict[str, object]]]
 ) -> None:
-    options = ["--task", "T", "--input", "x=float32[2,3]", "--dynamic", "auto", "--seed", "7", "--as-in-notes"]
+    options = [
+        "--task",
+        "T",
+        "--input",
+        "x=float32[2,3]",
+        "--dynamic",
+        "auto",
+        "--seed",
+        "7",
+        "--legacy-memory-estimate",
+    ]
     assert command("analyze", "hf-config:X", *options).code == 0
     ((args, kwargs),) = staged
     assert args == ("hf-config:X",)
-    assert (kwargs["task"], kwargs["seed"], kwargs["as_in_notes"], kwargs["sizes"]) == ("T", 7, True, None)
+    assert (kwargs["task"], kwargs["seed"], kwargs["legacy_memory_estimate"], kwargs["sizes"]) == ("T", 7, True, None)
     inputs, dynamic = kwargs["inputs"], kwargs["dynamic"]
     assert isinstance(inputs, dict)
     assert str(inputs["x"]) == "x=float32[2,3]"

@@ -14,7 +14,7 @@ from sardonyx.ir import io, origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Log, Rewriter
 from sardonyx.passes import ALL, Pass
-from sardonyx.passes.base import NodePass
+from sardonyx.passes.base import ALL_TARGETS, NodePass
 from sardonyx.records.run import RewriteKind
 from sardonyx.verification import verify
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.parametrize("one", ALL, ids=lambda one: one.name)
 
 
 def target_of(one: Pass) -> str:
-    """The target at which the pass runs."""
-    return "ort" if type(one).__module__.startswith("sardonyx.passes.ort.") else "portable"
+    """The first target for which the pass rewrites."""
+    return one.targets[0]
 
 
 def read(text: str) -> ir.Model:
@@ -34,9 +34,9 @@ def read(text: str) -> ir.Model:
     return io.from_proto(proto)
 
 
-def run(one: Pass, model: ir.Model) -> Log:
+def run(one: Pass, model: ir.Model, target: str | None = None) -> Log:
     """The pass alone, to its fixed point."""
-    facts = Facts(model, target=target_of(one), evaluate=runtime.evaluate)
+    facts = Facts(model, target=target or target_of(one), evaluate=runtime.evaluate)
     return Rewriter(facts, [one]).run()
 
 
@@ -69,6 +69,11 @@ def test_its_example_becomes_the_documented_result(one: Pass) -> None:
     log = run(one, model)
     assert log.events
     assert shape_of(model) == shape_of(read(one.example.after))
+
+
+def test_it_rewrites_for_its_targets_only(one: Pass) -> None:
+    for target in ALL_TARGETS:
+        assert bool(run(one, read(one.example.before), target).events) == (target in one.targets)
 
 
 def test_its_near_miss_is_unchanged_and_refused_with_its_reason(one: Pass) -> None:

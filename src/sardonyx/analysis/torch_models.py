@@ -19,7 +19,7 @@ from sardonyx.analysis.recording.recorder import record
 from sardonyx.errors import ModelError, SardonyxError, reason
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import Fusion, fuse_attention, fusion_of
-from sardonyx.frontend.attention.legacy_memory_estimate import as_in_notes
+from sardonyx.frontend.attention.legacy_memory_estimate import legacy_memory_estimate
 from sardonyx.frontend.attention.roles import Decomposition, Role, decomposition_of
 from sardonyx.frontend.inputs.example_resolution import Dims, Inputs, example_for, resolve_dynamic
 from sardonyx.frontend.inputs.examples import Example
@@ -32,7 +32,7 @@ from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.provenance import is_within
-from sardonyx.records.analysis import AnalysisSource, AttentionCost, Cache, CachePart, Missing, NotesEstimate
+from sardonyx.records.analysis import AnalysisSource, AttentionCost, Cache, CachePart, LegacyMemoryEstimate, Missing
 from sardonyx.records.inspection import Port
 from sardonyx.records.progress import Clock
 
@@ -76,7 +76,7 @@ class TorchOptions:
     task: str | None
     dtype: Dtype
     dynamic: Dims
-    as_in_notes: bool
+    legacy_memory_estimate: bool
     seed: int
 
 
@@ -97,7 +97,7 @@ def analyze_torch(source: nn.Module | str, options: TorchOptions, clock: Clock) 
             dims = resolve_dynamic(call, options.dynamic)
         cache = cache_of_module(module, example)
         forms = _Forms(module, example, dims.axes, clock, None if dims.axes else probe.program(example))
-        subjects, missing = forms.all(with_notes=options.as_in_notes)
+        subjects, missing = forms.all(with_estimate=options.legacy_memory_estimate)
     with clock.phase("costs"):
         sizes = {dim: size for subject in subjects for dim, size in subject.program.symbols.items()}
         measured = [measure(subject, subject.program.symbols) for subject in subjects]
@@ -134,7 +134,7 @@ class _Forms:
         self._kinds = {path: type(submodule).__name__ for path, submodule in _modules(module)}
         self._parameters = dict(_own_parameters(module))
 
-    def all(self, *, with_notes: bool) -> tuple[list[Subject], list[Missing]]:
+    def all(self, *, with_estimate: bool) -> tuple[list[Subject], list[Missing]]:
         """Return the standard, decomposed and fused forms, and the reasons for those that cannot be built."""
         args, kwargs = self._example.args, self._example.kwargs
         try:
@@ -145,7 +145,10 @@ class _Forms:
             return [self._subject(STANDARD, self._module)], [Missing(DECOMPOSED, error.message), Missing(FUSED, why)]
         decomposition = decomposition_of(decomposed)
         assert decomposition is not None, "decompose attaches it to its result"
-        subjects = [self._standard(decomposition, with_notes), self._decomposed(decomposition, decomposed, with_notes)]
+        subjects = [
+            self._standard(decomposition, with_estimate),
+            self._decomposed(decomposition, decomposed, with_estimate),
+        ]
         try:
             with self._clock.phase("fusing"):
                 fused = _fuse(decomposed, args, kwargs)
@@ -154,17 +157,17 @@ class _Forms:
         nodes, notes = len(fused.graph.nodes), tuple(_fusion_notes(fusion_of(fused)))
         return [*subjects, self._subject(FUSED, fused, decomposition, nodes=nodes, notes=notes)], []
 
-    def _standard(self, decomposition: Decomposition, with_notes: bool) -> Subject:
+    def _standard(self, decomposition: Decomposition, with_estimate: bool) -> Subject:
         graph = symbolic_graph(self._module) if decomposition.method == "symbolic-trace" else None
         nodes = None if graph is None else len(graph.nodes)
-        traced = self._module if graph is None or not with_notes else fx.GraphModule(self._module, graph)
-        estimate = self._estimate(traced) if with_notes else None
-        return self._subject(STANDARD, self._module, decomposition, nodes=nodes, as_in_notes=estimate)
+        traced = self._module if graph is None or not with_estimate else fx.GraphModule(self._module, graph)
+        estimate = self._estimate(traced) if with_estimate else None
+        return self._subject(STANDARD, self._module, decomposition, nodes=nodes, legacy_memory_estimate=estimate)
 
-    def _decomposed(self, decomposition: Decomposition, module: fx.GraphModule, with_notes: bool) -> Subject:
-        estimate = self._estimate(module) if with_notes else None
+    def _decomposed(self, decomposition: Decomposition, module: fx.GraphModule, with_estimate: bool) -> Subject:
+        estimate = self._estimate(module) if with_estimate else None
         nodes = len(module.graph.nodes)
-        subject = self._subject(DECOMPOSED, module, decomposition, nodes=nodes, as_in_notes=estimate)
+        subject = self._subject(DECOMPOSED, module, decomposition, nodes=nodes, legacy_memory_estimate=estimate)
         costs, notes = attention_costs(decomposition), decomposition_notes(decomposition)
         return replace(subject, attentions=tuple(costs), notes=tuple(notes))
 
@@ -185,16 +188,16 @@ class _Forms:
             **details,
         )
 
-    def _estimate(self, module: nn.Module) -> NotesEstimate:
+    def _estimate(self, module: nn.Module) -> LegacyMemoryEstimate:
         """Compute the legacy memory estimate, which accepts positional arguments only."""
         if self._example.kwargs:
             raise ModelError(
                 "the legacy memory estimate takes positional inputs only, and this model is called with keyword inputs",
-                hint="leave out `as_in_notes`",
+                hint="leave out `legacy_memory_estimate`",
             )
         with undoing_writes(module):
-            estimate = as_in_notes(cast("fx.GraphModule", module), self._example.args)
-        return NotesEstimate(estimate.peak_bytes, estimate.never_freed_bytes, estimate.reduction)
+            estimate = legacy_memory_estimate(cast("fx.GraphModule", module), self._example.args)
+        return LegacyMemoryEstimate(estimate.peak_bytes, estimate.never_freed_bytes, estimate.reduction)
 
 
 def _recorded(module: nn.Module, example: Example, axes: Axes) -> Program:

@@ -51,10 +51,11 @@ DtypeOption = Annotated[
 ]
 FormatOption = Annotated[Format, options.table_format("all numbers unrounded")]
 Svg = Annotated[Path | None, options.svg("memory over time")]
-AsInNotes = Annotated[
+WithLegacyEstimate = Annotated[
     bool,
     typer.Option(
-        "--as-in-notes", help="Add the memory estimate of the founding notes, which does not measure memory saved."
+        "--legacy-memory-estimate",
+        help="Add the memory estimate of the founding notes, which does not measure memory saved.",
     ),
 ]
 
@@ -67,7 +68,7 @@ def analyze(
     input_file: InputFile = None,
     dynamic: Dynamic = None,
     sizes: options.Sizes = None,
-    as_in_notes: AsInNotes = False,
+    legacy_memory_estimate: WithLegacyEstimate = False,
     depth: options.Depth = None,
     format_: FormatOption = Format.TEXT,
     svg: Svg = None,
@@ -104,7 +105,7 @@ def analyze(
             task=task,
             dtype=dtype.value,
             sizes=dim_sizes or None,
-            as_in_notes=as_in_notes,
+            legacy_memory_estimate=legacy_memory_estimate,
             seed=seed,
             progress=report,
             dynamic=request,

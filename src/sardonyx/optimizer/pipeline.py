@@ -278,4 +278,5 @@ def select(
             raise UsageError(f"there is no pass {name!r}", hint=hint)
     default = (rule.name for rule in passes if fewest_nodes or not rule.slower)
     selected = set(default if only is None else only) - set(skip or ())
-    return tuple(rule for rule in passes if rule.name in selected and target in rule.targets)
+    runs = (rule for rule in passes if target in rule.targets or rule.reports_missed)
+    return tuple(rule for rule in runs if rule.name in selected)

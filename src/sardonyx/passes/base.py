@@ -51,7 +51,8 @@ class Example:
 class Pass(Rule):
     """A rewrite rule with the texts and options that users see."""
 
-    targets: ClassVar[tuple[str, ...]] = ALL_TARGETS
+    targets: ClassVar[tuple[str, ...]] = ALL_TARGETS  # for which it rewrites
+    reports_missed: ClassVar[bool] = False  # also runs for other targets, where each match is a missed fusion
     slower: ClassVar[str] = ""  # what was measured if it makes graphs smaller but slower; then it runs on request only
     example: ClassVar[Example]
 

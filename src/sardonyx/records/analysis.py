@@ -178,7 +178,7 @@ class ModuleCost(msgspec.Struct, frozen=True):
     peak: int  # maximum of live bytes while one of its operations runs
 
 
-class NotesEstimate(msgspec.Struct, frozen=True):
+class LegacyMemoryEstimate(msgspec.Struct, frozen=True):
     """The legacy memory estimate, which favors larger graphs and is not a saving (docs/memory.md)."""
 
     peak_bytes: int
@@ -198,7 +198,7 @@ class Form(msgspec.Struct, frozen=True):
     attentions: tuple[AttentionCost, ...]
     formulas: Formulas | None  # None without dynamic dimensions
     modules: tuple[ModuleCost, ...]
-    as_in_notes: NotesEstimate | None = None
+    legacy_memory_estimate: LegacyMemoryEstimate | None = None
     notes: tuple[str, ...] = ()
 
     def figures(self) -> dict[str, float | None]:

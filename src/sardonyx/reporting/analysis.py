@@ -326,7 +326,7 @@ def _legacy_estimate(analysis: Analysis) -> Section:
         f"{formatting.name(form.name)}: {estimate.peak_bytes / 2**20:.2f} MiB, {100 * estimate.reduction:.1f} % less "
         f"than {estimate.never_freed_bytes / 2**20:.2f} MiB"
         for form in analysis.forms
-        if (estimate := form.as_in_notes) is not None
+        if (estimate := form.legacy_memory_estimate) is not None
     ]
     return Section("As in the notes", (Notes([*lines, Span(REDUCTION_WARNING, Tone.FAINT)] if lines else ()),))
 

@@ -19,7 +19,7 @@ from sardonyx.analysis.costs.traffic import traffic
 from sardonyx.analysis.recording.recorder import record
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import fuse_attention
-from sardonyx.frontend.attention.legacy_memory_estimate import as_in_notes
+from sardonyx.frontend.attention.legacy_memory_estimate import legacy_memory_estimate
 
 PAGE = (Path(__file__).parents[3] / "docs" / "memory.md").read_text()
 PROSE = " ".join(PAGE.split())
@@ -103,10 +103,10 @@ def test_bert_as_a_function_of_batch_and_length() -> None:
 
 
 def test_why_the_legacy_estimate_misleads(forms: dict[str, nn.Module], programs: dict[str, Program]) -> None:
-    before = as_in_notes(torch.fx.symbolic_trace(forms["standard"]), (_pictures(1),))
+    before = legacy_memory_estimate(torch.fx.symbolic_trace(forms["standard"]), (_pictures(1),))
     decomposed = forms["decomposed"]
     assert isinstance(decomposed, torch.fx.GraphModule)
-    after = as_in_notes(decomposed, (_pictures(1),))
+    after = legacy_memory_estimate(decomposed, (_pictures(1),))
     for peak in (before.peak_bytes, after.peak_bytes):
         assert f"{peak / MIB:.2f} MB and" in PROSE
     assert f"from {before.never_freed_bytes / MIB:.2f} to {after.never_freed_bytes / MIB:.2f} MiB" in PROSE

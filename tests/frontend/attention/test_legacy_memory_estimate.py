@@ -9,7 +9,7 @@ from torch import fx, nn
 import zoo
 from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.capture.tracer import trace
-from sardonyx.frontend.attention.legacy_memory_estimate import NotesEstimate, as_in_notes
+from sardonyx.frontend.attention.legacy_memory_estimate import LegacyMemoryEstimate, legacy_memory_estimate
 from sardonyx.frontend.attention.roles import Decomposition, attach
 
 MIB = 1 << 20
@@ -20,11 +20,11 @@ def _vit() -> nn.Module:
         return zoo.torchvision().models.vit_b_16(weights=None).eval()
 
 
-def _estimate(model: nn.Module, *shape: int) -> NotesEstimate:
-    return as_in_notes(fx.symbolic_trace(model), (torch.empty(shape, device="meta"),))
+def _estimate(model: nn.Module, *shape: int) -> LegacyMemoryEstimate:
+    return legacy_memory_estimate(fx.symbolic_trace(model), (torch.empty(shape, device="meta"),))
 
 
-def _as_printed(estimate: NotesEstimate) -> tuple[str, str]:
+def _as_printed(estimate: LegacyMemoryEstimate) -> tuple[str, str]:
     return f"{estimate.peak_bytes / MIB:.2f} MB", f"{100 * estimate.reduction:.1f} %"
 
 
@@ -35,7 +35,7 @@ def test_the_standard_model_has_the_published_figures() -> None:
 
 
 def test_the_decomposed_model_has_the_published_figures() -> None:
-    estimate = as_in_notes(trace(_vit()), (torch.empty(1, 3, 224, 224, device="meta"),))
+    estimate = legacy_memory_estimate(trace(_vit()), (torch.empty(1, 3, 224, 224, device="meta"),))
     assert _as_printed(estimate) == ("251.37 MB", "33.2 %")
     assert (estimate.peak_bytes, estimate.never_freed_bytes) == (263584672, 394872704)
 
@@ -56,7 +56,7 @@ def test_a_small_graph_by_hand() -> None:
         estimate = _estimate(Small(), 1, 8)
     # ready at first: linear, mul (it reads a function); then act; then add
     # linear: 64 + 32 | mul: 64 + 64 | act: 64 + 64 + 64 (mul is released afterwards) | add: 64 + 64 + 64
-    assert estimate == NotesEstimate(peak_bytes=576 + 192, never_freed_bytes=576 + 4 * 64, weight_bytes=576)
+    assert estimate == LegacyMemoryEstimate(peak_bytes=576 + 192, never_freed_bytes=576 + 4 * 64, weight_bytes=576)
     assert estimate.reduction == pytest.approx(1 - 768 / 832)
 
 
@@ -65,11 +65,11 @@ def test_a_graph_that_export_made_is_refused() -> None:
     attach(graph_module, Decomposition("torch-export", "", (), {}))
     for other in (graph_module, nn.ReLU()):
         with pytest.raises(ModelError, match="symbolic trace"):
-            as_in_notes(other, (torch.empty(2),))  # pyright: ignore[reportArgumentType]
+            legacy_memory_estimate(other, (torch.empty(2),))  # pyright: ignore[reportArgumentType]
 
 
 def test_the_graph_is_unchanged() -> None:
     graph_module = fx.symbolic_trace(Small())
     before = [dict(node.meta) for node in graph_module.graph.nodes]
-    as_in_notes(graph_module, (torch.ones(1, 8),))
+    legacy_memory_estimate(graph_module, (torch.ones(1, 8),))
     assert [dict(node.meta) for node in graph_module.graph.nodes] == before

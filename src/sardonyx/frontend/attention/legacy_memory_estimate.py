@@ -23,7 +23,7 @@ _COUNTED = ("add", "mul", "sub", "div")  # all other functions and all methods c
 
 
 @dataclass(frozen=True, slots=True)
-class NotesEstimate:
+class LegacyMemoryEstimate:
     """The notes' peak memory and memory reduction."""
 
     peak_bytes: int
@@ -45,7 +45,7 @@ class _Step:
     needed_by: list[fx.Node] = field(default_factory=list[fx.Node])
 
 
-def as_in_notes(graph_module: fx.GraphModule, args: Sequence[Any]) -> NotesEstimate:
+def legacy_memory_estimate(graph_module: fx.GraphModule, args: Sequence[Any]) -> LegacyMemoryEstimate:
     """Return the notes' estimate for a symbolically traced graph: what they measured as 251.95 MB and 29.1 %.
 
     Weights are those of convolutions, linear layers and 2-d batch norms that are called as modules. The only functions
@@ -63,7 +63,7 @@ def as_in_notes(graph_module: fx.GraphModule, args: Sequence[Any]) -> NotesEstim
             steps[need].needed_by.append(node)
     weights = sum(step.weights for step in steps.values())
     outputs = sum(step.output for step in steps.values())
-    return NotesEstimate(weights + _peak(steps), weights + outputs, weights)
+    return LegacyMemoryEstimate(weights + _peak(steps), weights + outputs, weights)
 
 
 def _symbolic(graph_module: Any) -> fx.GraphModule:
@@ -72,7 +72,7 @@ def _symbolic(graph_module: Any) -> fx.GraphModule:
         return graph_module
     raise ModelError(
         "the estimate of the notes needs a symbolic trace, and this model has none",
-        hint="leave out `as_in_notes`: peak_liveness and traffic_reduction hold for every model",
+        hint="leave out `legacy_memory_estimate`: peak_liveness and traffic_reduction hold for every model",
     )
 
 

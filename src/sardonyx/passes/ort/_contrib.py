@@ -11,8 +11,16 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused
 from sardonyx.ir.tensors import reshaped
 from sardonyx.passes._matching import producer_of
+from sardonyx.passes.base import NodePass
 
 DOMAIN = "com.microsoft"
+
+
+class OrtPass(NodePass):
+    """A fusion into an operator of ONNX Runtime; for other targets it is reported as missed (see `on_ort`)."""
+
+    targets = ("ort",)
+    reports_missed = True
 
 
 def on_ort(match: Match, operator: str, graph: Facts) -> Match | Refused | None:

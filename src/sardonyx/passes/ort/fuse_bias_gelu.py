@@ -10,13 +10,13 @@ import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, on_ort
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.ort._contrib import DOMAIN, Biased, OrtPass, as_biased, on_ort
 
 _OPERATORS = {"none": "BiasGelu", "tanh": "FastGelu"}
 
 
-class FuseBiasGelu(NodePass):
+class FuseBiasGelu(OrtPass):
     """A bias before a Gelu."""
 
     name = "fuse-bias-gelu"

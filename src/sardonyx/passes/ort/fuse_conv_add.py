@@ -12,11 +12,11 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, on_ort
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
 
 
-class FuseConvAdd(NodePass):
+class FuseConvAdd(OrtPass):
     """A residual added to a convolution."""
 
     name = "fuse-conv-add"

@@ -12,14 +12,14 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import consumer_of
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, is_plain_conv, on_ort
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, is_plain_conv, on_ort
 
 _SIXTH = 1.0 / 6.0
 _TOLERANCE = 1e-7
 
 
-class FuseConvHardSwish(NodePass):
+class FuseConvHardSwish(OrtPass):
     """A hard swish after a convolution."""
 
     name = "fuse-conv-hard-swish"

@@ -11,12 +11,12 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
 from sardonyx.passes.norms._bounds import bounds
-from sardonyx.passes.ort._contrib import DOMAIN, is_plain_conv, on_ort
+from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, is_plain_conv, on_ort
 
 
-class FuseConvRelu(NodePass):
+class FuseConvRelu(OrtPass):
     """An activation after a convolution."""
 
     name = "fuse-conv-relu"

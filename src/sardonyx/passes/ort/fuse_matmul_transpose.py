@@ -10,11 +10,11 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, on_ort
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
 
 
-class FuseMatMulTranspose(NodePass):
+class FuseMatMulTranspose(OrtPass):
     """The transpose of a shared weight before a product."""
 
     name = "fuse-matmul-transpose"

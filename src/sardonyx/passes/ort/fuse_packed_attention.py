@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
 from sardonyx.passes.ort._attention_operands import Heads, Packed, packed, read_heads
-from sardonyx.passes.ort._contrib import DOMAIN, on_ort
+from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
 
 BATCHES = "the batch is larger than one, and the kernel projects each element separately, which is slower"
 
 
-class FusePackedAttention(NodePass):
+class FusePackedAttention(OrtPass):
     """Attention with its projections."""
 
     name = "fuse-packed-attention"

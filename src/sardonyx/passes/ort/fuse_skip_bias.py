@@ -11,12 +11,12 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, on_ort
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.ort._contrib import DOMAIN, Biased, OrtPass, as_biased, on_ort
 from sardonyx.passes.ort._residuals import LAYER, RMS
 
 
-class FuseSkipBias(NodePass):
+class FuseSkipBias(OrtPass):
     """A bias before a fused residual norm."""
 
     name = "fuse-skip-bias"

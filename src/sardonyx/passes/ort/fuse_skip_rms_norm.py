@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.ort._contrib import on_ort
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.ort._contrib import OrtPass, on_ort
 from sardonyx.passes.ort._residuals import RMS, skip_match, skip_norm
 
 
-class FuseSkipRmsNorm(NodePass):
+class FuseSkipRmsNorm(OrtPass):
     """A residual sum before a root-mean-square normalisation."""
 
     name = "fuse-skip-rms-norm"
