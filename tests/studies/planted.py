@@ -88,6 +88,15 @@ class Unlucky(Planted):
         return super().run(cell, subject)
 
 
+class Hopeless(Planted):
+    """Every cell fails."""
+
+    name = "hopeless"
+
+    def run(self, cell: Cell, subject: Subject) -> Answer:
+        raise ModelError("this model cannot be read")
+
+
 def conduct(folder: Path, experiments: Sequence[Experiment], *, jobs: int = 2, seed: int = 0) -> Studied:
     """A study of the planted experiments on the two files of a folder."""
     from sardonyx.studies.cells import CellStore, locked  # only here: workers import this file too, and start at once

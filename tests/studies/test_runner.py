@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.errors import OutputError, UsageError
+from sardonyx.errors import OutputError, RuntimeFailure, UsageError
 from sardonyx.studies import experiments, runner
 from sardonyx.studies.cells import locked
-from studies.planted import CELLS, Followed, Planted, Unlucky, conduct
+from studies.planted import CELLS, Followed, Hopeless, Planted, Unlucky, conduct
 
 ROOT = Path(__file__).parents[2]
 
@@ -128,6 +128,13 @@ def test_failures_are_reported_and_retried_and_stop_nothing(folder: Path) -> Non
     mended = conduct(folder, [Unlucky(), Planted()])
     assert mended.failures == ()
     assert mended.reused == 2 * 2 + 2 * CELLS
+
+
+@pytest.mark.slow
+def test_a_study_in_which_every_cell_fails_is_an_error(folder: Path) -> None:
+    with pytest.raises(RuntimeFailure, match="all 12 cells of the study failed, first a: 0: this model cannot be read"):
+        conduct(folder, [Hopeless()])
+    assert conduct(folder, [Hopeless(), Planted()]).cells == 4 * CELLS  # a part of them is not
 
 
 @pytest.mark.slow

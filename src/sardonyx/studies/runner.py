@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from sardonyx.errors import OutputError, SardonyxError, UsageError
+from sardonyx.errors import OutputError, RuntimeFailure, SardonyxError, UsageError
 from sardonyx.frontend.installed import require_installed
 from sardonyx.ir import io
 from sardonyx.ir.scopes import scopes
@@ -73,6 +73,7 @@ def study(
 
     Raises:
         UsageError: there are no models, or an experiment does not exist.
+        RuntimeFailure: no cell of any model could be computed.
         OutputError: the folder contains something else, or another study is running in it.
     """
     if not models and zoo is None:
@@ -172,15 +173,20 @@ class StudyRunner:
         ]
         self._compute([planned for planned in plan if planned.outcome is None and not planned.cell.timed], self.jobs)
         self._compute([planned for planned in plan if planned.outcome is None], 1)
-        tables = self._tables(plan, chosen)
         all_cells = self._exports + plan
+        failures = tuple(_failures(all_cells))
+        of_models = sum(planned.subject is not NO_MODEL for planned in all_cells)
+        if of_models and sum(failure.model != NO_MODEL.name for failure in failures) == of_models:
+            first = f"{failures[0].model}: {failures[0].reason}"
+            raise RuntimeFailure(f"all {of_models} cells of the study failed, first {first}", hint=_ALL_FAILED)
+        tables = self._tables(plan, chosen)
         return Studied(
             environment=environment(),
             options=dict(options),
             models=tuple(subject.name for subject in subjects),
             tables=tuple(tables.values()),
             findings=self._findings(tables, chosen),
-            failures=tuple(_failures(all_cells)),
+            failures=failures,
             cells=len(all_cells),
             seconds=_seconds(all_cells),
             reused=self.reused,
@@ -262,6 +268,7 @@ def _check_folder(folder: Path) -> None:
 
 # The models of a study: ONNX files and folders of them become subjects with unique names.
 
+_ALL_FAILED = "`sardonyx optimize` and `sardonyx export` show more about one model"
 _FORMS = "give ONNX files or folders that contain some"
 
 
