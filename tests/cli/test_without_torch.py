@@ -65,6 +65,7 @@ def hiding(packages: str, *arguments: str) -> tuple[int, str, list[str]]:
     ids=lambda value: value[0],
 )
 def test_commands_that_need_torch_print_how_to_install_it(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
     places = {"{model}": str(tmp_path / "model.onnx"), "{out}": str(tmp_path / "study")}
     code, loaded, lines = hiding("torch", *(places.get(each, each) for each in arguments))
     assert (code, loaded) == (2, "False")
@@ -97,8 +98,12 @@ def test_hugging_face_models_need_transformers() -> None:
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_a_mistake_in_the_source_is_reported_before_torch_is_loaded(arguments: tuple[str, ...], message: str) -> None:
-    code, loaded, lines = hiding("nothing", *arguments)
+def test_a_mistake_in_the_source_is_reported_before_torch_is_loaded(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "model.onnx").touch()
+    model = str(tmp_path / "model.onnx")
+    code, loaded, lines = hiding("nothing", *(model if word == "{model}" else word for word in arguments))
     assert (code, loaded) == (2, "False")
     assert message in lines[0]
     assert lines[1].startswith("hint: ")
