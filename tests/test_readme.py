@@ -26,6 +26,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_pages_show_the_real_output(begun: Path, tmp_path: Path) -> None:
     for page in readme.DOCS:
         text = page.read_text()
