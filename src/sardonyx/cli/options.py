@@ -120,7 +120,7 @@ def is_there(path: Path) -> bool:
 
 
 def check_readable(models: Path | list[Path]) -> Path | list[Path]:
-    """Check that the models exist before anything is said about the output; return them."""
+    """Return the models after checking that they exist, which comes before any check of the output."""
     for path in [models] if isinstance(models, Path) else models:
         if not is_there(path):
             near = [file.name for file in path.parent.glob("*.onnx")] if path.parent.is_dir() else []

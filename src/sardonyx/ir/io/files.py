@@ -35,7 +35,7 @@ from sardonyx.records import gc_pause
 MAX_IR_VERSION = 13  # the newest that ONNX Runtime 1.31 accepts; the default of the onnx package is newer
 LARGE = 1 << 12  # tensors of at least this many bytes (a page) stay in the file
 _INLINE_LIMIT = (1 << 31) - 1  # the largest message that protobuf reads
-_EXPORT_IT = "export the PyTorch model: sardonyx export FILE.py:FUNCTION -o model.onnx"
+_EXPORT_IT = "export the PyTorch model to ONNX first; `sardonyx export` does that"
 _OTHER_FORMATS = (  # offset and bytes that identify the format, what it is, and a hint
     (0, b"version https://git-lfs", "a Git LFS pointer", "fetch its content with `git lfs pull`"),
     (0, b"PK\x03\x04", "a zip archive, as PyTorch checkpoints are", _EXPORT_IT),
