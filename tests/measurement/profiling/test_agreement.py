@@ -12,6 +12,7 @@ import graphs
 import models
 from measurement.profiling.traced import Traced, traced
 from sardonyx.measurement.profiling.kernel_names import moves
+from sardonyx.measurement.profiling.kernel_origins import NO_WORK
 from sardonyx.measurement.profiling.steps import GraphStep
 from sardonyx.runtime.timed import Level
 
@@ -25,7 +26,7 @@ def agree(trace: Traced) -> int:
     for tracer in trace.tracers():
         for step in tracer.run.steps:
             named, between = tracer.names.step(step.name), tracer.between(step)
-            if named is None or not between:
+            if named is None or not between or tracer.file.steps[named].op_type in NO_WORK:
                 continue
             both += 1
             assert between.intersection(tracer.values.twins(named)), step.name

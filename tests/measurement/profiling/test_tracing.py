@@ -198,6 +198,19 @@ def test_merged_equal_nodes_belong_to_all_their_modules() -> None:
     assert (trace.only("Sin").owner, trace.only("Cos").owner) == ("one", "two")
 
 
+def test_a_kernel_with_the_result_of_another_is_traced_to_its_own_node() -> None:
+    net = Net((2, 3), "last")
+    net.node("/first/Relu", "Relu", ["x"], "first")
+    net.node("/second/Relu", "Relu", ["x"], "second")  # equal to the first
+    net.node("/second/Transpose", "Transpose", ["second"], "middle", perm=[0, 1])  # the runtime removes both
+    net.node("/second/Transpose_1", "Transpose", ["middle"], "last", perm=[0, 1])
+    model = net.model()
+    model.graph.output.append(helper.make_tensor_value_info("first", TensorProto.FLOAT, (2, 3)))
+    nodes = [kernel.nodes for kernel in traced(model).kernels]
+    assert len(nodes) == 2
+    assert all(any(node.endswith("Relu") for node in kernel) for kernel in nodes)
+
+
 def test_folded_constants_are_no_part_of_a_kernel() -> None:
     net = Net((2, 8, 8), "out")
     net.node("/sizes/Shape", "Shape", ["x"], "s")

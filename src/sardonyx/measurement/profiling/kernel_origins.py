@@ -23,7 +23,7 @@ class Trace:
     by: TracedBy
 
 
-_NO_WORK = ("Dropout", "Identity")  # the runtime removes them, and the kernels around them do nothing in their place
+NO_WORK = ("Dropout", "Identity")  # the runtime removes them, and the kernels around them do nothing in their place
 UNTRACED = Trace(frozenset(), TracedBy.NOTHING)
 
 
@@ -141,6 +141,9 @@ class Tracer:
         targets = {value for name in step.outputs for value in represented.get(name, ()) if class_of(value) not in read}
         own = {class_of(value) for value in targets}  # another kernel that produces the same does not end the search
         steps: set[int] = set()
+        named = self.names.unchanged(step)
+        if named is not None and targets:
+            steps.add(named)  # also if the search below ends before it, at an equal value of another kernel
         for target in targets:
             with_sizes = self.values.is_size(target)
             waiting = [target]
@@ -154,7 +157,7 @@ class Tracer:
                     reached = same in read or (same in self._produced and same not in own)
                     if name and not reached and (with_sizes or not self.values.is_size(name)):
                         waiting.append(name)
-        return frozenset(index for index in steps if self.file.steps[index].op_type not in _NO_WORK)
+        return frozenset(index for index in steps if self.file.steps[index].op_type not in NO_WORK)
 
     def with_twins(self, origins: _Origins) -> _Origins:
         """Add equal steps of the file that the runtime merged into the traced ones."""
