@@ -18,11 +18,11 @@ import gc
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 

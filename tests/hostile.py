@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import TypeVar, cast
 
@@ -82,12 +81,8 @@ def _poisoned(value: object, worsen: Callable[[str], str]) -> object:
 
 
 def _fields(value: object) -> tuple[str, ...]:
-    """The fields of a record, or of a dataclass that holds records."""
-    if isinstance(value, msgspec.Struct):
-        return value.__struct_fields__
-    if is_dataclass(value) and not isinstance(value, type):
-        return tuple(each.name for each in fields(value))
-    return ()
+    """The fields of a record, or of a struct that holds records."""
+    return value.__struct_fields__ if isinstance(value, msgspec.Struct) else ()
 
 
 def bad(text: str) -> str:

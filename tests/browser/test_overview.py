@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from sardonyx.reporting.page.overview import compared
 def several(tmp_path: Path) -> Path:
     first = sample_run_bundle("first")
     path = tmp_path / "several.html"
-    path.write_text(render_page([first, replace(first, label="second")]), encoding="utf-8")
+    path.write_text(render_page([first, structs.replace(first, label="second")]), encoding="utf-8")
     return path
 
 
@@ -58,7 +57,7 @@ def test_a_wide_matrix_scrolls_by_itself(open_page: Open, several: Path) -> None
 
 def test_changes_come_first_and_link_to_both_runs(open_page: Open, tmp_path: Path) -> None:
     first = sample_run_bundle("monday")
-    second = replace(
+    second = structs.replace(
         first, label="tuesday", run=structs.replace(first.run, after=structs.replace(first.run.after, nodes=180))
     )
     path = tmp_path / "compared.html"

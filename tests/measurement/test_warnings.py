@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from msgspec import structs
 
@@ -34,7 +32,7 @@ def test_a_busy_machine_gives_a_warning_with_its_effect() -> None:
     assert "other processes used 50 % of the CPU" in note
     assert "below 1.3 % are" in note  # one interval reaches 1.25 %, the floor only 1.2 %
     assert note.endswith('`clock="cpu"` does not count their time')
-    by_cpu = replace(PLAIN, clock=TimingClock.CPU)
+    by_cpu = structs.replace(PLAIN, clock=TimingClock.CPU)
     (note,) = notes(POINTS, structs.replace(MACHINE, busy_during=0.5), by_cpu, {"batch", "seq"})
     assert note.endswith("noise")
     noisy = [structs.replace(POINTS[0], floor=0.07)]
@@ -44,7 +42,7 @@ def test_a_busy_machine_gives_a_warning_with_its_effect() -> None:
 
 
 def test_more_threads_than_cores_give_a_warning() -> None:
-    (note,) = notes(POINTS, MACHINE, replace(PLAIN, settings=Settings(threads=9)), {"batch", "seq"})
+    (note,) = notes(POINTS, MACHINE, structs.replace(PLAIN, settings=Settings(threads=9)), {"batch", "seq"})
     assert note.startswith("9 threads share 8 cores")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from msgspec import structs
 
@@ -49,7 +48,9 @@ def documents(worsen: Callable[[str], str], view: View) -> Iterator[tuple[str, D
     """Yield each kind of document of sample records, every text of which is replaced by `worsen`."""
     run = structs.replace(sample_run(), tuning=sample_tuning(), notes=("a note",))
     bundle = sample_run_bundle()
-    other = replace(bundle, run=structs.replace(bundle.run, verdict=failed_verdict(), rolled_back=(), passes=()))
+    other = structs.replace(
+        bundle, run=structs.replace(bundle.run, verdict=failed_verdict(), rolled_back=(), passes=())
+    )
     study = poisoned(sample_study(), worsen)
     sizes = (point({"batch": 1, "seq": 16}, 0.1), point({"batch": 1, "seq": 512}, 5.0))
     yield "analysis", analysis_document(poisoned(sample_analysis(), worsen), view)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -34,7 +33,7 @@ def hostile(name: str, times: int = 1) -> RunBundle:
     undone = tuple(RolledBack(name, name, name, name) for _ in range(times))
     passes = (structs.replace(run.passes[0], name=name, algebra=name, refusals=refused), *run.passes[1:])
     made = structs.replace(run, modules=modules, verdict=verdict, rolled_back=undone, passes=passes, notes=(name,))
-    return replace(WHOLE, label=name, run=made, notes=(name,))
+    return structs.replace(WHOLE, label=name, run=made, notes=(name,))
 
 
 def test_every_part_of_a_run_follows_the_summary() -> None:
@@ -56,7 +55,7 @@ def test_every_part_of_a_run_follows_the_summary() -> None:
 
 
 def test_a_failed_verification_is_reported() -> None:
-    text = pull_request([replace(WHOLE, run=structs.replace(WHOLE.run, verdict=failed_verdict()))])
+    text = pull_request([structs.replace(WHOLE, run=structs.replace(WHOLE.run, verdict=failed_verdict()))])
     assert text.startswith("### ❌ model")
     assert "DIFFERS" in text
 
@@ -70,7 +69,7 @@ def test_a_run_alone_has_no_empty_parts() -> None:
 
 
 def test_several_models_begin_with_a_table() -> None:
-    text = pull_request([replace(WHOLE, label="one"), replace(WHOLE, label="two")])
+    text = pull_request([structs.replace(WHOLE, label="one"), structs.replace(WHOLE, label="two")])
     table = text.partition("###")[0]
     assert table.count("0.877") == 2
     assert text.count("### ✅") == 2
@@ -80,7 +79,7 @@ def test_several_models_begin_with_a_table() -> None:
 @pytest.mark.parametrize(("models", "cut"), [(1, False), (2, True), (40, True)])
 def test_it_fits_into_a_comment_and_lists_what_was_left_out(models: int, cut: bool) -> None:
     long = hostile("|" * 59 + "<", times=50)
-    text = pull_request([replace(long, label=f"m{place}") for place in range(models)])
+    text = pull_request([structs.replace(long, label=f"m{place}") for place in range(models)])
     assert len(text) <= LONGEST < GITHUB
     assert ("Left out" in text) == cut
     assert ("and 10 more" in text) == (models == 1)
@@ -104,7 +103,9 @@ def test_no_name_breaks_the_markup(name: str) -> None:
 def test_two_runs_are_compared_in_text_and_tables() -> None:
     first, run = WHOLE, WHOLE.run
     passes = (structs.replace(run.passes[0], rewrites=20, nodes=-20), *run.passes[1:])
-    second = replace(first, run=structs.replace(run, after=structs.replace(run.after, nodes=192), passes=passes))
+    second = structs.replace(
+        first, run=structs.replace(run, after=structs.replace(run.after, nodes=192), passes=passes)
+    )
     text = pull_request_of_two(first, second)
     assert "187 → 192 nodes (+5)" in text
     assert "| eliminate-identity |  | 25 → 20 | −25 → −20 | · |" in text

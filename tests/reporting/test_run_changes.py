@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from sardonyx.reporting.run_changes import Changes, changes
 def differences(**fields: Any) -> Changes:
     """The sample run compared with itself with other fields."""
     first = sample_run_bundle("a")
-    return changes(first, replace(first, run=structs.replace(first.run, **fields)))
+    return changes(first, structs.replace(first, run=structs.replace(first.run, **fields)))
 
 
 def titled(every: Changes, title: str) -> Section | None:
@@ -103,7 +102,7 @@ def test_verdicts_are_compared() -> None:
     assert differences().sentence.endswith("both verified against their source")
     assert differences(verdict=None).sentence.endswith("only the first is verified")
     first = sample_run_bundle()
-    failed = replace(first, run=structs.replace(first.run, verdict=failed_verdict()))
+    failed = structs.replace(first, run=structs.replace(first.run, verdict=failed_verdict()))
     assert changes(failed, failed).sentence.endswith("neither is verified")
     assert changes(failed, first).sentence.endswith("only the second is verified")
 
@@ -132,13 +131,15 @@ def test_times_are_compared_only_where_measured_the_same_way() -> None:
     alike = titled(changes(first, first), "Time")
     assert above(alike).startswith("Measured apart, on the same machine")
     bench = bench_of_run()
-    elsewhere = replace(first, bench=structs.replace(bench, machine=structs.replace(bench.machine, cpu="Other CPU")))
+    elsewhere = structs.replace(
+        first, bench=structs.replace(bench, machine=structs.replace(bench.machine, cpu="Other CPU"))
+    )
     apart = titled(changes(first, elsewhere), "Time")
     assert above(apart).startswith("Not comparable: machine Some CPU @ 2 GHz, 8 cores and Other CPU, 8 cores")
-    more = replace(first, bench=structs.replace(bench, options=bench.options | {"threads": 4}))
+    more = structs.replace(first, bench=structs.replace(bench, options=bench.options | {"threads": 4}))
     threads = titled(changes(first, more), "Time")
     assert "threads 1 and 4" in above(threads)
-    untimed = titled(changes(first, replace(first, bench=None)), "Time")
+    untimed = titled(changes(first, structs.replace(first, bench=None)), "Time")
     assert above(untimed) == "The second run was not timed."
-    bare = replace(first, bench=None)
+    bare = structs.replace(first, bench=None)
     assert titled(changes(bare, bare), "Time") is None

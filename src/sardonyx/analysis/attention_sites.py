@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx import provenance as p
 from sardonyx.analysis.fingerprint.attention import Attention, Site, is_causal_operator
@@ -197,8 +197,7 @@ _MOVES = KEEPS_ORDER | CASTS | {"Dropout", "Transpose"}
 _KEEPS = _MOVES | ARITHMETIC | UNARY | LAYER_NORMS | RMS_NORMS | QUANTIZES | {"Where"}
 
 
-@dataclass(frozen=True, slots=True)
-class HeadSizes:
+class HeadSizes(Struct, frozen=True):
     """The heads of one attention site; None for what the graph does not determine."""
 
     heads: int | None = None
@@ -367,8 +366,7 @@ def _quotient(whole: Dim | None, part: int | None) -> int | None:
 # The description of the attention sites of one graph; it keeps no reference to a node.
 
 
-@dataclass(frozen=True, slots=True)
-class SiteDescription:
+class SiteDescription(Struct, frozen=True):
     """One attention site of one graph."""
 
     module: str  # instance path of the owning module

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.analysis.attributes import dtype_name
 from sardonyx.ir.facts import constant_tensor
@@ -22,8 +22,7 @@ from sardonyx.records.run import Counts, How
 _NOT_WEIGHTS = frozenset({ir.DataType.INT32, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING})
 
 
-@dataclass(frozen=True, slots=True)
-class Census:
+class Census(Struct, frozen=True):
     """The nodes and constants of a model, with bodies and functions; None for data that is not a tensor."""
 
     nodes: tuple[ir.Node, ...]
@@ -118,8 +117,7 @@ def root_nodes(nodes: Iterable[ir.Node]) -> tuple[RootNode, ...]:
     return tuple(RootNode(label(node), node.op_type, reason(node)) for node in nodes if how(node) is How.ROOT)
 
 
-@dataclass(slots=True)
-class Owned:
+class Owned(Struct):
     """What a module owns without its children; a constant that several modules read belongs to their common parent."""
 
     nodes: int = 0  # compute nodes

@@ -8,11 +8,10 @@ from __future__ import annotations
 import functools
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 import onnx
 import onnx_ir as ir
-from msgspec import structs
+from msgspec import Struct, structs
 
 from sardonyx.analysis.attributes import attribute_value, attributes_of
 from sardonyx.ir.origins import owner
@@ -29,8 +28,7 @@ from sardonyx.records.run import OpCount
 _TRUSTED = 0.5  # names are used for pairing if at least this share of equally named nodes is in the same module
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class Op(Struct, frozen=True, eq=False):
     """The properties of a node by which it is aligned."""
 
     name: str
@@ -43,8 +41,7 @@ class Op:
 Key = Callable[[Op], Hashable]
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """The pairs of nodes, and the nodes without a partner, in file order."""
 
     pairs: tuple[tuple[Op, Op], ...]
@@ -135,8 +132,7 @@ def compare(before: Source, after: Source) -> Comparison:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(Struct, frozen=True):
     """A node of one model: its operator with the opset version, and its attributes."""
 
     domain: str
@@ -151,8 +147,7 @@ class _Node:
         return _defaults(self.op_type, self.domain, self.version).get(name)
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(Struct, frozen=True):
     side: Side
     ops: Mapping[Op, _Node]
     hierarchy: Hierarchy
@@ -191,7 +186,10 @@ def _wrappers(side: _Side) -> list[str]:
 
 
 def _without(side: _Side, wrapper: str) -> _Side:
-    ops = {replace(op, module=op.module.removeprefix(wrapper).removeprefix(".")): node for op, node in side.ops.items()}
+    ops = {
+        structs.replace(op, module=op.module.removeprefix(wrapper).removeprefix(".")): node
+        for op, node in side.ops.items()
+    }
     return _Side(structs.replace(side.side, wrapper=wrapper), ops, side.hierarchy)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sardonyx.analysis.costs.liveness import Peak, liveness, thinned
 from sardonyx.analysis.costs.peak_function import PeakFunction, Stretch, compare, peak_function
@@ -23,8 +24,7 @@ _MOST_ALIVE = 24  # buffers listed at the peak
 _MOST_CROSSOVERS = 8  # crossovers listed for one dimension: with rounded sizes there can be any number
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """A program, and what else is known about this form of the model."""
 
     name: str
@@ -38,8 +38,7 @@ class Subject:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AnalysisResults:
+class AnalysisResults(Struct, frozen=True):
     """The part of an `Analysis` that depends on the kind of source."""
 
     sources: tuple[records.AnalysisSource, ...]
@@ -50,8 +49,7 @@ class AnalysisResults:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredForm:
+class MeasuredForm(Struct, frozen=True):
     """A form, and its peak memory as a function of the dynamic dimensions, by which forms are compared."""
 
     form: records.Form

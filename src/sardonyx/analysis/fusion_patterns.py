@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.analysis.attention_sites import SiteNodes, view_of
 from sardonyx.analysis.fingerprint.attention import Attention
@@ -343,8 +343,7 @@ def _is_used_elsewhere(node: ir.Node, survey: Survey) -> bool:
     return any(is_used_outside(value, survey.fixed_nodes()) for value in node.outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(Struct, frozen=True):
     """A pattern that an optimizer looks for or produces."""
 
     name: str

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.ir.origins import owner
 from sardonyx.ir.scopes import bodies, is_constant, scopes
@@ -18,8 +18,7 @@ from sardonyx.ir.scopes import bodies, is_constant, scopes
 Chain = Callable[[str], tuple[str, ...]]  # a path -> the keys of the modules from the model down to it
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Inside:
+class Inside(Struct, frozen=True, eq=False):
     """The contents of one module; the sets are ordered, the nodes in the order in which they finish."""
 
     nodes: dict[ir.Node, None] = field(default_factory=dict[ir.Node, None])

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import fx, nn
 
 from sardonyx.analysis.cache_formula import cache_of
@@ -67,8 +68,7 @@ class RecordingProbe:
         return program if args is example.args and kwargs is example.kwargs else None
 
 
-@dataclass(frozen=True, slots=True)
-class TorchOptions:
+class TorchOptions(Struct, frozen=True):
     """The options of `analyze` for a torch model."""
 
     inputs: Inputs

@@ -10,12 +10,12 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
 
 import typer
+from msgspec import Struct
 
 from sardonyx.cli import options
 from sardonyx.cli.console import put
@@ -44,16 +44,14 @@ class Stopped(SardonyxError):
         self.exit_code = code if code > 0 else 1  # a command that a signal ended has a negative one
 
 
-@dataclass(frozen=True, slots=True)
-class DemoStep:
+class DemoStep(Struct, frozen=True):
     """A command and one line that explains it."""
 
     description: str
     arguments: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _DemoFile:
+class _DemoFile(Struct, frozen=True):
     """A file that the demo writes."""
 
     path: Path

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct
 
 from sardonyx.cli.console import complain
 from sardonyx.errors import GateNotMet, OutputError, SardonyxError, UsageError
@@ -21,8 +22,7 @@ from sardonyx.reporting.ci_summary import JobSummary, summary_document
 from sardonyx.reporting.writers import markdown
 
 
-@dataclass(frozen=True, slots=True)
-class Gating:
+class Gating(Struct, frozen=True):
     """The gates of one command, and the Markdown page to report them on."""
 
     kind: gate.RecordKind

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from sardonyx.cli import options
 from sardonyx.cli.console import put, put_json, style_for
@@ -28,8 +28,7 @@ packages.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class PassEntry:
+class PassEntry(Struct, frozen=True):
     """One pass as `passes --json` prints it."""
 
     name: str

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.errors import OutputError, SardonyxError, UsageError
@@ -28,8 +28,7 @@ SECONDS = 10.0  # default time limit for timing both files
 _NAMES = (RUN, "bench.json", "profile.json", "analysis.json", PAGE)
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(Struct, frozen=True):
     """How both files are timed."""
 
     seconds: float = SECONDS

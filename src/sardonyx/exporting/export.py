@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
 import torch
-from msgspec.structs import replace
+from msgspec import Struct, structs
 from torch import nn
 
 from sardonyx.analysis import census
@@ -186,8 +184,7 @@ def _resolve(
     return resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class _Settings:
+class _Settings(Struct, frozen=True):
     """What an export was asked for, apart from the module and its inputs."""
 
     exporter: Exporter
@@ -201,8 +198,7 @@ class _Settings:
     clock: Clock
 
 
-@dataclass(frozen=True, slots=True)
-class _Written:
+class _Written(Struct, frozen=True):
     """The result of an export: the file, and the run that optimized it."""
 
     artifact: Artifact
@@ -326,8 +322,8 @@ class _ExportJob:
             written = self.write(path, options.external, force=force)
             verdict = self._check_generation(path, self._verified, options.verify_tokens) if self._verified else None
             notes = (*self._notes, *write_beside(path.parent, self._call.module, inputs))
-        artifact = replace(written.artifact, path=os.fspath(output / MODEL))
-        return _Written(artifact, written.run and replace(written.run, result=artifact), verdict, notes)
+        artifact = structs.replace(written.artifact, path=os.fspath(output / MODEL))
+        return _Written(artifact, written.run and structs.replace(written.run, result=artifact), verdict, notes)
 
     def _check_generation(self, path: Path, verdict: Verdict, steps: int) -> Verdict:
         """Return the verdict with the tokens that the written decoder generates, compared with the module's.
@@ -356,7 +352,7 @@ class _ExportJob:
                 hint="try the other `exporter`",
             )
         gaps = generated.not_covered
-        return replace(
+        return structs.replace(
             verdict,
             generation=generated.batches,
             not_covered=(*verdict.not_covered, *gaps),
@@ -399,7 +395,7 @@ def _example(
     example = example_for(module, resolved, inputs, kwargs, seed)
     lazy_notes = initialize(module, example.args, example.kwargs)
     example = continued(module, example) if with_past else example
-    return dataclasses.replace(example, notes=(*example.notes, *lazy_notes))
+    return structs.replace(example, notes=(*example.notes, *lazy_notes))
 
 
 def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:

@@ -6,11 +6,11 @@ import contextlib
 import os
 import time
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.analysis.inspector import inspect
 from sardonyx.errors import UsageError, VerificationFailed
@@ -43,8 +43,7 @@ class Extracted(Extraction, HasModel, frozen=True):
     model: ir.Model | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Verified:
+class _Verified(Struct, frozen=True):
     """The results of verification."""
 
     verdict: Verdict | None = None

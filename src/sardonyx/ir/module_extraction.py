@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.errors import ModelError, UsageError
 from sardonyx.ir import module_region
@@ -24,8 +24,7 @@ from sardonyx.provenance import ROOT, Hierarchy, module_of
 _SLICING_SHAPE = 15  # the opset since which Shape can return a slice of the dimensions
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Extract:
+class Extract(Struct, frozen=True, eq=False):
     """A module as a model, and how it was extracted."""
 
     model: ir.Model

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.errors import ModelError
 from sardonyx.ir.dataflow import Dataflow, Dependence
@@ -91,8 +91,7 @@ _SHOWN = 5  # nodes in a message
 Dims = Callable[[ir.Value], tuple[int | str | None, ...] | None]  # as an ONNX file can declare them
 
 
-@dataclass(frozen=True, slots=True)
-class StandIn:
+class StandIn(Struct, frozen=True):
     """An input of the extracted model whose dimensions `start:end` are those that a Shape outside of it returns."""
 
     value: ir.Value
@@ -101,8 +100,7 @@ class StandIn:
     sliced: bool  # whether it has other dimensions too
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """The nodes of a module, the nodes outside that are copied with them, and the values on the boundary."""
 
     inside: frozenset[ir.Node]

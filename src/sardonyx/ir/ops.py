@@ -8,11 +8,11 @@ operators of a trait subtracts the others in its own file and states the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeAlias
 
 import onnx_ir as ir
+from msgspec import Struct
 
 Operators: TypeAlias = frozenset[str]
 
@@ -122,8 +122,7 @@ MAKES_SEQUENCE: Operators = frozenset(
 OPTIONALS: Operators = frozenset({"Optional", "OptionalGetElement", "OptionalHasElement"})
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionOperands:
+class AttentionOperands(Struct, frozen=True):
     """The indices of the operands of an attention operator; -1 if it has no such operand."""
 
     key: int  # -1: queries, keys and values are one operand, or are computed from one

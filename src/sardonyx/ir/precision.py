@@ -7,11 +7,11 @@ it is stored. The checks apply to the product, not to its factors: a large facto
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.storage import Array
 from sardonyx.ir.tensors import ComputedTensor
@@ -24,8 +24,7 @@ class Impossible(Exception):
     """A rewrite that must not be performed, with the reason; nothing was changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Format:
+class _Format(Struct, frozen=True):
     """The limits of a floating-point type."""
 
     roundoff: float  # the largest relative error of rounding to a normal number

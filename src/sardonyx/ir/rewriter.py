@@ -17,9 +17,9 @@ import functools
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.errors import SardonyxError
 from sardonyx.ir.builder import Builder
@@ -40,8 +40,7 @@ MAX_REWRITES_PER_NODE = 50  # of the source, on average; beyond that, rules must
 HUB = 16  # consumers above which a node's consumers are left to the last sweep, so that the cost stays linear
 
 
-@dataclass(slots=True)
-class Tally:
+class Tally(Struct):
     """What one rule changed so far."""
 
     rewrites: int = 0
@@ -53,8 +52,7 @@ class Tally:
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
-class Log:
+class Log(Struct):
     """The events, refusals and tallies of one run."""
 
     events: list[Event] = field(default_factory=list[Event])

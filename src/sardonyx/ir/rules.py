@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.records.run import Accuracy
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Match:
+class Match(Struct, frozen=True, eq=False):
     """Nodes that a rewrite replaces; the new nodes are inserted at the last of them.
 
     Matched nodes that are still read elsewhere stay. `details` passes data from `match` to `rewrite`. If an existing
@@ -43,8 +42,7 @@ class Match:
         return tuple(self.root.outputs) if self.outputs is None else self.outputs
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Refused:
+class Refused(Struct, frozen=True, eq=False):
     """A near miss, with the reason why the rewrite does not apply."""
 
     reason: str
@@ -54,23 +52,20 @@ class Refused:
 Replacement = ir.Value | Sequence[ir.Value | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Drop:
+class Drop(Struct, frozen=True, eq=False):
     """An initializer that nothing reads."""
 
     value: ir.Value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class Share(Struct, frozen=True, eq=False):
     """Initializers that equal another one."""
 
     duplicates: tuple[ir.Value, ...]
     kept: ir.Value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Proposal:
+class Proposal(Struct, frozen=True, eq=False):
     """A match with its rewrite, for rules that look at a whole model at once."""
 
     match: Match

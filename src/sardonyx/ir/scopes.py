@@ -7,15 +7,14 @@ nodes and values.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scope:
+class Scope(Struct, frozen=True, eq=False):
     """One graph, its position in the model, and the operator sets that apply to it."""
 
     graph: ir.Graph

@@ -8,9 +8,9 @@ model minus the size of its source minus the sizes of the constants in `Growth.u
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.ir.scopes import bodies, is_constant, is_used_outside, scopes
 from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
@@ -24,8 +24,7 @@ Pairs = Sequence[tuple[ir.Value, ir.Value]]
 _A = ir.AttributeType
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Planned:
+class Planned(Struct, frozen=True, eq=False):
     """The effect of a rewrite: additional bytes, and the constants that become unused or used."""
 
     bytes: int
@@ -33,8 +32,7 @@ class Planned:
     used: tuple[ir.Value, ...]  # those that were unused before
 
 
-@dataclass(slots=True, eq=False)
-class Growth:
+class Growth(Struct, eq=False):
     """The size account of one run."""
 
     limit: int | None = None  # None: unlimited

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.io import from_proto, load, to_proto
 from sardonyx.ir.origins import attach
@@ -18,8 +18,7 @@ from sardonyx.records import gc_pause
 Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
 
-@dataclass(frozen=True, slots=True)
-class Tagged:
+class Tagged(Struct, frozen=True):
     """A model whose nodes have their modules attached, and the file it was read from, if any."""
 
     model: ir.Model

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 from onnx_ir.serde import TensorProtoTensor
 
 from sardonyx.ir.storage import BLOCK, RAW_DATA, Array, SourceFile, as_bytes, packed, unpacked, write_all
@@ -29,8 +29,7 @@ from sardonyx.ir.storage import BLOCK, RAW_DATA, Array, SourceFile, as_bytes, pa
 _TILE = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(Struct, frozen=True):
     """`batch` matrices of rows × columns elements of `width` bytes each, to be transposed."""
 
     batch: int

@@ -7,9 +7,9 @@ completely or not at all. The inputs and outputs of the model keep their names, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx import provenance as p
@@ -29,8 +29,7 @@ from sardonyx.records.run import Event, NodeRef, RewriteKind
 Pairs = Sequence[tuple[ir.Value, ir.Value]]  # each replaced value with its replacement
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Change:
+class Change(Struct, frozen=True, eq=False):
     """The effect of a transaction."""
 
     kind: RewriteKind
@@ -62,8 +61,7 @@ class Change:
         return Event(rule, self.kind, root, self.before, after, tuple(sorted(self.origins)), owner, self.graph, source)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Substitution:
+class Substitution(Struct, frozen=True, eq=False):
     """The nodes before and after a rewrite while both exist: the new ones read values but are not in a graph yet."""
 
     match: Match

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.analysis.census import Census
 from sardonyx.errors import SardonyxError, UsageError
@@ -23,8 +23,7 @@ from sardonyx.runtime.timed import Settings
 Files: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source]"
 
 
-@dataclass(frozen=True, slots=True)
-class Entrant:
+class Entrant(Struct, frozen=True):
     """One model to be timed, as a file."""
 
     file: BenchFile

@@ -15,8 +15,9 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from sardonyx.measurement.statistics import Estimate, estimate
 from sardonyx.records import gc_pause
@@ -38,8 +39,7 @@ Run = Callable[[], float]  # runs one slot and returns the seconds of one run
 Now = Callable[[], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Race:
+class Race(Struct, frozen=True):
     """The measurements of a race: seconds of one run in every round."""
 
     reference: str

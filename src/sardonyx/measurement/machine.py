@@ -11,9 +11,10 @@ import platform
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.records.bench import Machine
 
@@ -25,8 +26,7 @@ _IDLE = (3, 4)  # fields in the first line of /proc/stat: idle, and waiting for 
 _FIELDS = 8  # that add up to all time; the fields after them (guests) are included in these
 
 
-@dataclass(frozen=True, slots=True)
-class _Ticks:
+class _Ticks(Struct, frozen=True):
     """Accumulated CPU seconds of the whole machine and of our processes."""
 
     total: float

@@ -7,10 +7,11 @@ one: in a process that has loaded a model before, the allocator makes each of th
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.measurement.interleaving import SLOT, Run, slot
@@ -27,8 +28,7 @@ class TimingClock(StrEnum):
     CPU = "cpu"  # CPU time of the thread that runs the model, without that of other processes
 
 
-@dataclass(frozen=True, slots=True)
-class SlotOptions:
+class SlotOptions(Struct, frozen=True):
     """The length of a slot and the clock it is timed by."""
 
     seconds: float = SLOT

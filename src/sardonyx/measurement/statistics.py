@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sardonyx.records.bench import Comparison, Finding
@@ -39,8 +40,7 @@ _WITHIN_ONE_ERROR = (NormalDist().cdf(-1), NormalDist().cdf(1))
 Floats: TypeAlias = "NDArray[np.float64]"
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """The logarithm of a ratio and its standard error, from which intervals at any level follow."""
 
     centre: float
@@ -67,8 +67,7 @@ class Estimate:
         return Comparison(_exp(self.centre), _exp(low), _exp(high), floor, finding, self.rounds)
 
 
-@dataclass(frozen=True, slots=True)
-class Spread:
+class Spread(Struct, frozen=True):
     """The distribution of one contender's times, as in a box plot."""
 
     median: float
@@ -78,8 +77,7 @@ class Spread:
     high_whisker: float
 
 
-@dataclass(frozen=True, slots=True)
-class Correlation:
+class Correlation(Struct, frozen=True):
     """The correlation of two series, its intervals, and its dependence on single points."""
 
     r: float  # Pearson's

@@ -6,10 +6,10 @@ import contextlib
 import functools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from sardonyx.measurement import interleaving, sessions, statistics
 from sardonyx.measurement.entrants import Entrant, naming, open_session
@@ -20,8 +20,7 @@ from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.timed import Settings
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedSize:
+class PlannedSize(Struct, frozen=True):
     """A size to time models at."""
 
     sizes: dict[str, int]
@@ -29,8 +28,7 @@ class PlannedSize:
     hint: str | None  # shown if a model cannot be run on the feeds
 
 
-@dataclass(frozen=True, slots=True)
-class Conditions:
+class Conditions(Struct, frozen=True):
     """The settings shared by all sizes."""
 
     settings: Settings

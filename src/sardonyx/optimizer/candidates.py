@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx import runtime
 from sardonyx.ir import io, origins
@@ -36,8 +36,7 @@ WHOLE_PASS = "*"
 _NOT_REWRITTEN = "not rewritten: the model has training info, which may refer to anything in it by name"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class Candidate(Struct, frozen=True, eq=False):
     """The source after some rewrites, and the log of them."""
 
     model: ir.Model
@@ -47,8 +46,7 @@ class Candidate:
     before: run_tables.GraphSnapshot  # of the source
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class VerifiedCandidate:
+class VerifiedCandidate(Struct, frozen=True, eq=False):
     """The candidate with the most rewrites that passed verification."""
 
     candidate: Candidate

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from sardonyx.optimizer.candidates import Forbidden
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizeOptions:
+class OptimizeOptions(Struct, frozen=True, kw_only=True):
     """Options of `optimize` beside its parameters.
 
     Attributes:
@@ -39,8 +39,7 @@ class OptimizeOptions:
     hashes: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneOptions:
+class TuneOptions(Struct, frozen=True, kw_only=True):
     """How `optimize(tune=…)` measures.
 
     Attributes:
@@ -52,8 +51,7 @@ class TuneOptions:
     sizes: Mapping[str, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TuningOptions:
+class TuningOptions(Struct, frozen=True):
     """`TuneOptions` with what the tuner takes from the other parameters of `optimize`."""
 
     budget: float = 120.0  # seconds

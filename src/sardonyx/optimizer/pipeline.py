@@ -10,12 +10,12 @@ import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import onnx_ir as ir
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from sardonyx.analysis.attention_sites import pair_sites
 from sardonyx.analysis.fingerprint import Family, fingerprint
@@ -166,8 +166,7 @@ def _write(
     return run_tables.artifact(model, file, hashed=hashed)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Outcome:
+class _Outcome(Struct, frozen=True, eq=False):
     """The result of the passes."""
 
     verified: VerifiedCandidate

@@ -10,11 +10,11 @@ import functools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sardonyx.errors import VerificationFailed
@@ -33,8 +33,7 @@ _SHARE = 0.6  # time for checking single rewrites, relative to that of the refer
 _LEAST = 1.0  # seconds that these checks may always take
 
 
-@dataclass(slots=True)
-class _Failures:
+class _Failures(Struct):
     """The rewrites and passes that failed so far."""
 
     forbidden: set[tuple[str, str]]
@@ -42,8 +41,7 @@ class _Failures:
     rounds: Counter[str] = field(default_factory=Counter[str])  # by pass: rounds in which a rewrite of it failed
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationOptions:
+class VerificationOptions(Struct, frozen=True):
     """How candidates are verified."""
 
     inputs: Inputs

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx import provenance as p
 from sardonyx.analysis.attention_sites import SiteDescription, find_sites
@@ -38,8 +38,7 @@ EXAMPLES = 3  # nodes named for each reason of a near miss
 _ORDER = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)
 
 
-@dataclass(frozen=True, slots=True)
-class GraphSnapshot:
+class GraphSnapshot(Struct, frozen=True):
     """The parts of a graph that a record needs, kept because later rewrites change the graph."""
 
     counts: Counts

@@ -6,10 +6,9 @@ arithmetic is done in double precision and rounded once. The new weight is lazy:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
@@ -25,8 +24,7 @@ BIAS_VARIES = "the bias before it varies within a channel"
 WRONG_BIAS = "the runtime adds a wrong bias to grouped convolutions in half precision"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Linear:
+class Linear(Struct, frozen=True, eq=False):
     """A node with a constant weight and, if it has one, a constant bias."""
 
     node: ir.Node

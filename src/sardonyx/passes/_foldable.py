@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
@@ -78,8 +78,7 @@ def freed_bytes(value: ir.Value | None, readers: set[ir.Node], graph: Facts) -> 
     return tensor.nbytes // len(users) if users <= readers else 0
 
 
-@dataclass(slots=True)
-class Budget:
+class Budget(Struct):
     """The number of bytes that folding may still add."""
 
     per_node: int

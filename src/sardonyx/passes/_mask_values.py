@@ -5,11 +5,11 @@ The numbers are those of constants, followed through Where and through operators
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
@@ -23,8 +23,7 @@ _MOST_NODES = 64  # visited to find the least number of a mask
 _MOVES = MOVES_DATA - {"Split"}  # those with one result
 
 
-@dataclass(frozen=True, eq=False)
-class Choice:
+class Choice(Struct, frozen=True, eq=False):
     """A Where between constants, followed by nodes that only move data."""
 
     nodes: tuple[ir.Node, ...]
@@ -39,8 +38,7 @@ class Choice:
         return value
 
 
-@dataclass(frozen=True, eq=False)
-class MaskValues:
+class MaskValues(Struct, frozen=True, eq=False):
     """What is known about the numbers in a mask; `numbers` is None if they are unknown."""
 
     numbers: np.ndarray | None = None

@@ -7,10 +7,10 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
@@ -24,8 +24,7 @@ SIZES_AS_INPUT_SINCE = 13
 Ranges = Mapping[int, tuple[int, int, int]]  # start, end and step by axis
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """The elements start, start + step, … below stop of the last axis of a value."""
 
     source: ir.Value
@@ -40,8 +39,7 @@ class Piece:
         return len(range(self.start, self.stop, self.step))
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Struct, frozen=True):
     """Two values of equal width joined along the last axis: concatenated, or interleaved element by element."""
 
     first: ir.Value

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
@@ -23,8 +23,7 @@ ALONG_ROWS = SOFTMAXES | {"LayerNormalization", "RMSNormalization"}
 NEGATIVE_AXES_SINCE = 11
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RowStep:
+class RowStep(Struct, frozen=True, eq=False):
     """A node that gives the same result before a move as after it."""
 
     node: ir.Node

@@ -7,8 +7,10 @@ replace it. This module also offers the other names that passes are written with
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from sardonyx.ir.builder import Builder as Builder
 from sardonyx.ir.facts import Facts as Facts
@@ -24,8 +26,7 @@ from sardonyx.records.run import Accuracy as Accuracy
 ALL_TARGETS = ("portable", "ort")
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """A rewrite in ONNX text; the contract test runs it.
 
     `before` becomes `after`. `near_miss` stays unchanged and is refused for a reason that contains `refusal`, which is
@@ -45,7 +46,7 @@ class Example:
         for name in ("before", "after", "near_miss"):
             text: str = getattr(self, name)
             if not text.lstrip().startswith("<"):
-                object.__setattr__(self, name, f"{header} {text}")
+                force_setattr(self, name, f"{header} {text}")
 
 
 class Pass(Rule):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points, packages_distributions
 from typing import Any, cast
+
+from msgspec import Struct
 
 from sardonyx.errors import SardonyxError, UsageError, reason
 from sardonyx.ir.rules import Rule
@@ -18,8 +19,7 @@ GROUP = "sardonyx.passes"
 _FORM = "an entry point must name a pass or a list of passes: docs/writing-a-pass.md"
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
+class Installed(Struct, frozen=True):
     """A pass of another package."""
 
     rule: Pass

@@ -6,8 +6,9 @@ import ast
 import functools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from sardonyx.provenance.paths import UNKNOWN, Origins
 from sardonyx.records.run import How
@@ -38,8 +39,7 @@ class Evidence(StrEnum):
     NAMES = "node names"  # there is nothing else in the whole file
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """The content of one node's metadata: its origins, how they were determined, and classes and tags of modules."""
 
     origins: Origins

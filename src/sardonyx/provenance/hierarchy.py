@@ -6,9 +6,9 @@ import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
+from msgspec import Struct, field
 
 from sardonyx.provenance.codec import (
     CALL,
@@ -28,8 +28,7 @@ from sardonyx.records.run import How
 _UNCALLED = ("torch.nn.modules.container.ModuleList", "torch.nn.modules.container.ModuleDict")
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleTable:
+class ModuleTable(Struct, frozen=True):
     """All modules of a live model as the file stores them, including those that no node belongs to."""
 
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])  # class -> paths

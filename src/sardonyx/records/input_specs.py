@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from sardonyx.errors import UsageError, suggest
 
@@ -24,8 +25,7 @@ _INPUT_HINT = "write NAME=DTYPE[dims], for example `inputs={'input_ids': int64[2
 _DYNAMIC_HINT = "write NAME:axis=dim or auto, for example `dynamic={'input_ids': {0: 'batch'}}`"
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(Struct, frozen=True):
     """The element type and shape of one input."""
 
     name: str
@@ -37,8 +37,7 @@ class Spec:
         return f"{self.name}={self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicRequest:
+class DynamicRequest(Struct, frozen=True):
     """The requested dynamic dimensions: detected, named, or both (names take precedence)."""
 
     auto: bool

@@ -7,13 +7,14 @@ files, which may nest modules to any depth.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 Numbers = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """The numbers of one module without its children."""
 
     path: str  # dotted; "" is the model
@@ -21,8 +22,7 @@ class Entry:
     numbers: Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """A module, or several identical siblings shown as one; the numbers are those of a single one."""
 
     label: str
@@ -32,11 +32,10 @@ class Branch:
     own: Numbers
     total: Numbers  # with the children
     children: tuple[Branch, ...]
-    others: tuple[Branch, ...] = field(default=(), compare=False, repr=False)  # the siblings that it represents
+    others: tuple[Branch, ...] = ()  # the siblings that it represents
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A branch as a row of a table; the numbers are summed over all copies of it and of its parents."""
 
     depth: int
@@ -44,9 +43,7 @@ class Row:
     own: Numbers
     total: Numbers
     hidden: int  # children that are too deep to be shown
-    alike: tuple[Branch, ...] = field(
-        default=(), compare=False, repr=False
-    )  # all copies of it, also in copies of its parents
+    alike: tuple[Branch, ...] = ()  # all copies of it, also in copies of its parents
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -54,8 +51,7 @@ class Row:
         return tuple(branch.path for branch in self.alike)
 
 
-@dataclass(slots=True)
-class _Spot:
+class _Spot(Struct):
     """A module of the tree during construction."""
 
     name: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.records.analysis import Analysis, AnalysisSource, AttentionCost, Decomposed, Form, ModuleCost
 from sardonyx.records.inspection import Port
@@ -94,8 +95,7 @@ def analysis_csv(analysis: Analysis) -> str:
 # The figures of the forms side by side.
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A number of a form: its label, its key in `Form.figures`, and how it is written."""
 
     label: str
@@ -104,8 +104,7 @@ class Figure:
     depth: int = 0  # 1 for a part of the figure above
 
 
-@dataclass(frozen=True, slots=True)
-class FigureRow:
+class FigureRow(Struct, frozen=True):
     """A figure for every form, and how each differs from the first."""
 
     figure: Figure

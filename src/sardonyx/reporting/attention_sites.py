@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.records.analysis import Form
@@ -18,8 +18,7 @@ from sardonyx.reporting.name_groups import places
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a step of a path that is a number
 
 
-@dataclass(frozen=True, slots=True)
-class SiteGroup:
+class SiteGroup(Struct, frozen=True):
     """Attention blocks that differ only in the number of their layer."""
 
     label: str  # their modules, the numbers as a range
@@ -37,16 +36,14 @@ class SiteGroup:
         return tuple(dict.fromkeys(site.module for site in self.sites))
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(Struct, frozen=True):
     """Time that a file spends on something per run."""
 
     milliseconds: float
     share: float  # of all time in kernels, 0 to 1
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """Memory costs of the modules with attention in one file."""
 
     bytes_moved: int

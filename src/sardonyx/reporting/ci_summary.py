@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Column, Document, Paragraph, Row, Section, Table, text_column
 from sardonyx.reporting.gate import Baseline, Measure, Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class JobSummary:
+class JobSummary(Struct, frozen=True):
     """The result of one command."""
 
     title: str  # what was done

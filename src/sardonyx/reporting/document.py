@@ -8,9 +8,10 @@ escapes them in one place, so no view can forget to.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 
 class Tone(Enum):
@@ -23,8 +24,7 @@ class Tone(Enum):
     STRONG = "strong"
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """A piece of text with its emphasis."""
 
     text: str
@@ -42,8 +42,7 @@ def spans(text: Text) -> tuple[Span, ...]:
     return tuple(Span(piece) if isinstance(piece, str) else piece for piece in pieces)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A heading and the side on which the cells are aligned."""
 
     heading: str
@@ -55,70 +54,61 @@ def text_column(heading: str) -> Column:
     return Column(heading, right=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """An entry of a table that is indented, because it lies below another one in a tree."""
 
     text: Text
     depth: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A row of a table. A row with a single cell is a remark that spans all columns."""
 
     cells: Sequence[Text | Cell]
     tone: Tone = Tone.PLAIN
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows under headings."""
 
     columns: Sequence[Column]
     rows: Sequence[Row]
 
 
-@dataclass(frozen=True, slots=True)
-class Paragraph:
+class Paragraph(Struct, frozen=True):
     """One sentence or a few."""
 
     text: Text
     tone: Tone = Tone.PLAIN
 
 
-@dataclass(frozen=True, slots=True)
-class Notes:
+class Notes(Struct, frozen=True):
     """A list of sentences."""
 
     items: Sequence[Text]
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """Values under their labels."""
 
     values: Mapping[str, Text]
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
+class Code(Struct, frozen=True):
     """A block of code in the given language."""
 
     text: str
     language: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """A picture in a file beside the document."""
 
     title: str
     target: str  # relative path
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """Blocks under a title."""
 
     title: Text
@@ -129,8 +119,7 @@ class Section:
 Block: TypeAlias = "Paragraph | Notes | Facts | Table | Code | Image | Section"
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A whole view."""
 
     blocks: Sequence[Block]
@@ -140,8 +129,7 @@ class Document:
     level: int = 1  # of the title among headings; sections are one level below
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """How much of a record a document shows."""
 
     verbose: bool = False

@@ -10,8 +10,9 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from sardonyx.reporting import formatting
 
@@ -130,8 +131,7 @@ def _ranges(numbers: Sequence[str]) -> str:
 RUNS = 4  # runs of consecutive numbers that are written in full
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Modules whose paths differ only in numbers."""
 
     label: str  # raw: may contain anything

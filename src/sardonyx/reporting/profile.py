@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.records import module_tree
 from sardonyx.records.profile import KernelTime, ModuleTime, Profile, ProfiledModel, TracedBy
@@ -101,8 +102,7 @@ def _csv_lines(model: ProfiledModel) -> Iterator[dict[str, object]]:
 # Times by module and by operator.
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     """What one file spends on one row."""
 
     self_ms: float
@@ -112,8 +112,7 @@ class Times:
     share: float  # of all its time in kernels, 0 to 1
 
 
-@dataclass(frozen=True, slots=True)
-class TimedModule:
+class TimedModule(Struct, frozen=True):
     """A module, or several equal ones together, with the times of every file."""
 
     row: module_tree.Row
@@ -175,8 +174,7 @@ def kinds(model: ProfiledModel) -> dict[str, str]:
     return {path: module_kind(path, tags) for path in tags}
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorTime:
+class OperatorTime(Struct, frozen=True):
     """All kernels of one operator: (kernels, milliseconds) in every file."""
 
     op_type: str

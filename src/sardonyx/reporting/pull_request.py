@@ -7,7 +7,6 @@ and the text names them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -72,7 +71,7 @@ def run_comment(bundle: RunBundle) -> Document:
     return Document(
         title=f"{'✅' if passed else '❌'} {formatting.name(bundle.label)}: {sentence}",
         level=_LEVEL,
-        blocks=(_numbers(bundle), notes, *(replace(part, folded=True) for part in folded), _graph(run)),
+        blocks=(_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded), _graph(run)),
     )
 
 
@@ -86,7 +85,7 @@ def changes_comment(first: RunBundle, second: RunBundle) -> Document:
         title="What changed",
         level=_LEVEL,
         head=(Paragraph(changed.sentence), Paragraph(f"first: {first.label}, second: {second.label}")),
-        blocks=(*besides, numbers, *(replace(section, folded=True) for section in others)),
+        blocks=(*besides, numbers, *(structs.replace(section, folded=True) for section in others)),
     )
 
 

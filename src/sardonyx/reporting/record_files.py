@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.errors import UsageError
 from sardonyx.records import reading
@@ -22,8 +24,7 @@ HOW = "`sardonyx optimize MODEL --record run.json` writes one, and `--run FOLDER
 _SHOWN = (Run, Export, Benchmark, Profile, Analysis)
 
 
-@dataclass(frozen=True, slots=True)
-class LocatedRecord:
+class LocatedRecord(Struct, frozen=True):
     """A record and the file it was read from."""
 
     record: Record
@@ -40,8 +41,7 @@ class LocatedRecord:
         return self.place if self.path is None else self.path.name
 
 
-@dataclass(frozen=True, slots=True)
-class RecordGroup:
+class RecordGroup(Struct, frozen=True):
     """Records that were given together: runs, and other records that may belong to them."""
 
     place: str

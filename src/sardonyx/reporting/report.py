@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
+
+from msgspec import Struct
 
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.run import Run
@@ -35,8 +36,7 @@ Format = Literal["html", "markdown", "svg"]
 _SUFFIXES: dict[str, Format] = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
 
 
-@dataclass(frozen=True)
-class Report:
+class Report(Struct, frozen=True):
     """The rendered files, whether or not they were written."""
 
     format: Format

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.records.analysis import Analysis, Form
@@ -18,8 +18,7 @@ from sardonyx.records.run import Run
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True, slots=True)
-class RunBundle:
+class RunBundle(Struct, frozen=True):
     """One run and the other records of its two files, each None if there is none."""
 
     label: str  # short name of the model

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import Struct
 
 from sardonyx.provenance import lineage
 from sardonyx.records.run import PassRecord, Run
@@ -22,8 +23,7 @@ _SHOWN = 200  # rows of a table
 _BENCH = Span("sardonyx bench FIRST.onnx SECOND.onnx", code=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Struct, frozen=True):
     """Two runs side by side."""
 
     sentence: str

@@ -13,9 +13,10 @@ import itertools
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime.engines import Runtime
@@ -34,8 +35,7 @@ class RuntimeTimeout(RuntimeFailure):
     """A run took longer than the limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """The time and memory of one run."""
 
     seconds: float

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.runtime import library
@@ -39,8 +40,7 @@ _WEIGHTS_FILE = "session.optimized_model_external_initializers_file_name"
 _WEIGHTS_SIZE = "session.optimized_model_external_initializers_min_size_in_bytes"
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """The conditions of a measurement."""
 
     threads: int = 1  # within an operator; operators run one after another

@@ -11,11 +11,12 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Generator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from sardonyx.errors import OutputError
 from sardonyx.ir.io import Draft, explained
@@ -27,8 +28,7 @@ _RENDERING = ("cli", "reporting")  # packages that do not change answers
 _LONGEST = 60  # characters of a model's name in a file name
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredCell:
+class _StoredCell(Struct, frozen=True):
     """The contents of a cell's file."""
 
     cell: dict[str, Any]  # for people who open the file

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
+
+from msgspec import Struct, field
 
 from sardonyx.records.study import Finding, Table
 
@@ -19,8 +20,7 @@ SECONDS = 12.0
 Answer = dict[str, Any]  # of one cell, as JSON: tuples become lists, and numbers that are not finite become None
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """A model of the study."""
 
     name: str
@@ -31,8 +31,7 @@ class Subject:
 NO_MODEL = Subject("", Path())  # the subject of cells that need no model
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One piece of work; equal cells have equal answers, except for measured times."""
 
     experiment: str
@@ -42,8 +41,7 @@ class Cell:
     timed: bool = False  # must run alone on the machine
 
 
-@dataclass(frozen=True, slots=True)
-class StudyOptions:
+class StudyOptions(Struct, frozen=True):
     """The options of a study; experiments copy those that matter to them into their cells."""
 
     target: str = "portable"
@@ -57,8 +55,7 @@ class StudyOptions:
         return {name: getattr(self, name) for name in names}
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The outcome of a cell: its answer, or the reason why there is none."""
 
     answer: Answer | None
@@ -66,8 +63,7 @@ class Outcome:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class CellAnswer:
+class CellAnswer(Struct, frozen=True):
     """A cell, its model and its answer."""
 
     cell: Cell

@@ -7,9 +7,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 
 import msgspec
+from msgspec import Struct
 
 from sardonyx.records.progress import Progress
 from sardonyx.runtime.worker_process import Worker, WorkerDied
@@ -25,8 +25,7 @@ _POLL = 0.5  # seconds; waiting for a queue without a limit cannot be interrupte
 _ENOUGH = 3  # cells that must have ended before the remaining time is estimated
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """A cell has begun, or has ended if there is an outcome."""
 
     index: int  # among the tasks

@@ -12,9 +12,10 @@ import difflib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from sardonyx.errors import OutputError, RuntimeFailure, SardonyxError, UsageError
 from sardonyx.frontend.installed import require_installed
@@ -116,8 +117,7 @@ def select_experiments(
     return tuple(experiment for experiment in experiments if experiment.name in selected - set(skip or ()))
 
 
-@dataclass(slots=True)
-class _PlannedCell:
+class _PlannedCell(Struct):
     """A cell, and its outcome once there is one."""
 
     experiment: Experiment
@@ -126,8 +126,7 @@ class _PlannedCell:
     outcome: Outcome | None = None
 
 
-@dataclass
-class StudyRunner:
+class StudyRunner(Struct):
     """One run of a study in one folder."""
 
     store: CellStore

@@ -7,9 +7,10 @@ exported to a file, and the file is studied.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct, field
 
 from sardonyx.errors import UsageError
 from sardonyx.ir import io
@@ -22,8 +23,7 @@ _BATCH_AND_LENGTH = {0: "batch", 1: "length"}
 _WIDTHS = "hidden_size=128,num_hidden_layers=4,num_attention_heads=4,intermediate_size=512"
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     """How one model is exported."""
 
     name: str

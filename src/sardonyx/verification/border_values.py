@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.shapes.expr import names_in, value_of
 from sardonyx.runtime import Array
@@ -44,8 +44,7 @@ class Style(Enum):
     HIDING = "hiding"  # values added to attention scores mask single positions and whole rows
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """Assumptions about unknown properties of the border, chosen so that the nodes before the rewrite accept it."""
 
     sizes: Sizes

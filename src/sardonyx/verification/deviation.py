@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from sardonyx.verification.tolerance import Array, Limit, as_parts, ratio
 
@@ -36,24 +36,21 @@ _SHARE_WITH_NOISE = 0.05  # of elements beyond their own measured noise
 _FEW = 2  # so many elements are never too large a share
 
 
-@dataclass(frozen=True, slots=True)
-class Moves:
+class Moves(Struct, frozen=True):
     """How far disturbed roundings move each element of one tensor: the largest and the mean square over samples."""
 
     largest: Array
     mean_square: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Excess:
+class Excess(Struct, frozen=True):
     """A violated rule: by how much, and where."""
 
     ratio: float  # error / allowed error; above one
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """The element with the largest ratio of its error to its limit."""
 
     error: float

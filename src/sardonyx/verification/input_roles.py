@@ -6,10 +6,11 @@ The name of an input is used only if the structure of the graph does not decide.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import onnx_ir as ir
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sardonyx.ir.ops import (
     ARITHMETIC,
@@ -40,8 +41,7 @@ class Role(StrEnum):
     SHAPE = "shape"  # is a size, an axis, a repeat count …
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """How one graph input is used."""
 
     role: Role
@@ -54,8 +54,7 @@ class Use:
     normalized: bool = False  # DATA: reaches a normalization before it is combined with anything else
 
 
-@dataclass
-class _Evidence:
+class _Evidence(Struct):
     """What the walk along the uses of one input has seen."""
 
     floating: bool  # the input holds floating-point numbers
@@ -69,8 +68,7 @@ class _Evidence:
     sizes: bool = False  # reaches a shape, through arithmetic or directly
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """A value on the walk, and what the operators so far did to the input."""
 
     value: ir.Value

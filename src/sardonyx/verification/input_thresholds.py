@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.ir.ops import (
     ARITHMETIC,
@@ -64,8 +64,7 @@ _INVERSES: Mapping[str, Callable[[float], float]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Threshold:
+class Threshold(Struct, frozen=True):
     """A number that an input's elements are compared with."""
 
     number: float
@@ -73,8 +72,7 @@ class Threshold:
     exact: bool = False  # compared for equality with the unchanged elements
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(Struct, frozen=True):
     """A value on the walk, and the operators, each with its constant, that led from the input to it."""
 
     value: ir.Value
@@ -88,8 +86,7 @@ class _Step:
         return number
 
 
-@dataclass(slots=True)
-class _Walk:
+class _Walk(Struct):
     model: ir.Model
     thresholds: dict[Threshold, None] = field(default_factory=dict[Threshold, None])
 

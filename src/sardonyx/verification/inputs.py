@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.facts import Facts
@@ -47,8 +48,7 @@ Run: TypeAlias = Callable[[Mapping[str, Value]], Sequence[Value]]
 EMPTY = "empty"  # the style of a trial in which some dimension is 0, as recorded
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """One trial before its sizes are chosen."""
 
     seed: int
@@ -82,8 +82,7 @@ class Plan:
         return ", ".join(words + [f"{name} = {size}" for name, size in self.sizes])
 
 
-@dataclass(frozen=True, slots=True)
-class TrialInputs:
+class TrialInputs(Struct, frozen=True):
     """The feeds of one trial, and the size of every dynamic dimension in them."""
 
     feeds: dict[str, Value]
@@ -370,8 +369,7 @@ class Inputs:
         return feeds
 
 
-@dataclass(frozen=True, slots=True)
-class _Before:
+class _Before(Struct, frozen=True):
     """The state after an earlier step, and the sizes of the dimensions that grow with it."""
 
     values: dict[str, Value]

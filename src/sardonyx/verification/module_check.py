@@ -10,10 +10,10 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.module_extraction import Extract
@@ -32,8 +32,7 @@ from sardonyx.verification.tolerance import Difference, float_difference, is_flo
 Tensors = Mapping[str, Array]
 
 
-@dataclass(frozen=True, slots=True)
-class LiveModuleCheck:
+class LiveModuleCheck(Struct, frozen=True):
     """The comparison of an extracted model with the live module, and which inputs and outputs correspond."""
 
     verdict: Verdict

@@ -11,11 +11,12 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sardonyx.records.run import Accuracy, OutputDifference
 from sardonyx.runtime import Array, Value
@@ -122,8 +123,7 @@ _ROUNDINGS = 2.0**10  # eps by which kernels may differ if double precision show
 Exact: TypeAlias = Callable[[], tuple[Sequence[Value], Sequence[Value]] | None]
 
 
-@dataclass(slots=True)
-class _Worst:
+class _Worst(Struct):
     """The worst differences of one output so far."""
 
     dtype: str = ""

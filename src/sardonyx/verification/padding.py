@@ -20,16 +20,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sardonyx.runtime import Array, Value
 from sardonyx.verification.tolerance import beyond_rounding
 
 
-@dataclass(frozen=True, slots=True)
-class Padding:
+class Padding(Struct, frozen=True):
     """The positions of one output that are not compared."""
 
     where: Array  # True there; of the output's rank, with size 1 on the axes that are neither batch nor sequence

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.records.run import Accuracy
@@ -33,8 +33,7 @@ _TIMEOUT_FACTOR = 3.0  # a run that takes this many times the budget is stopped
 _FREE_BYTES = 1 << 30  # no trial is skipped for using less memory than this
 
 
-@dataclass(slots=True)
-class Budget:
+class Budget(Struct):
     """Time and memory used by the runs of the reference so far; the candidate is expected to use as much.
 
     A trial of n input elements fits if `2 · (spent + t · n / N) ≤ seconds`, where N and t are the elements and the
@@ -86,8 +85,7 @@ class Budget:
         return needed <= max(2 * self._smallest, _FREE_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The outputs of the reference for one set of inputs."""
 
     seed: int | None

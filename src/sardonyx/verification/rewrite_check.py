@@ -13,11 +13,12 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
 import onnx
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io, origins
@@ -60,16 +61,14 @@ class State(Enum):
     LEFT_OUT = "left out"  # no time was left
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result of a check, and the reason."""
 
     state: State
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
+class _Trial(Struct, frozen=True):
     """Values of one border, and how they were generated."""
 
     style: Style
@@ -309,8 +308,7 @@ def _with_nan_of(reference: Value, result: Value) -> Value:
     return np.where(undefined, np.asarray(np.nan, result.dtype), result)
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """The results for the rewrites of one candidate."""
 
     rewrites: int = 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 from onnx_ir import serde
 
 from sardonyx.ir.facts import Facts
@@ -49,8 +49,7 @@ _OPAQUE = ALL_PRODUCTS | ALL_CONVOLUTIONS | NORMALIZES | RECURRENT | LOOPS | ATT
 _PASSED = ARITHMETIC | MOVES_DATA - LOOKUPS | CASTS | {"Clip", "Concat", "Max", "Min", "Where"}
 
 
-@dataclass(frozen=True, slots=True)
-class Border:
+class Border(Struct, frozen=True):
     """An input of both models, and what is known about it."""
 
     name: str
@@ -60,8 +59,7 @@ class Border:
     hides: bool  # it is added to attention scores
 
 
-@dataclass(frozen=True, slots=True)
-class SmallModel:
+class SmallModel(Struct, frozen=True):
     """A model whose constants are read only when it is serialized."""
 
     proto: onnx.ModelProto

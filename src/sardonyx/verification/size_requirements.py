@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import (
@@ -38,8 +38,7 @@ _CHECKS: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(Struct, frozen=True):
     """A condition on two products of dimensions."""
 
     kind: str  # a key of _CHECKS
@@ -55,8 +54,7 @@ class Requirement:
         return _CHECKS[self.kind](one, other)
 
 
-@dataclass(slots=True)
-class Requirements:
+class Requirements(Struct):
     """All conditions of a model on the sizes of the dimensions with these names."""
 
     facts: Facts
@@ -174,8 +172,7 @@ _LARGEST = 1 << 24  # a larger number means "no limit"
 _FEW = 64  # larger constants are not read
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """The numbers that one dimension is compared with."""
 
     compared: tuple[int, ...] = ()  # numbers that its positions are compared with
@@ -194,8 +191,7 @@ class Bounds:
         return sorted({min([number + 3, *limit]) for number in self.compared} | set(limit))
 
 
-@dataclass(slots=True)
-class _Walk:
+class _Walk(Struct):
     """Visits every node in order and collects what sizes are compared with."""
 
     facts: Facts

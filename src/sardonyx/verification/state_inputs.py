@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.ops import CASTS, LOOKUPS, REARRANGES, SELECTS, attention_operands
 from sardonyx.ir.scopes import declared_shape
@@ -31,8 +31,7 @@ _BEFORE = re.compile(r"past|prev(ious)?|in(put)?|init(ial)?|old|0$")
 _AFTER = re.compile(r"present|next|new|out(put)?|n$|cur(rent)?|final")
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """An input that is an output of the run before."""
 
     name: str

@@ -8,10 +8,10 @@ if it is out of range, or if it was chosen twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.ops import CASTS, KEEPS_ORDER
 from sardonyx.records.run import Accuracy
@@ -22,8 +22,7 @@ _CHOOSES = {"TopK": (1, -1), "ArgMax": (0, 0), "ArgMin": (0, 0)}  # which output
 _MOVES = KEEPS_ORDER | CASTS  # indices are compared in their stored order
 
 
-@dataclass(frozen=True, slots=True)
-class Ties:
+class Ties(Struct, frozen=True):
     """What was chosen by score in one trial; evaluated only if outputs differ."""
 
     reference: Callable[[], Sequence[Choice]] = tuple  # choices of the reference
@@ -81,8 +80,7 @@ def _tied(choice: Choice, result: Array) -> Array:
     return np.asarray(~beyond_rounding(expected_scores, result_scores) & in_range & ~twice)
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredGraph:
+class ScoredGraph(Struct, frozen=True):
     """A copy of a graph that also outputs the scores by which its index outputs were chosen."""
 
     model: ir.Model

@@ -15,10 +15,10 @@ The measurements behind the numbers are in `docs/decisions/0002-tolerances.md`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 import numpy as np
+from msgspec import Struct
 
 from sardonyx.records.run import Accuracy
 
@@ -36,16 +36,14 @@ APPROXIMATE_RMS = 1e-3
 _SINGLE_EPS = 2.0**-23
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """The allowed error: elementwise `rtol * (|reference| + scale)`, and `rms` relative to the reference's rms."""
 
     rtol: float
     rms: float
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """How far apart two tensors of one type and shape are."""
 
     max_abs: float = 0.0

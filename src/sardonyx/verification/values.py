@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import Array, Value
@@ -108,8 +108,7 @@ _SPREADS = ((1e-3, 0.0), (1e-4, 0.0), (1e-6, 0.0), (0.0, 0.5), (1e-2, 0.5), (1e-
 _WORDS = ("", "a", "B", "word", "two words", "ß∂", "42", "-1.5")
 
 
-@dataclass(frozen=True, slots=True)
-class ValueSpec:
+class ValueSpec(Struct, frozen=True):
     """Everything that determines the values of one input besides its type and shape."""
 
     rng: np.random.Generator

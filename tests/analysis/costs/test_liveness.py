@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from analysis.costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
 from sardonyx.analysis.costs.liveness import liveness, thinned

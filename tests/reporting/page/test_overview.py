@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 import pytest
 from msgspec import structs
@@ -28,7 +27,7 @@ def test_one_model_needs_no_overview() -> None:
 
 
 def test_each_model_has_a_row_with_a_link_its_numbers_and_its_verification() -> None:
-    timed, untimed = sample_run_bundle("timed"), replace(sample_run_bundle("untimed"), bench=None)
+    timed, untimed = sample_run_bundle("timed"), structs.replace(sample_run_bundle("untimed"), bench=None)
     html = rendered(timed, untimed)
     assert '<a href="#section=verdict&amp;model=0">timed</a>' in html
     assert '<a href="#section=verdict&amp;model=1">untimed</a>' in html
@@ -41,13 +40,15 @@ def test_each_model_has_a_row_with_a_link_its_numbers_and_its_verification() -> 
 
 def test_a_failed_verification_is_highlighted() -> None:
     whole = sample_run_bundle()
-    html = rendered(whole, replace(whole, run=structs.replace(whole.run, verdict=failed_verdict())))
+    html = rendered(whole, structs.replace(whole, run=structs.replace(whole.run, verdict=failed_verdict())))
     assert html.count('<span class="bad">verification failed') == 1
 
 
 def test_the_matrix_lists_active_passes_in_three_measures() -> None:
     first, second = sample_run_bundle("a"), sample_run_bundle("b")
-    only = replace(second, run=structs.replace(second.run, passes=second.run.passes[1:]))  # a pass that did not run
+    only = structs.replace(
+        second, run=structs.replace(second.run, passes=second.run.passes[1:])
+    )  # a pass that did not run
     html = rendered(first, only)
     assert html.count('class="scroll overview-matrix') == 3
     assert html.count('type="radio"') == 3
@@ -88,7 +89,7 @@ def test_the_page_of_several_models_begins_with_the_overview() -> None:
 def test_the_page_of_two_runs_begins_with_what_changed() -> None:
     first = sample_run_bundle("monday")
     run = structs.replace(first.run, after=structs.replace(first.run.after, nodes=180))
-    second = replace(first, label="tuesday", run=run)
+    second = structs.replace(first, label="tuesday", run=run)
     page = render_page([first, second], first=compared(first, second))
     assert page.index('data-section="compared"') < page.index('<article class="model" data-model="0"')
     assert "187 → 180 nodes (−7)" in page

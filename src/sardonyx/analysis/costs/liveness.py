@@ -10,16 +10,16 @@ from __future__ import annotations
 import difflib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
+
+from msgspec import Struct
 
 from sardonyx.analysis.costs.program import Operation, Program, Store
 from sardonyx.errors import UsageError
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, multiply, subtract, total, value_of
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """The steps during which one activation buffer is alive, both ends included."""
 
     buffer: int
@@ -28,8 +28,7 @@ class Span:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Alive:
+class Alive(Struct, frozen=True):
     """A buffer that is alive at the peak."""
 
     buffer: int
@@ -39,8 +38,7 @@ class Alive:
     made_by: str | None  # the operation that allocated it; None: it existed before the first
 
 
-@dataclass(frozen=True, slots=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The step that needs the most memory, at given sizes."""
 
     bytes: int  # activations, and the workspace of the running operation
@@ -68,8 +66,7 @@ class Peak:
         return dict(by_module.most_common())
 
 
-@dataclass(frozen=True, slots=True)
-class Liveness:
+class Liveness(Struct, frozen=True):
     """The live bytes while each operation runs, symbolic if the program has dynamic dimensions."""
 
     program: Program

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx import provenance
 from sardonyx.analysis.costs.operators.description import Description
@@ -41,8 +41,7 @@ _DTYPES = {
 _NUMERIC = (ir.AttributeType.INT, ir.AttributeType.FLOAT, ir.AttributeType.INTS, ir.AttributeType.FLOATS)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(Struct, frozen=True):
     """The main graph or one call of a function: the sizes of its values and the attributes of its nodes."""
 
     shapes: Shapes
@@ -135,8 +134,7 @@ def program_of(model: ir.Model) -> Program:
     return _ProgramBuilder(facts).build(model, inputs, symbols)
 
 
-@dataclass
-class _ProgramBuilder:
+class _ProgramBuilder(Struct):
     """Builds the program of one model."""
 
     facts: Facts

@@ -11,9 +11,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
+
+from msgspec import Struct
 
 from sardonyx.analysis.costs.liveness import Liveness, chosen_sizes
 from sardonyx.analysis.costs.program import Program, format_size
@@ -180,8 +181,7 @@ _SAMPLES = 150  # sample points, at which steps that are the peak somewhere are 
 Order = Literal["less", "equal", "more"]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A step that is the peak at some sizes; of steps with equal expressions, the earliest.
 
     A step that needs the maximum of two expressions is listed twice, once with each.
@@ -193,8 +193,7 @@ class Candidate:
     module: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """An interval of sizes of one dimension, both ends included, in which one step is the peak."""
 
     first: int
@@ -202,8 +201,7 @@ class Stretch:
     candidate: Candidate
 
 
-@dataclass(frozen=True, slots=True)
-class SizeComparison:
+class SizeComparison(Struct, frozen=True):
     """An interval of sizes, both ends included, in which one program needs less, equal or more memory than another."""
 
     first: int
@@ -211,8 +209,7 @@ class SizeComparison:
     order: Order
 
 
-@dataclass(frozen=True, slots=True)
-class PeakFunction:
+class PeakFunction(Struct, frozen=True):
     """The peak of activations in bytes: the maximum of a few expressions."""
 
     program: Program

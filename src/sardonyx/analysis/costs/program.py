@@ -6,9 +6,10 @@ memory are computed by the same code. Sizes are integers or expressions in named
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import groupby
+
+from msgspec import Struct, field
 
 from sardonyx.ir.shapes.expr import Size, add, multiply, product
 from sardonyx.ir.shapes.polynomials import Monomial
@@ -73,8 +74,7 @@ class Store(StrEnum):
     ACTIVATION = "activation"
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """A block of memory, which a tensor shares with its views and with results written in place."""
 
     bytes: Size
@@ -86,8 +86,7 @@ class Buffer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A tensor."""
 
     name: str
@@ -106,8 +105,7 @@ class Value:
         return product((*self.shape, ITEM_BYTES[self.dtype]))
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(Struct, frozen=True):
     """One step of a program."""
 
     name: str  # unique in its program
@@ -127,8 +125,7 @@ class Operation:
         return add(multiply(2, self.macs), self.other_flops)
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """Operations in execution order, on values in buffers."""
 
     operations: tuple[Operation, ...]

@@ -7,7 +7,8 @@ The traffic reduction is (unfused - fused) / unfused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.analysis.costs.program import Program, Size
 from sardonyx.analysis.costs.regions.dataflow import Flow
@@ -15,8 +16,7 @@ from sardonyx.analysis.costs.regions.region import Partition
 from sardonyx.ir.shapes.expr import total, value_of
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """The bytes that one operation moves."""
 
     read: Size  # activations and inputs
@@ -29,8 +29,7 @@ class Moved:
         return total((self.read, self.weights, self.written))
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficAt:
+class TrafficAt(Struct, frozen=True):
     """The totals at given sizes of the dynamic dimensions."""
 
     unfused: int
@@ -49,8 +48,7 @@ class TrafficAt:
         return self.kept_out / self.unfused if self.unfused else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Traffic:
+class Traffic(Struct, frozen=True):
     """All bytes that are moved; the totals include weights, which are also listed separately."""
 
     unfused: Size

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.analysis.fingerprint.graph_view import NEAR, GraphView
 from sardonyx.ir.facts import constant_tensor
@@ -25,8 +25,7 @@ _TURNS = frozenset({"Sin", "Cos"})  # the rotary angles are not what queries and
 _LAYERS = ALL_PRODUCTS | ALL_CONVOLUTIONS | _TURNS
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """One attention site."""
 
     first: ir.Node  # the product of queries and keys, or the fused operator

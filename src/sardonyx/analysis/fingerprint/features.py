@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.analysis.fingerprint.attention import Attention
 from sardonyx.analysis.fingerprint.graph_view import NEAR, GraphView, above
@@ -21,8 +21,7 @@ _RECURRENT = RECURRENT | {"AttnLSTM", "DynamicQuantizeLSTM"}
 _STEPS = 4  # an unrolled recurrence has at least this many steps
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """The kernel sizes and strides of a convolution or pooling, of the axes on which the kernel is wider than one."""
 
     sizes: tuple[int, ...]

@@ -6,15 +6,14 @@ layers of one kind are the same family. Confidence is the share of the mixing op
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sardonyx.records.inspection import Family, Features, Fingerprint
 
 _SINGLE = 0.9  # the highest confidence that a single attention block, convolution or product gives
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True):
     """The numbers that separate one family from the next."""
 
     stem: int = 3  # overlapping convolutions over images that a transformer may have around it

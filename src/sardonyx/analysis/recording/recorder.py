@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import reduce
 from typing import Any, cast
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import (

@@ -9,18 +9,17 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from sardonyx.analysis.costs.program import Store
 from sardonyx.errors import ModelError
 
 
-@dataclass(slots=True)
-class LoggedBuffer:
+class LoggedBuffer(Struct):
     """A storage."""
 
     bytes: Any
@@ -30,8 +29,7 @@ class LoggedBuffer:
     died: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedValue:
+class LoggedValue(Struct, frozen=True):
     """A tensor, its strides and its storage."""
 
     name: str
@@ -41,8 +39,7 @@ class LoggedValue:
     buffer: int
 
 
-@dataclass(frozen=True, slots=True)
-class TraceStep:
+class TraceStep(Struct, frozen=True):
     """One operation that was executed."""
 
     name: str
@@ -54,8 +51,7 @@ class TraceStep:
     scalars: Mapping[str, Any]
 
 
-@dataclass(slots=True)
-class TraceLog:
+class TraceLog(Struct):
     """The log of one run."""
 
     device: torch.device  # memory on other devices is not counted

@@ -16,11 +16,11 @@ The rules were measured with torch's allocators around single operators (`benchm
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import cast
 
 import torch
+from msgspec import Struct
 
 from sardonyx.analysis.costs.program import ITEM_BYTES, Value
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, larger, multiply, product, smaller, subtract, total
@@ -32,8 +32,7 @@ _SMALL_IMAGE = 20480  # elements
 _LARGE_WINDOW = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """The properties of a machine that workspaces depend on."""
 
     device: str  # "cpu", "cuda"

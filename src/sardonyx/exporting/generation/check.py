@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 import torch
+from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.exporting.generation.decoder import IDS, LOGITS, MASK, POSITIONS
@@ -36,8 +36,7 @@ _LONGEST_WINDOW = 1024  # a longer attention window is not exceeded: the prompt 
 _BEYOND_WINDOW = 3
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prompts:
+class Prompts(Struct, frozen=True, eq=False):
     """A batch of prompts, padded on the left."""
 
     ids: Array  # [rows, length]
@@ -59,8 +58,7 @@ class Prompts:
         return tuple(int(count) for count in self.mask.sum(axis=1))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Continuation:
+class Continuation(Struct, frozen=True, eq=False):
     """The tokens that the module generates greedily, and the logits that they were chosen by."""
 
     tokens: Array  # [rows, steps]
@@ -132,8 +130,7 @@ def _empty(value: ir.Value, rows: int) -> Array:
     return np.zeros([rows, *sizes[1:-2], 0, sizes[-1]], dtype.numpy())
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(Struct, frozen=True):
     """The result of the check."""
 
     batches: tuple[GeneratedBatch, ...]

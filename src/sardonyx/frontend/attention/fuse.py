@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call
@@ -39,8 +40,7 @@ if TYPE_CHECKING:
 _ATTRIBUTE = "sardonyx_fusion"  # a plain attribute: torch drops `meta` when a graph module is serialised
 
 
-@dataclass(frozen=True, slots=True)
-class Fused:
+class Fused(Struct, frozen=True):
     """An attention that was replaced by one call."""
 
     node: str  # of scaled_dot_product_attention, in the new graph
@@ -48,16 +48,14 @@ class Fused:
     notes: tuple[str, ...] = ()  # how the result may differ
 
 
-@dataclass(frozen=True, slots=True)
-class Unfused:
+class Unfused(Struct, frozen=True):
     """A softmax that was not fused."""
 
     softmax: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fusion:
+class Fusion(Struct, frozen=True):
     """The result of `fuse_attention`; stored in the graph module, also when pickled."""
 
     fused: tuple[Fused, ...]

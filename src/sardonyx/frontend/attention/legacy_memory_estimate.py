@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+from msgspec import Struct, field
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -22,8 +22,7 @@ _ITEM = 4  # bytes of every number, whatever its type
 _COUNTED = ("add", "mul", "sub", "div")  # all other functions and all methods count as free
 
 
-@dataclass(frozen=True, slots=True)
-class LegacyMemoryEstimate:
+class LegacyMemoryEstimate(Struct, frozen=True):
     """The notes' peak memory and memory reduction."""
 
     peak_bytes: int
@@ -36,8 +35,7 @@ class LegacyMemoryEstimate:
         return 1 - self.peak_bytes / self.never_freed_bytes if self.never_freed_bytes else 0.0
 
 
-@dataclass(slots=True)
-class _Step:
+class _Step(Struct):
     output: int
     workspace: int
     weights: int

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from msgspec import Struct, field
 from torch import fx
 from torch.fx.graph_module import (
     _USER_PRESERVED_ATTRIBUTES_KEY,  # pyright: ignore[reportPrivateUsage]  # what torch's `deepcopy` keeps
@@ -33,24 +33,21 @@ class Role(StrEnum):
     PROJECT_OUT = "project-out"
 
 
-@dataclass(frozen=True, slots=True)
-class Primitive:
+class Primitive(Struct, frozen=True):
     """The role of a node in its attention."""
 
     attention: int  # index in execution order
     role: Role
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Struct, frozen=True):
     """One attention of the model."""
 
     module: str  # dotted path; later calls of the same module have a number: `block@1.attn`
     written_as: str  # "nn.MultiheadAttention", "scaled_dot_product_attention", "by hand"
 
 
-@dataclass(frozen=True, slots=True)
-class Decomposition:
+class Decomposition(Struct, frozen=True):
     """How a model was decomposed; stored in the graph module, also when pickled."""
 
     method: Method

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
 from torch import nn
 
 from sardonyx.frontend.inputs.facts import Facts
@@ -42,8 +42,7 @@ class Role(StrEnum):
     UNKNOWN = "data"
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """The sizes that several inputs share; all different, so that dimensions can be distinguished."""
 
     batch: int
@@ -51,8 +50,7 @@ class Sizes:
     decoder_length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """An input to try, and the meaning of its values."""
 
     spec: Spec

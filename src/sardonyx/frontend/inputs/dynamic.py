@@ -8,10 +8,10 @@ another size; the note gives the reason.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 
 from sardonyx.errors import reason
@@ -26,8 +26,7 @@ _LONGEST_TRIED = 1024
 _OFFSETS = 4  # position tables may reserve a few rows
 
 
-@dataclass(frozen=True, slots=True)
-class Dynamic:
+class Dynamic(Struct, frozen=True):
     """The dynamic axes by input, and notes for the user."""
 
     axes: dict[str, dict[int, str]]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import nn
 
 from sardonyx.frontend.inputs.dynamic import find_dynamic, position_limit
@@ -23,8 +23,7 @@ Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"
 Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'
 
 
-@dataclass(frozen=True, slots=True)
-class DynamicDims:
+class DynamicDims(Struct, frozen=True):
     """Dynamic dimensions, those that the user named, and notes on them."""
 
     axes: Axes

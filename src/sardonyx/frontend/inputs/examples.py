@@ -8,9 +8,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError
@@ -205,8 +206,7 @@ def _kind_of(name: str) -> str:
     return "video" if "video" in name else "image"
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """Arguments that the module accepts, and notes on how they were generated."""
 
     args: tuple[Any, ...]
@@ -255,8 +255,7 @@ def derive(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FileInput:
+class FileInput(Struct, frozen=True):
     """An input of a model file: its element type and shape."""
 
     dtype: str

@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from msgspec import Struct
 from torch import nn
 
 # `bbox (torch.LongTensor of shape (batch_size, sequence_length, 4), *optional*)` in the documentation of a forward
@@ -44,8 +44,7 @@ _MEANINGS = {
 _PLACEHOLDER = re.compile(r"(?P<kind>image|video|audio|speech)_token_(id|index)")
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(Struct, frozen=True):
     """The documentation of one parameter."""
 
     dtype: str | None  # "float" is the type that the module computes in

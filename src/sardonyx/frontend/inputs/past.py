@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError, reason
@@ -29,8 +29,7 @@ _HINT = "leave out `with_past`"
 _FEW, _MORE = 2, 3  # tokens of the short run, and those of the long run beyond the longest window
 
 
-@dataclass(frozen=True, slots=True)
-class _Filled:
+class _Filled(Struct, frozen=True):
     """The state of a module after reading some tokens."""
 
     cache: object
@@ -166,8 +165,7 @@ def _continued(
     return continued
 
 
-@dataclass(frozen=True, slots=True)
-class Cached:
+class Cached(Struct, frozen=True):
     """One tensor of a cache; `None` is the axis of positions."""
 
     shape: tuple[int | None, ...]
@@ -175,8 +173,7 @@ class Cached:
     element_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CacheSizes:
+class CacheSizes(Struct, frozen=True):
     """The tensors of a cache, and the example's batch size and number of tokens."""
 
     tensors: tuple[Cached, ...]

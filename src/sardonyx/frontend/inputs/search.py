@@ -12,11 +12,12 @@ import itertools
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, cast
 
 import torch
+from msgspec import Struct, field
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -139,8 +140,7 @@ def _names_read(trace: TracebackType) -> Iterator[list[str]]:
     yield beside
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """Inputs without values: a candidate for each parameter, at certain sizes."""
 
     choices: Mapping[str, int]  # parameter -> index of its candidate
@@ -154,8 +154,7 @@ class Draft:
         return {*self.choices, *self.processed}
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """Inputs that the module ran on, and the weights that the run reached."""
 
     draft: Draft

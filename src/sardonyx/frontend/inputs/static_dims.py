@@ -8,8 +8,9 @@ not dropped.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from sardonyx.errors import SardonyxError, VerificationFailed
 from sardonyx.frontend.inputs.dynamic import dim_terms, places_of

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from sardonyx.frontend.inputs.candidates import Candidate, Role
@@ -14,8 +14,7 @@ from sardonyx.frontend.inputs.facts import Facts
 _MODALITIES = {"image": 1, "video": 2, "audio": 3}  # segment ids of tokens that are not text
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """Placeholders in a text that another input fills: the same number of one token in every row."""
 
     kind: str  # "image" …

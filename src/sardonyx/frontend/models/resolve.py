@@ -10,12 +10,12 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError, reason, suggest
@@ -142,8 +142,7 @@ def _require_known(name: str, known: Sequence[str], package: str) -> None:
         raise UsageError(f"{package} has no model '{name}'", hint=suggest(name, known))
 
 
-@dataclass(frozen=True, slots=True)
-class Resolved:
+class Resolved(Struct, frozen=True):
     """A module in eval mode and the example inputs of its factory; None if they are to be derived."""
 
     module: nn.Module

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
 
 from sardonyx.errors import UsageError
 
@@ -28,8 +29,7 @@ Dtype: TypeAlias = Literal["float32", "float16", "bfloat16", "keep"]
 """The floating-point type of a model: one to convert it to, or the one it has."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSource:
+class ModelSource(Struct, frozen=True):
     """A parsed source: its kind and the text after the colon; for a factory, the function's name and its file."""
 
     kind: SourceKind

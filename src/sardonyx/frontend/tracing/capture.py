@@ -6,10 +6,10 @@ Tensors are copied in the hook, so that later in-place operations do not change 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 
 from sardonyx.errors import UsageError, reason
 from sardonyx.frontend.running import run
@@ -19,8 +19,7 @@ from sardonyx.frontend.tracing.structure import Flat, named_arguments
 from sardonyx.runtime import Array
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Captured:
+class Captured(Struct, frozen=True, eq=False):
     """One call of a module: inputs by parameter name, outputs by their position in the result."""
 
     inputs: Mapping[str, Array]

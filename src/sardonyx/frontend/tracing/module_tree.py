@@ -7,10 +7,10 @@ import keyword
 import re
 from collections import defaultdict
 from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
+from msgspec import Struct
 from torch.fx import graph
 
 from sardonyx.frontend.tracing.adapter import INNER
@@ -89,8 +89,7 @@ class LiveTree:
         return self._locations[()], names[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Location:
+class _Location(Struct, frozen=True):
     """The path of a call with call numbers, and the name of its module."""
 
     path: str

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 # A key-value cache is recognized by its structure: an object with `layers`, each with `keys` and `values`; or an object
@@ -105,8 +106,7 @@ def keeping_all(cache: object) -> object:
 Rebuild: TypeAlias = "Callable[[Iterator[torch.Tensor]], Any]"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     """A tensor inside a value, and its name."""
 
     name: str

@@ -7,12 +7,12 @@ import errno
 import os
 import traceback
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import onnx_ir as ir
 import torch
+from msgspec import Struct
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -41,8 +41,7 @@ class NotExportable(ModelError):
         self.why = why
 
 
-@dataclass(frozen=True, slots=True)
-class TagStyle:
+class TagStyle(Struct, frozen=True):
     """How tags are written into a file."""
 
     include_torch_nn: bool = False  # tags include torch's own modules

@@ -15,12 +15,12 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
+from msgspec import Struct, field
 
 from sardonyx.errors import ModelError, OutputError
 from sardonyx.ir.io import unmodeled_fields, wire_format
@@ -51,8 +51,7 @@ _LONGEST_MARK = 64
 _NOT_ONNX = "is it an ONNX file, and is it complete? export or download it again"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedFile:
+class LoadedFile(Struct, frozen=True, eq=False):
     """A model file together with its graph, for steps that need both: the file is then read once for all of them."""
 
     path: Path
@@ -219,8 +218,7 @@ def _producers(node: ir.Node) -> Iterator[ir.Node]:
             yield producer
 
 
-@dataclass
-class _Plan:
+class _Plan(Struct):
     """The tensors to stream, each of which is a marker in the small message."""
 
     token: bytes = field(default_factory=lambda: secrets.token_bytes(16))

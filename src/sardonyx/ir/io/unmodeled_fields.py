@@ -9,11 +9,11 @@ encodes to E(x), that is, if it has not changed; otherwise its new encoding is w
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 Meta = MutableMapping[str, Any]
 
@@ -37,16 +37,14 @@ def meta(owner: ir.Node | ir.Value | ir.Graph) -> Meta:
     return cast(Meta, owner.meta)
 
 
-@dataclass(frozen=True, slots=True)
-class Verbatim:
+class Verbatim(Struct, frozen=True):
     """The encoding of an object and the bytes it was read from."""
 
     encoded: bytes
     read: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingInfo:
+class TrainingInfo(Struct, frozen=True):
     """A TrainingInfoProto and the tensors extracted from it, in the order of `tensors_in`."""
 
     proto: onnx.TrainingInfoProto

@@ -12,8 +12,9 @@ import bisect
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 from sardonyx.ir.storage import RAW_DATA
 
@@ -43,8 +44,7 @@ class WireError(ValueError):
     """The bytes are not a protobuf message, or not a complete one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """The position of a payload in the file, and the TensorProto field it belongs to."""
 
     offset: int
@@ -62,8 +62,7 @@ class Field(NamedTuple):
     stop: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
+class Hole(Struct, frozen=True):
     """A gap of `size` bytes that the caller fills in."""
 
     index: int

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
@@ -26,8 +26,7 @@ class CannotRaise(Exception):
     """The node has no equivalent in the newer operator set, or it is not certain."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class OpsetStep:
+class OpsetStep(Struct, frozen=True, eq=False):
     """One node that is converted from one operator set to another."""
 
     node: ir.Node

@@ -6,11 +6,11 @@ Functions have their own operator sets and are not changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import BARE_INITIALIZERS
 from sardonyx.ir.facts import Facts
@@ -23,8 +23,7 @@ from sardonyx.records.run import Accuracy
 HIGHEST = NEWEST  # the default limit for raising a model
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class Plan(Struct, frozen=True, eq=False):
     """The changes that convert a model to a newer operator set."""
 
     old: int

@@ -8,10 +8,10 @@ matched by position; names may repeat or be missing. In bodies of control flow t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.measurement.profiling.steps import GraphStep, Steps
@@ -20,8 +20,7 @@ MOST_EVENTS = 900_000  # up to which a profile is complete
 _KERNEL = "_kernel_time"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class Call(Struct, frozen=True, eq=False):
     """One call of a kernel; times in microseconds."""
 
     name: str
@@ -31,8 +30,7 @@ class Call:
     duration: float  # including the calls of its body, if it has one
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class Run(Struct, frozen=True, eq=False):
     """One run of the whole model; times in microseconds."""
 
     start: float
@@ -79,8 +77,7 @@ def _short(provider: str) -> str:
     return provider.removesuffix("ExecutionProvider").lower()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Match:
+class Match(Struct, frozen=True, eq=False):
     """One call of a step; `own` is its time in microseconds without that of the steps in its body."""
 
     step: GraphStep

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.ir.ops import CASTS, KEEPS_ORDER
 from sardonyx.measurement.profiling.steps import GraphStep, Steps, Values, consumers
@@ -97,8 +98,7 @@ class Names:
         return value
 
 
-@dataclass(frozen=True, slots=True)
-class Accounts:
+class Accounts(Struct, frozen=True):
     """The steps and values of the file that names in the graph as run account for."""
 
     steps: Set[int]  # that kernels are named after

@@ -8,15 +8,15 @@ inserted belongs to its neighbours. Kernels for which none of this holds stay un
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.measurement.profiling.kernel_names import Names, represented_values
 from sardonyx.measurement.profiling.steps import GraphStep, Steps, Values, consumers
 from sardonyx.records.profile import TracedBy
 
 
-@dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(Struct, frozen=True):
     """The steps of the file whose work a step does, and the evidence for it."""
 
     steps: frozenset[GraphStep]

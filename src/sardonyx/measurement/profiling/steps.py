@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.ir.dataflow import Dependence, dependence
 from sardonyx.ir.facts import SMALL, constant_tensor
@@ -23,8 +23,7 @@ from sardonyx.ir.scopes import bodies, is_constant
 _NEVER_EQUAL = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS, ir.AttributeType.SPARSE_TENSOR)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class GraphStep:
+class GraphStep(Struct, frozen=True, eq=False):
     """One node."""
 
     name: str
@@ -43,8 +42,7 @@ class GraphStep:
         return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class Steps(Struct, frozen=True, eq=False):
     """One graph, with its steps in order; constants are not steps."""
 
     steps: Sequence[GraphStep]

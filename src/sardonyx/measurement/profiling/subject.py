@@ -6,11 +6,11 @@ import contextlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import onnx
+from msgspec import Struct
 
 from sardonyx import provenance as p
 from sardonyx.errors import RuntimeFailure
@@ -30,8 +30,7 @@ _UNSAVED = "the provider does not save the graph that it runs: kernels are trace
 _UNTAGGED = "the file has no module tags: all time counts to the model itself"
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(Struct, frozen=True):
     """A model to be profiled."""
 
     tagged: Tagged
@@ -45,8 +44,7 @@ class Subject:
         return TimedModel(self.source, self.settings).ready(self.feeds)
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedProfile:
+class JoinedProfile(Struct, frozen=True):
     """A profile joined with the graph of the file."""
 
     runs: int

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, auto
+
+from msgspec import Struct, field
 
 from sardonyx.optimizer.candidates import WHOLE_PASS, Candidate, Forbidden
 from sardonyx.passes import Pass
@@ -33,8 +34,7 @@ class Effect(Enum):
 Measure = Callable[[State, State], Effect | None]  # compares the first with the second; None if no time is left
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(Struct, frozen=True):
     """One change that was measured."""
 
     units: Group
@@ -43,8 +43,7 @@ class Measurement:
     accepted: bool
 
 
-@dataclass(slots=True)
-class SearchResult:
+class SearchResult(Struct):
     """The result of a search."""
 
     flipped: State = frozenset()
@@ -152,8 +151,7 @@ _USUAL = ("ort", "attention", "products", "norms", "layout", OTHER, ADDED, "broa
 _CONVOLUTIONAL = ("ort", "products", "layout", "norms", "attention", OTHER, ADDED, "broadcasting", "folding", "cleanup")
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """Passes that are chosen together."""
 
     name: str

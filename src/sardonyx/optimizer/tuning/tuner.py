@@ -6,16 +6,16 @@ the measured interval, because the source itself is one of the choices.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, structs
 
 from sardonyx.analysis.census import Census
 from sardonyx.errors import RuntimeFailure, UsageError
@@ -204,7 +204,7 @@ class Tuner:
         result = rebuild(forbidden)
         self._verifying += time.perf_counter() - began
         earlier = before.rolled_back if before is not None else ()
-        return dataclasses.replace(result, rolled_back=earlier + result.rolled_back)
+        return structs.replace(result, rolled_back=earlier + result.rolled_back)
 
     def _spent(self) -> float:
         return time.perf_counter() - self._began - self._verifying
@@ -289,8 +289,7 @@ Kernels = Counter[str]
 _KERNEL_KEYS = ("op_name", "provider", "input_type_shape", "output_type_shape")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Contender:
+class Contender(Struct, frozen=True, eq=False):
     """A model in the runtime, ready to run."""
 
     kernels: Kernels  # the kernels of one run

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
@@ -141,8 +141,7 @@ def _take(parts: deque[Part], dim: Dim, *, front: bool) -> Axis | None:
     return taken
 
 
-@dataclass(eq=False)
-class Stage:
+class Stage(Struct, eq=False):
     """A value on the path of a trace, with its axes written in parts."""
 
     value: ir.Value
@@ -155,8 +154,7 @@ class Stage:
         return any(part.picked is not None for part in flat(self.axes))
 
 
-@dataclass(eq=False)
-class Trail:
+class Trail(Struct, eq=False):
     """A value and what it is computed from by views, transposes, repetition, selection and scaling, nearest first."""
 
     stages: list[Stage]
@@ -287,8 +285,7 @@ def _uncut(stage: Stage, node: ir.Node, shape: Shape, graph: Facts) -> Axes | No
     return [*stage.axes[:axis], [picked, *stage.axes[axis]], *stage.axes[axis + 1 :]]
 
 
-@dataclass(frozen=True)
-class Conversion:
+class Conversion(Struct, frozen=True):
     """Reshape and Transpose nodes that convert one layout into another."""
 
     steps: tuple[tuple[str, tuple[int, ...], Shape], ...] = ()  # operator, target or perm, shape after it

@@ -16,10 +16,11 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
@@ -29,8 +30,7 @@ from sardonyx.passes.attention._operands import Layout
 from sardonyx.passes.attention._scores import Mask, NearMiss, Scores
 
 
-@dataclass(frozen=True, eq=False)
-class Term:
+class Term(Struct, frozen=True, eq=False):
     """A mask, the conversion into the required shape, and what it may contain."""
 
     mask: Mask
@@ -39,8 +39,7 @@ class Term:
     choice: Choice | None = None  # rebuilt without the lowest number if set
 
 
-@dataclass(frozen=True, eq=False)
-class Masks:
+class Masks(Struct, frozen=True, eq=False):
     """The combined mask; the terms are in the order in which they mask the scores."""
 
     terms: tuple[Term, ...]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import onnx_ir as ir
+from msgspec import Struct, field
 
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.passes.attention._axis_parts import (
@@ -25,8 +25,7 @@ from sardonyx.passes.attention._scores import NearMiss
 NOT_CONSTANT = "its operands need a Reshape whose target is not constant"
 
 
-@dataclass(frozen=True, eq=False)
-class Operand:
+class Operand(Struct, frozen=True, eq=False):
     """The value to take queries, keys or values from, the steps that convert it, and the nodes that become unused."""
 
     stage: Stage
@@ -35,8 +34,7 @@ class Operand:
     unused: tuple[ir.Node, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Layout:
+class Layout(Struct, frozen=True, eq=False):
     """The operands in the form that Attention takes, and the conversion of its result to the original layout."""
 
     operands: tuple[Operand, Operand, Operand]
@@ -48,8 +46,7 @@ class Layout:
     attributes: dict[str, int] = field(default_factory=dict[str, int])
 
 
-@dataclass(frozen=True, eq=False)
-class _Roles:
+class _Roles(Struct, frozen=True, eq=False):
     """The parts of an operand by role."""
 
     batch: Axis

@@ -8,9 +8,10 @@ the order in which Attention applies them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
@@ -26,8 +27,7 @@ class NearMiss(Exception):
     """Raised for attention that cannot be fused; the message says why."""
 
 
-@dataclass(frozen=True)
-class Mask:
+class Mask(Struct, frozen=True):
     """A value that is added to the scores, or a condition under which they are kept."""
 
     value: ir.Value
@@ -36,8 +36,7 @@ class Mask:
     fill: float = 0.0  # for a condition: what replaces the other scores
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(Struct, frozen=True):
     """The scores that a Softmax reads, decomposed."""
 
     nodes: tuple[ir.Node, ...]  # from the Softmax up to the product

@@ -9,10 +9,11 @@ queries and keys become one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim, Shape
 from sardonyx.ir.scopes import operand
@@ -24,8 +25,7 @@ from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodeP
 _KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
+class Rotation(Struct, frozen=True):
     """What is rotated, by which angles, and by which nodes."""
 
     states: ir.Value
@@ -208,8 +208,7 @@ def _only_read_by(node: ir.Node, nodes: tuple[ir.Node, ...], graph: Facts) -> bo
 RANK = 4  # [batch, heads, length, size] or [batch, length, heads, size]
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Cosines or sines of half width; `bare` if the axis of the heads has been removed."""
 
     half: ir.Value | np.ndarray

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import has_references
@@ -115,8 +115,7 @@ class MergeAttentionHeads(NodePass):
         return [plan.end.steps.write(outputs[0], op, dtype), *(outputs[value.index() or 0] for value in extra)]
 
 
-@dataclass(frozen=True, eq=False)
-class _OperandSource:
+class _OperandSource(Struct, frozen=True, eq=False):
     """An operand as [batch, length, heads * width], possibly packed with others."""
 
     stage: Stage
@@ -125,8 +124,7 @@ class _OperandSource:
     picked: Part | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class _End:
+class _End(Struct, frozen=True, eq=False):
     """Where the result of the new Attention replaces the old one."""
 
     chain: tuple[ir.Node, ...]  # nodes after the Attention that are replaced too
@@ -134,8 +132,7 @@ class _End:
     steps: Conversion
 
 
-@dataclass(frozen=True, eq=False)
-class _Plan:
+class _Plan(Struct, frozen=True, eq=False):
     """A choice of operands and of the end, with its cost."""
 
     node: ir.Node

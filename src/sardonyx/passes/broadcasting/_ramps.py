@@ -11,9 +11,9 @@ sizes may be symbolic. Ramps are closed under these operations:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
@@ -24,8 +24,7 @@ _INTEGERS = (int(ir.DataType.INT32), int(ir.DataType.INT64))
 _MAX_DEPTH = 16  # nodes to follow; exports have a handful
 
 
-@dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(Struct, frozen=True):
     """A tensor given by its shape, its start and one step per axis; axes of size one have step 0."""
 
     shape: Shape

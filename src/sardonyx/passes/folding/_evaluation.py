@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
+from msgspec import Struct, field
 from onnx.shape_inference import InferenceError, infer_shapes
 from onnx_ir import serde
 
@@ -25,8 +25,7 @@ from sardonyx.ir.tensors import tensor_proto
 _BYTES_OF_A_STRING = 32  # an estimate
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
+class Form(Struct, frozen=True):
     """The type and shape of a tensor; None for what is unknown until it is computed."""
 
     dtype: ir.DataType | None
@@ -53,8 +52,7 @@ class Form:
 Wanted = Mapping[ir.Node, Mapping[ir.Value, Form]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Constants:
+class Constants(Struct, frozen=True, eq=False):
     """The constants of a graph, and further values that were evaluated without changing the graph."""
 
     graph: Facts

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import SELECTS, VIEWS
@@ -25,8 +25,7 @@ MOVING = KEEPS_SIZE | SELECTS - {"GatherElements"} | {"Concat"}  # those that `R
 MOST_ROWS = 1 << 16  # units that are numbered one by one
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Region:
+class Region(Struct, frozen=True, eq=False):
     """Nodes that only move the elements of one value, consumers before producers."""
 
     nodes: tuple[ir.Node, ...]
@@ -220,8 +219,7 @@ class RegionShapes:
         return np.zeros(0, np.int64) if index is None or index.dtype.kind not in "iu" else index.astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Movement:
+class Movement(Struct, frozen=True, eq=False):
     """Where the elements of a result come from."""
 
     source: tuple[int, ...]  # without the first axis if that is free

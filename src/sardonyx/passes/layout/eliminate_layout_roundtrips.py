@@ -10,11 +10,11 @@ unflatten it after.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
@@ -26,8 +26,7 @@ LONGEST = 12  # nodes between the two moves
 _Constants = list[np.ndarray | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chain:
+class _Chain(Struct, frozen=True, eq=False):
     """The steps between two moves, last step first."""
 
     first: ir.Node

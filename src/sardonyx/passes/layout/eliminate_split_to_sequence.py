@@ -7,10 +7,9 @@ every pass that could work on them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._parts import split_into
@@ -19,8 +18,7 @@ from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodeP
 MOST = 1024  # parts of a Split
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
+class _Parts(Struct, frozen=True):
     """The sizes of the parts, and whether each keeps the axis of the split."""
 
     axis: int

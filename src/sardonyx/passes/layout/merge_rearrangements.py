@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
@@ -112,8 +112,7 @@ def _is_part_of_attention(region: Region, root: ir.Node, graph: Facts) -> bool:
 SHORTEST_ROW = 32  # elements; gathering shorter rows is slower than a Transpose
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LayoutStep:
+class LayoutStep(Struct, frozen=True, eq=False):
     """One node: a Reshape to `numbers`, a Transpose by them, or a Gather of them along `axis`."""
 
     op_type: str

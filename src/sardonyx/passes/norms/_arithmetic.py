@@ -6,11 +6,11 @@ Each function answers one question about a value and returns the nodes it looked
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import is_used_outside, operand
@@ -31,8 +31,7 @@ _PRECISION: Mapping[ir.DataType | None, float] = MappingProxyType(
 _ROUNDINGS = 2  # units in the last place by which a constant may differ from its mathematical value
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Term:
+class Term(Struct, frozen=True, eq=False):
     """A value as `factor * source`, and the nodes that multiply, last one first."""
 
     source: ir.Value

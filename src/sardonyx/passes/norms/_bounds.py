@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import operand
@@ -30,8 +30,7 @@ LARGEST: Mapping[ir.DataType, float] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Struct, frozen=True):
     """The interval that values are clipped to."""
 
     low: float

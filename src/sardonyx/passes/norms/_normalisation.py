@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
@@ -44,8 +45,7 @@ _ELSEWHERE = "the deviation is read elsewhere"
 _NOTHING = "nothing is divided by the deviation"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Mean:
+class Mean(Struct, frozen=True, eq=False):
     """A mean over the last axes that keeps them; `fault` is why it is not exactly that, if so."""
 
     source: ir.Value
@@ -54,8 +54,7 @@ class Mean:
     fault: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Centred:
+class Centred(Struct, frozen=True, eq=False):
     """A value minus its mean."""
 
     source: ir.Value
@@ -135,8 +134,7 @@ def centred(value: ir.Value, beside: ir.Node, graph: Facts) -> Centred | Refused
     return Centred(source, mean_value, mean_of.axes, (*mean_of.nodes, node))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Normalised:
+class Normalised(Struct, frozen=True, eq=False):
     """A value divided by the root of its mean square."""
 
     source: ir.Value  # the value that is squared
@@ -361,8 +359,7 @@ def weight(value: Weight | None, op: Builder, hint: str) -> ir.Value | None:
     return value if value is None or isinstance(value, ir.Value) else op.constant(value, hint)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Affine:
+class Affine(Struct, frozen=True, eq=False):
     """Scale and bias that fit the normalised axes, if there are any, and the nodes that apply them."""
 
     scale: Weight | None

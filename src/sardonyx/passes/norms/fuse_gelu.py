@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.passes._matching import consumer_of, other_operand, producer_of
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
@@ -33,8 +33,7 @@ _ARGUMENTS: Mapping[str, Polynomial] = MappingProxyType(
 _APPROXIMATE = MappingProxyType({"Erf": None, "Tanh": "tanh"})  # the operator's attribute
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Product:
+class _Product(Struct, frozen=True, eq=False):
     """factor * source * (1 + f(...)), and the nodes from f on, the last one producing it."""
 
     source: ir.Value

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.passes._matching import consumer_of, other_operand, producer_of
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
@@ -27,8 +27,7 @@ from sardonyx.passes.norms._arithmetic import (
 from sardonyx.passes.norms._bounds import bounds
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Product:
+class _Product(Struct, frozen=True, eq=False):
     """factor * the clipped value, times another value if there is one, and the nodes that multiply."""
 
     factor: float

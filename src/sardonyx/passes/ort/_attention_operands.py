@@ -8,10 +8,10 @@ axis. Queries, keys and values are read as projections x * W + b of the states, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
@@ -30,8 +30,7 @@ _MASK, _PAST = 3, 4
 _SWAP = (0, 2, 1, 3)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Heads:
+class Heads(Struct, frozen=True, eq=False):
     """An Attention node, and the nodes between it and operands and result of rank three."""
 
     node: ir.Node
@@ -153,8 +152,7 @@ def _swaps_heads(transpose: ir.Node) -> bool:
     return tuple(transpose.attributes.get_ints("perm", ())) == _SWAP
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Projection:
+class Projection(Struct, frozen=True, eq=False):
     """x * W + b with a constant matrix and, if there is one, a constant vector."""
 
     source: ir.Value
@@ -164,8 +162,7 @@ class Projection:
     nodes: tuple[ir.Node, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class Packed(Struct, frozen=True, eq=False):
     """Projections of one source side by side; `widths` are those of queries, keys and values."""
 
     source: ir.Value

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
@@ -32,8 +31,7 @@ def on_ort(match: Match, operator: str, graph: Facts) -> Match | Refused | None:
     return match
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Biased:
+class Biased(Struct, frozen=True, eq=False):
     """x + b, where b has one number per element of the last axis of x, and x has the shape of the sum."""
 
     node: ir.Node

@@ -6,10 +6,10 @@ return the sum, which is the next residual in networks that normalise first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
@@ -25,8 +25,7 @@ NOT_LAST = "it normalises over more than the last axis"
 SCALE_SHAPE = "the scale is not a vector as long as the last axis"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Residual:
+class Residual(Struct, frozen=True, eq=False):
     """The sum and its parts; `nodes` are in graph order, the sum last."""
 
     source: ir.Value

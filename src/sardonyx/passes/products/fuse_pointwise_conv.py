@@ -10,10 +10,9 @@ the products.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.ops import UNARY
 from sardonyx.ir.scopes import operand
@@ -27,8 +26,7 @@ LONGEST = 8
 _TO_SECOND = (0, 3, 1, 2)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Layer:
+class _Layer(Struct, frozen=True, eq=False):
     """A product with its bias, or one elementwise step."""
 
     node: ir.Node

@@ -8,10 +8,9 @@ of the weight.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.scopes import operand
@@ -24,8 +23,7 @@ from sardonyx.passes._zeros import may_flip
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Scaled:
+class _Scaled(Struct, frozen=True, eq=False):
     """A product, the Add of its bias and a Transpose if there are any, and the scale."""
 
     linear: Linear

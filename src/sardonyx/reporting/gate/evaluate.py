@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.errors import UsageError
 from sardonyx.records import reading
@@ -16,8 +17,7 @@ from sardonyx.reporting.gate.kinds import Measures, RecordKind
 _HOW = "a baseline is a record that `--record FILE` or `--json` of a sardonyx command wrote"
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """The numbers of an earlier record that one of a given kind can be compared with."""
 
     path: str
@@ -72,8 +72,7 @@ def read_baseline(path: Path, wanted: RecordKind) -> Baseline:
     return Baseline(str(path), kind.title, measures)
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """The result of one gate."""
 
     gate: Gate

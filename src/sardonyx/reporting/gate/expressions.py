@@ -11,7 +11,8 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from sardonyx.errors import UsageError
 from sardonyx.records.bench import Finding
@@ -19,8 +20,7 @@ from sardonyx.records.bench import Finding
 NO_DIFFERENCE = Finding.SAME.value
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """One number of a record, with an interval if it was measured."""
 
     value: float
@@ -103,8 +103,7 @@ _WITH_UNIT = {"_mb": "MB", "_ms": "milliseconds"}  # suffixes of names that incl
 _EXAMPLE = "write a name, a comparison and a limit: --fail-if 'nodes>120', --fail-if 'bytes > baseline + 1%'"
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """A number, a percentage of the whole, or a number relative to the baseline."""
 
     number: float  # the limit, or what is added to the baseline
@@ -133,14 +132,13 @@ class Limit:
         return f"{times}baseline" + (f" {sign} {abs(self.number)!r}{unit}" if self.number else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """A parsed expression; the command fails if it is true."""
 
     name: str
     sign: str
     limit: Limit
-    text: str = field(compare=False)  # as the user wrote it
+    text: str  # as the user wrote it
 
     @property
     def needs_baseline(self) -> bool:

@@ -7,8 +7,9 @@ so that a record of one can be the baseline of the other; all other names are co
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.records.base import Record
 from sardonyx.records.inspection import Coverage
@@ -18,8 +19,7 @@ from sardonyx.reporting.gate.expressions import Gate, Measure, parse, ratio, sha
 Measures = dict[str, Measure]
 
 
-@dataclass(frozen=True, eq=False)
-class RecordKind:
+class RecordKind(Struct, frozen=True, eq=False):
     """One kind of record with its gate names."""
 
     record: type[Record]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.records.analysis import Form
 from sardonyx.reporting import attention_sites, formatting
@@ -14,8 +15,7 @@ from sardonyx.reporting.plots.timeline import timeline
 from sardonyx.reporting.run_bundle import RunBundle
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A group of blocks with its costs before and after: empty if not measured, None if unknown."""
 
     group: SiteGroup

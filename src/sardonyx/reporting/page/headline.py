@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from pathlib import PurePath
+
+from msgspec import Struct
 
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.run import OutputDifference, Run
@@ -15,8 +16,7 @@ from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import failure
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """The time of the result as a multiple of that of the source, and how it was measured."""
 
     compared: Comparison

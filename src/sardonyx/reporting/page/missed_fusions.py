@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.records.run import PassRecord, RefusalGroup, Run
 from sardonyx.reporting.name_groups import places
@@ -14,8 +15,7 @@ OPEN = 3  # passes whose reasons are shown unfolded
 PLACES = 2  # of a reason
 
 
-@dataclass(frozen=True, slots=True)
-class Refusing:
+class Refusing(Struct, frozen=True):
     """A pass that skipped matches, and its reasons, most frequent first."""
 
     record: PassRecord

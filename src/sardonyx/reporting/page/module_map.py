@@ -7,7 +7,8 @@ shows the nodes; `assets/map.js` draws the other measures from the data of the m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.reporting import formatting
 from sardonyx.reporting.page.modules import COLUMNS, ModuleTree, module_tree
@@ -21,8 +22,7 @@ UNTIMED = "No times: run sardonyx optimize MODEL --run FOLDER, and report the fo
 AT_FIRST = 2.0  # width of the narrowest bar in the markup; the script draws all
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """A quantity that modules have before and after."""
 
     id: str

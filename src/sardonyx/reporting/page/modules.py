@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.records import module_tree as tree
 from sardonyx.records.run import ModuleCount, Run
@@ -25,8 +26,7 @@ COLUMNS = ("nodes_before", "nodes_after", "parameters", "bytes_before", "bytes_a
 DIGITS = 4  # of milliseconds: a tenth of a microsecond
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleTree:
+class ModuleTree(Struct, frozen=True):
     """All modules of a model, parents before children, and the rows that show them."""
 
     modules: tuple[tree.Branch, ...]  # unfolded; the numbers are nodes before and after
@@ -128,8 +128,7 @@ AT_ONCE = 40  # rows that a page without a script shows
 DEEPEST = 3  # levels among them
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A module, or several equal ones together, as the page shows it before its script starts."""
 
     path: str  # of the first

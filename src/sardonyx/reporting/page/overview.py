@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.records.run import PassRecord
 from sardonyx.reporting import formatting
@@ -16,8 +17,7 @@ from sardonyx.reporting.verdict import verification
 from sardonyx.reporting.writers import html
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One model."""
 
     place: int
@@ -34,8 +34,7 @@ class Row:
         return verification(self.bundle.run.verdict)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """What one pass did on one model."""
 
     written: str
@@ -44,8 +43,7 @@ class Cell:
     hover: str
 
 
-@dataclass(frozen=True, slots=True)
-class Matrix:
+class Matrix(Struct, frozen=True):
     """Passes by models, in one measure."""
 
     id: str
@@ -54,8 +52,7 @@ class Matrix:
     totals: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Measure:
+class _Measure(Struct, frozen=True):
     id: str
     title: str
     of: Callable[[PassRecord], int]  # negative if there is less than before

@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import metadata, resources
 from typing import Any
 
 import msgspec
 from markupsafe import Markup
+from msgspec import Struct
 
 from sardonyx.reporting.page import (
     attention,
@@ -76,8 +76,7 @@ STYLES = (
 EARLY = "theme.js"  # runs before anything is painted
 
 
-@dataclass(frozen=True, slots=True)
-class _Model:
+class _Model(Struct, frozen=True):
     """One model of the page with its sections."""
 
     label: str

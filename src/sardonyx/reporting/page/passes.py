@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sardonyx.records.run import PassRecord
 from sardonyx.reporting.name_groups import Place, places
@@ -12,8 +12,7 @@ from sardonyx.reporting.run_bundle import RunBundle
 SHOWN_PLACES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A pass that rewrote something."""
 
     record: PassRecord

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.records.run import Event, NodeRef, PassRecord, RewriteKind, Run
 from sardonyx.reporting import formatting
@@ -31,8 +32,7 @@ class State(StrEnum):
     MADE = "made"
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A node without its name; values are numbered in the order in which the rewrite mentions them, -1 if omitted."""
 
     op_type: str
@@ -41,8 +41,7 @@ class Part:
     outputs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Struct, frozen=True):
     """The common part of equal rewrites."""
 
     pass_name: str
@@ -81,8 +80,7 @@ class Shape:
         return {"nodes": shown, "ports": ports, "frame": frame_of(widths, list(dict.fromkeys(edges)))}
 
 
-@dataclass(frozen=True, slots=True)
-class Shaped:
+class Shaped(Struct, frozen=True):
     """A rewrite, split into its shape and its names."""
 
     shape: Shape

@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
+from msgspec import Struct
 
 from sardonyx.reporting import formatting
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """One part of the page of one model."""
 
     id: str  # "modules": the name of its template, its script, its data, and its links

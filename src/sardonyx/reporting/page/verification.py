@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.records.export import Export
 from sardonyx.records.run import Artifact, Counts, Run, Verdict
@@ -27,8 +28,7 @@ from sardonyx.reporting.verdict import (
 from sardonyx.reporting.writers import html
 
 
-@dataclass(frozen=True, slots=True)
-class Station:
+class Station(Struct, frozen=True):
     """A model in the chain."""
 
     role: str
@@ -38,8 +38,7 @@ class Station:
     known: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class VerificationStep:
+class VerificationStep(Struct, frozen=True):
     """Two stations, and whether the second was verified against the first."""
 
     title: str

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from sardonyx.reporting import formatting
 from sardonyx.reporting.plots import svg
@@ -20,8 +21,7 @@ BESIDE_TEXT = 30  # of a box: both sides together, with space for a sign
 MARGIN = 6
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(Struct, frozen=True):
     """The text of a box and its kind."""
 
     text: str

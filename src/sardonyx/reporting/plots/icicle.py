@@ -8,7 +8,8 @@ the largest own amounts have a colour each, listed under the panels; all others 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.records.profile import Profile, ProfiledModel
 from sardonyx.reporting import formatting
@@ -30,8 +31,7 @@ _STYLE = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(Struct, frozen=True):
     """The amount of one module."""
 
     path: str
@@ -41,8 +41,7 @@ class Amount:
     hover: str
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
+class Panel(Struct, frozen=True):
     """One file: its modules, siblings in the order they are drawn."""
 
     label: str
@@ -53,8 +52,7 @@ class Panel:
     rest_hover: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bar:
+class _Bar(Struct, frozen=True):
     """The position of one module."""
 
     module: Amount

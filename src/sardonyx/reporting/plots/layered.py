@@ -11,7 +11,8 @@ import itertools
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 # First half: the layer of every box, where long edges pass, and the order within each layer.
 #
@@ -23,8 +24,7 @@ ENOUGH = 30_000  # places visited by all sweeps together
 BENDS = 3000  # places where long edges pass, plus four for every box; beyond that, the longest edges go around
 
 
-@dataclass(frozen=True, slots=True)
-class Net:
+class Net(Struct, frozen=True):
     """Boxes, followed by the places where long edges pass; every edge goes to the next layer."""
 
     boxes: int
@@ -198,8 +198,7 @@ LANES = 40
 FITTINGS = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The top left corner of every box, and every edge as the points it runs through."""
 
     width: float
@@ -293,8 +292,7 @@ def _fitted(wanted: Sequence[tuple[float, float]], apart: Sequence[float]) -> li
     return [mean + offset for mean, offset in zip(means, offsets, strict=False)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
+class _Drawn(Struct, frozen=True):
     """The placed boxes, for routing edges."""
 
     net: Net

@@ -8,8 +8,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sardonyx.errors import UsageError
 from sardonyx.records.run import Run, Wiring
@@ -20,8 +22,7 @@ DEEPEST = 32  # steps of a path; deeper nodes are drawn at this level
 _Key = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One box: a node of the module itself, a module below it, or a neighbour that it reads from or writes to."""
 
     kind: Literal["op", "module", "port"]
@@ -30,8 +31,7 @@ class Part:
     path: str | None = None  # of the module, or of the neighbour's
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleContents:
+class ModuleContents(Struct, frozen=True):
     """The contents of one module; edges are indices into `parts`."""
 
     path: str
@@ -39,8 +39,7 @@ class ModuleContents:
     edges: tuple[tuple[int, int], ...]
 
 
-@dataclass(slots=True)
-class _ModuleGraph:
+class _ModuleGraph(Struct):
     """The contents of a module while they are collected."""
 
     parts: dict[_Key, Part] = field(default_factory=dict[_Key, Part])

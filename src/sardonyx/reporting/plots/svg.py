@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from markupsafe import Markup
+from msgspec import Struct
 
 from sardonyx.reporting import formatting
 
@@ -54,8 +54,7 @@ _STYLE = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """A picture, to be written as a file or as a part of a page."""
 
     kind: str  # "icicle": scopes its style among other pictures on a page

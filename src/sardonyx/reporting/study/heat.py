@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from sardonyx.records.study import Entry, Table
 from sardonyx.reporting import formatting
@@ -44,8 +45,7 @@ _LONGEST = 30  # characters of a heading
 _GOOD, _BAD, _MIDDLING = 0, 1, 2  # blue, amber, teal: distinguishable with colour blindness
 
 
-@dataclass(frozen=True, slots=True)
-class Square:
+class Square(Struct, frozen=True):
     """One entry: its text, and the strength of its colour, 0 for none."""
 
     written: str

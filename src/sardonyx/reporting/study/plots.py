@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.records.study import Study, Table
 from sardonyx.reporting.plots import svg
@@ -110,16 +111,14 @@ def _percent(share: float) -> str:
     return f"{100 * share:.3g} %".replace("-", "−")
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """A picture and its title."""
 
     title: str
     svg: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Plot:
+class _Plot(Struct, frozen=True):
     """How a table is drawn."""
 
     file: str

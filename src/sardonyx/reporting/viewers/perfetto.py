@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec import Struct, field
 
 from sardonyx.records.profile import Profile, ProfiledModel
 from sardonyx.reporting import formatting
@@ -21,8 +21,7 @@ from sardonyx.reporting.profile import kinds
 TRACK = 1  # of each file; its process is the file
 
 
-@dataclass(slots=True)
-class _Slice:
+class _Slice(Struct):
     """A slice of a module, or of a kernel, whose body may run further kernels."""
 
     name: str

@@ -7,8 +7,8 @@ colour the terminal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.cells import cell_len
 
 from sardonyx.reporting.document import (
@@ -36,8 +36,7 @@ _INDENT = "  "
 _CODES = {Tone.STRONG: "1", Tone.FAINT: "2", Tone.GOOD: "32", Tone.BAD: "1;31"}
 
 
-@dataclass(frozen=True, slots=True)
-class Style:
+class Style(Struct, frozen=True):
     """Whether emphasis is shown as colour."""
 
     color: bool = False

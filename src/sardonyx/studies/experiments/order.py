@@ -11,11 +11,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.analysis.census import Census
 from sardonyx.ir.rewriter import EndlessRewriting
@@ -112,8 +112,7 @@ class Order(Experiment):
         return [Finding(text, "order") for text in texts]
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
+class _Result(Struct, frozen=True):
     """The result of one order of passes; `endless` is the reason if it reaches no fixed point."""
 
     shape: str

@@ -7,7 +7,8 @@ size, so causal attention is not halved and padding counts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.analysis.costs.program import OpKind, Value
 from sardonyx.ir.shapes.expr import Size, add, multiply, product, total
@@ -16,8 +17,7 @@ ATTENTION_FLOPS = 6  # per score: scaled, and a softmax of five
 _RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Struct, frozen=True):
     """The kind and the costs of an operator."""
 
     kind: OpKind

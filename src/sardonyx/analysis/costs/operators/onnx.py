@@ -8,8 +8,9 @@ sizes is returned as unknown.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
+
+from msgspec import Struct
 
 from sardonyx.analysis.costs.operators import description
 from sardonyx.analysis.costs.operators.description import (
@@ -51,8 +52,7 @@ class UnknownSize(Exception):
     """A size that the costs depend on is unknown, or the node is invalid."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One use of an operator, as the rules see it."""
 
     reads: Sequence[Value | None]  # None: omitted, or of unknown rank

@@ -7,8 +7,9 @@ creates a new version of the memory, so that reads before and after it are diffe
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
+
+from msgspec import Struct
 
 from sardonyx.analysis.costs.program import OpKind, Program, Size, Store
 from sardonyx.ir.shapes.expr import total, value_of
@@ -16,8 +17,7 @@ from sardonyx.ir.shapes.expr import total, value_of
 Write = tuple[int, int]  # a step and the value it wrote
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A version of a value: its memory after the last step that wrote it."""
 
     value: int

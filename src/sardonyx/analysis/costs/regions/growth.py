@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.regions.dataflow import Flow, Write
@@ -14,16 +15,14 @@ from sardonyx.analysis.costs.regions.region import Quotient
 ELEMENTWISE = frozenset((OpKind.ARITHMETIC, OpKind.ACTIVATION, OpKind.SELECT, OpKind.DROPOUT))
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """The steps of one region, and the rule that formed it."""
 
     rule: str
     steps: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Board:
+class Board(Struct):
     """The state while the rules run one after the other: free steps, and the regions so far."""
 
     flow: Flow
@@ -41,8 +40,7 @@ class Board:
                 return
 
 
-@dataclass(frozen=True, slots=True)
-class RegionMatch:
+class RegionMatch(Struct, frozen=True):
     """The steps of a possible region; those after the first `least` are optional and dropped from the end."""
 
     steps: tuple[int, ...]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sardonyx.analysis.costs.program import Size
 from sardonyx.analysis.costs.regions.dataflow import Flow, Piece
@@ -12,8 +13,7 @@ from sardonyx.ir.shapes.expr import add, subtract, total, value_of
 from sardonyx.provenance.paths import lowest_common
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """Operations that could be one kernel. Values that cross its boundary are moved; the rest need not be in memory.
 
     Without fusion, its operations move `bytes_in + weight_bytes + bytes_out + internal_bytes + reread_bytes`.
@@ -49,8 +49,7 @@ class Region:
         return value_of(self.flops, sizes) / moved if moved else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """Every operation of a program in exactly one region, in an order in which the regions can run."""
 
     regions: tuple[Region, ...]

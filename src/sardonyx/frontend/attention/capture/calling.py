@@ -12,10 +12,11 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import fx, nn
 from torch.fx.graph import CodeGen
 
@@ -37,8 +38,7 @@ INTERFACE, STRUCTURE = "sardonyx_interface", "sardonyx_structure"  # names of th
 TENSORS = "tensors"  # name of the list of all input tensors in guards
 
 
-@dataclass(frozen=True, slots=True)
-class TensorLeaf:
+class TensorLeaf(Struct, frozen=True):
     """A tensor among the inputs; a dynamic size is None."""
 
     name: str
@@ -149,8 +149,7 @@ def _compiled(guards: Sequence[str]) -> tuple[Callable[[Mapping[str, Any]], bool
     return tuple(eval(f"lambda L: {text}", dict(allowed)) for text in guards)  # torch wrote the text
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """One argument of the model's forward; it keeps its default if it is not given."""
 
     name: str

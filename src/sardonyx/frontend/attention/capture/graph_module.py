@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from msgspec import Struct
 from torch import fx, nn
 from torch.fx.node import map_aggregate
 
@@ -142,8 +142,7 @@ def _add_constant(root: nn.Module, path: str, value: Any) -> None:
         setattr(module, name, value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Operator:
+class _Operator(Struct, frozen=True):
     """An operator of torch by name: torch's own objects cannot be pickled."""
 
     name: str
@@ -157,15 +156,13 @@ class _Operator:
         return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
 
 
-@dataclass(frozen=True, slots=True)
-class _Reference:
+class _Reference(Struct, frozen=True):
     """Another node by name."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _PickledNode:
+class _PickledNode(Struct, frozen=True):
     """A node in picklable form."""
 
     op: str

@@ -11,10 +11,10 @@ import copy
 import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from msgspec import Struct
 
 from sardonyx.errors import UsageError
 from sardonyx.frontend.tracing.structure import join_cache, split_cache
@@ -22,20 +22,17 @@ from sardonyx.frontend.tracing.structure import join_cache, split_cache
 _DECOMPOSE_AGAIN = "decompose the model again for this call"
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(Struct, frozen=True):
     """A tensor."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Struct, frozen=True):
     """A value without tensors."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Nest:
+class Nest(Struct, frozen=True):
     """A container with its keys and the structures of its items."""
 
     kind: type[Any]
@@ -43,16 +40,14 @@ class Nest:
     parts: tuple[Shape, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
+class Cache(Struct, frozen=True):
     """A cache of keys and values; `template` is the cache without tensors."""
 
     template: Any
     layers: int
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """An object with caches as attributes; `template` is the object without them."""
 
     template: Any

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from msgspec import Struct
 from torch import fx, nn
 
 from sardonyx.errors import ModelError, reason
@@ -157,8 +157,7 @@ def _drop_metadata_checks(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-@dataclass(slots=True)
-class _FoundAttention:
+class _FoundAttention(Struct):
     """An attention of the graph."""
 
     module: str

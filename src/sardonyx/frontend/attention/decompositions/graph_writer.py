@@ -7,10 +7,10 @@ A symbolic trace consists of torch functions, an exported graph of aten overload
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 from torch import fx
 
 from sardonyx.frontend.attention.roles import Primitive, Role
@@ -19,8 +19,7 @@ Op = Callable[..., Any] | str  # a function, or the name of a method
 Create = Callable[..., fx.Node]  # (kind, target, args, kwargs), as `create_node` of a graph and of a tracer take them
 
 
-@dataclass(frozen=True, slots=True)
-class OpTable:
+class OpTable(Struct, frozen=True):
     """The operations of a kind of graph. An operation takes the same arguments in every table."""
 
     matmul: Op
@@ -76,8 +75,7 @@ ATEN = OpTable(
 )
 
 
-@dataclass(slots=True)
-class AttentionWriter:
+class AttentionWriter(Struct):
     """Writes one attention at a graph's insertion point."""
 
     create: Create

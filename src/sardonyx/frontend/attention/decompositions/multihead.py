@@ -11,10 +11,11 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
+from msgspec import Struct
+from msgspec.structs import fields, replace
 from torch import fx, nn
 from torch.nn import functional as F
 
@@ -26,8 +27,7 @@ from sardonyx.frontend.attention.roles import Role
 _FUNCTION = inspect.signature(F.multi_head_attention_forward)
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """The parameters, as tensors or nodes: packed or separate; None if absent."""
 
     packed: Any
@@ -41,8 +41,7 @@ class Weights:
     appended_value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(Struct, frozen=True):
     """The options of an attention."""
 
     width: int
@@ -58,8 +57,7 @@ class Options:
     dropout: str | float  # path of the dropout submodule, or a constant rate
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One multi-head attention to decompose."""
 
     query: Any

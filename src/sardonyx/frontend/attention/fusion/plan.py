@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
+from msgspec import Struct, field
 from torch import fx, nn
 
 from sardonyx.frontend.attention.decompositions import opaque_ops
@@ -22,8 +22,7 @@ LOW_ENOUGH = -1e4  # scores filled with this or less have no weight compared wit
 _EXAMPLES = "example inputs are needed to decide"
 
 
-@dataclass(slots=True, eq=False)
-class Plan:
+class Plan(Struct, eq=False):
     """The arguments of the call."""
 
     scales: list[Scale] = field(default_factory=list[Scale])  # by numbers

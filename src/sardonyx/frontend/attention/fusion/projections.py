@@ -11,9 +11,9 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
+from msgspec import Struct
 from torch import fx, nn
 
 from sardonyx.frontend.attention.fusion.writing import Writer, erase_unread
@@ -25,8 +25,7 @@ from sardonyx.frontend.attention.roles import Role
 _PROJECTIONS = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Slice:
+class _Slice(Struct, frozen=True, eq=False):
     """Rows of a parameter."""
 
     source: fx.Node

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from msgspec import Struct
 from torch import fx, nn
 from torch.nn import functional
 
@@ -24,8 +24,7 @@ _PACKED = frozenset({"permute", "view", "expand"})  # sizes as separate argument
 _IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ior", "iand", "ixor", "ipow", "setitem"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class Call(Struct, frozen=True, eq=False):
     """A node as a call with a uniform name and arguments."""
 
     node: fx.Node

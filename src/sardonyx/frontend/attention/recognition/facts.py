@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import fx
 
 from sardonyx.frontend.attention.decompositions import opaque_ops
@@ -26,8 +26,7 @@ _ARITHMETIC = frozenset({"mul", "truediv", "pow", "add", "sub", "floordiv", "neg
 EXAMPLE = "sardonyx_example"  # metadata key of a node's value in an example run, in addition to torch's `val`
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(Struct, frozen=True):
     """The number of axes: a lower bound, or exact."""
 
     least: int

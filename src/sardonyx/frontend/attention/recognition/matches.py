@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from torch import fx
 
 from sardonyx.frontend.attention.roles import Role
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scale:
+class Scale(Struct, frozen=True, eq=False):
     """The scores are multiplied by a factor, or divided by it."""
 
     node: fx.Node
@@ -20,8 +19,7 @@ class Scale:
     divides: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Bias:
+class Bias(Struct, frozen=True, eq=False):
     """A mask or a positional bias is added to the scores."""
 
     node: fx.Node
@@ -30,8 +28,7 @@ class Bias:
     as_sdpa: bool = False  # the term is a mask of scaled_dot_product_attention: added, or True keeps a score
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Fill:
+class Fill(Struct, frozen=True, eq=False):
     """The scores are replaced by a value where a condition is true (or where it is false)."""
 
     node: fx.Node
@@ -40,16 +37,14 @@ class Fill:
     where_true: bool
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Cast:
+class Cast(Struct, frozen=True, eq=False):
     """The scores or weights are cast."""
 
     node: fx.Node
     dtype: Any  # a torch.dtype, or the node whose dtype it is
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Regroup:
+class Regroup(Struct, frozen=True, eq=False):
     """The axes before the last two are split or merged."""
 
     node: fx.Node
@@ -58,8 +53,7 @@ class Regroup:
 Step = Scale | Bias | Fill | Cast | Regroup
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operand:
+class Operand(Struct, frozen=True, eq=False):
     """An operand of a product, and how to permute its axes to (…, rows, features)."""
 
     node: fx.Node
@@ -67,8 +61,7 @@ class Operand:
     swap: bool = False  # whether to swap the last two axes afterwards
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Dropout:
+class Dropout(Struct, frozen=True, eq=False):
     """Dropout of the weights."""
 
     node: fx.Node
@@ -77,8 +70,7 @@ class Dropout:
     module: str | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AttentionMatch:
+class AttentionMatch(Struct, frozen=True, eq=False):
     """One attention: softmax(scale · query keyᵀ + mask) value."""
 
     query: Operand
@@ -97,8 +89,7 @@ class AttentionMatch:
     read_elsewhere: tuple[fx.Node, ...]  # nodes of the core with uses outside, such as returned weights
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class NotAttention:
+class NotAttention(Struct, frozen=True, eq=False):
     """A softmax that is not in an attention, or not with certainty."""
 
     softmax: fx.Node

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from torch import fx
 
 from sardonyx.frontend.attention.recognition.calls import Call, read
@@ -14,8 +14,7 @@ from sardonyx.frontend.attention.recognition.matches import Bias, Operand, Scale
 _ELLIPSIS = "*"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Scores:
+class Scores(Struct, frozen=True, eq=False):
     """query keyᵀ, and further steps of the same node."""
 
     query: Operand
@@ -23,8 +22,7 @@ class Scores:
     steps: tuple[Step, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Mix:
+class Mix(Struct, frozen=True, eq=False):
     """weights value, and the permutation to the axes of the node."""
 
     value: Operand

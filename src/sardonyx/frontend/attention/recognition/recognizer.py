@@ -8,9 +8,9 @@ projections, and the splitting and merging of heads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 from torch import fx
 
 from sardonyx.frontend.attention.recognition.calls import ARRANGING, Call, read, writes_in_place

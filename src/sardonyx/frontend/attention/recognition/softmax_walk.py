@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec import Struct
 from torch import fx
 
 from sardonyx.frontend.attention.decompositions import opaque_ops
@@ -20,8 +20,7 @@ _GROUPINGS = frozenset({"view", "expand", "unflatten", "flatten", "unsqueeze", "
 _METADATA = frozenset({"size", "new_ones", "prototype"})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ScoresPath:
+class ScoresPath(Struct, frozen=True, eq=False):
     """The nodes and steps from the scores to the softmax."""
 
     product: fx.Node
@@ -30,8 +29,7 @@ class ScoresPath:
     nodes: tuple[fx.Node, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WeightsPath:
+class WeightsPath(Struct, frozen=True, eq=False):
     """The nodes and steps from the softmax to the product with the values."""
 
     mix: fx.Node
