@@ -10,16 +10,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import onnx
 import pytest
-import typer.main
 
+from commands import command
 from sardonyx.cli import demo, options
-from sardonyx.cli.main import _app  # pyright: ignore[reportPrivateUsage]
-
-GROUP: Any = typer.main.get_command(_app([]))
 
 
 @pytest.fixture
@@ -50,7 +46,7 @@ def test_every_command_parses_and_reads_files_that_earlier_commands_wrote(
     written: set[Path] = set()
     for step in demo.steps(tmp_path):
         verb, *words = step.arguments
-        asked = GROUP.commands[verb].make_context(verb, list(words)).params
+        asked = command(verb).make_context(verb, list(words)).params
         assert asked["force"], "an earlier demo is replaced"
         for name in ("model", "sources"):
             read = asked.get(name) or ()

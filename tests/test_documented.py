@@ -6,19 +6,19 @@ import inspect
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 
 import sardonyx
-from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
+from commands import command
+from sardonyx.cli.main import VERBS
 from sardonyx.records import reading
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "src" / "sardonyx"
-GROUP: Any = typer.main.get_command(_app([]))
+
+
 FUNCTIONS = [name for name in sardonyx.__all__ if inspect.isfunction(getattr(sardonyx, name))]
 COMMON = (DOCS / "options.md").read_text()
 
@@ -60,7 +60,7 @@ def test_every_command_has_its_page() -> None:
 
 def test_every_flag_is_on_its_page_or_among_the_shared_ones() -> None:
     for verb in VERBS:
-        names = [flag for one in GROUP.commands[verb].params for flag in (*one.opts, *one.secondary_opts)]
+        names = [flag for one in command(verb).params for flag in (*one.opts, *one.secondary_opts)]
         known = {flag for flag in names if flag[0] == "-"}
         page = (DOCS / f"{verb}.md").read_text()
         assert known - flags(page) - flags(COMMON) == set(), verb
@@ -68,7 +68,7 @@ def test_every_flag_is_on_its_page_or_among_the_shared_ones() -> None:
 
 
 def test_every_shared_flag_exists_on_some_command() -> None:
-    known = {flag for verb in VERBS for one in GROUP.commands[verb].params for flag in (*one.opts, *one.secondary_opts)}
+    known = {flag for verb in VERBS for one in command(verb).params for flag in (*one.opts, *one.secondary_opts)}
     assert flags(COMMON) - known == {"-h", "--help", "--version"}
 
 

@@ -9,12 +9,12 @@ import torch
 from torch import fx
 
 from sardonyx.analysis.torch_models import RecordingProbe, attention_costs, decomposition_notes, symbolic_graph
+from sardonyx.atomic_write import Draft, check_free, explained
 from sardonyx.frontend.attention.decompose import check_has_code, decompose
 from sardonyx.frontend.attention.roles import decomposition_of
 from sardonyx.frontend.inputs.example_resolution import Inputs, example_for
 from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.running import initialize
-from sardonyx.ir.io import Draft, check_free, explained
 from sardonyx.records.analysis import Decomposed
 from sardonyx.records.progress import Clock, Progress
 

@@ -11,7 +11,6 @@ from sardonyx.cli.gates import Gating
 from sardonyx.reporting import gate
 from sardonyx.reporting.inspection import adoption_document, adoption_sentence
 
-SUMMARY = "Tag a model that another tool exported or changed."
 HELP = f"""\b
 Example:
   sardonyx adopt foreign.onnx -o tagged.onnx

@@ -18,7 +18,6 @@ from sardonyx.reporting.analysis import analysis_csv, analysis_document, analysi
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.timeline import timeline_svg
 
-SUMMARY = "Count what a model costs: operations, FLOPs, bytes moved, peak memory."
 HELP = f"""\b
 Example:
   sardonyx analyze torchvision:vit_b_16

@@ -20,7 +20,6 @@ from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.boxplot import boxplot_svg
 
-SUMMARY = "Time ONNX files against each other, with confidence intervals."
 HELP = f"""\b
 Example:
   sardonyx bench model.onnx optimized.onnx

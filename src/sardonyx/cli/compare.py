@@ -15,7 +15,6 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.comparison import comparison_document, comparison_sentence
 from sardonyx.reporting.document import View
 
-SUMMARY = "Show how two models differ, module by module."
 HELP = f"""\b
 Example:
   sardonyx compare model.onnx small.onnx

@@ -18,7 +18,6 @@ from sardonyx.reporting import formatting
 if TYPE_CHECKING:
     from sardonyx.records.module_graph import HierarchyDag
 
-SUMMARY = "Write the graph of every module, for programs and viewers."
 HELP = """\b
 Example:
   sardonyx dag model.onnx -o hierarchy.json

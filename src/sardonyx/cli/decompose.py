@@ -14,7 +14,6 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.analysis import decomposition_document, decomposition_sentence
 from sardonyx.reporting.document import View
 
-SUMMARY = "Decompose every attention of a PyTorch model into primitive operations."
 HELP = f"""\b
 Example:
   sardonyx decompose torchvision:vit_b_16

@@ -177,7 +177,6 @@ def _print(line: str) -> None:
     sys.stdout.flush()
 
 
-SUMMARY = "Take a small transformer and a CNN from their configs to one report."
 HELP = """\b
 Example:
   sardonyx demo

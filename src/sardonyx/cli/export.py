@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     pass
 
 
-SUMMARY = "Export a PyTorch model to ONNX, with every node tagged by its module."
 HELP = f"""\b
 Example:
   sardonyx export hf-config:BertConfig?num_hidden_layers=2 -o bert.onnx --dynamic auto

@@ -20,7 +20,6 @@ from sardonyx.reporting.extraction import extraction_document, extraction_senten
 if TYPE_CHECKING:
     from sardonyx.records.inspection import Inspection
 
-SUMMARY = "Extract a module as a model of its own."
 HELP = f"""\b
 Example:
   sardonyx extract model.onnx --module /BertModel/BertEncoder/BertLayer.0 -o layer0.onnx

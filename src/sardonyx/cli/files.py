@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from sardonyx import atomic_write
 from sardonyx.errors import UsageError
 
 
@@ -13,9 +14,7 @@ def check_destinations(output: Path, record: Path | None, *, force: bool, folder
     """Check before any work that the model and the record can be written, to different files."""
     check_apart(record=record, output=output)
     if folder:
-        from sardonyx.ir.io import check_free_folder
-
-        check_free_folder(str(output), force=force)
+        atomic_write.check_free_folder(str(output), force=force)
     check_free(None if folder else output, record, force=force)
 
 
@@ -32,10 +31,8 @@ def check_apart(**paths: Path | None) -> None:
 
 def check_free(*paths: Path | None, force: bool) -> None:
     """Check before any work that files can be written."""
-    from sardonyx.ir.io import check_free as check
-
     for path in filter(None, paths):
-        check(str(path), force=force)
+        atomic_write.check_free(str(path), force=force)
 
 
 def write_record(path: Path | None, record: bytes, *, force: bool) -> None:
@@ -46,6 +43,4 @@ def write_record(path: Path | None, record: bytes, *, force: bool) -> None:
 
 def write_whole(path: Path, data: bytes, *, force: bool) -> None:
     """Write a file atomically: to a temporary file that replaces it when complete."""
-    from sardonyx.ir.io import write_whole as write
-
-    write(str(path), data, force=force)
+    atomic_write.write_whole(str(path), data, force=force)

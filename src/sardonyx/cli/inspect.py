@@ -24,7 +24,6 @@ from sardonyx.reporting.inspection import (
     opportunities_sentence,
 )
 
-SUMMARY = "Show the modules, operators, sizes and interface of a model."
 HELP = f"""\b
 Example:
   sardonyx inspect model.onnx

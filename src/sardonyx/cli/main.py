@@ -48,14 +48,28 @@ def _root(context: typer.Context, version: Version = False) -> None:
         raise UsageError("no command given", hint="`sardonyx --help` lists them")
 
 
-VERBS = (
-    "export", "optimize", "verify", "bench", "profile", "inspect", "extract", "decompose", "analyze", "dag", "adopt",
-    "compare", "study", "report", "passes", "demo",
-)  # fmt: skip
+VERBS = {
+    "export": "Export a PyTorch model to ONNX, with every node tagged by its module.",
+    "optimize": "Make a graph smaller and verify that it computes the same.",
+    "verify": "Check whether two models compute the same.",
+    "bench": "Time ONNX files against each other, with confidence intervals.",
+    "profile": "Show where ONNX files spend their time, module by module.",
+    "inspect": "Show the modules, operators, sizes and interface of a model.",
+    "extract": "Extract a module as a model of its own.",
+    "decompose": "Decompose every attention of a PyTorch model into primitive operations.",
+    "analyze": "Count what a model costs: operations, FLOPs, bytes moved, peak memory.",
+    "dag": "Write the graph of every module, for programs and viewers.",
+    "adopt": "Tag a model that another tool exported or changed.",
+    "compare": "Show how two models differ, module by module.",
+    "study": "Run experiments on a set of models: attribution, tolerance, order, correlation, …",
+    "report": "Write an HTML, Markdown or SVG report about one or more runs.",
+    "passes": "List the passes and what each rewrites.",
+    "demo": "Take a small transformer and a CNN from their configs to one report.",
+}  # with the line that --help shows
 
 
 def _app(arguments: Sequence[str]) -> typer.Typer:
-    """Return the command with the subcommand that the arguments name, or with all; each takes time to load."""
+    """Return the command with the subcommand that the arguments name, or otherwise with the list of all."""
     app = typer.Typer(
         name="sardonyx",
         help=HELP,
@@ -65,11 +79,18 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(invoke_without_command=True)(_root)
-    named = [verb for verb in arguments[:1] if verb in VERBS]
-    for verb in named or VERBS:
-        module = import_module(f"sardonyx.cli.{verb}")
-        app.command(verb, help=module.HELP, short_help=module.SUMMARY, cls=GroupedCommand)(getattr(module, verb))
+    named = next(iter(arguments), "")
+    if named in VERBS:
+        module = import_module(f"sardonyx.cli.{named}")
+        app.command(named, help=module.HELP, short_help=VERBS[named], cls=GroupedCommand)(getattr(module, named))
+        return app
+    for verb, summary in VERBS.items():
+        app.command(verb, short_help=summary)(_not_loaded)
     return app
+
+
+def _not_loaded() -> None:
+    """Stand for a subcommand in the list of all of them."""
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from sardonyx.cli.run_folder import Conditions
     from sardonyx.records.run import Run
 
-SUMMARY = "Make a graph smaller and verify that it computes the same."
 HELP = f"""\b
 Example:
   sardonyx optimize model.onnx -o small.onnx
@@ -161,6 +160,8 @@ def optimize(
     _check_folder(run_folder, model, record, dim_sizes, force=force)
     if not dry_run:
         files.check_destinations(destination, record, force=force)
+    if verify is not VerifyWhen.OFF and not dry_run:
+        options.start_verifier()
 
     from sardonyx import OptimizeOptions, TuneOptions
     from sardonyx import optimize as run_optimize

@@ -5,6 +5,7 @@ Help is plain text without the boxes that typer draws: it is easy to grep, and n
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -264,6 +265,14 @@ Summary = Annotated[
         rich_help_panel=GATES,
     ),
 ]
+
+
+def start_verifier() -> None:
+    """Start the process that runs models for verification; it loads the runtime while this one loads the rest."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process in which numpy has threads cannot be forked safely
+    from sardonyx.runtime.remote import start_early
+
+    start_early()
 
 
 def check_output_options(form: Format, *, as_json: bool, quiet: bool, verbose: bool) -> None:

@@ -14,7 +14,6 @@ from sardonyx.reporting.document import Row, Table, text_column
 from sardonyx.reporting.formatting import one_line, plural
 from sardonyx.reporting.writers.terminal import table_lines
 
-SUMMARY = "List the passes and what each rewrites."
 HELP = """\b
 Example:
   sardonyx passes

@@ -17,7 +17,6 @@ from sardonyx.reporting.plots.icicle import icicle_svg
 from sardonyx.reporting.profile import profile_csv, profile_document, profile_sentence
 from sardonyx.reporting.viewers.perfetto import trace
 
-SUMMARY = "Show where ONNX files spend their time, module by module."
 HELP = f"""\b
 Example:
   sardonyx profile model.onnx

@@ -16,7 +16,6 @@ from sardonyx.reporting import formatting
 if TYPE_CHECKING:
     from sardonyx.reporting.report import Report
 
-SUMMARY = "Write an HTML, Markdown or SVG report about one or more runs."
 HELP = """\b
 Example:
   sardonyx report run.json -o report.html

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sardonyx.atomic_write import explained, write_whole
 from sardonyx.errors import OutputError, SardonyxError, UsageError
 from sardonyx.ir import io
 from sardonyx.measurement.feeds import at_size
@@ -87,7 +88,7 @@ def fill(
     if source is None or result is None:
         raise UsageError("only files can be timed, and this run is of models in memory", hint="optimize(FILE, OUTPUT)")
     check(path, source, force=force)
-    with io.explained(str(path)):
+    with explained(str(path)):
         path.mkdir(parents=True, exist_ok=True)
         for name in _NAMES:  # files of an earlier run must not be mistaken for this one's
             (path / name).unlink(missing_ok=True)
@@ -132,7 +133,7 @@ def _measure(folder: Path, files: Sequence[str], how: Conditions, progress: Prog
 
 
 def _write(path: Path, record: bytes) -> None:
-    io.write_whole(str(path), msgspec.json.format(record, indent=2) + b"\n", force=True)
+    write_whole(str(path), msgspec.json.format(record, indent=2) + b"\n", force=True)
 
 
 def _source_of_run(folder: Path) -> str | None:

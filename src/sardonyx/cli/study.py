@@ -18,7 +18,6 @@ from sardonyx.reporting.document import View
 from sardonyx.reporting.study import files as rendered
 from sardonyx.reporting.study import study_document, study_sentence
 
-SUMMARY = "Run experiments on a set of models: attribution, tolerance, order, correlation, …"
 HELP = f"""\b
 Example:
   sardonyx study --zoo small -o study

@@ -16,7 +16,6 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.verdict import verdict_document, verdict_sentence
 
-SUMMARY = "Check whether two models compute the same."
 HELP = f"""\b
 Example:
   sardonyx verify model.onnx small.onnx

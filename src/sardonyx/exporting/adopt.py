@@ -8,6 +8,7 @@ from collections import Counter
 import onnx_ir as ir
 
 from sardonyx.analysis.census import Census, coverage, root_nodes
+from sardonyx.atomic_write import check_free
 from sardonyx.ir import attribute_tags, io, origins
 from sardonyx.ir.tagged_model import HasModel, Source, tagged
 from sardonyx.provenance import module_of
@@ -39,7 +40,7 @@ def adopt(
         The record of what was tagged and from which evidence, with the model as `.model`.
     """
     if output is not None:
-        io.check_free(os.fspath(output), force=force)
+        check_free(os.fspath(output), force=force)
     tagged_model = tagged(source)
     nodes = Census.of(tagged_model.model).nodes
     if tag_attributes:

@@ -16,6 +16,7 @@ from msgspec import Struct, structs
 from torch import nn
 
 from sardonyx.analysis import census
+from sardonyx.atomic_write import check_free, check_free_folder, draft_folder
 from sardonyx.errors import ModelError, UsageError, VerificationFailed
 from sardonyx.exporting.generation.check import check_generation, in_float32
 from sardonyx.exporting.generation.decoder import (
@@ -317,7 +318,7 @@ class _ExportJob:
         self, output: Path, inputs: Sequence[ExampleInput], options: ExportOptions, *, force: bool
     ) -> _Written:
         """Write a decoder into a folder that appears when it is complete, and check the tokens that it generates."""
-        with io.draft_folder(os.fspath(output), force=force) as folder:
+        with draft_folder(os.fspath(output), force=force) as folder:
             path = Path(folder) / MODEL
             written = self.write(path, options.external, force=force)
             verdict = self._check_generation(path, self._verified, options.verify_tokens) if self._verified else None
@@ -378,7 +379,7 @@ def _check_destination(output: str | Path | None, *, force: bool, for_generation
     if for_generation and output is None:
         raise UsageError("an export for generation writes a folder", hint="give its path as `output`")
     if output is not None:
-        check = io.check_free_folder if for_generation else io.check_free
+        check = check_free_folder if for_generation else check_free
         check(os.fspath(output), force=force)
 
 

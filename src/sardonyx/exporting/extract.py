@@ -13,6 +13,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.analysis.inspector import inspect
+from sardonyx.atomic_write import check_free
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.ir import io, origins
 from sardonyx.ir import module_extraction as cutting
@@ -93,7 +94,7 @@ def extract(
     began = time.perf_counter()
     report: Progress = progress or (lambda _phase, _fraction: None)
     if output is not None:
-        io.check_free(os.fspath(output), force=force)
+        check_free(os.fspath(output), force=force)
     whole = tagged(source)
     for scope in scopes(whole.model):
         if not is_sorted(scope.graph) and scope.holder is None:

@@ -19,9 +19,9 @@ from msgspec.structs import asdict, replace
 
 from sardonyx.analysis.attention_sites import pair_sites
 from sardonyx.analysis.fingerprint import Family, fingerprint
+from sardonyx.atomic_write import check_free
 from sardonyx.errors import UsageError
 from sardonyx.ir import io
-from sardonyx.ir.io import check_free
 from sardonyx.ir.opsets.raising import HIGHEST
 from sardonyx.ir.tagged_model import HasModel
 from sardonyx.optimizer import run_tables

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast, get_args
 
 from msgspec import Struct
 
+from sardonyx.atomic_write import check_free, explained, write_whole
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
@@ -138,8 +139,6 @@ def format_of(output: str | Path | None, name: str | None) -> Format:
 
 def _check(output: Path, form: Format, *, force: bool) -> None:
     """Raise an error before any work if the output cannot be written."""
-    from sardonyx.ir.io import check_free  # only here: rendering needs nothing of ONNX
-
     if form != "svg":
         check_free(os.fspath(output), force=force)
     elif output.exists() and not output.is_dir():
@@ -148,8 +147,6 @@ def _check(output: Path, form: Format, *, force: bool) -> None:
 
 def _write(report: Report, output: Path, *, force: bool) -> None:
     """Write each file completely or not at all, and create missing folders."""
-    from sardonyx.ir.io import explained, write_whole
-
     if report.format != "svg":
         write_whole(os.fspath(output), report.text.encode(), force=force)
         return

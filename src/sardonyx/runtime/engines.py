@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import os
 from collections.abc import Callable
 from enum import StrEnum
@@ -80,7 +79,9 @@ class OpenVinoSession:
     @property
     def name(self) -> str:
         """Return the runtime and its version."""
-        return f"openvino {importlib.metadata.version('openvino')}"
+        from importlib.metadata import version  # slow to import
+
+        return f"openvino {version('openvino')}"
 
     def run(self, feeds: Feeds) -> list[Value]:
         """Return all graph outputs in order. OpenVINO drops inputs that nothing reads."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
+from sardonyx.runtime import server
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.values import Feeds, Value
 from sardonyx.runtime.worker_process import Worker, WorkerDied
@@ -57,6 +59,11 @@ class _Shared:
         if self._worker is None or self._process != os.getpid():
             self._worker, self._process = Worker(_SERVER), os.getpid()
         return self._worker
+
+    def fork(self) -> None:
+        """Start the worker as a fork of this process, if that is safe: no thread but this one can hold a lock."""
+        if self._worker is None and sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1:
+            self._worker, self._process = Worker.fork(server.main), os.getpid()
 
     def is_current(self, worker: Worker | None) -> bool:
         """Return whether requests go to this worker."""
@@ -103,6 +110,14 @@ class _Shared:
 
 
 _shared = _Shared()
+
+
+def start_early() -> None:
+    """Start the worker before the first model, while this process does something else.
+
+    Call it at the start of a process that will verify. It is then a fork, which need not import numpy again.
+    """
+    _shared.fork()
 
 
 class RemoteSession:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.errors import SardonyxError
+from sardonyx.runtime import library
 from sardonyx.runtime.engines import Runtime, load
 from sardonyx.runtime.sessions import Session
 from sardonyx.runtime.values import Engine, Source
@@ -68,6 +69,7 @@ def _peak_bytes() -> int:
 def main() -> None:
     """Answer requests; a failure is a reply as well."""
     warnings.simplefilter("ignore")
+    library.onnxruntime()  # loaded while the calling process prepares its first request
     server = _Server()
 
     def answer(request: tuple[Any, ...]) -> tuple[Any, ...]:

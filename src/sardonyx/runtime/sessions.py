@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-import importlib.metadata
 import json
 import tempfile
 from collections.abc import Callable
@@ -57,7 +56,7 @@ class Session:
     def name(self) -> str:
         """Return the runtime, its version and whether it optimizes."""
         state = "on" if self._optimize else "off"
-        return f"onnxruntime {importlib.metadata.version('onnxruntime')}, optimizations {state}"
+        return f"onnxruntime {library.onnxruntime().__version__}, optimizations {state}"
 
     def run(self, feeds: Feeds) -> list[Value]:
         """Return all graph outputs in order."""
@@ -102,7 +101,9 @@ class ReferenceSession:
     @property
     def name(self) -> str:
         """Return the evaluator and its version."""
-        return f"onnx.reference {importlib.metadata.version('onnx')}"
+        import onnx
+
+        return f"onnx.reference {onnx.__version__}"
 
     def run(self, feeds: Feeds) -> list[Value]:
         """Return all graph outputs in order."""

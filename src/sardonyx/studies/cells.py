@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from sardonyx.atomic_write import Draft, explained
 from sardonyx.errors import OutputError
-from sardonyx.ir.io import Draft, explained
 from sardonyx.records.environment import environment
 from sardonyx.studies.experiment import Cell, Outcome
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from sardonyx.ir.io.atomic_write import Draft, check_free, check_free_folder, draft_folder, explained, write_whole
 from sardonyx.ir.io.files import MAX_IR_VERSION, LoadedFile, from_proto, load, save, sha256_of, to_proto
 from sardonyx.ir.io.unmodeled_fields import has_training_info
 
 __all__ = [
     "MAX_IR_VERSION",
-    "Draft",
     "LoadedFile",
-    "check_free",
-    "check_free_folder",
-    "draft_folder",
-    "explained",
     "from_proto",
     "has_training_info",
     "load",
     "save",
     "sha256_of",
     "to_proto",
-    "write_whole",
 ]

@@ -22,9 +22,9 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from msgspec import Struct, field
 
+from sardonyx.atomic_write import Draft, check_free, explained
 from sardonyx.errors import ModelError, OutputError
 from sardonyx.ir.io import unmodeled_fields, wire_format
-from sardonyx.ir.io.atomic_write import Draft, check_free, explained
 from sardonyx.ir.io.decode import decode
 from sardonyx.ir.io.encode import Encoder
 from sardonyx.ir.io.tensor_reader import Reader

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import secrets
 import shutil
 from collections.abc import Generator
 from typing import Self
@@ -52,7 +51,7 @@ class Draft:
     def __init__(self, path: str) -> None:
         self.path = os.path.realpath(path)  # a symbolic link keeps its target
         folder, name = os.path.split(self.path)
-        self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(4)}.part")
+        self._temporary = os.path.join(folder, f".{name}.{os.urandom(4).hex()}.part")
         self._fd = -1
 
     def __enter__(self) -> Self:
@@ -102,7 +101,7 @@ def draft_folder(path: str, *, force: bool) -> Generator[str]:
     """Yield a folder to fill; its files are moved to the folder `path` when the block ends without an error."""
     check_free_folder(path, force=force)
     parent, name = os.path.split(os.path.abspath(path))
-    draft = os.path.join(parent, f".{name}.{secrets.token_hex(4)}.part")
+    draft = os.path.join(parent, f".{name}.{os.urandom(4).hex()}.part")
     with explained(path):
         os.mkdir(draft)
     try:
