@@ -9,7 +9,7 @@ import typer.main
 from sardonyx.cli.main import _app  # pyright: ignore[reportPrivateUsage]
 
 
-def command(verb: str) -> Any:
+def subcommand(verb: str) -> Any:
     """Return the subcommand with its options."""
     group: Any = typer.main.get_command(_app([verb]))
     return group.commands[verb]

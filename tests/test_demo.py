@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from commands import command
+from commands import subcommand
 from sardonyx.cli import demo, options
 
 
@@ -46,7 +46,7 @@ def test_every_command_parses_and_reads_files_that_earlier_commands_wrote(
     written: set[Path] = set()
     for step in demo.steps(tmp_path):
         verb, *words = step.arguments
-        asked = command(verb).make_context(verb, list(words)).params
+        asked = subcommand(verb).make_context(verb, list(words)).params
         assert asked["force"], "an earlier demo is replaced"
         for name in ("model", "sources"):
             read = asked.get(name) or ()

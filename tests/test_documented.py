@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import sardonyx
-from commands import command
+from commands import subcommand
 from sardonyx.cli.main import VERBS
 from sardonyx.records import reading
 
@@ -60,7 +60,7 @@ def test_every_command_has_its_page() -> None:
 
 def test_every_flag_is_on_its_page_or_among_the_shared_ones() -> None:
     for verb in VERBS:
-        names = [flag for one in command(verb).params for flag in (*one.opts, *one.secondary_opts)]
+        names = [flag for one in subcommand(verb).params for flag in (*one.opts, *one.secondary_opts)]
         known = {flag for flag in names if flag[0] == "-"}
         page = (DOCS / f"{verb}.md").read_text()
         assert known - flags(page) - flags(COMMON) == set(), verb
@@ -68,7 +68,7 @@ def test_every_flag_is_on_its_page_or_among_the_shared_ones() -> None:
 
 
 def test_every_shared_flag_exists_on_some_command() -> None:
-    known = {flag for verb in VERBS for one in command(verb).params for flag in (*one.opts, *one.secondary_opts)}
+    known = {flag for verb in VERBS for one in subcommand(verb).params for flag in (*one.opts, *one.secondary_opts)}
     assert flags(COMMON) - known == {"-h", "--help", "--version"}
 
 

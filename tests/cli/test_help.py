@@ -8,13 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import typer.main
 
+from commands import subcommand
 from sardonyx.cli import options
-from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
+from sardonyx.cli.main import HELP, VERBS
 
 Command = Callable[..., Any]
-GROUP: Any = typer.main.get_command(_app([]))
 
 
 def explains(text: str | None) -> bool:
@@ -53,31 +52,31 @@ def examples(text: str) -> list[str]:
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_begins_with_valid_examples(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "is_there", lambda _path: True)  # examples are parsed, not run
-    for line in examples(GROUP.commands[verb].help):
+    for line in examples(subcommand(verb).help):
         _, used, *words = shlex.split(line, comments=True)
-        known = {flag for one in GROUP.commands[used].params for flag in (*one.opts, *one.secondary_opts)}
+        known = {flag for one in subcommand(used).params for flag in (*one.opts, *one.secondary_opts)}
         flags = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert flags <= known, line
-        GROUP.commands[used].make_context(used, [*words])  # and parsed
+        subcommand(used).make_context(used, [*words])  # and parsed
 
 
 def test_the_top_level_help_lists_every_command_and_a_first_example(command: Command) -> None:
     text = command("--help").out
     assert [line.split()[0] for line in re.split(r"\nCommands:\n", text)[1].splitlines() if line[2] != " "] == [*VERBS]
-    for line in examples(GROUP.help):
+    for line in examples(HELP):
         assert line.split()[1] in VERBS
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_argument_and_option_is_explained(verb: str) -> None:
-    unexplained = {f"{verb} {one.opts[0]}": one.help for one in GROUP.commands[verb].params if not explains(one.help)}
+    unexplained = {f"{verb} {one.opts[0]}": one.help for one in subcommand(verb).params if not explains(one.help)}
     assert unexplained == {}, "a sentence of three words or more"
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_shows_its_default_once_or_is_a_switch(verb: str, command: Command) -> None:
     text = " ".join(command(verb, "--help").out.split())
-    options = [one for one in GROUP.commands[verb].params if one.param_type_name == "option"]
+    options = [one for one in subcommand(verb).params if one.param_type_name == "option"]
     assert options
     faults = {f"{verb} {one.opts[0]}": fault for one in options if (fault := fault_of_default(one, text))}
     assert faults == {}

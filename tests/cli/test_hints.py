@@ -7,14 +7,13 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 
 import sardonyx
+from commands import subcommand
 from sardonyx.cli.console import with_flags
-from sardonyx.cli.main import VERBS, _app  # pyright: ignore[reportPrivateUsage]
+from sardonyx.cli.main import VERBS
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "sardonyx"
 OF_THE_COMMAND_LINE = ("cli", "reporting/gate")  # modules that parse flag texts
@@ -87,8 +86,7 @@ def test_names_in_hints_exist_in_python_and_on_the_command_line() -> None:
     functions = [public for name in sardonyx.__all__ if inspect.isroutine(public := getattr(sardonyx, name))]
     options = (sardonyx.OptimizeOptions, sardonyx.TuneOptions, sardonyx.ExportOptions)
     parameters = {name for public in (*functions, *options) for name in inspect.signature(public).parameters}
-    group: Any = typer.main.get_command(_app([]))
-    flags = {flag for verb in VERBS for one in group.commands[verb].params for flag in (*one.opts, *one.secondary_opts)}
+    flags = {flag for verb in VERBS for one in subcommand(verb).params for flag in (*one.opts, *one.secondary_opts)}
     named = {name for _, text in hints() for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", text)}
     assert {"force", "verify", "dynamic", "exporter", "inputs", "task"} <= named <= parameters
     assert {flag for _, text in hints() for flag in FLAG.findall(with_flags(text))} <= flags
