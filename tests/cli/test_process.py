@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import onnx
+import onnx.parser
 import pytest
 
 FORBIDDEN = ("torch", "onnx", "onnx_ir", "onnxruntime", "numpy", "sympy")
@@ -63,6 +65,41 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.index("Example:") < done.stdout.index("Options:")
+
+
+TEXT = '<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { a = Identity(x) y = Exp(a) }'
+PRINTING = {"cli", "errors", "records", "reporting"}
+READING = PRINTING | {"atomic_write", "ir", "provenance"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packages", "most"),
+    [
+        (["--help"], PRINTING, 14),
+        (["nonsense"], PRINTING, 14),
+        (["optimize", "missing.onnx"], PRINTING | {"atomic_write"}, 45),
+        (["dag", "model.onnx", "-o", "dag.json"], READING | {"analysis"}, 50),
+        (["compare", "model.onnx", "model.onnx"], READING | {"analysis"}, 65),
+        (["inspect", "model.onnx"], READING | {"analysis"}, 100),
+        (["verify", "model.onnx", "model.onnx"], READING - {"provenance"} | {"runtime", "verification"}, 105),
+        (["passes"], READING | {"passes"}, 175),
+        (["optimize", "model.onnx", "--verify", "off"], READING | {"analysis", "optimizer", "passes", "runtime"}, 230),
+    ],
+)
+def test_a_command_loads_only_the_packages_that_it_uses(
+    arguments: list[str], packages: set[str], most: int, tmp_path: Path
+) -> None:
+    onnx.save(onnx.parser.parse_model(TEXT), tmp_path / "model.onnx")
+    code = (
+        "import sys; from sardonyx.cli.main import run; run(sys.argv[1:]); "
+        "print(*[name for name in sys.modules if name.startswith('sardonyx.')], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    loaded = done.stderr.splitlines()[-1].split()
+    assert {name.split(".")[1] for name in loaded} <= packages
+    assert len(loaded) <= most
 
 
 def test_every_option_with_a_default_shows_it() -> None:
