@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -223,3 +224,49 @@ def test_a_closed_session_opens_itself_again() -> None:
     assert array(session.run({"x": np.array([-1, 2], np.float32)})[0]).tolist() == [0, 2]
     assert session.usage.seconds > 0
     session.close()
+
+
+FORKED = """
+import os, signal, sys
+from pathlib import Path
+from sardonyx.runtime import remote
+remote.start_early()
+import numpy as np
+session = remote.RemoteSession(Path(sys.argv[1]))
+worker = remote._shared.worker().process
+assert os.getpgid(worker) == worker != os.getpgid(0), "an interrupt of this process does not reach it"
+same = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in (worker, os.getpid())]
+feeds = {"x": np.array([1.0, 4.0], np.float32)}
+print(same[0] == same[1], session.run(feeds)[0].tolist())
+os.kill(worker, signal.SIGKILL)
+try:
+    session.run(feeds)
+except remote.RuntimeCrash as crash:
+    print(crash.message)
+print(session.run(feeds)[0].tolist(), remote._shared.worker().process != worker)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the worker is never a fork")
+def test_an_early_worker_is_a_fork_and_is_replaced_after_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(text_model("g (float[N] x) => (float[N] y) { y = Sqrt(x) }"), path)
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # the process has one thread
+    command = [sys.executable, "-c", FORKED, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.splitlines() == [
+        "True [1.0, 2.0]",
+        "the process that runs it was killed (SIGKILL)",
+        "[1.0, 2.0] True",
+    ]
+    assert done.stderr == ""
+
+
+def test_a_process_with_threads_does_not_fork() -> None:
+    code = (
+        "import threading; from sardonyx.runtime import remote; "
+        "threading.Thread(target=threading.Event().wait, daemon=True).start(); "
+        "remote.start_early(); print(remote._shared._worker)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
