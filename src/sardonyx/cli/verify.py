@@ -58,6 +58,8 @@ def verify(
     reject_both("--quiet", quiet, "--verbose", verbose)
     gating = Gating.of(gate.VERDICT, fail_if, baseline, summary, beside=(reference, candidate, inputs))
 
+    options.start_verifier()
+
     from sardonyx import verify as run_verify
     from sardonyx.verification import seeds_from
 
