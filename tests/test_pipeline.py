@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from msgspec.structs import replace
 
 from sardonyx import provenance as p
 from sardonyx.errors import OutputError, UsageError
@@ -18,6 +19,7 @@ from sardonyx.ir import io, origins
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Replacement
+from sardonyx.optimizer import details
 from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.optimizer.pipeline import WHOLE_PASS, optimize
 from sardonyx.passes import Example, NodePass
@@ -147,6 +149,29 @@ def test_the_record_reads_back(tmp_path: Path) -> None:
     assert again.to_json() == run.to_json()
     assert (again.source.sha256, again.result.sha256) == (io.sha256_of(path), io.sha256_of(small))
     assert again.before.nodes - again.after.nodes == 3
+
+
+def test_what_only_reports_need_is_computed_on_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, small = tmp_path / "m.onnx", tmp_path / "s.onnx"
+    proto = onnx.parser.parse_model(TOWER)
+    path.write_bytes(proto.SerializeToString())
+    calls: list[str] = []
+    describe = details.describe
+    monkeypatch.setattr(details, "describe", lambda *args: calls.append("described") or describe(*args))
+    run = optimize(path, small, verify="off")
+    assert not calls
+    path.write_bytes(b"")  # the record is about what was read
+    assert run.wiring_before is not None
+    assert run.wiring_after is not None
+    assert (len(run.wiring_before.names), len(run.wiring_after.names)) == (run.before.nodes, run.after.nodes)
+    assert run.fingerprint is not None
+    assert replace(run, notes=("changed",)).attention == run.attention
+    assert len(calls) == 1
+    in_memory = optimize(proto, verify="off")  # a caller may change it later
+    assert len(calls) == 2
+    del proto.graph.node[:]
+    assert in_memory.wiring_before == run.wiring_before
+    assert Run.from_json(in_memory.to_json()).wiring_after == in_memory.wiring_after
 
 
 def test_every_node_of_the_result_has_an_owner(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -85,6 +86,24 @@ def test_saving_over_the_input_leaves_the_model_usable(path: Path) -> None:
         np.testing.assert_array_equal(saved_weight(path), weight().T)
         np.testing.assert_array_equal(original.numpy(), weight())
     assert os.listdir(path.parent) == ["m.onnx"]
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_file_is_hashed_while_it_is_written(path: Path, external: bool) -> None:
+    model, out = io.load(path), path.parent / "out.onnx"
+    for name in ("big", "bigger"):
+        tensor = ir.tensor(np.ones((600, 600), "f4"), name=name)
+        model.graph.register_initializer(ir.Value(name=name, const_value=tensor))
+    assert io.save(model, out, external=external, hashed=True) == hashlib.sha256(out.read_bytes()).hexdigest()
+    assert io.save(model, out, external=external, force=True) is None
+
+
+def test_an_open_file_gives_several_graphs_even_if_it_is_replaced(path: Path) -> None:
+    file = io.ModelFile.open(path)
+    path.unlink()
+    first, second = file.graph(), file.graph()
+    first.graph.initializers.pop("w")
+    np.testing.assert_array_equal(tensor_of(second).numpy(), weight())
 
 
 def test_external_data_is_beside_the_model_and_aligned(path: Path) -> None:

@@ -309,9 +309,10 @@ class _ExportJob:
             run = self._optimize(output, external, force=force)
             return _Written(run.result, run, self._verified, self._notes)
         with self._clock.phase("writing"):
+            digest = None
             if output is not None:
-                io.save(self.model, output, force=force, external=external)
-            artifact = run_tables.artifact(self.model, output, hashed=self._settings.verify)
+                digest = io.save(self.model, output, force=force, external=external, hashed=self._settings.verify)
+            artifact = run_tables.artifact(self.model, output, digest)
         return _Written(artifact, None, self._verified, self._notes)
 
     def write_for_generation(

@@ -26,7 +26,7 @@ from sardonyx.records.environment import environment
 from sardonyx.records.extraction import BoundaryValue, Extraction
 from sardonyx.records.inspection import Port
 from sardonyx.records.progress import Progress
-from sardonyx.records.run import Verdict
+from sardonyx.records.run import Artifact, Verdict
 
 if TYPE_CHECKING:
     from torch import nn
@@ -112,9 +112,12 @@ def extract(
         _set_ranks(cut.model, check)
     if output is not None:
         report("writing", None)
-        io.save(cut.model, output, force=force)
+        digest = io.save(cut.model, output, force=force, hashed=True)
+        result = run_tables.artifact(cut.model, output, digest)
+    else:
+        result = run_tables.artifact(cut.model, None, None)
     total = time.perf_counter() - began
-    return _record(whole, cut, verified, output, call, {"cut": cut_seconds, "total": total})
+    return _record(whole, cut, verified, result, call, {"cut": cut_seconds, "total": total})
 
 
 def path_of(source: Source, module: str) -> str:
@@ -297,7 +300,7 @@ def _record(
     whole: Tagged,
     cut: cutting.Extract,
     verified: _Verified,
-    output: str | os.PathLike[str] | None,
+    result: Artifact,
     call: int,
     seconds: dict[str, float],
 ) -> Extracted:
@@ -310,8 +313,8 @@ def _record(
     return Extracted(
         status="done",
         environment=environment(),
-        source=run_tables.artifact(whole.model, whole.path),
-        result=run_tables.artifact(cut.model, output),
+        source=run_tables.artifact(whole.model, whole.path, None if whole.path is None else io.sha256_of(whole.path)),
+        result=result,
         asked=cut.asked,
         path=cut.path,
         tag=whole.hierarchy.tag(cut.path),

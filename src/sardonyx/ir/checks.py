@@ -20,7 +20,7 @@ from sardonyx.ir.precision import FORMATS, GUARD, Impossible, ScaledTensor
 from sardonyx.ir.rules import Match
 from sardonyx.ir.scopes import bodies, is_constant, operator
 from sardonyx.ir.shapes.polynomials import equal
-from sardonyx.ir.tensors import ComputedTensor, StreamedTensor
+from sardonyx.ir.tensors import ComputedTensor, ReshapedTensor, StreamedTensor, TransposedTensor
 
 # Element types for which ONNX Runtime has a CPU kernel, for the operators that rewrites create.
 #
@@ -243,6 +243,8 @@ def _is_new(tensor: ir.TensorProtocol) -> bool:
     """
     if tensor.dtype not in FORMATS or isinstance(tensor, ScaledTensor):
         return False
+    if isinstance(tensor, (ReshapedTensor, TransposedTensor)):
+        return _is_new(tensor.source)
     return not isinstance(tensor, StreamedTensor) or isinstance(tensor, ComputedTensor)
 
 

@@ -164,25 +164,26 @@ class Rewriter:
             self._log.tallies[rule.name].seconds += time.perf_counter() - start
 
     def _run_node_rule(self, rule: NodeRule) -> None:
-        pending = self._pending[rule.name]
+        pending, facts, scopes = self._pending[rule.name], self._facts, self._facts.scopes
         while pending:
             node, _ = pending.popitem(last=False)
-            if node.graph is None:
+            graph = node.graph
+            if graph is None:
                 continue
-            scope = self._facts.scope(node)
+            scope = scopes[graph]
             if scope.opset < rule.opset or (scope.in_function and has_references(node)):
                 continue
-            result = rule.match(node, self._facts)
+            result = rule.match(node, facts)
+            if result is None:
+                continue
             if isinstance(result, Match) and scope.opset < rule.needs:
                 result = self._raise_for(rule, result)
-                if result is None:
-                    pending[node] = (
-                        None  # match again in the newer opset; if it was replaced, the replacement is queued already
-                    )
             if isinstance(result, Match):
                 self._replace(rule, result, functools.partial(rule.rewrite, result))
             elif result is not None:
                 self._refuse(rule, result)
+            else:  # match again in the newer opset; if it was replaced, the replacement is queued already
+                pending[node] = None
 
     def _run_model_rule(self, rule: ModelRule) -> None:
         for proposal in rule.propose(self._facts):
@@ -268,11 +269,12 @@ class Rewriter:
         self._log.tallies[rule.name].seconds -= time.perf_counter() - start
 
     def _reindex(self, change: Change) -> None:
-        for node in change.removed:
-            self._index[operator(node)].pop(node, None)
-        for node in change.added:
-            self._index[operator(node)][node] = None
-        merged = {operator(node) for node in change.added} & {operator(node) for node in change.removed}
+        removed, added = [*map(operator, change.removed)], [*map(operator, change.added)]
+        for name, node in zip(removed, change.removed, strict=True):
+            self._index[name].pop(node, None)
+        for name, node in zip(added, change.added, strict=True):
+            self._index[name][node] = None
+        merged = {*added}.intersection(removed)
         for node in _around((*change.added, *change.neighbours)):
             name = operator(node)
             for pending in self._queues.get(name, ()):

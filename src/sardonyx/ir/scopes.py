@@ -6,7 +6,7 @@ nodes and values.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -58,15 +58,23 @@ def nested_graphs(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Funct
             yield from nested_graphs(body)
 
 
-def bodies(node: ir.Node) -> Iterator[tuple[str, ir.Graph]]:
-    """Yield the graphs that a node has in its attributes, with their names."""
-    for name, attribute in node.attributes.data.items():  # the underlying dict is faster, and this runs for every node
+def bodies(node: ir.Node) -> Sequence[tuple[str, ir.Graph]]:
+    """Return the graphs that a node has in its attributes, with their names."""
+    attributes = node.attributes.data  # the underlying dict is faster, and this runs for every node
+    for attribute in attributes.values():
+        if attribute.type in _GRAPHS:
+            break
+    else:
+        return ()
+    found: list[tuple[str, ir.Graph]] = []
+    for name, attribute in attributes.items():
         if attribute.type not in _GRAPHS or attribute.is_ref():
             continue
         if attribute.type == ir.AttributeType.GRAPH:
-            yield name, attribute.as_graph()
+            found.append((name, attribute.as_graph()))
         else:
-            yield from ((f"{name}[{index}]", body) for index, body in enumerate(attribute.as_graphs()))
+            found += [(f"{name}[{index}]", body) for index, body in enumerate(attribute.as_graphs())]
+    return found
 
 
 def nodes_inside(node: ir.Node) -> Iterator[ir.Node]:

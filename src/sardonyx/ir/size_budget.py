@@ -92,12 +92,12 @@ def allowance(model: ir.Model) -> int:
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> int:
     """Return the size of a tensor in a file, which may have a shorter form for it than memory."""
+    if isinstance(tensor, ProtoTensor):
+        return tensor.stored_bytes
     if isinstance(tensor, SparseTensor):
         return tensor.values.nbytes + tensor.indices.nbytes
     if isinstance(tensor, ProtoStrings):
         return tensor.proto.ByteSize()
-    if isinstance(tensor, ProtoTensor):
-        return tensor.stored_bytes
     if isinstance(tensor, ir.StringTensor):
         return sum(len(text) + 2 for text in tensor.string_data())
     return tensor.nbytes
@@ -105,9 +105,10 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> int:
 
 def node_bytes(node: ir.Node) -> int:
     """Return the approximate size of a node in a file, with its bodies but without its metadata."""
-    values = (*node.inputs, *node.outputs)
     size = OVERHEAD + len(node.name or "") + len(node.op_type) + len(node.domain)
-    size += sum(2 + len(value.name or "") for value in values if value is not None)
+    for value in (*node.inputs, *node.outputs):
+        if value is not None:
+            size += 2 + len(value.name or "")
     for attribute in node.attributes.data.values():
         size += OVERHEAD + len(attribute.name) + _attribute_bytes(attribute)
     for _, body in bodies(node):
@@ -120,9 +121,9 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
         return 0
     match attribute.type:
         case _A.TENSOR:
-            return tensor_bytes(attribute.as_tensor())
+            return tensor_bytes(attribute.value)  # as_tensor() checks a protocol, which is slow
         case _A.TENSORS:
-            return sum(map(tensor_bytes, attribute.as_tensors()))
+            return sum(map(tensor_bytes, attribute.value))
         case _A.STRING:
             return len(attribute.value)
         case _A.INTS | _A.FLOATS:

@@ -183,6 +183,11 @@ class FileTensor(StreamedTensor):
         self.skeleton = skeleton
         self.field = field
 
+    @property
+    def nbytes(self) -> int:
+        """Return the number of bytes; it was checked against type and shape when the tensor was created."""
+        return self.length
+
     def numpy(self) -> Array:
         """Return the values, read from the file."""
         return unpacked(self._read(), self.dtype, self.shape.numpy())
@@ -231,6 +236,24 @@ class TransposedTensor(StreamedTensor):
                 write_swapped(source.file, source.offset, swap, fd, position)
                 return
         super().write_to(fd, position)
+
+
+class ReshapedTensor(StreamedTensor):
+    """Another tensor with another shape, stored with the same bytes."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: ir.TensorProtocol, shape: Sequence[int]) -> None:
+        super().__init__(source.dtype, shape, source)
+        self.source = source
+
+    def numpy(self) -> Array:
+        """Return the values in the new shape."""
+        return self.source.numpy().reshape(self.shape.numpy())
+
+    def write_to(self, fd: int, position: int) -> None:
+        """Write the bytes of the source."""
+        write_tensor(self.source, fd, position)
 
 
 class ComputedTensor(StreamedTensor):
@@ -372,7 +395,7 @@ def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int]) -> StreamedTensor:
     """Return a lazy reshape to a fully known shape."""
     if isinstance(tensor, FileTensor):
         return tensor.reshaped(shape)
-    return ComputedTensor(tensor.dtype, shape, lambda: tensor.numpy().reshape(shape), like=tensor)
+    return ReshapedTensor(tensor, shape)
 
 
 def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:

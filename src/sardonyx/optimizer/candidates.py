@@ -83,21 +83,33 @@ class RewriteJob:
         self._keep_modules = keep_modules
         self.notes: tuple[str, ...] = ()
         self._before: run_tables.GraphSnapshot | None = None
-        self._first: ir.Model | None = self._fresh()
-        self.opsets = dict(self._first.opset_imports)
-        self._ir_version = self._first.ir_version
+        self._file = io.ModelFile.open(source) if isinstance(source, (str, Path)) else None
+        self.opsets: dict[str, int] = {}  # of the source; known once a candidate was built, as is the next
+        self._ir_version = 0
 
     def _fresh(self) -> ir.Model:
+        """Return the graph of the source, with the nodes in topological order."""
+        match self.source:
+            case onnx.ModelProto():
+                model = io.from_proto(self.source)
+            case ir.Model():
+                model = self.source.clone()
+            case io.LoadedFile():
+                model = self.source.model.clone()
+            case _:
+                assert self._file is not None
+                model = self._file.graph()
+        for graph in top_graphs(model):
+            if not is_sorted(graph):
+                graph.sort()
+        return model
+
+    def source_facts(self) -> Facts:
+        """Return the facts about the source itself, whose nodes have their origins."""
         with gc_pause.paused():
-            match self.source:
-                case onnx.ModelProto():
-                    return io.from_proto(self.source)
-                case ir.Model():
-                    return self.source.clone()
-                case io.LoadedFile():
-                    return self.source.model.clone()
-                case path:
-                    return io.load(path)
+            model = self._fresh()
+            origins.attach(model)
+            return Facts(model, target=self._target)
 
     def candidate(
         self, limit: int | None = None, forbidden: Forbidden = frozenset(), observe: Observer | None = None
@@ -107,10 +119,8 @@ class RewriteJob:
             return self._candidate(limit, forbidden, observe)
 
     def _candidate(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
-        model, self._first = self._first or self._fresh(), None
-        for graph in top_graphs(model):
-            if not is_sorted(graph):
-                graph.sort()
+        model = self._fresh()
+        self.opsets, self._ir_version = dict(model.opset_imports), model.ir_version
         hierarchy = origins.attach(model)
         growth = Growth(None if self._allow_growth else allowance(model))
         facts = Facts(model, target=self._target, evaluate=runtime.evaluate, growth=growth)

@@ -8,7 +8,7 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,8 +17,6 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from sardonyx.analysis.attention_sites import pair_sites
-from sardonyx.analysis.fingerprint import Family, fingerprint
 from sardonyx.atomic_write import check_free
 from sardonyx.errors import UsageError
 from sardonyx.ir import io
@@ -31,16 +29,42 @@ from sardonyx.optimizer.rollback import Inputs, VerificationOptions, Verifier
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import available, installed
 from sardonyx.records.environment import environment
-from sardonyx.records.run import ArchitectureGuess, Artifact, Run, Tuning
+from sardonyx.records.run import Artifact, Run, Tuning
 
 if TYPE_CHECKING:
+    from sardonyx.optimizer.details import RunDetails
     from sardonyx.optimizer.tuning.tuner import Tuner
 
 
 class Optimized(Run, HasModel, frozen=True):
-    """A Run together with the optimized model."""
+    """A Run together with the optimized model.
+
+    `fingerprint`, `attention`, `wiring_before` and `wiring_after` are computed when one of them is first read, from the
+    source and from `model`: read them before you change the model.
+    """
 
     model: ir.Model | None = None
+    _details: Callable[[], RunDetails] | None = None
+
+    def read_details(self) -> None:
+        """Compute what only reports need, so that later changes of the source or the model do not matter."""
+        if self._details is not None:
+            self._details()
+
+
+def _detail(name: str) -> property:
+    """Return a property that reads a field of the details, or what the record was created with."""
+    field: Any = getattr(Run, name)
+
+    def read(run: Optimized) -> Any:
+        details = run._details  # pyright: ignore[reportPrivateUsage]  # of the class above
+        return field.__get__(run) if details is None else getattr(details(), name)
+
+    return property(read)
+
+
+for _name in ("fingerprint", "attention", "wiring_before", "wiring_after"):
+    setattr(Optimized, _name, _detail(_name))
 
 
 def optimize(
@@ -117,6 +141,8 @@ def optimize(
         "tune": bool(tune),
     }
     run = _record(job, outcome, {**arguments, **asdict(options)}, original, result)
+    if job.path is None:  # a model in memory may be changed later, so its details are computed now
+        run.read_details()
     return replace(run, seconds={**verifier.seconds, **run.seconds, "total": time.perf_counter() - began})
 
 
@@ -160,17 +186,17 @@ def _write(
     model: ir.Model, job: RewriteJob, file: str | None, *, force: bool, external: bool | None, hashed: bool
 ) -> Artifact:
     """Write the result, if there is a path, and describe it."""
+    digest = None
     if file is not None:
         job.progress("writing", None)
-        io.save(model, file, force=force, external=external)
-    return run_tables.artifact(model, file, hashed=hashed)
+        digest = io.save(model, file, force=force, external=external, hashed=hashed)
+    return run_tables.artifact(model, file, digest)
 
 
 class _Outcome(Struct, frozen=True, eq=False):
     """The result of the passes."""
 
     verified: VerifiedCandidate
-    architecture: ArchitectureGuess
     tuning: Tuning | None
 
 
@@ -181,18 +207,20 @@ def _run_passes(
     with contextlib.ExitStack() as stack:
         tuner = stack.enter_context(_tuning(job, options)) if options is not None else None
         verified = verifier.verified(mode, left_out)
-        architecture = _guess_architecture(verified.candidate.model)
         if tuner is None:
-            return _Outcome(verified, architecture, None)
-        rebuild, convolutional = functools.partial(verifier.verified, mode), architecture.family == Family.CONVOLUTIONAL
-        verified, tuning = tuner.run(verified, rebuild, convolutional=convolutional)
-        return _Outcome(verified, architecture, tuning)
+            return _Outcome(verified, None)
+        from sardonyx.analysis.fingerprint import Family, fingerprint  # imported here because few runs need it
+
+        convolutional = fingerprint(verified.candidate.model).family is Family.CONVOLUTIONAL
+        rebuild = functools.partial(verifier.verified, mode)
+        return _Outcome(*tuner.run(verified, rebuild, convolutional=convolutional))
 
 
-def _guess_architecture(result: ir.Model) -> ArchitectureGuess:
-    """Guess the architecture from the result, which computes the same as the source with far fewer nodes."""
-    guess = fingerprint(result)
-    return ArchitectureGuess(guess.family.value, guess.confidence, guess.evidence)
+def _details(job: RewriteJob, verified: VerifiedCandidate) -> RunDetails:
+    from sardonyx.optimizer.details import describe  # imported here because few runs need it
+
+    candidate = verified.candidate
+    return describe(job.source_facts(), candidate.facts, candidate.log.refusals, verified.rolled_back)
 
 
 def _record(
@@ -220,12 +248,9 @@ def _record(
         verdict=verified.verdict,
         seconds={} if tuning is None else {"tuning": tuning.seconds},
         notes=(*job.notes, *_packages(job.passes), *run_tables.growth_notes(before.counts, candidate.log)),
-        fingerprint=outcome.architecture,
         tuning=tuning,
-        wiring_before=before.wiring,
-        wiring_after=after.wiring,
-        attention=pair_sites(before.attention, after.attention, candidate.log.refusals, verified.rolled_back),
         model=candidate.model,
+        _details=functools.cache(functools.partial(_details, job, verified)),
     )
 
 

@@ -10,10 +10,8 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx import provenance as p
-from sardonyx.analysis.attention_sites import SiteDescription, find_sites
 from sardonyx.analysis.census import Census, Owned, owned
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.io import sha256_of
 from sardonyx.ir.opsets.raising import RAISE
 from sardonyx.ir.origins import owner
 from sardonyx.ir.rewriter import Log
@@ -44,16 +42,14 @@ class GraphSnapshot(Struct, frozen=True):
     counts: Counts
     ops: Counter[str]
     modules: dict[str, Owned]
-    wiring: Wiring
-    attention: tuple[SiteDescription, ...]
 
 
 def snapshot(facts: Facts) -> GraphSnapshot:
-    """Return counts, operators, modules, wiring and attention sites of a model whose nodes have origins."""
+    """Return counts, operators and modules of a model whose nodes have origins."""
     with gc_pause.paused():
         census = Census.of(facts.model)
         ops = Counter(map(operator, census.nodes))
-        return GraphSnapshot(census.counts, ops, owned(census), wiring(facts.model), find_sites(facts))
+        return GraphSnapshot(census.counts, ops, owned(census))
 
 
 def op_counts(before: GraphSnapshot, after: GraphSnapshot) -> tuple[OpCount, ...]:
@@ -123,12 +119,11 @@ def loosest(events: Iterable[Event], passes: Sequence[Pass]) -> Accuracy:
     return max((classes[event.pass_name] for event in events), key=_ORDER.index, default=Accuracy.EXACT)
 
 
-def artifact(model: ir.Model, path: str | os.PathLike[str] | None, *, hashed: bool = True) -> Artifact:
-    """Return the artifact of a model that was read or written, or is in memory."""
+def artifact(model: ir.Model, path: str | os.PathLike[str] | None, digest: str | None) -> Artifact:
+    """Return the artifact of a model that was read or written, or is in memory; `digest` is the hash of its file."""
     versions = dict(model.opset_imports)
     if path is None:
         return Artifact(None, None, 0, model.ir_version, versions)
-    digest = sha256_of(path) if hashed else None
     return Artifact(os.fspath(path), digest, os.path.getsize(path), model.ir_version, versions)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from sardonyx.ir.io.files import MAX_IR_VERSION, LoadedFile, from_proto, load, save, sha256_of, to_proto
+from sardonyx.ir.io.files import MAX_IR_VERSION, LoadedFile, ModelFile, from_proto, load, save, to_proto
+from sardonyx.ir.io.hashing import sha256_of
 from sardonyx.ir.io.unmodeled_fields import has_training_info
 
 __all__ = [
     "MAX_IR_VERSION",
     "LoadedFile",
+    "ModelFile",
     "from_proto",
     "has_training_info",
     "load",

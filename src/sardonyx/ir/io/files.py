@@ -11,7 +11,6 @@ read when their values are needed and copied from file to file on saving. Invari
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 from collections.abc import Iterator
@@ -27,7 +26,9 @@ from sardonyx.errors import ModelError, OutputError
 from sardonyx.ir.io import unmodeled_fields, wire_format
 from sardonyx.ir.io.decode import decode
 from sardonyx.ir.io.encode import Encoder
+from sardonyx.ir.io.hashing import GrowingHash
 from sardonyx.ir.io.tensor_reader import Reader
+from sardonyx.ir.scopes import nested_graphs
 from sardonyx.ir.storage import RAW_DATA, SourceFile, write_all
 from sardonyx.ir.tensors import FileTensor, write_tensor
 from sardonyx.records import gc_pause
@@ -63,13 +64,44 @@ class LoadedFile(Struct, frozen=True, eq=False):
         return LoadedFile(path, load(path))
 
 
+class ModelFile(Struct, frozen=True, eq=False):
+    """An open model file; every call of `graph` returns another graph of it, even if the file was replaced."""
+
+    name: str
+    proto: onnx.ModelProto  # without large tensors
+    reader: Reader
+
+    @staticmethod
+    def open(path: str | os.PathLike[str]) -> ModelFile:
+        """Open a model file and read all of it but its large tensors.
+
+        Raises:
+            ModelError: if the file is not a model or is damaged.
+        """
+        return _opened(os.fspath(path))
+
+    def graph(self) -> ir.Model:
+        """Return the graph; large tensors stay in the file.
+
+        Raises:
+            ModelError: if the model is not valid, or its external data is missing or unsafe to read.
+        """
+        with gc_pause.paused():
+            model = decode(self.proto, self.reader)
+            _check_acyclic(model, self.name)
+            return model
+
+
 def load(path: str | os.PathLike[str]) -> ir.Model:
     """Read a model file; large tensors stay in it.
 
     Raises:
         ModelError: if the file is not a model or is damaged, or its external data is missing or unsafe to read.
     """
-    name = os.fspath(path)
+    return ModelFile.open(path).graph()
+
+
+def _opened(name: str) -> ModelFile:
     try:
         file = SourceFile.open(name)
     except OSError as error:
@@ -87,11 +119,7 @@ def load(path: str | os.PathLike[str]) -> ir.Model:
     if not proto.HasField("graph"):
         _check_format(file, name)
     _check_complete(proto, name)
-    with gc_pause.paused():
-        reader = Reader(folder=os.path.dirname(name) or ".", file=file, token=token, spans=spans)
-        model = decode(proto, reader)
-    _check_acyclic(model, name)
-    return model
+    return ModelFile(name, proto, Reader(folder=os.path.dirname(name) or ".", file=file, token=token, spans=spans))
 
 
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
@@ -118,7 +146,14 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     return Encoder(inline).model(model)
 
 
-def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, external: bool | None = None) -> None:
+def save(
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    external: bool | None = None,
+    hashed: bool = False,
+) -> str | None:
     """Write a model file; tensors are streamed from their source.
 
     Args:
@@ -126,6 +161,10 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, 
         path: The destination.
         force: Whether an existing file may be replaced.
         external: Whether weights go to a separate file next to the model; None: as in the source, or if over 2 GB.
+        hashed: Whether to hash the file while it is written.
+
+    Returns:
+        The SHA-256 sum of the file if `hashed` is set, otherwise None.
 
     Raises:
         OutputError: if the destination exists or cannot be written. No partial file is left.
@@ -140,17 +179,12 @@ def save(model: ir.Model, path: str | os.PathLike[str], *, force: bool = False, 
     with explained(name):
         previous = _own_data_files(os.path.realpath(name)) if force else []
         if external and plan.tensors:
-            _save_external(plan, small, name, force=force)
+            digest = _save_external(plan, small, name, force=force, hashed=hashed)
         else:
-            _save_inline(plan, small, name, force=force)
+            digest = _save_inline(plan, small, name, force=force, hashed=hashed)
         for data in previous:
             os.unlink(data)
-
-
-def sha256_of(path: str | os.PathLike[str]) -> str:
-    """Return the hash of a file, read in blocks."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return digest
 
 
 def _check_format(file: SourceFile, name: str) -> None:
@@ -172,7 +206,7 @@ def _check_complete(proto: onnx.ModelProto, name: str) -> None:
 
 
 def _check_acyclic(model: ir.Model, name: str) -> None:
-    for graph in (model.graph, *model.graph.subgraphs()):
+    for graph in nested_graphs(model.graph):
         cycle = _cycle(graph)
         if cycle:
             names = " ← ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in cycle)
@@ -180,7 +214,7 @@ def _check_acyclic(model: ir.Model, name: str) -> None:
             raise ModelError(f"the graph of {name} has a cycle: {names}", hint=hint)
 
 
-def _cycle(graph: ir.Graph) -> list[ir.Node]:
+def _cycle(graph: ir.Graph | ir.Function) -> list[ir.Node]:
     """Return the nodes of a cycle, the first one also as the last; nothing if there is none.
 
     A graph whose nodes are sorted has no cycle. In others a depth-first search follows operands to their producers.
@@ -188,8 +222,11 @@ def _cycle(graph: ir.Graph) -> list[ir.Node]:
     seen: set[ir.Node] = set()
     late: list[ir.Node] = []  # nodes before one of their producers; every cycle has one
     for node in graph:
-        if any(producer not in seen for producer in _producers(node)):
-            late.append(node)
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            if producer is not None and producer not in seen and producer.graph is graph:
+                late.append(node)
+                break
         seen.add(node)
     done: set[ir.Node] = set()
     for start in late:
@@ -236,7 +273,7 @@ class _Plan(Struct):
         self.size += tensor.nbytes
 
 
-def _save_inline(plan: _Plan, small: bytes, name: str, *, force: bool) -> None:
+def _save_inline(plan: _Plan, small: bytes, name: str, *, force: bool, hashed: bool) -> str | None:
     def fill(index: int) -> list[wire_format.Piece]:
         tensor = plan.tensors[index]
         number = tensor.field if isinstance(tensor, FileTensor) else RAW_DATA
@@ -246,11 +283,12 @@ def _save_inline(plan: _Plan, small: bytes, name: str, *, force: bool) -> None:
     if wire_format.size_of(pieces) > _INLINE_LIMIT:
         raise OutputError(f"{name} would be over 2 GB", hint="save the weights to a separate file")
     with Draft(name) as draft:
-        _write(pieces, plan, draft.fileno())
+        digest = _write(pieces, plan, draft.fileno(), hashed=hashed)
         draft.commit(replace=force)
+    return digest
 
 
-def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool) -> None:
+def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool, hashed: bool) -> str | None:
     """Write the data file first and then the model, under a name for the data that did not exist before.
 
     Two files cannot be renamed at once. Because the new model never refers to an existing data file, the model at
@@ -277,16 +315,31 @@ def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool) -> None
     with Draft(os.path.join(os.path.dirname(target), location)) as data, Draft(name) as draft:
         for tensor, offset in zip(plan.tensors, offsets, strict=True):
             write_tensor(tensor, data.fileno(), offset)
-        _write(pieces, plan, draft.fileno())
+        digest = _write(pieces, plan, draft.fileno(), hashed=hashed)
         data.commit(replace=False)
         try:
             draft.commit(replace=force)
         except BaseException:
             os.unlink(data.path)
             raise
+    return digest
 
 
-def _write(pieces: list[wire_format.Piece], plan: _Plan, fd: int) -> None:
+def _write(pieces: list[wire_format.Piece], plan: _Plan, fd: int, *, hashed: bool) -> str | None:
+    """Write the pieces in order; return the hash of the file if it is asked for."""
+    if not hashed:
+        for _ in _written(pieces, plan, fd):
+            pass
+        return None
+    end = 0
+    with GrowingHash(fd) as digest:
+        for end in _written(pieces, plan, fd):
+            digest.written(end)
+        return digest.result(end)
+
+
+def _written(pieces: list[wire_format.Piece], plan: _Plan, fd: int) -> Iterator[int]:
+    """Write the pieces, and yield after each tensor and at the end how much of the file is complete."""
     position = 0
     pending: list[bytes] = []
     for piece in [*pieces, wire_format.Hole(-1, 0)]:
@@ -300,6 +353,7 @@ def _write(pieces: list[wire_format.Piece], plan: _Plan, fd: int) -> None:
         if piece.index >= 0:
             write_tensor(plan.tensors[piece.index], fd, position)
             position += piece.size
+        yield position
 
 
 def _aligned(end: int, size: int) -> int:

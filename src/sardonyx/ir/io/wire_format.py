@@ -24,7 +24,7 @@ EXTERNAL_DATA, DATA_LOCATION = 13, 14
 _PAYLOADS = frozenset((RAW_DATA, FLOAT_DATA, DOUBLE_DATA))
 _BYTES = 2  # wire type of strings, bytes, packed arrays and messages
 _MAX_DEPTH = 100  # the limit of protobuf parsers
-_WINDOW = 1 << 18
+_WINDOW = 1 << 14  # bytes read at once; small, because a walk skips from one large tensor to the next
 
 # message -> {field: message} on every path from a model to a tensor
 _TREE: dict[str, dict[int, str]] = {

@@ -10,14 +10,13 @@ the products.
 
 from __future__ import annotations
 
-import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.ir.ops import UNARY
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
-from sardonyx.ir.tensors import ComputedTensor
+from sardonyx.ir.tensors import reshaped, transposed
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import permutation
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
@@ -171,5 +170,4 @@ def _own_weight(product: ir.Node, graph: Facts) -> ir.TensorProtocol | None:
 def _kernel(weight: ir.TensorProtocol) -> ir.TensorProtocol:
     """Return the weight of a product as the lazy weight of a convolution."""
     entering, leaving = weight.shape.numpy()
-    shape = (leaving, entering, 1, 1)
-    return ComputedTensor(weight.dtype, shape, lambda: np.ascontiguousarray(weight.numpy().T).reshape(shape))
+    return reshaped(transposed(weight, (1, 0)), (leaving, entering, 1, 1))
