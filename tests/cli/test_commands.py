@@ -195,9 +195,16 @@ def test_gates_exit_4_after_the_result_was_shown(stage: Any, command: Command) -
     assert command("verify", "a.onnx", "b.onnx", "--fail-if", "max_abs>1e-3").code == 0
 
 
+def _made_by(*words: object) -> Run:
+    """The run of the stub, with the command line that made it."""
+    run = sample_run()
+    command = ("sardonyx", *map(str, words))
+    return replace(run, environment=replace(run.environment, command=command))
+
+
 def test_json_is_the_record_alone(stage: Any, command: Command) -> None:
     result = command("optimize", "model.onnx", "--json")
-    assert Run.from_json(result.out) == sample_run()
+    assert Run.from_json(result.out) == _made_by("optimize", "model.onnx", "--json")
     assert result.err == ""
     assert json.loads(command("verify", "a", "b", "--json").out)["trials"]
 
@@ -216,15 +223,16 @@ def test_quiet_is_one_line_and_verbose_is_more(stage: Any, command: Command) -> 
 def test_the_record_is_written_and_never_overwrites_another(stage: Any, command: Command, tmp_path: Path) -> None:
     record = tmp_path / "run.json"
     output = tmp_path / "small.onnx"
-    assert command("optimize", "model.onnx", "-o", output, "--record", record).code == 0
-    assert Run.from_json(record.read_bytes()) == sample_run()
+    words = ("optimize", "model.onnx", "-o", output, "--record", record)
+    assert command(*words).code == 0
+    assert Run.from_json(record.read_bytes()) == _made_by(*words)
     assert list(tmp_path.iterdir()) == [record]
     record.write_text("mine")
     result = command("optimize", "model.onnx", "-o", output, "--record", record)
     assert (result.code, record.read_text(), len(stage.asked)) == (1, "mine", 1)
     assert "--force" in result.err
-    assert command("optimize", "model.onnx", "-o", output, "--record", record, "-f").code == 0
-    assert Run.from_json(record.read_bytes()) == sample_run()
+    assert command(*words, "-f").code == 0
+    assert Run.from_json(record.read_bytes()) == _made_by(*words, "-f")
 
 
 @pytest.mark.parametrize("flag", ["-o", "--record"])

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Generator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from msgspec import structs
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
     from sardonyx.records.analysis import Analysis
     from sardonyx.records.bench import Benchmark
     from sardonyx.records.export import Export
+    from sardonyx.records.run import Run
 
 Progress = Callable[[str, float | None], None]
+COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())  # the words of this command
 _Noted = TypeVar("_Noted", "Analysis", "Benchmark", "Export")
+_Made = TypeVar("_Made", "Run", "Export")
 
 # For terminals that only show ASCII; other characters become escape sequences.
 _IN_ASCII = str.maketrans(
@@ -97,6 +101,11 @@ def show(
         put(terminal.sentence(document(), style))
     else:
         put(terminal.write(document(), style) + after)
+
+
+def with_command(record: _Made) -> _Made:
+    """Return a record with the command line that made it."""
+    return structs.replace(record, environment=structs.replace(record.environment, command=COMMAND_LINE.get()))
 
 
 def complain(error: SardonyxError) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import notes_with_flags, progress, show
+from sardonyx.cli.console import notes_with_flags, progress, show, with_command
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, reject_both
 from sardonyx.reporting import gate
@@ -193,6 +194,9 @@ def export(
             ),
             progress=report,
         )
+    exported = with_command(exported)
+    if exported.optimized is not None:
+        exported = replace(exported, optimized=with_command(exported.optimized))
     files.write_record(record, exported.to_json(), force=force)
     show(
         exported.to_json,

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sardonyx.cli.console import complain, complain_unexpected, complain_usage, note, put
+from sardonyx.cli.console import COMMAND_LINE, complain, complain_unexpected, complain_usage, note, put
 from sardonyx.cli.options import GroupedCommand
 from sardonyx.errors import SardonyxError, UsageError, suggest
 
@@ -95,6 +95,7 @@ def _not_loaded() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
+    COMMAND_LINE.set(("sardonyx", *arguments))
     debug = "--debug" in arguments  # read here, since the parsed options are gone after a failure
     try:
         _check_command(arguments)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import Progress, complain, note, progress, show
+from sardonyx.cli.console import Progress, complain, note, progress, show, with_command
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, Target, VerifyWhen, parse_duration, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
@@ -193,6 +193,7 @@ def optimize(
             ),
             progress=report,
         )
+        run = with_command(run)
         if run_folder is not None and run.status == "done":
             from sardonyx.cli.run_folder import SECONDS, Conditions
 

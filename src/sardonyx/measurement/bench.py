@@ -213,8 +213,7 @@ def notes(points: Sequence[Point], used: Machine, conditions: Conditions, chosen
 
 
 def _load(points: Sequence[Point], used: Machine, conditions: Conditions) -> Iterator[str]:
-    busy = used.busy_during if used.busy_during is not None else used.busy_before
-    if busy is not None and busy >= machine.BUSY:
+    if (busy := used.busy) is not None:
         alone = conditions.settings.threads == 1 and conditions.clock is TimingClock.WALL
         remedy = '; `clock="cpu"` does not count their time' if alone else ""
         yield (

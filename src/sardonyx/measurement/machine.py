@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from sardonyx.records.bench import Machine
 
-BUSY = 0.1  # share of all cores used by other processes that is worth a warning
 MOMENT = 0.25  # seconds during which the machine is observed before measuring
 _PROC = Path("/proc")
 _GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")

@@ -36,6 +36,9 @@ class Comparison(msgspec.Struct, frozen=True):
         return self.high / self.low - 1 if self.low > 0 else math.inf
 
 
+BUSY = 0.1  # share of all cores used by other processes that is worth a warning
+
+
 class Machine(msgspec.Struct, frozen=True):
     """The machine, and its load during the measurement; None for what the system does not report."""
 
@@ -47,6 +50,12 @@ class Machine(msgspec.Struct, frozen=True):
     load_after: float | None
     busy_before: float | None  # share of the CPU used by other processes right before, 0 to 1
     busy_during: float | None  # during the measurement
+
+    @property
+    def busy(self) -> float | None:
+        """The share of the CPU used by other processes, if it is large enough to disturb a measurement."""
+        share = self.busy_during if self.busy_during is not None else self.busy_before
+        return share if share is not None and share >= BUSY else None
 
 
 class BenchFile(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Describe this machine and the installed package versions for a record."""
+"""Describe this machine, the installed package versions and the time for a record."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import functools
 import os
 import platform
 import sys
+import time
 from importlib import metadata
+
+from msgspec.structs import replace
 
 from sardonyx.records.run import Environment
 
 _PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime", "torch", "transformers")
 
 
-@functools.cache
 def environment() -> Environment:
-    """Return this machine and the versions of the packages that affect results."""
+    """Return this machine, the versions of the packages that affect results, and the time now."""
+    return replace(_installed(), date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+
+@functools.cache
+def _installed() -> Environment:
     installed: dict[str, str] = {}
     for package in _PACKAGES:
         try:

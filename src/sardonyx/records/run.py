@@ -339,13 +339,15 @@ class ModuleCount(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """The machine and the package versions of a run."""
+    """When, where, with which package versions and by which command a record was made."""
 
     sardonyx: str
     python: str
     platform: str
     cpus: int
     packages: dict[str, str]
+    date: str = ""  # UTC in ISO 8601: "2026-11-17T07:50:03Z"; "": not recorded
+    command: tuple[str, ...] = ()  # words of the command line; empty for a call from Python
 
 
 class ArchitectureGuess(msgspec.Struct, frozen=True):

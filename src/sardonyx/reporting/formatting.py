@@ -109,6 +109,12 @@ def seconds(duration: float) -> str:
     return f"{duration:.0f} s" if duration >= 100 else f"{duration:.1f} s"
 
 
+def date(recorded: str) -> str:
+    """Return 2026-11-17T07:50:03Z as 2026-11-17 07:50 UTC; anything else as it is."""
+    day, _letter, clock = visible(recorded).partition("T")
+    return f"{day} {clock[:5]} UTC" if clock.endswith("Z") else visible(recorded)
+
+
 def phases(times: Mapping[str, float]) -> str:
     """Return how long each phase took: load 12 ms, verify 3.4 s."""
     return ", ".join(f"{name(phase)} {seconds(time)}" for phase, time in times.items())

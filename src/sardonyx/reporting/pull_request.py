@@ -27,6 +27,7 @@ from sardonyx.reporting.document import (
     is_empty,
     table_section,
 )
+from sardonyx.reporting.history import histories, history_section
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.plots.module_contents import top_module
 from sardonyx.reporting.run import run_sentence
@@ -45,15 +46,19 @@ _LEVEL = 3  # of the heading of a model
 
 
 def pull_request(bundles: Sequence[RunBundle]) -> str:
-    """Return one model with everything that fits, or several with a table of them first."""
+    """Return the newest run of each model with everything that fits, after a table of the models and of all runs."""
     if len(bundles) == 1:
         return _fitted(_written(run_comment(bundles[0])), LONGEST)
-    table = markdown.block(_models(bundles), _LEVEL - 1)
-    share = max(_LEAST, (LONGEST - _RESERVED - len(table)) // len(bundles) - 2)
-    models = [
-        (formatting.name(bundle.label), _fitted(_written(run_comment(bundle)), share).rstrip()) for bundle in bundles
+    models = histories(bundles)
+    latest = [history.latest for history in models]
+    sections = [_models(latest)] if len(models) > 1 else []
+    sections += [history_section(history) for history in models if len(history.runs) > 1]
+    tables = [(str(section.title).lower(), markdown.block(section, _LEVEL - 1)) for section in sections]
+    share = max(_LEAST, (LONGEST - _RESERVED - sum(len(text) for _name, text in tables)) // len(latest) - 2)
+    comments = [
+        (formatting.name(bundle.label), _fitted(_written(run_comment(bundle)), share).rstrip()) for bundle in latest
     ]
-    return _fitted([("the table", table), *models], LONGEST)
+    return _fitted([*tables, *comments], LONGEST)
 
 
 def pull_request_of_two(first: RunBundle, second: RunBundle) -> str:

@@ -207,7 +207,8 @@ def _distinct(pairs: Sequence[tuple[RunBundle, LocatedRecord]]) -> Iterator[RunB
     for place, (bundle, _located) in enumerate(pairs):
         alike = [at for at, label in enumerate(labels) if label == bundle.label]
         if len(alike) > 1:
-            bundle = replace(bundle, label=f"{bundle.label} ({_whereabouts(place, alike, pairs)})")
+            name = _whereabouts(place, alike, pairs)
+            bundle = replace(bundle, label=f"{bundle.label} ({name})", name=name)
         yield bundle
 
 

@@ -14,6 +14,7 @@ from sardonyx.atomic_write import check_free, explained, write_whole
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
+from sardonyx.reporting.history import histories, measured, recent
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.page.module_map import MEASURES, map_picture
 from sardonyx.reporting.page.overview import compared
@@ -29,6 +30,7 @@ from sardonyx.reporting.plots.module_contents import (
     top_module,
 )
 from sardonyx.reporting.plots.timeline import timeline
+from sardonyx.reporting.plots.trend import trend
 from sardonyx.reporting.pull_request import pull_request, pull_request_of_two
 from sardonyx.reporting.record_files import HOW, Source, record_groups, run_bundles
 from sardonyx.reporting.run_bundle import RunBundle
@@ -92,8 +94,8 @@ def _rendered(bundles: Sequence[RunBundle], form: Format, *, compare: bool) -> d
     match form:
         case "html":
             first = compared(*bundles) if compare else None
-            title = f"{bundles[0].label} → {bundles[1].label}" if compare else f"{len(bundles)} models"
-            return {"report.html": render_page(bundles, title=title if len(bundles) > 1 else None, first=first)}
+            title = f"{bundles[0].label} → {bundles[1].label}" if compare else _title(bundles)
+            return {"report.html": render_page(bundles, title=title, first=first)}
         case "markdown":
             return {"report.md": pull_request_of_two(*bundles) if compare else pull_request(bundles)}
         case "svg":
@@ -102,15 +104,28 @@ def _rendered(bundles: Sequence[RunBundle], form: Format, *, compare: bool) -> d
             return _drawn(bundles)
 
 
+def _title(bundles: Sequence[RunBundle]) -> str:
+    models = histories(bundles)
+    if len(models) > 1:
+        return f"{len(models)} models"
+    runs = formatting.plural(len(bundles), "run")
+    return f"{models[0].model}, {runs}" if len(bundles) > 1 else bundles[0].label
+
+
 def _drawn(bundles: Sequence[RunBundle]) -> dict[str, str]:
-    """Return the pictures of one model, or those of several, each in a folder named after it."""
+    """Return the pictures of one model, or those of several, each in a folder named after it, and of histories."""
     if len(bundles) == 1:
         return pictures(bundles[0])
-    return {
+    drawn = {
         f"{number}-{_plain(bundle.label)}/{name}": text
-        for number, bundle in enumerate(bundles, 1)
+        for number, bundle in enumerate(recent(bundles), 1)
         for name, text in pictures(bundle).items()
     }
+    for number, history in enumerate(histories(bundles), 1):
+        for measure in measured(history) if len(history.runs) > 1 else ():
+            name = f"history-{number}-{_plain(history.model)}/{measure.id}.svg"
+            drawn[name] = trend(history, measure).file()
+    return drawn
 
 
 def _plain(label: str) -> str:

@@ -27,6 +27,7 @@ class RunBundle(Struct, frozen=True):
     bench: Benchmark | None = None  # the source's time is the reference
     profile: Profile | None = None
     analysis: Analysis | None = None  # of both files
+    name: str = ""  # of its file or folder, if another run has the same model
     notes: tuple[str, ...] = ()  # about the records: which were left out, and why
 
     @property

@@ -126,13 +126,13 @@ def _times(first: RunBundle, second: RunBundle) -> Section | None:
         for name, point in (("first", first.point), ("second", second.point))
         if (compared := point.timings[1].against_first) is not None
     ]
-    reasons = "; ".join(_incomparable(first, second))
+    reasons = "; ".join(incomparable(first, second))
     comparable = ("Measured apart, on the same machine; compare the results themselves with ", _BENCH, ".")
     above = f"Not comparable: {reasons}." if reasons else comparable
     return table_section("Time", ("run", "source ms", "result ms", "result / source"), rows, above=above)
 
 
-def _incomparable(first: RunBundle, second: RunBundle) -> Iterator[str]:
+def incomparable(first: RunBundle, second: RunBundle) -> Iterator[str]:
     """Yield why the times of two runs cannot be compared."""
     names = ("threads", "provider", "level", "clock")
     conditions = [

@@ -46,7 +46,7 @@ def clean() -> Run:
 def test_the_sentence_has_nodes_time_and_verification(clean: Run) -> None:
     text = _sentence(clean, _bench(Finding.FASTER, 0.877, 0.865, 0.89))
     assert text == (
-        "tiny has 42 % fewer nodes, runs 12.3 % faster [11.0, 13.5] "
+        "tiny has 42 % fewer nodes, runs 12.3 % faster [11.0, 13.5] on 1 thread "
         "and gave the same outputs on 12 trials, deviating by 2.1e-07 at most."
     )
     assert not _alarms(clean)
@@ -56,6 +56,42 @@ def test_no_difference_is_reported(clean: Run) -> None:
     bench = _bench(Finding.SAME, 0.995, 0.986, 1.004)
     assert "shows no difference in time (none above 1.4 %)" in _sentence(clean, bench)
     assert "no difference 0.995 of the time before [0.986, 1.004]" in _text(clean, bench)
+
+
+def test_caveats_are_beside_the_time(clean: Run) -> None:
+    quiet = _bench(Finding.FASTER, 0.877, 0.865, 0.89)
+    quiet = replace(quiet, machine=replace(quiet.machine, busy_before=None, busy_during=0.02))
+    assert "busy" not in _sentence(clean, quiet)
+    busy = replace(quiet, machine=replace(quiet.machine, busy_during=0.77), options={**quiet.options, "threads": 4})
+    assert "faster [11.0, 13.5] on 4 threads of a busy machine and" in _sentence(clean, busy)
+    card = _text(clean, busy).partition("Time of a run")[2].partition("Worst deviation")[0]
+    assert "4 threads busy machine: other processes used 77 % of the CPU" in card
+
+
+def test_one_time_in_milliseconds_stands_beside_the_ratio(clean: Run) -> None:
+    text = _text(clean, _bench(Finding.FASTER, 0.877, 0.865, 0.89))
+    card = text.partition("Time of a run")[2].partition("Worst deviation")[0]
+    assert len(re.findall(r"[\d.]+ ms", card)) == 1
+    assert "of the time before [0.865, 0.890], which is 12.3 ms" in card
+
+
+def test_date_command_machine_threads_versions_and_sizes_are_on_the_first_screen(clean: Run) -> None:
+    made = replace(clean.environment, date="2026-11-17T07:50:03Z", command=("sardonyx", "optimize", "a b.onnx"))
+    files = replace(clean.source, bytes=17_500_000), replace(clean.result, bytes=250_000)
+    run = replace(
+        clean, environment=made, source=files[0], result=files[1], after=replace(clean.after, bytes=9_000_000)
+    )
+    text = _text(run, sample_benchmark(files=2))
+    for fact in (
+        "Date 2026-11-17 07:50 UTC",
+        "Command sardonyx optimize &#39;a b.onnx&#39;",
+        "model.onnx (17.5 MB) → small.onnx (250 kB and external data)",
+        "Threads 1 while timing",
+        f"; {made.platform}",
+        "sardonyx 0.1.0, Python 3.11.15, onnx 1.23.2, onnxruntime 1.31.1",
+    ):
+        assert fact in text, fact
+    assert "Date" not in _text(clean)
 
 
 def test_slower_is_reported(clean: Run) -> None:

@@ -1,14 +1,16 @@
-"""The head of the page: the result in one sentence, three numbers with their uncertainty, and facts about the files."""
+"""The head of the page: the result in one sentence, three numbers with their uncertainty, and facts about the run."""
 
 from __future__ import annotations
 
 import math
+import shlex
+from collections.abc import Iterator
 from pathlib import PurePath
 
 from msgspec import Struct
 
-from sardonyx.records.bench import Comparison, Finding
-from sardonyx.records.run import OutputDifference, Run
+from sardonyx.records.bench import Benchmark, Comparison, Finding
+from sardonyx.records.run import Artifact, OutputDifference, Run
 from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run import architecture_guess, opset_changes
@@ -20,10 +22,12 @@ class Pace(Struct, frozen=True):
     """The time of the result as a multiple of that of the source, and how it was measured."""
 
     compared: Comparison
-    before_ms: str
-    after_ms: str
+    before_ms: str  # median of the source; the ratio is paired by round, so two medians need not have it
     where: str  # sizes and how many rounds
     how: str
+    threads: int
+    busy: bool  # other processes disturbed the measurement
+    caveats: tuple[str, ...]  # what a reader of the number must know
 
 
 def section(bundle: RunBundle) -> Section:
@@ -40,7 +44,7 @@ def section(bundle: RunBundle) -> Section:
         headline=None if pace is None else _pace_words(pace.compared),
         interval=None if pace is None else _interval(pace.compared),
         worst=_worst(run),
-        facts=_facts(run),
+        facts=list(_facts(bundle)),
         notes=[formatting.one_line(note) for note in (*run.notes, *bundle.notes)],
     )
     return Section("verdict", "Verdict", html)
@@ -66,7 +70,7 @@ def _sentence(label: str, run: Run, pace: Pace | None) -> str:
     would = run.status != "done" or bool(run.options.get("dry_run"))
     clauses = [_nodes_clause(run, would=would)]
     if pace is not None:
-        clauses.append(_time_clause(pace.compared))
+        clauses.append(_time_clause(pace))
     if run.verdict is not None and run.verdict.passed:
         trials = formatting.plural(len(run.verdict.trials), "trial")
         _output, worst = _worst(run) or (None, 0.0)
@@ -85,10 +89,12 @@ def _nodes_clause(run: Run, *, would: bool) -> str:
     return f"{has} {share} {'fewer' if after < before else 'more'} nodes"
 
 
-def _time_clause(compared: Comparison) -> str:
+def _time_clause(pace: Pace) -> str:
+    compared = pace.compared
+    where = f"on {formatting.plural(pace.threads, 'thread')}{' of a busy machine' if pace.busy else ''}"
     if compared.finding is Finding.SAME:
-        return f"shows no difference in time (none above {bench.percent(bench.reach(compared))} %)"
-    return f"runs {_pace_words(compared)} {bench.interval(compared)}"
+        return f"shows no difference in time (none above {bench.percent(bench.reach(compared))} %) {where}"
+    return f"runs {_pace_words(compared)} {bench.interval(compared)} {where}"
 
 
 def _pace_words(compared: Comparison) -> str:
@@ -99,20 +105,30 @@ def _pace_words(compared: Comparison) -> str:
 
 def _pace(bundle: RunBundle) -> Pace | None:
     """Return the time from the benchmark, otherwise from tuning, or None if neither was measured."""
-    if bundle.point is not None and (compared := bundle.compared) is not None:
-        first, second = bundle.point.timings
+    measured = bundle.bench
+    if measured is not None and bundle.point is not None and (compared := bundle.compared) is not None:
         rounds = f"median of {formatting.plural(compared.rounds, 'round')}"
         sizes = bench.size(bundle.point.sizes)
         return Pace(
             compared,
-            bench.milliseconds(first.median),
-            bench.milliseconds(second.median),
+            bench.milliseconds(bundle.point.timings[0].median),
             ", ".join(filter(None, (rounds, sizes))),
             "Both files ran in turns, round by round; the ratio is paired by round, with a 95 % interval. "
             f"The source against itself differed by {bench.percent(compared.floor)} %, and less than that counts "
-            "as no difference.",
+            "as no difference. “Measured” has the medians of both files.",
+            int(measured.options["threads"]),
+            measured.machine.busy is not None,
+            tuple(_caveats(measured)),
         )
     return _tuned(bundle.run)
+
+
+def _caveats(measured: Benchmark) -> Iterator[str]:
+    yield formatting.plural(int(measured.options["threads"]), "thread")
+    if (busy := measured.machine.busy) is not None:
+        yield f"busy machine: other processes used {100 * busy:.0f} % of the CPU, which widens the interval"
+    if len(measured.points) > 1:
+        yield f"the first of {len(measured.points)} sizes; “Measured” has all"
 
 
 def _tuned(run: Run) -> Pace | None:
@@ -126,9 +142,11 @@ def _tuned(run: Run) -> Pace | None:
     return Pace(
         compared,
         bench.milliseconds(source.milliseconds / 1000),
-        bench.milliseconds(chosen.milliseconds / 1000),
         ", ".join(filter(None, ("measured while tuning", bench.size(run.tuning.sizes)))),
         "From the last comparison of tuning, in which source and result ran in turns; the ratio has a 95 % interval.",
+        run.tuning.threads,
+        bool(run.tuning.notes),
+        (formatting.plural(run.tuning.threads, "thread"), *map(formatting.one_line, run.tuning.notes)),
     )
 
 
@@ -149,18 +167,37 @@ def _worst(run: Run) -> tuple[OutputDifference, float] | None:
     return max(by_output, key=lambda pair: pair[1])
 
 
-def _facts(run: Run) -> list[tuple[str, str]]:
-    """Return facts about the files, each with its label."""
-    source = "a model in memory" if run.source.path is None else formatting.visible(PurePath(run.source.path).name)
-    result = "not written" if run.result.path is None else formatting.visible(PurePath(run.result.path).name)
-    facts = [
-        ("Files", f"{source} → {result}"),
-        ("Constants", formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes))),
-    ]
+def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
+    """Yield when, how, where and with what the run was made, and facts about its files, each with its label."""
+    run, environment = bundle.run, bundle.run.environment
+    if environment.date:
+        yield "Date", formatting.date(environment.date)
+    if environment.command:
+        yield "Command", formatting.visible(shlex.join(environment.command))
+    yield "Files", f"{_file(run.source, run.before.bytes)} → {_file(run.result, run.after.bytes)}"
+    yield "Constants", formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes))
+    machine = formatting.plural(environment.cpus, "core")
+    if bundle.bench is not None:
+        machine = bench.conditions(bundle.bench)["machine"]
+        yield "Threads", f"{bundle.bench.options['threads']} while timing"
+    elif run.tuning is not None:
+        yield "Threads", f"{run.tuning.threads} while tuning"
+    yield "Machine", formatting.one_line(f"{machine}; {environment.platform}")
+    packages = ", ".join(f"{package} {version}" for package, version in sorted(environment.packages.items()))
+    yield "Versions", formatting.one_line(f"sardonyx {environment.sardonyx}, Python {environment.python}, {packages}")
     guess = architecture_guess(run)
     if guess is not None:
-        facts.append(("Architecture (guess)", guess))
-    return [*facts, *(("Opset", change) for change in opset_changes(run))]
+        yield "Architecture (guess)", guess
+    for change in opset_changes(run):
+        yield "Opset", change
+
+
+def _file(artifact: Artifact, constants: int) -> str:
+    """Return the name of a file and its size; weights in another file are not part of it."""
+    if artifact.path is None:
+        return "a model in memory" if artifact.bytes else "not written"
+    outside = " and external data" if artifact.bytes < constants else ""
+    return f"{formatting.visible(PurePath(artifact.path).name)} ({formatting.size(artifact.bytes)}{outside})"
 
 
 def _capital(text: str) -> str:

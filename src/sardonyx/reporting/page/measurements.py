@@ -12,7 +12,6 @@ from sardonyx.reporting.bench import bench_sentence, conditions, timing_table
 from sardonyx.reporting.document import Notes
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.boxplot import boxplot
-from sardonyx.reporting.run import architecture_guess, opset_changes
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.writers import html
 
@@ -51,17 +50,8 @@ def _tuned(tuned: Tuning) -> dict[str, Any]:
 
 
 def _facts(run: Run, bench: Benchmark | None) -> Iterator[tuple[str, str]]:
-    env = run.environment
-    packages = ", ".join(f"{package} {version}" for package, version in sorted(env.packages.items()))
-    yield "optimized on", formatting.one_line(f"{env.platform}, {formatting.plural(env.cpus, 'core')}")
-    yield "with", formatting.one_line(f"sardonyx {env.sardonyx}, Python {env.python}, {packages}")
     options = ", ".join(f"{name}={value}" for name, value in run.options.items() if value not in (None, False, ""))
     yield "options", formatting.one_line(options) or "none"
     yield "it took", formatting.phases(run.seconds) or "not known"
-    for change in opset_changes(run):
-        yield "opset", change
-    guess = architecture_guess(run)
-    if guess is not None:
-        yield "architecture (guess)", guess
     if bench is not None:
         yield from conditions(bench).items()

@@ -149,8 +149,19 @@ def section(bundle: RunBundle) -> Section:
     depth = _depth(modules.rows)
     lines = [_line(row, totals, most) for row in modules.rows if row.depth <= depth]
     sizes = {"modules": len(modules.modules), "whole": len(modules.rows), "depth": depth}
-    markup = rendered("modules", lines=lines, timed=modules.timed, **sizes)
+    markup = rendered("modules", lines=lines, timed=modules.timed, profiled=_profiled(bundle), **sizes)
     return Section("modules", "Modules", markup, island(modules, bundle.run))
+
+
+def _profiled(bundle: RunBundle) -> dict[str, str] | None:
+    """Return the time in kernels and of whole runs before and after, which the times of the modules are part of."""
+    if bundle.profiled is None:
+        return None
+    before, after = bundle.profiled
+    return {
+        "kernels": formatting.from_to(ms(before.kernel_ms), ms(after.kernel_ms)),
+        "runs": formatting.from_to(ms(before.plain_ms), ms(after.plain_ms)),
+    }
 
 
 def _depth(rows: Sequence[tree.Row]) -> int:

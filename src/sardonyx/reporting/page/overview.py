@@ -1,15 +1,18 @@
-"""The overview of several models: a row for each, and how much each pass did on each."""
+"""The overview of several runs: a row for each model, the history of each, and how much each pass did on each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from sardonyx.records.run import PassRecord
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import ratio
+from sardonyx.reporting.history import History, histories, history_section, measured, recent
 from sardonyx.reporting.page.section import Section, rendered
+from sardonyx.reporting.plots.trend import trend
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import changes
 from sardonyx.reporting.study.heat import strength
@@ -27,6 +30,15 @@ class Row(Struct, frozen=True):
     def time(self) -> str:
         """The time of the result as a multiple of that of the source, with its interval."""
         return "not timed" if self.bundle.compared is None else ratio(self.bundle.compared)
+
+    @property
+    def caveats(self) -> str:
+        """Under which conditions it was timed."""
+        bench = self.bundle.bench
+        if bench is None or self.bundle.compared is None:
+            return ""
+        threads = formatting.plural(int(bench.options["threads"]), "thread")
+        return f"{threads}, busy machine" if bench.machine.busy is not None else threads
 
     @property
     def verification(self) -> str:
@@ -86,15 +98,36 @@ _MEASURES = (
 
 
 def overview(bundles: Sequence[RunBundle]) -> Section | None:
-    """Return the overview of several models, or None for a single one."""
+    """Return the overview of several runs, or None for a single one.
+
+    Several models have a row each, of their newest run. The runs of one model have a line each in its history.
+    """
     if len(bundles) < 2:
         return None
+    models = histories(bundles)
+    places = {id(bundle): place for place, bundle in enumerate(recent(bundles))}
+    compared = [history.latest for history in models] if len(models) > 1 else recent(bundles)
+    columns = [Row(places[id(bundle)], bundle) for bundle in compared]
     markup = rendered(
         "overview",
-        rows=[Row(place, bundle) for place, bundle in enumerate(bundles)],
-        matrices=[_matrix(bundles, measure) for measure in _MEASURES],
+        rows=columns if len(models) > 1 else [],
+        histories=[_history(history, places) for history in models if len(history.runs) > 1],
+        columns=columns,
+        matrices=[_matrix(compared, measure) for measure in _MEASURES],
     )
-    return Section("overview", "All models", markup)
+    return Section("overview", "All models" if len(models) > 1 else f"{len(bundles)} runs", markup)
+
+
+def _history(history: History, places: Mapping[int, int]) -> dict[str, Any]:
+    """Return the plots and the table of the runs of one model."""
+
+    def link(bundle: RunBundle) -> str:
+        place = places.get(id(bundle))
+        return "" if place is None else f"#section=verdict&model={place}"
+
+    section = history_section(history, link)
+    plots = [(measure.title, trend(history, measure).inline(narrowest=220)) for measure in measured(history)]
+    return {"title": section.title, "plots": plots, "table": html.write(section.blocks)}
 
 
 def _matrix(bundles: Sequence[RunBundle], measure: _Measure) -> Matrix:

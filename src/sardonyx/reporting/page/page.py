@@ -12,6 +12,7 @@ import msgspec
 from markupsafe import Markup
 from msgspec import Struct
 
+from sardonyx.reporting.history import recent
 from sardonyx.reporting.page import (
     attention,
     drawings,
@@ -89,8 +90,8 @@ class _Model(Struct, frozen=True):
 
 
 def render_page(bundles: Sequence[RunBundle], *, title: str | None = None, first: Section | None = None) -> str:
-    """Return the page of one model, or of several with a selection among them; `first` comes before all of them."""
-    models = [_Model(bundle.label, tuple(_sections(bundle))) for bundle in bundles]
+    """Return the page of one model, or of several with a selection among them; `first` replaces their overview."""
+    models = [_Model(bundle.label, tuple(_sections(bundle))) for bundle in (bundles if first else recent(bundles))]
     scripts = [f'"use strict";\n(() => {{\n{_assets(names)}}})();\n' for names in ((EARLY,), SCRIPTS)]
     return rendered(
         "page",

@@ -1,0 +1,191 @@
+"""Runs of one model at different times: a line a run, newest first, and how each number went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from sardonyx.records.bench import Timing
+from sardonyx.records.run import Artifact
+from sardonyx.reporting import formatting
+from sardonyx.reporting.bench import milliseconds, ratio
+from sardonyx.reporting.document import Notes, Row, Section, Span, Table, Text, Tone, text_column
+from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.run_changes import incomparable
+from sardonyx.reporting.verdict import verification
+
+RECENT = 8  # runs of one model whose sections a page contains; older runs have only their line
+LONGEST = 200  # lines of a table
+_NONE = "–"
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The runs of one model, the newest first; most have one."""
+
+    runs: tuple[RunBundle, ...]
+
+    @property
+    def latest(self) -> RunBundle:
+        """The newest run."""
+        return self.runs[0]
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        path = self.latest.run.source.path
+        return PurePath(path).name.removesuffix(".onnx") if path and len(self.runs) > 1 else self.latest.label
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A number of one run, with its interval if it was measured."""
+
+    number: float
+    written: str
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number that every run of a history has, or None where it was not measured."""
+
+    id: str
+    title: str
+    of: Callable[[RunBundle], Value | None]
+    timed: bool = False  # comparable only under the same conditions
+
+
+def histories(bundles: Sequence[RunBundle]) -> list[History]:
+    """Return the runs grouped by model, each group with the newest run first.
+
+    Two runs are of one model if their sources have the same hash or the same path. Runs without a date are not grouped.
+    """
+    groups: list[list[RunBundle]] = []
+    for bundle in bundles:
+        group = next((group for group in groups if any(_is_one_model(bundle, other) for other in group)), None)
+        if group is None:
+            groups.append([bundle])
+        else:
+            group.append(bundle)
+    return [History(tuple(sorted(group, key=_date, reverse=True))) for group in groups]
+
+
+def recent(bundles: Sequence[RunBundle]) -> list[RunBundle]:
+    """Return the runs whose sections a page contains, the newest of each model first."""
+    return [run for history in histories(bundles) for run in history.runs[:RECENT]]
+
+
+def _date(bundle: RunBundle) -> str:
+    return bundle.run.environment.date
+
+
+def _is_one_model(one: RunBundle, other: RunBundle) -> bool:
+    return bool(_date(one) and _date(other)) and _is_same(one.run.source, other.run.source)
+
+
+def _is_same(one: Artifact, other: Artifact) -> bool:
+    known = one.sha256 is not None and one.sha256 == other.sha256
+    return known or (one.path is not None and one.path == other.path)
+
+
+def _nodes(bundle: RunBundle) -> Value:
+    nodes = bundle.run.after.nodes
+    return Value(nodes, formatting.count(nodes))
+
+
+def _bytes(bundle: RunBundle) -> Value:
+    octets = bundle.run.after.bytes
+    return Value(octets, formatting.size(octets))
+
+
+def _result(bundle: RunBundle) -> Timing | None:
+    return None if bundle.point is None else bundle.point.timings[1]
+
+
+def _time(bundle: RunBundle) -> Value | None:
+    if (timing := _result(bundle)) is None:
+        return None
+    low, high = timing.low_quartile, timing.high_quartile
+    written = f"{milliseconds(timing.median)} [{milliseconds(low)}, {milliseconds(high)}]"
+    return Value(1000 * timing.median, written, 1000 * low, 1000 * high)
+
+
+def _ratio(bundle: RunBundle) -> Value | None:
+    compared = bundle.compared
+    return None if compared is None else Value(compared.ratio, ratio(compared), compared.low, compared.high)
+
+
+def _memory(bundle: RunBundle) -> Value | None:
+    timing = _result(bundle)
+    peak = None if timing is None else timing.peak_bytes
+    return None if peak is None else Value(peak, formatting.size(peak))
+
+
+MEASURES = (
+    Measure("nodes", "nodes", _nodes),
+    Measure("bytes", "constants", _bytes),
+    Measure("time", "ms a run [IQR]", _time, timed=True),
+    Measure("ratio", "after / before [95 % CI]", _ratio),
+    Measure("memory", "peak memory", _memory),
+)
+
+
+def measured(history: History) -> list[Measure]:
+    """Return the measures that at least one run has."""
+    return [measure for measure in MEASURES if any(measure.of(run) is not None for run in history.runs)]
+
+
+def history_section(history: History, link: Callable[[RunBundle], str] = lambda _run: "") -> Section:
+    """Return the table of a history with a line a run, and notes on what is not comparable.
+
+    Args:
+        history: several runs of one model.
+        link: returns the address of the details of a run, "" if there is none.
+    """
+    measures = measured(history)
+    columns = [text_column("date"), text_column("run"), text_column("sardonyx"), text_column("verification")]
+    columns += [text_column(measure.title) for measure in measures]
+    rows = [
+        Row(_line(run, measures, link(run)), Tone.PLAIN if _passed(run) else Tone.BAD) for run in history.runs[:LONGEST]
+    ]
+    trends = [f"{measure.title}: {trend}" for measure in measures if (trend := _trend(history, measure))]
+    notes = [*trends, *_breaks(history)]
+    if len(history.runs) > LONGEST:
+        notes.append(f"and {len(history.runs) - LONGEST} older runs")
+    return Section(f"History of {formatting.name(history.model)}", (Table(columns, rows), Notes(notes)))
+
+
+def _passed(run: RunBundle) -> bool:
+    return run.run.status == "done" and (run.run.verdict is None or run.run.verdict.passed)
+
+
+def _line(run: RunBundle, measures: Sequence[Measure], link: str) -> list[Text]:
+    environment = run.run.environment
+    values = [measure.of(run) for measure in measures]
+    date: Text = Span(formatting.date(environment.date), target=link)
+    checked = formatting.name(formatting.one_line(verification(run.run.verdict)), 120)
+    written = [_NONE if value is None else value.written for value in values]
+    return [date, formatting.name(run.name or run.label), formatting.name(environment.sardonyx), checked, *written]
+
+
+def _trend(history: History, measure: Measure) -> str:
+    """Return a number over time as a row of bars, the oldest run first, with its ends; "" if it never changed."""
+    values = [value for run in reversed(history.runs) if (value := measure.of(run)) is not None]
+    numbers = [value.number for value in values]
+    if len(set(numbers)) < 2:
+        return ""
+    low, high = min(numbers), max(numbers)
+    bars = "".join(_LEVELS[round((len(_LEVELS) - 1) * (number - low) / (high - low))] for number in numbers[-60:])
+    return f"{bars} {formatting.from_to(values[0].written, values[-1].written)}"
+
+
+def _breaks(history: History) -> Iterator[str]:
+    """Yield between which runs times are not comparable, and why."""
+    for newer, older in zip(history.runs, history.runs[1:], strict=False):
+        if older.bench is not None and newer.bench is not None and (reasons := list(incomparable(older, newer))):
+            between = f"{formatting.date(_date(older))} and {formatting.date(_date(newer))}"
+            yield f"times of {between} are not comparable: {'; '.join(reasons)}"
