@@ -155,3 +155,30 @@ def test_tab_moves_through_the_page_with_a_visible_focus(opened: Open) -> None:
             break
     assert unseen[:-1] == []
     assert set(ORDER) - {"verdict"} <= seen
+
+
+def test_boxes_that_scroll_sideways_show_it(opened: Open) -> None:
+    page = opened("transformer", width=400)
+    page.wait_for_selector("nav.sections[data-more~=right]")
+    page.wait_for_selector(".modules-scroll[data-more=right]")
+    style = "(box) => [getComputedStyle(box, '::after').content, getComputedStyle(box).maskImage]"
+    hint, mask = page.eval_on_selector(".modules-scroll", style)
+    assert "scroll sideways →" in hint
+    assert "gradient" in mask
+    page.eval_on_selector(".modules-scroll", "(box) => { box.scrollLeft = box.scrollWidth; }")
+    page.wait_for_selector(".modules-scroll[data-more=left]")
+    page.emulate_media(media="print")
+    assert page.eval_on_selector(".modules-scroll", style) == ["none", "none"]
+    marked = "[...document.querySelectorAll('.scroll')].every((box) => box.dataset.more || box.scrollWidth <= box.clientWidth + 1)"
+    assert page.evaluate(marked)
+    assert opened("transformer", width=2000).locator(".modules-scroll[data-more='']").count() == 1
+
+
+def test_a_picture_of_the_whole_page_shows_every_section(opened: Open) -> None:
+    page = opened("transformer", width=400)
+    page.wait_for_selector("[data-section=rewrites] select", state="attached")  # nothing was scrolled near
+    page.wait_for_selector("[data-section=missed] details", state="attached")
+    empty = "[...document.querySelectorAll('main select')].filter((each) => !each.options.length).length"
+    page.wait_for_function(f"{empty} === 0")
+    assert page.evaluate("scrollY") == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400

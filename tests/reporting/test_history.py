@@ -45,7 +45,7 @@ def test_a_page_has_a_line_a_run_and_the_sections_of_the_newest() -> None:
     bundles = [_at(day, 200 - day) for day in range(1, 12)]
     page = overview(bundles)
     assert page is not None
-    assert page.title == "11 runs"
+    assert page.title == "History of model"
     html = " ".join(str(page.html).split())
     dates = re.findall(r"2026-11-(\d\d) 08:00 UTC", html.partition("<tbody>")[2].partition("</tbody>")[0])
     assert dates == [f"{day:02}" for day in range(11, 0, -1)]

@@ -10,7 +10,7 @@ from sardonyx.records.bench import Timing
 from sardonyx.records.run import Artifact
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import milliseconds, ratio
-from sardonyx.reporting.document import Notes, Row, Section, Span, Table, Text, Tone, text_column
+from sardonyx.reporting.document import Column, Notes, Row, Section, Span, Table, Text, Tone, text_column
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import incomparable
 from sardonyx.reporting.verdict import verification
@@ -18,6 +18,7 @@ from sardonyx.reporting.verdict import verification
 RECENT = 8  # runs of one model whose sections a page contains; older runs have only their line
 LONGEST = 200  # lines of a table
 _NONE = "–"
+_BARS = 60  # of a trend
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -47,6 +48,11 @@ class Value:
     written: str
     low: float | None = None
     high: float | None = None
+
+    @property
+    def short(self) -> str:
+        """The number without its interval."""
+        return self.written.partition(" [")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +134,8 @@ def _memory(bundle: RunBundle) -> Value | None:
 MEASURES = (
     Measure("nodes", "nodes", _nodes),
     Measure("bytes", "constants", _bytes),
-    Measure("time", "ms a run [IQR]", _time, timed=True),
-    Measure("ratio", "after / before [95 % CI]", _ratio),
+    Measure("time", "ms a run", _time, timed=True),
+    Measure("ratio", "after / before", _ratio),
     Measure("memory", "peak memory", _memory),
 )
 
@@ -147,13 +153,12 @@ def history_section(history: History, link: Callable[[RunBundle], str] = lambda 
         link: returns the address of the details of a run, "" if there is none.
     """
     measures = measured(history)
-    columns = [text_column("date"), text_column("run"), text_column("sardonyx"), text_column("verification")]
-    columns += [text_column(measure.title) for measure in measures]
+    columns = [text_column("date"), text_column("run"), text_column("sardonyx")]
+    columns += [*(Column(measure.title) for measure in measures), text_column("verification")]
     rows = [
         Row(_line(run, measures, link(run)), Tone.PLAIN if _passed(run) else Tone.BAD) for run in history.runs[:LONGEST]
     ]
-    trends = [f"{measure.title}: {trend}" for measure in measures if (trend := _trend(history, measure))]
-    notes = [*trends, *_breaks(history)]
+    notes = list(_breaks(history))
     if len(history.runs) > LONGEST:
         notes.append(f"and {len(history.runs) - LONGEST} older runs")
     return Section(f"History of {formatting.name(history.model)}", (Table(columns, rows), Notes(notes)))
@@ -169,18 +174,30 @@ def _line(run: RunBundle, measures: Sequence[Measure], link: str) -> list[Text]:
     date: Text = Span(formatting.date(environment.date), target=link)
     checked = formatting.name(formatting.one_line(verification(run.run.verdict)), 120)
     written = [_NONE if value is None else value.written for value in values]
-    return [date, formatting.name(run.name or run.label), formatting.name(environment.sardonyx), checked, *written]
+    return [date, formatting.name(run.name or run.label), formatting.name(environment.sardonyx), *written, checked]
 
 
-def _trend(history: History, measure: Measure) -> str:
-    """Return a number over time as a row of bars, the oldest run first, with its ends; "" if it never changed."""
-    values = [value for run in reversed(history.runs) if (value := measure.of(run)) is not None]
+def trends(history: History) -> list[str]:
+    """Return each number that changed as a row of bars, the oldest run first, with the first and the last number."""
+    lines = ((measure, _values(history, measure)) for measure in measured(history))
+    changed = [(measure, values) for measure, values in lines if len({value.short for value in values}) > 1]
+    return [f"{measure.title}: {_bars(values)} {ends(history, measure)}" for measure, values in changed]
+
+
+def ends(history: History, measure: Measure) -> str:
+    """Return the first and the last number of a measure, without intervals."""
+    values = _values(history, measure)
+    return formatting.from_to(values[0].short, values[-1].short)
+
+
+def _values(history: History, measure: Measure) -> list[Value]:
+    return [value for run in reversed(history.runs) if (value := measure.of(run)) is not None]
+
+
+def _bars(values: Sequence[Value]) -> str:
     numbers = [value.number for value in values]
-    if len(set(numbers)) < 2:
-        return ""
     low, high = min(numbers), max(numbers)
-    bars = "".join(_LEVELS[round((len(_LEVELS) - 1) * (number - low) / (high - low))] for number in numbers[-60:])
-    return f"{bars} {formatting.from_to(values[0].written, values[-1].written)}"
+    return "".join(_LEVELS[round((len(_LEVELS) - 1) * (number - low) / (high - low))] for number in numbers[-_BARS:])
 
 
 def _breaks(history: History) -> Iterator[str]:

@@ -27,7 +27,7 @@ from sardonyx.reporting.document import (
     is_empty,
     table_section,
 )
-from sardonyx.reporting.history import histories, history_section
+from sardonyx.reporting.history import History, histories, history_section, trends
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.plots.module_contents import top_module
 from sardonyx.reporting.run import run_sentence
@@ -52,7 +52,7 @@ def pull_request(bundles: Sequence[RunBundle]) -> str:
     models = histories(bundles)
     latest = [history.latest for history in models]
     sections = [_models(latest)] if len(models) > 1 else []
-    sections += [history_section(history) for history in models if len(history.runs) > 1]
+    sections += [_history(history) for history in models if len(history.runs) > 1]
     tables = [(str(section.title).lower(), markdown.block(section, _LEVEL - 1)) for section in sections]
     share = max(_LEAST, (LONGEST - _RESERVED - sum(len(text) for _name, text in tables)) // len(latest) - 2)
     comments = [
@@ -147,6 +147,11 @@ def _models(bundles: Sequence[RunBundle]) -> Section:
     ]
     headings = ("model", "verification", "nodes", "bytes", "time, after / before")
     return _section("All models", headings, rows, text_columns=2)
+
+
+def _history(history: History) -> Section:
+    section = history_section(history)
+    return replace(section, blocks=(*section.blocks, Notes(trends(history))))
 
 
 def _time_ratio(bundle: RunBundle) -> str:

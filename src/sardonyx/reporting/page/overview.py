@@ -10,7 +10,7 @@ from msgspec import Struct
 from sardonyx.records.run import PassRecord
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import ratio
-from sardonyx.reporting.history import History, histories, history_section, measured, recent
+from sardonyx.reporting.history import History, ends, histories, history_section, measured, recent
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.trend import trend
 from sardonyx.reporting.run_bundle import RunBundle
@@ -25,6 +25,11 @@ class Row(Struct, frozen=True):
 
     place: int
     bundle: RunBundle
+
+    @property
+    def run_label(self) -> str:
+        """The name of the run if all are of one model, otherwise that of the model."""
+        return self.bundle.name or self.bundle.label
 
     @property
     def time(self) -> str:
@@ -115,7 +120,8 @@ def overview(bundles: Sequence[RunBundle]) -> Section | None:
         columns=columns,
         matrices=[_matrix(compared, measure) for measure in _MEASURES],
     )
-    return Section("overview", "All models" if len(models) > 1 else f"{len(bundles)} runs", markup)
+    title = "All models" if len(models) > 1 else f"History of {formatting.name(models[0].model)}"
+    return Section("overview", title, markup)
 
 
 def _history(history: History, places: Mapping[int, int]) -> dict[str, Any]:
@@ -126,7 +132,10 @@ def _history(history: History, places: Mapping[int, int]) -> dict[str, Any]:
         return "" if place is None else f"#section=verdict&model={place}"
 
     section = history_section(history, link)
-    plots = [(measure.title, trend(history, measure).inline(narrowest=220)) for measure in measured(history)]
+    plots = [
+        (measure.title, ends(history, measure), trend(history, measure).inline(narrowest=180))
+        for measure in measured(history)
+    ]
     return {"title": section.title, "plots": plots, "table": html.write(section.blocks)}
 
 

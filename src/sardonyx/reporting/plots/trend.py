@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sardonyx.reporting import formatting
-from sardonyx.reporting.history import History, Measure, Value
+from sardonyx.reporting.history import History, Measure, Value, ends
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import incomparable
 
-WIDTH, LEFT, RIGHT, TOP, HEIGHT, FOOT = 320, 14, 14, 84, 90, 30
+WIDTH, LEFT, RIGHT, TOP, HEIGHT, FOOT = 240, 8, 8, 74, 80, 30
 _MOST = 60  # points
 
 
@@ -37,8 +37,7 @@ def trend(history: History, measure: Measure) -> svg.Picture:
     days = [formatting.date(run.run.environment.date)[:10] for run in (runs[0], runs[-1])]
     body.append(svg.text(LEFT, TOP + HEIGHT + 24, days[0], "soft"))
     body.append(svg.text(WIDTH - RIGHT, TOP + HEIGHT + 24, days[-1], "soft", anchor="end"))
-    written = [value.written for value in values if value is not None]
-    about = f"{measure.title}: {formatting.from_to(written[0], written[-1])}"
+    about = f"{measure.title}: {ends(history, measure)}"
     title = f"{measure.title} of {formatting.name(history.model)}"
     return svg.Picture("trend", WIDTH, TOP + HEIGHT + FOOT + 4, title, about, body)
 

@@ -78,3 +78,29 @@ function place(help) {
   note.style.setProperty("left", `${Math.max(12, Math.min(mark.left, clientWidth - box.width - 12))}px`);
   note.style.setProperty("top", `${above ? mark.top - box.height - 6 : mark.bottom + 6}px`);
 }
+
+const WIDE = ".scroll, nav.sections"; // boxes that scroll sideways
+
+/** Keeps on every box that scrolls sideways the sides on which it has more, which its style shows. */
+function markOverflow() {
+  const mark = (box) => {
+    const rest = box.scrollWidth - box.clientWidth - box.scrollLeft;
+    const more = `${box.scrollLeft > 1 ? "left" : ""} ${rest > 1 ? "right" : ""}`.trim();
+    if (box.dataset.more !== more) box.dataset.more = more;
+  };
+  const resized = new ResizeObserver((entries) => {
+    for (const { target } of entries) mark(target.closest(WIDE));
+  });
+  const add = (root) => {
+    for (const box of root.querySelectorAll(WIDE)) for (const each of [box, ...box.children]) resized.observe(each);
+  };
+  new MutationObserver((changes) => {
+    for (const { target } of changes) {
+      const box = target.closest?.(WIDE);
+      if (box) for (const each of box.children) resized.observe(each);
+      else if (target instanceof Element) add(target);
+    }
+  }).observe(document.getElementById("main"), { childList: true, subtree: true });
+  addEventListener("scroll", ({ target }) => target instanceof Element && target.matches(WIDE) && mark(target), { capture: true, passive: true });
+  add(document);
+}

@@ -183,6 +183,19 @@ function watch() {
   for (const part of document.querySelectorAll("article.model > section")) near.observe(part);
 }
 
+/** Starts the sections that were not scrolled near one by one while the page is idle, for a picture of the whole page. */
+function startWhenIdle() {
+  const later = window.requestIdleCallback ?? ((fn) => setTimeout(fn, 50));
+  const next = () => {
+    const model = shown();
+    const waiting = model && Object.keys(model.sections).find((id) => !model.started.has(id) && starters.has(id) && model.part(id));
+    if (!waiting) return;
+    model.start(waiting);
+    later(next);
+  };
+  later(next);
+}
+
 /** Marks the section that is being read in the navigation. */
 function tellWhere() {
   const reading = new IntersectionObserver(
@@ -216,7 +229,9 @@ function boot() {
   listenToKeys();
   listenToTheme();
   listenToHelp();
+  markOverflow();
   watch();
+  startWhenIdle();
   tellWhere();
   history.replaceState({}, "");
   follow(true);
