@@ -89,7 +89,7 @@ function markOverflow() {
     if (box.dataset.more !== more) box.dataset.more = more;
   };
   const resized = new ResizeObserver((entries) => {
-    for (const { target } of entries) mark(target.closest(WIDE));
+    for (const box of new Set(entries.map(({ target }) => target.closest(WIDE)))) if (box) mark(box); // null: removed
   });
   const add = (root) => {
     for (const box of root.querySelectorAll(WIDE)) for (const each of [box, ...box.children]) resized.observe(each);
