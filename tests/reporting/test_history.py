@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
-from msgspec import structs
+from msgspec.structs import replace
 
 from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import sample_run_bundle
@@ -21,9 +20,9 @@ def _at(day: int, nodes: int = 187, *, path: str = "model.onnx", sha256: str | N
     """A run of a model on a day of November."""
     bundle = sample_run_bundle(f"model ({day})")
     run = bundle.run
-    dated = structs.replace(run.environment, date=f"2026-11-{day:02}T08:00:00Z")
-    run = structs.replace(run, environment=dated, after=structs.replace(run.after, nodes=nodes))
-    run = structs.replace(run, source=structs.replace(run.source, path=path, sha256=sha256))
+    dated = replace(run.environment, date=f"2026-11-{day:02}T08:00:00Z")
+    run = replace(run, environment=dated, after=replace(run.after, nodes=nodes))
+    run = replace(run, source=replace(run.source, path=path, sha256=sha256))
     return replace(bundle, run=run, name=str(day))
 
 
@@ -73,7 +72,7 @@ def test_several_models_have_a_row_each_before_their_histories_and_the_passes() 
 def test_times_under_other_conditions_are_not_joined() -> None:
     first, second, third = (_at(day) for day in (1, 2, 3))
     assert second.bench is not None
-    moved = replace(second, bench=structs.replace(second.bench, options={**second.bench.options, "threads": 8}))
+    moved = replace(second, bench=replace(second.bench, options={**second.bench.options, "threads": 8}))
     text = pull_request([first, moved, third])
     assert "times of 2026-11-01 08:00 UTC and 2026-11-02 08:00 UTC are not comparable: threads 1 and 8" in text
     page = overview([first, moved, third])
@@ -85,7 +84,7 @@ def test_times_under_other_conditions_are_not_joined() -> None:
 
 def test_markdown_has_the_lines_their_trend_and_the_newest_run() -> None:
     failed = _at(2, 250)
-    failed = replace(failed, run=structs.replace(failed.run, verdict=failed_verdict()))
+    failed = replace(failed, run=replace(failed.run, verdict=failed_verdict()))
     text = pull_request([_at(1, 300), failed, _at(3, 187)])
     table = text.partition("### ✅")[0]
     assert table.index("2026-11-03") < table.index("2026-11-02") < table.index("2026-11-01")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
+
+from msgspec import Struct
 
 from sardonyx.records.bench import Timing
 from sardonyx.records.run import Artifact
@@ -22,8 +23,7 @@ _BARS = 60  # of a trend
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(Struct, frozen=True):
     """The runs of one model, the newest first; most have one."""
 
     runs: tuple[RunBundle, ...]
@@ -40,8 +40,7 @@ class History:
         return PurePath(path).name.removesuffix(".onnx") if path and len(self.runs) > 1 else self.latest.label
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A number of one run, with its interval if it was measured."""
 
     number: float
@@ -55,8 +54,7 @@ class Value:
         return self.written.partition(" [")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True):
     """A number that every run of a history has, or None where it was not measured."""
 
     id: str

@@ -151,7 +151,7 @@ def _models(bundles: Sequence[RunBundle]) -> Section:
 
 def _history(history: History) -> Section:
     section = history_section(history)
-    return replace(section, blocks=(*section.blocks, Notes(trends(history))))
+    return structs.replace(section, blocks=(*section.blocks, Notes(trends(history))))
 
 
 def _time_ratio(bundle: RunBundle) -> str:
