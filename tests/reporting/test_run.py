@@ -79,7 +79,7 @@ def test_a_failed_run_is_never_called_verified() -> None:
 def test_a_layer_that_differs_is_not_folded_away() -> None:
     run = sample_run()
     odd = tuple(replace(m, after=m.after - 1) if ".layer.5.output" in m.path else m for m in run.modules)
-    text = in_terminal(run_document, replace(run, modules=odd))
+    text = in_terminal(run_document, replace(run, modules=odd), View(verbose=True))
     assert "0…4 ×5" in text
     assert "6…11 ×6" in text
     assert "×12" not in text

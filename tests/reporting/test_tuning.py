@@ -37,7 +37,7 @@ def test_every_unit_is_named_once_without_the_list_of_questions() -> None:
 
 
 def test_a_run_shows_its_tuning_and_its_family() -> None:
-    text = in_terminal(run_document, tuned_run())
+    text = in_terminal(run_document, tuned_run(), View(verbose=True))
     assert "architecture (guess): encoder (12 attentions, none causal)" in text
     assert "On this machine" in text
     assert "On this machine" not in in_terminal(run_document, replace(tuned_run(), tuning=None))

@@ -45,9 +45,24 @@ _TRACEBACK = "see the traceback"
 
 
 def style_for(stream: TextIO) -> Style:
-    """Return a style with colours only for a terminal, and none if NO_COLOR is set (https://no-color.org)."""
-    allowed = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Style(color=allowed and stream.isatty())
+    """Return the colours and the width for a stream.
+
+    A terminal has colours unless NO_COLOR is set (https://no-color.org) or TERM is dumb; other streams have them if
+    FORCE_COLOR is set. Lines fit a terminal, or COLUMNS if it is set; otherwise they may have any length.
+    """
+    environment, on_terminal = os.environ, stream.isatty()
+    wanted = bool(environment.get("FORCE_COLOR")) or (on_terminal and environment.get("TERM") != "dumb")
+    columns = environment.get("COLUMNS", "")
+    given = int(columns) if columns.isascii() and columns.isdecimal() else 0
+    width = given or (_columns_of(stream) if on_terminal else None)
+    return Style(color=wanted and not environment.get("NO_COLOR"), width=width)
+
+
+def _columns_of(terminal: TextIO) -> int | None:
+    try:
+        return os.get_terminal_size(terminal.fileno()).columns or None
+    except OSError:
+        return None
 
 
 def put(text: str) -> None:

@@ -350,7 +350,7 @@ def _modules(form: Form, analysis: Analysis, view: View) -> Section:
         for row in module_rows(numbers, view)
     ]
     headings = ("operations", "flops", "moved", "parameters", "most alive while it runs")
-    columns = (text_column("module"), *map(Column, headings), text_column("kind"))
+    columns = (text_column("module"), *map(Column, headings), text_column("kind", detail=1))
     return Section(f"Modules{_of(form, analysis)}", (Table(columns, rows),))
 
 

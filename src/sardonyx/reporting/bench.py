@@ -196,12 +196,15 @@ def timing_table(bench: Benchmark) -> Table:
     several_sizes, several_files = len(bench.points) > 1, len(bench.files) > 1
     has_starts = any(timing.starts for point in bench.points for timing in point.timings)
     columns = [text_column("size")] if several_sizes else []
-    columns += [text_column("file"), Column("median ms"), Column("IQR")]
+    columns += [text_column("file"), Column("median ms"), Column("IQR", detail=1)]
     if several_files:
-        columns += [text_column(f"time / {formatting.name(bench.files[0].label, 30)}"), text_column("")]
-    columns.append(Column("rounds"))
+        columns += [
+            Column(f"time / {formatting.name(bench.files[0].label, 30)}", right=False, whole=True),
+            text_column(""),
+        ]
+    columns.append(Column("rounds", detail=5))
     if has_starts:
-        columns += [Column("load ms"), Column("first run ms"), Column("peak memory")]
+        columns += [Column("load ms", detail=3), Column("first run ms", detail=4), Column("peak memory", detail=2)]
     rows: list[Row] = []
     for point in bench.points:
         for timing in point.timings:

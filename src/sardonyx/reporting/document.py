@@ -43,15 +43,17 @@ def spans(text: Text) -> tuple[Span, ...]:
 
 
 class Column(Struct, frozen=True):
-    """A heading and the side on which the cells are aligned."""
+    """A heading, the side on which the cells are aligned, and how important the column is."""
 
     heading: str
     right: bool = True
+    detail: int = 0  # a narrow terminal leaves out the columns with the largest number first; 0: never
+    whole: bool = False  # cells are never shortened, as those with numbers, which are aligned right
 
 
-def text_column(heading: str) -> Column:
+def text_column(heading: str, detail: int = 0) -> Column:
     """Return a column of words, aligned left."""
-    return Column(heading, right=False)
+    return Column(heading, right=False, detail=detail)
 
 
 class Cell(Struct, frozen=True):

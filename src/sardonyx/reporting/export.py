@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from sardonyx.records.export import ExampleInput, Export
+from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
+    Block,
     Document,
     Facts,
     Notes,
@@ -13,7 +15,6 @@ from sardonyx.reporting.document import (
     Section,
     Span,
     Table,
-    Text,
     Tone,
     View,
     text_column,
@@ -21,10 +22,10 @@ from sardonyx.reporting.document import (
 from sardonyx.reporting.formatting import plural
 from sardonyx.reporting.inspection import coverage_line, listed, node_count, root_table, weight_table
 from sardonyx.reporting.name_groups import grouped, short_lines, short_names
-from sardonyx.reporting.run import run_sentence
-from sardonyx.reporting.verdict import verdict_section, verification
+from sardonyx.reporting.run import run_document, run_sentence
+from sardonyx.reporting.verdict import verdict_section, verdict_summary, verification
 
-ROOTS_SHOWN = 10
+NOTES_SHOWN = 2
 UNREACHED_SHOWN = 8
 
 
@@ -34,13 +35,12 @@ def export_document(export: Export, view: View) -> Document:
         title=export.module.label,
         head=(_facts(export, view),),
         blocks=(
-            _inputs(export),
-            Notes([formatting.one_line(note) for note in short_lines(export.notes)]),
+            Section("Example inputs", (_inputs(export), Notes(_input_lines(export, view)))),
             Paragraph(unreached_line(export) if export.unreached else ""),
-            weight_table("Weights of several modules", export.tied),
-            root_table(export.root_nodes if view.verbose else export.root_nodes[:ROOTS_SHOWN]),
-            verdict_section(export.verdict, view),
-            Paragraph("" if export.optimized is None else f"optimized: {run_sentence(export.optimized)}"),
+            weight_table("Weights of several modules", export.tied if view.verbose else ()),
+            root_table(export.root_nodes if view.verbose else ()),
+            verdict_section(export.verdict, view) if view.verbose else verdict_summary(export.verdict),
+            *(_optimization(export.optimized, view) if export.optimized is not None else ()),
         ),
         sentence=Span(export_sentence(export), Tone.STRONG),
     )
@@ -48,15 +48,22 @@ def export_document(export: Export, view: View) -> Document:
 
 def export_sentence(export: Export) -> str:
     """Return what happened in one line."""
-    known = export.coverage.direct + export.coverage.inherited
-    total = known + export.coverage.root
-    share = "all" if known == total else f"{100 * known / total:.1f} %"
+    if export.optimized is not None:
+        against = f"PyTorch and the exported graph {verification(export.verdict)}" if export.verdict else "not verified"
+        return f"{against}; optimized: {run_sentence(export.optimized)}"
     clauses = [
         plural(export.counts.nodes, "node"),
-        f"{share} of them placed in {plural(export.modules, 'module')}",
+        f"{_placed(export)} of them placed in {plural(export.modules, 'module')}",
         f"PyTorch and ONNX {verification(export.verdict)}" if export.verdict else "not verified",
     ]
     return ", ".join(clauses) + (f" → {export.result.path}" if export.result.path else "")
+
+
+def _placed(export: Export) -> str:
+    """Return the share of the nodes that have a module."""
+    known = export.coverage.direct + export.coverage.inherited
+    total = known + export.coverage.root
+    return "all" if known == total else f"{100 * known / total:.1f} %"
 
 
 def unreached_line(export: Export) -> str:
@@ -66,30 +73,57 @@ def unreached_line(export: Export) -> str:
 
 
 def _facts(export: Export, view: View) -> Facts:
-    facts: dict[str, Text] = {
-        "class": formatting.name(export.module.class_name, 100),
-        "size": f"{plural(export.module.modules, 'module')}, {plural(export.module.parameters, 'parameter')}",
-        "nodes": node_count(export.counts.nodes, export.counts.constants),
-        "nodes by module": coverage_line(export.coverage),
-    }
-    if view.verbose:
-        facts |= {
+    module = export.module
+    size = f"{plural(module.modules, 'module')}, {plural(module.parameters, 'parameter')}"
+    nodes = node_count(export.counts.nodes, export.counts.constants)
+    if not view.verbose:
+        root = f"; {formatting.count(export.coverage.root)} have no module (-v lists them)" if export.root_nodes else ""
+        class_name = formatting.name(module.class_name.rpartition(".")[2])
+        return Facts({"module": f"{class_name}, {size}", "nodes": nodes + root})
+    return Facts(
+        {
+            "class": formatting.name(module.class_name, 100),
+            "size": size,
+            "nodes": nodes,
+            "nodes by module": coverage_line(export.coverage),
             "time": formatting.phases(export.seconds),
-            "weights": f"sha256 {export.module.sha256}",
+            "weights": f"sha256 {module.sha256}",
             "file": f"sha256 {export.result.sha256}",
         }
-    return Facts(facts)
+    )
 
 
-def _inputs(export: Export) -> Section:
-    groups = grouped(export.inputs, lambda example: example.name, _sizes)
-    rows = [Row((f"{label}={dtype}", dims)) for label, (first, *_) in groups for dtype, dims in [_sizes(first)]]
-    outputs = f"outputs: {', '.join(short_names(export.outputs))}"
-    table = Table((text_column("--input"), text_column("dynamic")), rows)
-    return Section("Example inputs", (table, Paragraph(outputs)))
+def _inputs(export: Export) -> Table:
+    roles = {str(example): role for example in export.inputs for note in export.notes if (role := _role(note, example))}
+
+    def cells(example: ExampleInput) -> tuple[str, str, str]:
+        """Return the type with the shape of an example input, its dynamic dimensions, and how it was generated."""
+        dims = ", ".join(f"{axis}={formatting.name(dim)}" for axis, dim in example.dynamic.items())
+        return str(example).removeprefix(f"{example.name}="), dims, formatting.one_line(roles.get(str(example), ""))
+
+    groups = grouped(export.inputs, lambda example: example.name, cells)
+    rows = [(f"{label}={dtype}", *rest) for label, (first, *_) in groups for dtype, *rest in [cells(first)]]
+    columns = [text_column("--input"), text_column("dynamic"), text_column("generated as", detail=1)]
+    used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
+    return Table([columns[place] for place in used], [Row([row[place] for place in used]) for row in rows])
 
 
-def _sizes(example: ExampleInput) -> tuple[str, str]:
-    """Return the type with the shape of an example input, and its dynamic dimensions."""
-    dims = ", ".join(f"{axis}={formatting.name(dim)}" for axis, dim in example.dynamic.items())
-    return str(example).removeprefix(f"{example.name}="), dims
+def _input_lines(export: Export, view: View) -> list[str]:
+    """Return the outputs, and the notes that are not about one example input."""
+    about_one = {note for note in export.notes for example in export.inputs if _role(note, example)}
+    notes = short_lines(note for note in export.notes if note not in about_one)
+    shown = notes if view.verbose else notes[:NOTES_SHOWN]
+    hidden = [f"and {plural(len(notes) - len(shown), 'more note')} (-v shows them)"] if len(shown) < len(notes) else []
+    return [f"outputs: {', '.join(short_names(export.outputs))}", *map(formatting.one_line, shown), *hidden]
+
+
+def _role(note: str, example: ExampleInput) -> str:
+    """Return what a note says about how an example input was generated, or "" if it is about something else."""
+    start = f"{example} generated as "
+    return note.removeprefix(start) if note.startswith(start) else ""
+
+
+def _optimization(run: Run, view: View) -> tuple[Block, ...]:
+    """Return the operators that the optimization of the exported graph changed; verbose, also the passes."""
+    document = run_document(run, view)
+    return tuple(document.blocks[: 2 if view.verbose else 1])

@@ -208,7 +208,9 @@ def module_table(modules: Sequence[Module], view: View, top: str = "") -> Sectio
         for row in module_rows(((m.path, m.tag, (m.nodes, m.parameters)) for m in modules), view, top)
     ]
     headings = ("own nodes", "nodes", "own parameters", "parameters")
-    return Section("Modules", (Table((text_column("module"), *map(Column, headings), text_column("kind")), rows),))
+    return Section(
+        "Modules", (Table((text_column("module"), *map(Column, headings), text_column("kind", detail=1)), rows),)
+    )
 
 
 def weight_table(title: str, weights: Iterable[Weight]) -> Section:

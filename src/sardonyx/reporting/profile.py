@@ -308,8 +308,8 @@ def _modules(profile: Profile, view: View) -> Section:
         )
         for module in timed_modules(profile, view)
     ]
-    headings = map(Column, _module_headings(profile, view))
-    columns = (text_column("module"), *headings, text_column(""), text_column("kind"))
+    headings = (Column(heading, detail=3 * (heading == "self")) for heading in _module_headings(profile, view))
+    columns = (text_column("module"), *headings, text_column("", detail=1), text_column("kind", detail=2))
     return Section("Modules, milliseconds a run", (Table(columns, rows),))
 
 

@@ -1,6 +1,11 @@
-"""A Run as a document: by operator, by pass, by module, the verification, and a closing sentence."""
+"""A Run as a document of one screen: the operators and passes that changed most, the verification, a closing sentence.
+
+Verbose, it is everything: all operators, passes and modules, attention, and each output and trial.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from sardonyx.records.run import ModuleCount, OpCount, PassRecord, RefusalGroup, RolledBack, Run
 from sardonyx.reporting import attention_sites, formatting
@@ -20,27 +25,31 @@ from sardonyx.reporting.document import (
 )
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.tuning import tuning_clause, tuning_section
-from sardonyx.reporting.verdict import failure, verdict_section, verification
+from sardonyx.reporting.verdict import failure, verdict_section, verdict_summary, verification
 
 WHOLE_PASS = "*"  # the root of a rollback that removed a pass altogether
+# In a document that is not verbose:
+OPERATORS_SHOWN, ADDED_SHOWN, PASSES_SHOWN, NOTES_SHOWN, ROLLBACKS_SHOWN = 5, 2, 4, 2, 3
 CONSTANT = "Constant"  # the number of Constant nodes depends on the exporter, so the sum leaves them out
+_OPERATOR_COLUMNS = (text_column("operator"), Column("before"), Column("after"), Column("change"))
 
 
 def run_document(run: Run, view: View) -> Document:
     """Return the answer of `optimize`."""
+    explains_passes = view.verbose or bool(run.options.get("dry_run"))
     return Document(
         title="model in memory" if run.source.path is None else run.source.path,
         head=(Notes(_heading_lines(run, view)),),
         blocks=(
-            _operators(run.ops, view),
-            _passes(run, view),
-            _modules(run.modules, view),
+            _operators(run.ops) if view.verbose else _main_operators(run.ops),
+            _passes(run, view) if explains_passes else _main_passes(run),
+            _modules(run.modules, view) if view.verbose else Section("By module", ()),
             _attention(run) if view.verbose else Section("Attention", ()),
             Section(
                 "Rolled back, because verification failed with them",
-                (Notes([rollback_sentence(rollback) for rollback in run.rolled_back]),),
+                (Notes(_rollbacks(run, view)),),
             ),
-            verdict_section(run.verdict, view),
+            verdict_section(run.verdict, view) if view.verbose else verdict_summary(run.verdict),
             tuning_section(run.tuning, view),
         ),
         sentence=Span(run_sentence(run), Tone.STRONG if run.status == "done" else Tone.BAD),
@@ -90,34 +99,54 @@ def architecture_guess(run: Run) -> str | None:
 
 def _heading_lines(run: Run, view: View) -> list[str]:
     lines = [f"opset {change}" for change in opset_changes(run)]
+    if not view.verbose:
+        notes = [formatting.one_line(note) for note in run.notes[:NOTES_SHOWN]]
+        hidden = len(run.notes) - len(notes)
+        return lines + notes + ([f"and {formatting.plural(hidden, 'more note')} (-v shows them)"] if hidden else [])
     guess = architecture_guess(run)
     lines += [] if guess is None else [f"architecture (guess): {guess}"]
     lines += map(formatting.one_line, run.notes)
-    if view.verbose:
-        lines += [f"time: {formatting.phases(run.seconds)}"] if run.seconds else []
-        env = run.environment
-        packages = ", ".join(f"{package} {version}" for package, version in sorted(env.packages.items()))
-        lines.append(
-            formatting.one_line(f"on {env.platform}, Python {env.python}, sardonyx {env.sardonyx}, {packages}")
-        )
+    lines += [f"time: {formatting.phases(run.seconds)}"] if run.seconds else []
+    env = run.environment
+    packages = ", ".join(f"{package} {version}" for package, version in sorted(env.packages.items()))
+    lines.append(formatting.one_line(f"on {env.platform}, Python {env.python}, sardonyx {env.sardonyx}, {packages}"))
     return lines
 
 
-def _operators(ops: tuple[OpCount, ...], view: View) -> Section:
-    compute = [op for op in ops if op.op_type != CONSTANT]
-    shown = [op for op in compute if view.verbose or op.before != op.after]
-    shown.sort(key=lambda op: (-abs(op.after - op.before), -op.before, op.op_type))
-    rows = [Row(_op_cells(formatting.name(op.op_type), op.before, op.after)) for op in shown]
-    rest = sum(op.before for op in compute) - sum(op.before for op in shown)
-    if rest:
-        label = f"({formatting.plural(len(compute) - len(shown), 'other')})"
-        rows.append(Row(_op_cells(label, rest, rest), Tone.FAINT))
-    total = (sum(op.before for op in compute), sum(op.after for op in compute))
+def _operators(ops: tuple[OpCount, ...]) -> Section:
+    compute = sorted((op for op in ops if op.op_type != CONSTANT), key=_by_change)
+    rows = [_op_row(op) for op in compute]
     if ops:
+        total = (sum(op.before for op in compute), sum(op.after for op in compute))
         rows.append(Row(_op_cells("all", *total), Tone.STRONG))
-    rows += [Row(_op_cells("(plus Constant)", op.before, op.after)) for op in ops if op.op_type == CONSTANT]
-    columns = (text_column("operator"), Column("before"), Column("after"), Column("change"))
-    return Section("By operator", (Table(columns, rows),))
+    rows += _constant_rows(ops)
+    return Section("By operator", (Table(_OPERATOR_COLUMNS, rows),))
+
+
+def _main_operators(ops: tuple[OpCount, ...]) -> Table:
+    """Return the operators that became much fewer, those that became more, and the sum of the others."""
+    compute = sorted((op for op in ops if op.op_type != CONSTANT), key=_by_change)
+    more = [op for op in compute if op.after > op.before][:ADDED_SHOWN]
+    fewer = [op for op in compute if op.after < op.before][: OPERATORS_SHOWN - len(more)]
+    rows = [_op_row(op) for op in (*fewer, *more)]
+    others = [op for op in compute if op not in fewer and op not in more]
+    if others:
+        label = f"({formatting.plural(len(others), 'other')})"
+        sums = (sum(op.before for op in others), sum(op.after for op in others))
+        rows.append(Row(_op_cells(label, *sums), Tone.FAINT))
+    return Table(_OPERATOR_COLUMNS, [*rows, *_constant_rows(ops)])
+
+
+def _by_change(op: OpCount) -> tuple[int, int, str]:
+    return -abs(op.after - op.before), -op.before, op.op_type
+
+
+def _constant_rows(ops: tuple[OpCount, ...]) -> list[Row]:
+    return [Row(_op_cells("(plus Constant)", op.before, op.after)) for op in ops if op.op_type == CONSTANT]
+
+
+def _op_row(op: OpCount) -> Row:
+    return Row(_op_cells(formatting.name(op.op_type), op.before, op.after))
 
 
 def _op_cells(label: str, before: int, after: int) -> tuple[str, ...]:
@@ -125,20 +154,48 @@ def _op_cells(label: str, before: int, after: int) -> tuple[str, ...]:
 
 
 def _passes(run: Run, view: View) -> Section:
-    numbers = ("rewrites", "nodes", "constants", "bytes", "time")
-    columns = (text_column("pass"), *map(Column, numbers), text_column("accuracy"), text_column("where"))
-    shows_reasons = view.verbose or bool(run.options.get("dry_run"))
+    """Return the passes with the reasons why they skipped matches."""
+    columns = (
+        text_column("pass"),
+        Column("rewrites"),
+        Column("nodes"),
+        Column("constants", detail=1),
+        Column("bytes"),
+        Column("time", detail=2),
+        text_column("accuracy", detail=3),
+        text_column("where"),
+    )
     rows: list[Row] = []
     silent = 0
     for record in run.passes:
-        if record.rewrites or view.verbose or (shows_reasons and record.refusals):
+        if record.rewrites or view.verbose or record.refusals:
             rows.append(Row(_pass_cells(record)))
-            rows += map(skipped_row, record.refusals if shows_reasons else ())
+            rows += map(skipped_row, record.refusals)
         else:
             silent += 1
     if silent:
         rows.append(Row((f"({formatting.plural(silent, 'pass', 'passes')} found nothing to do)",), Tone.FAINT))
     return Section("By pass", (Table(columns, rows),))
+
+
+def _main_passes(run: Run) -> Table:
+    """Return the passes that removed most nodes, and the sum of the others that changed anything."""
+    changed = sorted((record for record in run.passes if record.rewrites), key=lambda record: record.nodes)
+    shown, others = changed[:PASSES_SHOWN], changed[PASSES_SHOWN:]
+    rows = [Row((formatting.name(record.name), *_pass_numbers([record]), _where(record.modules))) for record in shown]
+    if others:
+        label = f"({formatting.plural(len(others), 'other')}; -v lists all)"
+        rows.append(Row((label, *_pass_numbers(others), ""), Tone.FAINT))
+    columns = (text_column("pass"), *map(Column, ("rewrites", "nodes", "bytes")), text_column("where", detail=1))
+    return Table(columns, rows)
+
+
+def _pass_numbers(records: Sequence[PassRecord]) -> tuple[str, str, str]:
+    return (
+        formatting.count(sum(record.rewrites for record in records)),
+        formatting.change(sum(record.nodes for record in records)),
+        formatting.size_change(sum(record.bytes for record in records)),
+    )
 
 
 def _pass_cells(record: PassRecord) -> tuple[str, ...]:
@@ -200,6 +257,12 @@ def _attention(run: Run) -> Section:
         rows += [Row((Cell(formatting.one_line(site.why), depth=2),), Tone.FAINT)] if site.why else []
     summary = attention_sites.sentence(run.attention) if rows else ""
     return Section("Attention", (Table(columns, rows), Paragraph(summary)))
+
+
+def _rollbacks(run: Run, view: View) -> list[str]:
+    lines = [rollback_sentence(rollback) for rollback in run.rolled_back]
+    hidden = 0 if view.verbose else len(lines[ROLLBACKS_SHOWN:])
+    return [*lines[: len(lines) - hidden], *([f"and {hidden} more (-v lists them)"] if hidden else [])]
 
 
 def rollback_sentence(rollback: RolledBack) -> str:

@@ -25,6 +25,7 @@ from sardonyx.reporting.name_groups import grouped, short_lines
 
 SHOWN_FAILURES = 10
 SHOWN_GAPS = 2
+SHOWN_NOTES = 2  # of a summary
 
 
 def verdict_document(verdict: Verdict, first: str, second: str, view: View) -> Document:
@@ -74,7 +75,7 @@ def verdict_section(verdict: Verdict | None, view: View, title: str = "Verificat
         *generation_lines(verdict),
         *(f"note: {formatting.one_line(note)}" for note in notes(verdict)),
         *runtime_lines(verdict),
-        *_not_covered(verdict, view),
+        *_not_covered(verdict, None if view.verbose else SHOWN_GAPS),
     )
     return Section(
         title,
@@ -85,6 +86,23 @@ def verdict_section(verdict: Verdict | None, view: View, title: str = "Verificat
             *([trial_table(verdict)] if view.verbose else []),
         ),
     )
+
+
+def verdict_summary(verdict: Verdict | None, title: str = "Verification") -> Section:
+    """Return a verification in a few lines: what was compared, what differs, and what was not covered."""
+    if verdict is None:
+        return Section(title, ())
+    if not verdict.passed:
+        return verdict_section(verdict, View(), title)
+    trials, took = formatting.plural(len(verdict.trials), "trial"), formatting.seconds(verdict.seconds)
+    against = f" {formatting.one_line(verdict.reference)}, on {trials} in {took}"
+    lines: list[Text] = [(Span("matches", Tone.GOOD), against)]
+    lines += rewrite_lines(verdict)
+    lines += generation_lines(verdict)[:1]
+    lines += [f"note: {formatting.one_line(note)}" for note in notes(verdict)[:SHOWN_NOTES]]
+    lines += runtime_lines(verdict)
+    lines += _not_covered(verdict, 1)
+    return Section(title, (Notes(lines),))
 
 
 def notes(verdict: Verdict) -> list[str]:
@@ -116,13 +134,13 @@ def _runtime_line(check: RuntimeCheck) -> str:
     return f"{formatting.one_line(check.runtime)}: {'; '.join(clauses)}"
 
 
-def _not_covered(verdict: Verdict, view: View) -> list[str]:
-    """Return the gaps in one line, or in one line each if verbose."""
+def _not_covered(verdict: Verdict, most: int | None) -> list[str]:
+    """Return at most so many gaps in one line, or all in one line each."""
     lines = [formatting.one_line(gap) for gap in gaps(verdict)]
-    if view.verbose or not lines:
+    if most is None or not lines:
         return [f"not covered: {line}" for line in lines]
-    more = f"; and {len(lines) - SHOWN_GAPS} more (-v lists them)" if len(lines) > SHOWN_GAPS else ""
-    return [f"not covered: {'; '.join(lines[:SHOWN_GAPS])}{more}"]
+    more = f"; and {len(lines) - most} more (-v lists them)" if len(lines) > most else ""
+    return [f"not covered: {'; '.join(lines[:most])}{more}"]
 
 
 def rewrite_lines(verdict: Verdict) -> list[str]:
@@ -203,7 +221,14 @@ def output_groups(verdict: Verdict) -> list[OutputDifference]:
 
 def output_table(verdict: Verdict) -> Table:
     """Return the differences of each output."""
-    numbers = ("max abs", "max rel", "max ulp", "rtol", "atol")
+    details = {
+        "max abs": 0,
+        "max rel": 1,
+        "max ulp": 2,
+        "rtol": 1,
+        "atol": 1,
+    }  # the order in which columns are left out
+    numbers = (Column(heading, detail=detail) for heading, detail in details.items())
     rows = [
         Row(
             (
@@ -220,7 +245,7 @@ def output_table(verdict: Verdict) -> Table:
         )
         for output in output_groups(verdict)
     ]
-    return Table((text_column("output"), text_column("dtype"), *map(Column, numbers), text_column("")), rows)
+    return Table((text_column("output"), text_column("dtype"), *numbers, text_column("")), rows)
 
 
 def trial_table(verdict: Verdict) -> Table:

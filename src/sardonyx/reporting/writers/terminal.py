@@ -1,15 +1,17 @@
 """Documents as plain text: aligned columns, an indent of two spaces, colour where the terminal has it.
 
 Unprintable characters are made visible here, so that no name can move the cursor, change the reading direction or
-colour the terminal.
+colour the terminal. With a width, sentences are wrapped between words; a table leaves out its least important columns
+and the middle of long cells until each row is one line.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 from sardonyx.reporting.document import (
     Block,
@@ -33,13 +35,17 @@ from sardonyx.reporting.formatting import visible
 
 _GAP = "  "
 _INDENT = "  "
+_READABLE = 24  # columns of the terminal that a shortened cell keeps while the table has columns to leave out
+_NARROWEST = 12  # and if it has none
+_HEADING = 8  # columns that the shortened heading of numbers keeps
 _CODES = {Tone.STRONG: "1", Tone.FAINT: "2", Tone.GOOD: "32", Tone.BAD: "1;31"}
 
 
 class Style(Struct, frozen=True):
-    """Whether emphasis is shown as colour."""
+    """Whether emphasis is shown as colour, and the width of the terminal."""
 
     color: bool = False
+    width: int | None = None  # None: lines may have any length
 
     def paint(self, tone: Tone, text: str) -> str:
         """Return the text in the colour of its tone."""
@@ -52,11 +58,11 @@ PLAIN = Style()
 
 def write(document: Document, style: Style = PLAIN) -> str:
     """Return the whole document; its last line is the sentence."""
-    title = [_strong(document.title, style)] if any(span.text for span in spans(document.title)) else []
-    head = [*title, *_lines(document.head, style)]
+    title = _strong(document.title)
+    head = [*(_wrapped(title, style) if any(span.text for span in title) else ()), *_lines(document.head, style)]
     parts = [head, *(list(_block(block, style)) for block in document.blocks if not is_empty(block))]
     if document.sentence is not None:
-        parts.append([_text(document.sentence, style)])
+        parts.append(_wrapped(document.sentence, style))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
@@ -67,16 +73,84 @@ def sentence(document: Document, style: Style = PLAIN) -> str:
 
 def table_lines(table: Table, style: Style = PLAIN, indent: str = _INDENT) -> list[str]:
     """Return the lines of a table: columns as wide as their contents, two spaces between them."""
-    rows = [[_cell(cell, style) for cell in row.cells] for row in table.rows]
-    headings = [_plain(column.heading) for column in table.columns]
-    full = [headings, *(cells for cells in rows if len(cells) == len(headings))]
-    widths = [max(width for _, width in column) for column in zip(*full, strict=True)]
-    lines = [style.paint(Tone.FAINT, _aligned(headings, table.columns, widths, indent))]
-    for row, cells in zip(table.rows, rows, strict=True):
-        spanning = len(cells) != len(headings)
-        line = indent + cells[0][0] if spanning else _aligned(cells, table.columns, widths, indent)
-        lines.append(style.paint(row.tone, line))
+    columns, places, widths = _fitted(table, style.width, len(indent))
+    headings = [
+        _shortened(_Piece.of(column.heading, PLAIN), width) for column, width in zip(columns, widths, strict=True)
+    ]
+    lines = [style.paint(Tone.FAINT, _aligned(headings, columns, widths, indent))]
+    for row in table.rows:
+        if len(row.cells) == len(table.columns):
+            pieces = [_Piece.of(row.cells[place], style) for place in places]
+            cells = [_shortened(piece, width) for piece, width in zip(pieces, widths, strict=True)]
+            lines.append(style.paint(row.tone, _aligned(cells, columns, widths, indent)))
+        else:
+            lines += (style.paint(row.tone, line) for line in _remark(row.cells[0], style, indent))
     return lines
+
+
+def _remark(cell: Text | Cell, style: Style, indent: str) -> list[str]:
+    """Return the lines of a row with a single cell, which spans all columns."""
+    text, depth = (cell.text, cell.depth) if isinstance(cell, Cell) else (cell, 0)
+    return _wrapped(text, style, indent + _INDENT * depth, hanging=indent + _INDENT * (depth + 1))
+
+
+def _fitted(table: Table, width: int | None, indent: int) -> tuple[list[Column], list[int], list[int]]:
+    """Return the columns that fit into a width, their places in the table, and how wide each is."""
+    full = [row.cells for row in table.rows if len(row.cells) == len(table.columns)]
+    cells = [
+        max((_Piece.of(row[place], PLAIN).width for row in full), default=0) for place in range(len(table.columns))
+    ]
+    needed = [max(cell, cell_len(visible(column.heading))) for cell, column in zip(cells, table.columns, strict=True)]
+    places = [*range(len(needed))]
+    if width is None:
+        return [*table.columns], places, needed
+
+    def excess(widths: Sequence[int]) -> int:
+        return sum(widths[place] for place in places) + len(_GAP) * (len(places) - 1) + indent - width
+
+    def shortened(narrowest: int) -> list[int]:
+        """Return the least widths if texts may be shortened; numbers are not, but their headings are."""
+        columns = zip(table.columns, needed, cells, strict=True)
+        return [
+            min(need, max(cell, _HEADING) if column.right or column.whole else narrowest)
+            for column, need, cell in columns
+        ]
+
+    for level in sorted({column.detail for column in table.columns if column.detail}, reverse=True):
+        if excess(shortened(_READABLE)) > 0:
+            places = [place for place in places if table.columns[place].detail != level]
+    least = shortened(_NARROWEST)
+    while excess(needed) > 0 and (wide := [place for place in places if needed[place] > least[place]]):
+        needed[max(wide, key=lambda place: (not table.columns[place].right, needed[place]))] -= 1
+    return [table.columns[place] for place in places], places, [needed[place] for place in places]
+
+
+class _Piece(Struct, frozen=True):
+    """A cell as it is printed, without its colours, and how many columns of the terminal it takes."""
+
+    text: str
+    plain: str
+    width: int
+
+    @classmethod
+    def of(cls, cell: Text | Cell, style: Style) -> _Piece:
+        text, depth = (cell.text, cell.depth) if isinstance(cell, Cell) else (cell, 0)
+        indent = _INDENT * depth
+        plain = indent + _text(text, PLAIN)
+        return cls(indent + _text(text, style), plain, cell_len(plain))
+
+
+def _shortened(piece: _Piece, width: int | None) -> _Piece:
+    """Return a cell that is not wider than this; the middle of a long one is left out, its indent stays."""
+    if width is None or piece.width <= width:
+        return piece
+    body = piece.plain.lstrip(" ")
+    indent = " " * min(len(piece.plain) - len(body), max(0, width - _NARROWEST))
+    room = max(1, width - len(indent) - 1)
+    head = set_cell_size(body, room // 2)
+    tail = set_cell_size(body[::-1], room - room // 2)[::-1]
+    text = f"{indent}{head}…{tail}"
+    return _Piece(text, text, cell_len(text))
 
 
 def _lines(blocks: Sequence[Block], style: Style) -> Iterator[str]:
@@ -94,13 +168,15 @@ def _lines(blocks: Sequence[Block], style: Style) -> Iterator[str]:
 def _block(block: Block, style: Style) -> Iterator[str]:
     match block:
         case Paragraph(text=text, tone=tone):
-            yield style.paint(tone, _INDENT + _text(text, style))
+            yield from (style.paint(tone, line) for line in _wrapped(text, style, _INDENT))
         case Notes(items=items):
-            yield from (_INDENT + _text(item, style) for item in items)
+            for item in items:
+                yield from _wrapped(item, style, _INDENT, hanging=2 * _INDENT)
         case Facts(values=values):
             width = max(cell_len(visible(label)) for label in values)
             for label, value in values.items():
-                yield f"{_INDENT}{visible(label)}{' ' * (width - cell_len(visible(label)))}{_GAP}{_text(value, style)}"
+                start = f"{_INDENT}{visible(label)}{' ' * (width - cell_len(visible(label)))}{_GAP}"
+                yield from _wrapped(value, style, start, hanging=" " * cell_len(start))
         case Table():
             yield from table_lines(block, style)
         case Code(text=text):
@@ -108,14 +184,13 @@ def _block(block: Block, style: Style) -> Iterator[str]:
         case Image(title=title, target=target):
             yield f"{_INDENT}{visible(title)}: {visible(target)}"
         case Section(title=title, blocks=blocks):
-            yield _strong(title, style)
+            yield from _wrapped(_strong(title), style)
             yield from _lines(blocks, style)
 
 
-def _strong(text: Text, style: Style) -> str:
+def _strong(text: Text) -> tuple[Span, ...]:
     """Return a title: pieces without a tone of their own are strong."""
-    pieces = (Span(span.text, Tone.STRONG if span.tone is Tone.PLAIN else span.tone) for span in spans(text))
-    return _text(tuple(pieces), style)
+    return tuple(Span(span.text, Tone.STRONG if span.tone is Tone.PLAIN else span.tone) for span in spans(text))
 
 
 def _text(text: Text, style: Style) -> str:
@@ -123,21 +198,37 @@ def _text(text: Text, style: Style) -> str:
     return "".join(style.paint(span.tone, visible(span.text)) for span in spans(text))
 
 
-def _plain(text: Text) -> tuple[str, int]:
-    written = _text(text, PLAIN)
-    return written, cell_len(written)
+def _wrapped(text: Text, style: Style, start: str = "", hanging: str | None = None) -> list[str]:
+    """Return a text in lines that fit the terminal, broken between words; longer words stay whole.
+
+    Args:
+        text: The text.
+        style: Its colours and the width.
+        start: What the first line begins with.
+        hanging: What the other lines begin with; None: as the first.
+    """
+    if style.width is None or cell_len(start + _text(text, PLAIN)) <= style.width:
+        return [start + _text(text, style)]
+    hanging = start if hanging is None else hanging
+    lines: list[str] = []
+    line, used = start, cell_len(start)
+    is_empty_line = True
+    for span in spans(text):
+        for word in re.findall(r" +|[^ ]+", visible(span.text)):
+            if not is_empty_line and not word.isspace() and used + cell_len(word) > style.width:
+                lines.append(line.rstrip())
+                line, used, is_empty_line = hanging, cell_len(hanging), True
+            if is_empty_line and word.isspace():
+                continue
+            line += style.paint(span.tone, word)
+            used += cell_len(word)
+            is_empty_line = False
+    return [*lines, line.rstrip()]
 
 
-def _cell(cell: Text | Cell, style: Style) -> tuple[str, int]:
-    """Return a cell as it is printed, and how many columns of the terminal it takes."""
-    text, depth = (cell.text, cell.depth) if isinstance(cell, Cell) else (cell, 0)
-    indent = _INDENT * depth
-    return indent + _text(text, style), len(indent) + _plain(text)[1]
-
-
-def _aligned(cells: Sequence[tuple[str, int]], columns: Sequence[Column], widths: Sequence[int], indent: str) -> str:
+def _aligned(cells: Sequence[_Piece], columns: Sequence[Column], widths: Sequence[int], indent: str) -> str:
     padded: list[str] = []
-    for (text, used), column, width in zip(cells, columns, widths, strict=True):
-        space = " " * (width - used)
-        padded.append(space + text if column.right else text + space)
+    for cell, column, width in zip(cells, columns, widths, strict=True):
+        space = " " * (width - cell.width)
+        padded.append(space + cell.text if column.right else cell.text + space)
     return (indent + _GAP.join(padded)).rstrip()
