@@ -75,7 +75,7 @@ def test_every_argument_and_option_is_explained(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_shows_its_default_once_or_is_a_switch(verb: str, command: Command) -> None:
-    text = " ".join(command(verb, "--help").out.split())
+    text = " ".join(full_help(verb, command).split())
     options = [one for one in subcommand(verb).params if one.param_type_name == "option"]
     assert options
     faults = {f"{verb} {one.opts[0]}": fault for one in options if (fault := fault_of_default(one, text))}
@@ -84,14 +84,33 @@ def test_every_option_shows_its_default_once_or_is_a_switch(verb: str, command: 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_explains_exit_codes_and_groups_options(verb: str, command: Command) -> None:
-    text = command(verb, "--help").out
+    text = full_help(verb, command)
     if verb != "passes":  # which only lists and cannot fail
         assert re.search(r"^  Exit: 0 ", text, re.MULTILINE)
     headings = re.findall(r"^(\w+):$", text, re.MULTILINE)
-    assert headings == [title for title in ("Arguments", "Options", "Output", "Gates", "Help") if title in headings]
+    titles = ("Arguments", "Options", "Output", "More", "Gates", "Help")
+    assert headings == [title for title in titles if title in headings]
     assert re.search(r"\nHelp:\n  --debug .*\n  -h, --help ", text)
     if "--fail-if" in text.partition("\nGates:")[2]:
         assert {"--baseline", "--summary"} <= set(re.findall(r"--[a-z-]+", text.partition("\nGates:")[2]))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_is_one_screen_that_names_every_option(
+    verb: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = command(verb, "--help").out
+    assert len(text.splitlines()) < 40
+    assert re.search(r"^  Exit: 0 ", text, re.MULTILINE) or verb == "passes"
+    named = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text))
+    assert [one.opts for one in subcommand(verb).params if one.opts[0][0] == "-" and not named & set(one.opts)] == []
+
+
+def full_help(verb: str, command: Command) -> str:
+    """Return the help that explains every option."""
+    has_verbose = any(one.name == "verbose" for one in subcommand(verb).params)
+    return command(verb, "--help", *(["-v"] if has_verbose else [])).out
 
 
 def test_a_wide_terminal_is_used(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ def test_a_command_loads_only_the_packages_that_it_uses(
 
 def test_every_option_with_a_default_shows_it() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "sardonyx", "optimize", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "sardonyx", "optimize", "--help", "-v"], capture_output=True, text=True, check=True
     )
     text = " ".join(done.stdout.split())
     for default in ("[default: portable]", "[default: end]", "[default: 0", "[default: all cores]"):

@@ -11,7 +11,7 @@ from sardonyx.cli.gates import Gating
 from sardonyx.reporting import gate
 from sardonyx.reporting.inspection import adoption_document, adoption_sentence
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx adopt foreign.onnx -o tagged.onnx
   sardonyx adopt foreign.onnx --json | jq .coverage
@@ -22,9 +22,7 @@ Tags every node with the module it comes from, as read from torch's own metadata
 inherits the module of its consumers, or else of its producers. Without --output, nothing is written: the command shows
 which tags it would write.
 
-{gate.ADOPTION.help()}
-
-Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
 Output = Annotated[Path | None, options.output("nothing is written")]

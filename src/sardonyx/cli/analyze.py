@@ -18,7 +18,7 @@ from sardonyx.reporting.analysis import analysis_csv, analysis_document, analysi
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.timeline import timeline_svg
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx analyze torchvision:vit_b_16
   sardonyx analyze hf-config:BertConfig --dynamic auto --fail-if 'peak_mb>512'
@@ -27,14 +27,9 @@ Example:
 
 SOURCE is any source that `export` accepts, or an ONNX file; several ONNX files are shown side by side. A torch model is
 shown in three forms: as it is (standard), with every attention decomposed into primitive operations (decomposed), and
-with every attention as one kernel (fused). Each form has its operations, FLOPs, bytes moved with and without fusion,
-and peak memory with the tensors that are alive at the peak. The model is traced without data, so weights do not matter.
--v shows all numbers of every form. 1 MB is 10^6 bytes; docs/memory.md defines each number.
+with every attention as one kernel (fused). It is traced without data. docs/memory.md defines each number.
 
-{gate.ANALYSIS.help()} Names refer to the standard form, or to the last file; decomposed.NAME and fused.NAME refer to
-the other forms. peak_mb counts weights, inputs and activations, activation_mb activations alone.
-
-Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
 
@@ -55,6 +50,7 @@ WithLegacyEstimate = Annotated[
     typer.Option(
         "--legacy-memory-estimate",
         help="Add the memory estimate of the founding notes, which does not measure memory saved.",
+        rich_help_panel=options.MORE,
     ),
 ]
 

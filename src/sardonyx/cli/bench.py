@@ -13,28 +13,24 @@ import typer
 from sardonyx.cli import files, options
 from sardonyx.cli.console import notes_with_flags, progress, show
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import Format, RuntimeLevel, check_readable, parse_duration
+from sardonyx.cli.options import MORE, Format, RuntimeLevel, check_readable, parse_duration
 from sardonyx.errors import UsageError
 from sardonyx.reporting import gate
 from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.boxplot import boxplot_svg
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx bench model.onnx optimized.onnx
   sardonyx bench model.onnx optimized.onnx --sweep seq=16,128,512 --sweep batch=1,8 --svg times.svg
   sardonyx bench before.onnx after.onnx --fail-if 'latency_ratio>1.05' --format markdown
 
-The files run in turn, in random order, round after round on the same inputs, until the interval of each ratio to the
-first file is narrow or the time is spent. The first file also runs as a second copy of itself: the difference between
-the two copies is the noise floor, and a difference within it is reported as no difference. "12 % faster" means 12 %
-less time. Load time, first run and peak memory are measured in fresh processes. A single file is timed with its noise
-floor. docs/bench.md explains the method.
+The files run in turn, in random order, round after round, until the interval of each ratio to the first file is narrow
+or the time is spent. A difference within that of two copies of the first file is no difference. "12 % faster" means
+12 % less time. docs/bench.md explains the method.
 
-{gate.BENCHMARK.help()}
-
-Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
 
@@ -69,11 +65,17 @@ Sweep = Annotated[
 Inputs = Annotated[
     Path | None,
     typer.Option(
-        "--inputs", metavar="FILE.npz", help="Run on these arrays, one for each input. [default: random inputs]"
+        "--inputs",
+        metavar="FILE.npz",
+        help="Run on these arrays, one for each input. [default: random inputs]",
+        rich_help_panel=MORE,
     ),
 ]
-ClockOption = Annotated[Clock, typer.Option("--clock", help="Measure elapsed time, or only the CPU time of the model.")]
-Isolate = Annotated[bool, typer.Option("--isolate", help="Run each file in its own process.")]
+ClockOption = Annotated[
+    Clock,
+    typer.Option("--clock", help="Measure elapsed time, or only the CPU time of the model.", rich_help_panel=MORE),
+]
+Isolate = Annotated[bool, typer.Option("--isolate", help="Run each file in its own process.", rich_help_panel=MORE)]
 Starts = Annotated[
     int,
     typer.Option(
@@ -82,6 +84,7 @@ Starts = Annotated[
         min=0,
         max=100,
         help="Fresh processes for each file, for load time and memory; 0: none.",
+        rich_help_panel=MORE,
     ),
 ]
 FormatOption = Annotated[Format, options.table_format("every round")]

@@ -15,7 +15,7 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.comparison import comparison_document, comparison_sentence
 from sardonyx.reporting.document import View
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx compare model.onnx small.onnx
   sardonyx compare torchscript.onnx dynamo.onnx --depth 3
@@ -25,9 +25,7 @@ Lists operators that were added, removed, moved to another module, or got other 
 and the remaining ones by module, operator and order. Connections and weights are not compared: `sardonyx verify` checks
 whether two models compute the same.
 
-{gate.COMPARISON.help()}
-
-Exit: 0 done, 1 failed, or different with --exit-code, 2 usage, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, or different with --exit-code, 2 usage, 4 gate not met.
 """
 
 First = Annotated[

@@ -14,7 +14,7 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.analysis import decomposition_document, decomposition_sentence
 from sardonyx.reporting.document import View
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx decompose torchvision:vit_b_16
   sardonyx decompose hf-config:BertConfig?num_hidden_layers=2 -o bert.pt
@@ -24,9 +24,7 @@ SOURCE is any source that `export` accepts. Shows each attention with its module
 consists of, how the model was traced and how many nodes were added. With -o the graph module is written with
 torch.save; load it with torch.load(FILE, weights_only=False). It is called like the model and computes the same.
 
-{gate.DECOMPOSED.help()}
-
-Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 Output = Annotated[Path | None, options.output("nothing is written")]
 

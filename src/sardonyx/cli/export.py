@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sardonyx.cli import files, options
 from sardonyx.cli.console import notes_with_flags, progress, show, with_command
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import OUTPUT, reject_both
+from sardonyx.cli.options import MORE, reject_both
 from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.export import export_document, export_sentence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     pass
 
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx export hf-config:BertConfig?num_hidden_layers=2 -o bert.onnx --dynamic auto
   sardonyx export hf:./checkpoint --task text-classification -o model.onnx --optimize
@@ -29,15 +29,10 @@ Example:
   sardonyx export model.py:build -o model.onnx --input x=float32[2,3,224,224]
 
 SOURCE is hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…] (random weights), torchvision:NAME, timm:NAME, or
-file.py:factory, a function that returns a module, or a module and its example inputs.
+file.py:factory, a function that returns a module, or a module and its example inputs. Inputs are derived from the model
+unless you give them. Every node is tagged with its module, and the graph is verified against PyTorch.
 
-Example inputs are derived from the model's signature and config unless you give them; the output shows them. Every node
-of the file is tagged with the module that computed it. The graph is compared with PyTorch on the example inputs and on
-random inputs before it is written.
-
-{gate.EXPORT.help()}
-
-Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """
 
 
@@ -50,54 +45,58 @@ class ExporterName(StrEnum):
 
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Source of the model.", show_default=False)]
 Output = Annotated[Path | None, options.output("model.onnx here")]
-ExporterOption = Annotated[
-    ExporterName, typer.Option("--exporter", help="dynamo: torch.export; torchscript: the older tracer.")
-]
+ExporterOption = Annotated[ExporterName, typer.Option("--exporter", help="Use torch.export, or the older tracer.")]
 InputSpec = Annotated[
     list[str] | None,
     typer.Option(
-        "--input", metavar="NAME=DTYPE[DIMS]", help="Type and shape of an example input. Repeatable. [default: derived]"
+        "--input", metavar="NAME=DTYPE[DIMS]", help="Type and shape of an input. Repeatable. [default: derived]"
     ),
 ]
 InputFile = Annotated[
     Path | None,
-    typer.Option(
-        "--inputs", metavar="FILE.npz", help="Example inputs by name, as written by numpy.savez. [default: derived]"
-    ),
+    typer.Option("--inputs", metavar="FILE.npz", help="Example inputs, as of numpy.savez. [default: derived]"),
 ]
 Dynamic = Annotated[
     list[str] | None,
     typer.Option(
         "--dynamic",
         metavar="NAME:AXIS=DIM|auto",
-        help="A dynamic dimension; auto finds all. Repeatable. [default: all sizes are fixed]",
+        help="A dynamic dimension; auto finds all. Repeatable. [default: none]",
     ),
 ]
 WithPast = Annotated[
-    bool, typer.Option("--with-past", help="Make the key-value cache of a decoder inputs and outputs.")
+    bool,
+    typer.Option("--with-past", help="Make the key-value cache of a decoder inputs and outputs.", rich_help_panel=MORE),
 ]
 ForGeneration = Annotated[
     bool,
     typer.Option(
         "--for-generation",
-        help="Write a decoder as a folder (-o) for onnxruntime-genai; verify it by generating tokens.",
+        help="Write a decoder as a folder for onnxruntime-genai. It is verified by generating tokens.",
     ),
 ]
 VerifyTokens = Annotated[
     int,
     typer.Option(
-        "--verify-tokens", metavar="N", min=1, help="Tokens to generate from each prompt with --for-generation."
+        "--verify-tokens",
+        metavar="N",
+        min=1,
+        help="Tokens to generate from each prompt with --for-generation.",
+        rich_help_panel=MORE,
     ),
 ]
 Opset = Annotated[
     int | None,
-    typer.Option("--opset", metavar="N", min=7, help="Opset of the file. [default: the exporter's]"),
+    typer.Option(
+        "--opset", metavar="N", min=7, help="Opset of the file. [default: the exporter's]", rich_help_panel=MORE
+    ),
 ]
 Compact = Annotated[
     bool,
     typer.Option(
         "--compact/--keep-stack-traces",
         help="Drop or keep torch's own metadata, which contains file paths of this machine.",
+        rich_help_panel=MORE,
     ),
 ]
 Optimize = Annotated[bool, typer.Option("--optimize", help="Also optimize the result and verify it.")]
@@ -106,7 +105,7 @@ External = Annotated[
     typer.Option(
         "--external-data/--inline",
         help="Store weights in a separate file, or in the model. [default: by size]",
-        rich_help_panel=OUTPUT,
+        rich_help_panel=MORE,
     ),
 ]
 

@@ -20,7 +20,7 @@ from sardonyx.reporting.extraction import extraction_document, extraction_senten
 if TYPE_CHECKING:
     from sardonyx.records.inspection import Inspection
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx extract model.onnx --module /BertModel/BertEncoder/BertLayer.0 -o layer0.onnx
   sardonyx extract model.onnx --module encoder.layer.0 --source hf-config:BertConfig
@@ -31,9 +31,7 @@ shapes are copied along. The result is verified: it must compute what the module
 --source, what the PyTorch module computes; otherwise nothing is written. In an optimized file a fused node may do the
 work of several modules: the smallest module that contains it is extracted then, or with --exact the command fails.
 
-{gate.EXTRACTION.help()}
-
-Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """
 
 Module = Annotated[

@@ -24,7 +24,7 @@ from sardonyx.reporting.inspection import (
     opportunities_sentence,
 )
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx inspect model.onnx
   sardonyx inspect model.onnx --depth 6
@@ -32,21 +32,12 @@ Example:
   sardonyx inspect model.onnx --opportunities --target ort
   sardonyx inspect model.onnx --json | jq .opsets
 
-Shows a guess of the architecture from the structure alone, with the reasons; opsets, sizes, interface, dynamic
-dimensions, operators, and the module tree with nodes and parameters. Identical layers are one line (×12) with the sums
-of all. The module of a "direct" node was recorded while the model was traced; an "inherited" node got the module of its
-consumers or producers; a node "at the root" has none. -v lists the last two kinds with the reason, and weights that
-several modules use. With --module, shows one module: inputs, outputs, operators, weights and submodules. No weight is
-read and nothing is run.
+Shows the opsets, sizes, interface, operators and module tree of a model, and a guess of its architecture. Identical
+layers are one line (×12) with the sums of all. No weight is read and nothing is run. With --opportunities, shows the
+patterns that optimizers look for, how many would be left after every pass, and why. Several models are one table with
+a row for each. docs/inspect.md explains the output.
 
-With --opportunities, shows patterns that optimizers look for: how many there are, how many would be left after every
-pass, and why; -v lists them by module, with every reason why a pass skipped one. Passes run on a copy; nothing is
-written.
-
-{gate.INSPECTION.help()} With --module it knows {", ".join(gate.MODULE.names)}; with
---opportunities {", ".join(gate.OPPORTUNITIES.names)}.
-
-Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
 Opportunities = Annotated[

@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from sardonyx.cli.console import COMMAND_LINE, complain, complain_unexpected, complain_usage, note, put
-from sardonyx.cli.options import GroupedCommand
+from sardonyx.cli.options import VERBOSE_HELP, GroupedCommand
 from sardonyx.errors import SardonyxError, UsageError, suggest
 
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
@@ -28,7 +28,7 @@ Example:
 Exports PyTorch models to ONNX, optimizes ONNX graphs, verifies every result against its source, and keeps the module of
 every node. `sardonyx COMMAND --help` begins with examples; docs/ has a page for each command.
 
-Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """
 
 
@@ -99,7 +99,8 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments  # read here, since the parsed options are gone after a failure
     try:
         _check_command(arguments)
-        code = _app(arguments)(args=list(arguments), prog_name="sardonyx", standalone_mode=False)
+        help_style = VERBOSE_HELP if {"-v", "--verbose"} & set(arguments) else None
+        code = _app(arguments)(args=list(arguments), prog_name="sardonyx", standalone_mode=False, obj=help_style)
     except SardonyxError as error:
         if debug:
             note(traceback.format_exc().rstrip())

@@ -10,7 +10,7 @@ import typer
 from sardonyx.cli import files, options
 from sardonyx.cli.console import Progress, complain, note, progress, show, with_command
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import OUTPUT, Target, VerifyWhen, parse_duration, reject_both
+from sardonyx.cli.options import MORE, OUTPUT, Target, VerifyWhen, parse_duration, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
@@ -21,24 +21,18 @@ if TYPE_CHECKING:
     from sardonyx.cli.run_folder import Conditions
     from sardonyx.records.run import Run
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx optimize model.onnx -o small.onnx
   sardonyx optimize model.onnx -o small.onnx --run runs/today
   sardonyx optimize model.onnx --dry-run -v
   sardonyx optimize model.onnx --tune --budget 2m --size seq=512 --threads 4
-  sardonyx optimize model.onnx -o small.onnx --keep-module 'encoder.layer.*'
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
 
 Rewrites the graph, verifies the result against the original on random inputs, and undoes any rewrite that fails. Every
-node keeps the module it comes from. If a fusion needs a newer opset, the model is raised to it, provided that every
-operator keeps its meaning. With --tune, both files are timed and rewrites that make the model slower on this machine
-are undone, so that the result is not measurably slower than the original; --tune uses one thread unless --threads is
-given.
+node keeps its module. docs/optimize.md describes what is rewritten.
 
-{gate.RUN.help()}
-
-Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """
 
 Only = Annotated[
@@ -49,19 +43,27 @@ Skip = Annotated[
 ]
 FewestNodes = Annotated[
     bool,
-    typer.Option("--fewest-nodes", help="Also run passes that make the graph smaller but were measured to be slower."),
+    typer.Option(
+        "--fewest-nodes", help="Also run passes that save nodes but were measured to be slower.", rich_help_panel=MORE
+    ),
 ]
 MaxOpset = Annotated[
     int | None,
     typer.Option(
-        "--max-opset", metavar="N", min=1, help="Do not raise the opset above this. [default: as fusions need]"
+        "--max-opset",
+        metavar="N",
+        min=1,
+        help="Do not raise the opset above this. [default: as fusions need]",
+        rich_help_panel=MORE,
     ),
 ]
-KeepOpset = Annotated[bool, typer.Option("--keep-opset", help="Never raise the opset.")]
+KeepOpset = Annotated[bool, typer.Option("--keep-opset", help="Never raise the opset.", rich_help_panel=MORE)]
 AllowGrowth = Annotated[
     bool,
     typer.Option(
-        "--allow-growth", help="Allow rewrites that save nodes but make the file more than 1 % and 64 kB larger."
+        "--allow-growth",
+        help="Allow rewrites that save nodes but make the file more than 1 % and 64 kB larger.",
+        rich_help_panel=MORE,
     ),
 ]
 KeepModule = Annotated[
@@ -69,43 +71,45 @@ KeepModule = Annotated[
     typer.Option(
         "--keep-module",
         metavar="NAME",
-        help="Do not fuse nodes of this module with nodes outside it: a path, tag, glob or class. Repeatable. "
-        "[default: none]",
+        help="Do not fuse this module with others. A path, tag, glob or class; repeatable. [default: none]",
     ),
 ]
-TargetOption = Annotated[
-    Target, typer.Option("--target", help="portable: standard ONNX only; ort: also ONNX Runtime's own operators.")
-]
+TargetOption = Annotated[Target, typer.Option("--target", help="Standard operators, or also those of ONNX Runtime.")]
 Verify = Annotated[
-    VerifyWhen, typer.Option("--verify", help="Verify after each pass, at the end, or never.", case_sensitive=False)
+    VerifyWhen,
+    typer.Option("--verify", help="When to verify: after each pass, at the end, or never.", case_sensitive=False),
 ]
 External = Annotated[
     bool | None,
     typer.Option(
         "--external-data/--inline",
         help="Store weights in a separate file, or in the model. [default: as in the source]",
-        rich_help_panel=OUTPUT,
+        rich_help_panel=MORE,
     ),
 ]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show which rewrites would apply, where, and why not; write nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be rewritten, and what not and why.")]
 RunFolder = Annotated[
     Path | None,
     typer.Option(
         "--run",
         metavar="FOLDER",
-        help="Also time both files, and write all records and an HTML report to this folder. [default: none]",
+        help="Also time both files, and write a report and all records here. [default: none]",
         rich_help_panel=OUTPUT,
     ),
 ]
 Tune = Annotated[
-    bool, typer.Option("--tune", help="Time rewrites on this machine and undo those that make the model slower.")
+    bool,
+    typer.Option(
+        "--tune", help="Time rewrites here and undo those that are slower. Uses one thread unless --threads is given."
+    ),
 ]
 Budget = Annotated[
     str | None,
     typer.Option(
-        "--budget", metavar="TIME", help="Time limit for measurements: 90s, 5m. [default: 2m for --tune, 10s for --run]"
+        "--budget",
+        metavar="TIME",
+        help="Time limit for measurements: 90s, 5m. [default: 2m for --tune, 10s for --run]",
+        rich_help_panel=MORE,
     ),
 ]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -18,25 +19,65 @@ from typer.core import TyperCommand
 from sardonyx.errors import ModelError, UsageError, suggest
 
 OUTPUT = "Output"
+MORE = "More"
 GATES = "Gates"
 _HELP = "Help"
-_GROUPS = ("Arguments", "Options", OUTPUT, GATES, _HELP)
+_GROUPS = ("Arguments", "Options", OUTPUT, MORE, GATES, _HELP)
+_COMMON = ("seed", "threads", "record", "force", "as_json", "quiet", "verbose")  # the same in every command
+_DEFAULT = re.compile(r"\s*\[default: (?P<value>[^\]]*?)(; [^\];]*)?\].*$")
+_BOUNDS = re.compile(r"\s*\[(required|[\d.x<>=]+)\]$")
+VERBOSE_HELP = object()  # of a context: the command line has --verbose; help is printed before options are parsed
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose help lists its options in groups, as declared with `rich_help_panel`."""
+    """A command whose help explains the options that most users need in a line each, and names the others.
+
+    With --verbose, or if the command has no such option, it explains all of them, in the groups declared with
+    `rich_help_panel`.
+    """
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write every group that is not empty, in a fixed order."""
         groups: dict[str, list[Any]] = {title: [] for title in _GROUPS}
         for parameter in self.get_params(ctx):
-            row = parameter.get_help_record(ctx)
-            if row is not None:
-                groups[_group(parameter)].append(row)
-        for title, rows in groups.items():
-            if rows:
+            if parameter.get_help_record(ctx) is not None:
+                groups[_group(parameter)].append(parameter)
+        if ctx.obj is VERBOSE_HELP or all(parameter.name != "verbose" for parameter in self.params):
+            for title, parameters in groups.items():
+                if parameters:
+                    with formatter.section(title):
+                        formatter.write_dl([parameter.get_help_record(ctx) for parameter in parameters])
+            return
+        options = [*groups["Options"], *groups[OUTPUT]]
+        shown = [parameter for parameter in options if parameter.name not in _COMMON] or groups[MORE]
+        rest = [parameter for parameter in (*groups[MORE], *options) if parameter not in shown]
+        more = [*rest, *groups[GATES], *groups[_HELP]]
+        for title, parameters in (("Arguments", groups["Arguments"]), ("Options", shown)):
+            if parameters:
                 with formatter.section(title):
-                    formatter.write_dl(rows)
+                    formatter.write_dl([_short_row(parameter, ctx) for parameter in parameters], col_max=24)
+        with formatter.section(f"More (`{ctx.command_path} --help -v` explains them)"):
+            names = ", ".join(_name(parameter, ctx).replace(" ", "\0") for parameter in more)
+            for line in textwrap.wrap(names, formatter.width - formatter.current_indent, break_on_hyphens=False):
+                formatter.write(" " * formatter.current_indent + line.replace("\0", " ") + "\n")
+
+
+def _short_row(parameter: Any, ctx: Any) -> tuple[str, str]:
+    """Return an option with the first sentence about it, and its default if it has one."""
+    name, text = parameter.get_help_record(ctx)
+    match = _DEFAULT.search(text)
+    default = "" if match is None or match["value"] == "none" else f" [default: {match['value']}]"
+    sentence = _BOUNDS.sub("", _DEFAULT.sub("", text)).partition(". ")[0].rstrip(".")
+    return name, f"{sentence}.{default}"
+
+
+def _name(parameter: Any, ctx: Any) -> str:
+    """Return an option as it is usually written, with its value: -q, --seed N, --external-data/--inline."""
+    flags, _, value = parameter.get_help_record(ctx)[0].rpartition(" ")
+    if parameter.is_flag:
+        return "/".join(min(names, key=len) for names in (parameter.opts, parameter.secondary_opts) if names)
+    short = min(parameter.opts, key=len)
+    return short if not flags or value.startswith("<") else f"{short} {value}"
 
 
 def _group(parameter: Any) -> str:
@@ -111,7 +152,7 @@ def svg(content: str) -> Any:
 
 def table_format(rows: str) -> Any:
     """Return the option `--format` of a command that prints tables, whose CSV has these rows."""
-    text = f"Format of the output: text for a terminal, markdown for a page, csv with {rows}."
+    text = f"Format of the output; csv has {rows}."
     return typer.Option("--format", help=text, rich_help_panel=OUTPUT)
 
 
@@ -156,9 +197,7 @@ Depth = Annotated[
 Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.", rich_help_panel=OUTPUT)]
 Json = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print one JSON document, and nothing else on standard output.", rich_help_panel=OUTPUT
-    ),
+    typer.Option("--json", help="Print one JSON document, and nothing else.", rich_help_panel=OUTPUT),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary line only.", rich_help_panel=OUTPUT)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print verbose output.", rich_help_panel=OUTPUT)]
@@ -175,15 +214,21 @@ TimedThreads = Annotated[
     typer.Option("--threads", metavar="N", min=1, help="Threads for running models; one gives the steadiest times."),
 ]
 Provider = Annotated[
-    str, typer.Option("--provider", metavar="NAME", help="Execution provider of ONNX Runtime: cpu, cuda, …")
+    str,
+    typer.Option(
+        "--provider", metavar="NAME", help="Execution provider of ONNX Runtime: cpu, cuda, …", rich_help_panel=MORE
+    ),
 ]
-Level = Annotated[RuntimeLevel, typer.Option("--ort-level", help="Graph optimization level of ONNX Runtime.")]
+Level = Annotated[
+    RuntimeLevel, typer.Option("--ort-level", help="Graph optimization level of ONNX Runtime.", rich_help_panel=MORE)
+]
 Inputs = Annotated[
     Path | None,
     typer.Option(
         "--inputs",
         metavar="FILE.npz",
         help="Also verify on these arrays, one for each input. [default: random inputs only]",
+        rich_help_panel=MORE,
     ),
 ]
 VerifySeconds = Annotated[
@@ -193,6 +238,7 @@ VerifySeconds = Annotated[
         metavar="N",
         min=0.0,
         help="Approximate time limit for verification; at least ten runs are made.",
+        rich_help_panel=MORE,
     ),
 ]
 Runtimes = Annotated[
@@ -201,6 +247,7 @@ Runtimes = Annotated[
         "--runtime",
         help="Runtime to verify on. Repeatable; the first one is the reference. [default: ort]",
         case_sensitive=False,
+        rich_help_panel=MORE,
     ),
 ]
 Sizes = Annotated[
@@ -209,6 +256,7 @@ Sizes = Annotated[
         "--size",
         metavar="DIM=N",
         help="Size of a dynamic dimension. Repeatable. [default: 1 for a first dimension, otherwise 128]",
+        rich_help_panel=MORE,
     ),
 ]
 Record = Annotated[
@@ -223,27 +271,40 @@ Task = Annotated[
         "--task",
         metavar="TASK",
         help="Head of a Hugging Face model: text-classification, …, or a class. [default: as saved, otherwise none]",
+        rich_help_panel=MORE,
     ),
 ]
 Dtype = Annotated[
     DtypeName | None,
     typer.Option(
-        "--dtype", help="Floating-point type of the PyTorch model. [default: float32 for hf:, otherwise keep]"
+        "--dtype",
+        help="Floating-point type of the PyTorch model. [default: float32 for hf:, otherwise keep]",
+        rich_help_panel=MORE,
     ),
 ]
-Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Verify the result before it is written.")]
+Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Verify before writing the file.")]
 TorchNN = Annotated[
-    bool, typer.Option("--include-torch-nn", help="Also treat torch's own modules (Linear, LayerNorm, …) as modules.")
+    bool,
+    typer.Option(
+        "--include-torch-nn",
+        help="Also treat torch's own modules (Linear, …) as modules.",
+        rich_help_panel=MORE,
+    ),
 ]
 TagAttributes = Annotated[
-    bool, typer.Option("--tag-attributes", help="Also write tags as node attributes, for tools that drop metadata.")
+    bool,
+    typer.Option(
+        "--tag-attributes",
+        help="Also write tags as node attributes, for tools that drop metadata.",
+        rich_help_panel=MORE,
+    ),
 ]
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
         "--fail-if",
         metavar="EXPR",
-        help="Exit with 4 if true, such as 'nodes>120' or 'nodes>baseline'. Repeatable. [default: none]",
+        help="Exit with 4 if true: 'nodes>120'. Repeatable. [default: none]",
         rich_help_panel=GATES,
     ),
 ]
@@ -252,7 +313,7 @@ Baseline = Annotated[
     typer.Option(
         "--baseline",
         metavar="FILE",
-        help="An earlier record that --fail-if compares with. [default: none]",
+        help="An earlier record to compare with. [default: none]",
         rich_help_panel=GATES,
     ),
 ]
@@ -261,7 +322,7 @@ Summary = Annotated[
     typer.Option(
         "--summary",
         metavar="FILE",
-        help="Append the gates and key numbers to this Markdown page. [default: none]",
+        help="Append gates and numbers to this Markdown page. [default: none]",
         rich_help_panel=GATES,
     ),
 ]

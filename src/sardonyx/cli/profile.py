@@ -17,7 +17,7 @@ from sardonyx.reporting.plots.icicle import icicle_svg
 from sardonyx.reporting.profile import profile_csv, profile_document, profile_sentence
 from sardonyx.reporting.viewers.perfetto import trace
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx profile model.onnx
   sardonyx profile model.onnx optimized.onnx --size sequence=256 --svg time.svg
@@ -25,15 +25,11 @@ Example:
   sardonyx profile model.onnx --trace trace.json      # open it in ui.perfetto.dev
   sardonyx profile model.onnx --fail-if 'attributed<97%' --format csv > times.csv
 
-Runs each file with ONNX Runtime's own optimizations on, as in production, and sums the time of its kernels by the
-modules of the original network. A kernel that the runtime fused from several nodes is traced back to them; kernels
-without a module are listed. Identical layers are one line (×12) with the sums of all; -v and --depth show more. Several
-files are shown side by side. The times have no confidence interval: use `sardonyx bench` to find out whether a file is
-faster. docs/profile.md explains the method.
+Runs each file with the optimizations of ONNX Runtime and sums the time of its kernels by the modules of the original
+network. A kernel that the runtime fused from several nodes is traced back to them. The times have no confidence
+interval: `sardonyx bench` finds out whether a file is faster. docs/profile.md explains the method.
 
-{gate.PROFILE.help()}
-
-Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
 Models = Annotated[

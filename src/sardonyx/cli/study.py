@@ -18,7 +18,7 @@ from sardonyx.reporting.document import View
 from sardonyx.reporting.study import files as rendered
 from sardonyx.reporting.study import study_document, study_sentence
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx study --zoo small -o study
   sardonyx study models/ -o study
@@ -30,9 +30,7 @@ options, only what they change is computed. Work that is not timed runs in sever
 alone at the end. The folder gets tables (CSV, JSON, Markdown), plots, findings.md with the conclusions that the data
 support, and study.json. docs/study.md describes each experiment.
 
-{gate.STUDY.help()}
-
-Exit: 0 done, 1 failed, 2 usage, 4 a --fail-if was true.
+Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
 Sources = Annotated[

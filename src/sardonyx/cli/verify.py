@@ -16,7 +16,7 @@ from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.verdict import verdict_document, verdict_sentence
 
-HELP = f"""\b
+HELP = """\b
 Example:
   sardonyx verify model.onnx small.onnx
   sardonyx verify model.onnx small.onnx --runtime ort --runtime openvino
@@ -25,9 +25,7 @@ Example:
 Runs both models on random inputs of several sizes and scales, with the runtime's own optimizations off, and compares
 the names, order, types, shapes, NaN patterns and values of the outputs. The tolerance follows from the types.
 
-{gate.VERDICT.help()}
-
-Exit: 0 match, 1 failed, 2 usage, 3 no match, 4 a --fail-if was true.
+Exit: 0 match, 1 failed, 2 usage, 3 no match, 4 gate not met.
 """
 
 Reference = Annotated[

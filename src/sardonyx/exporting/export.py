@@ -43,7 +43,7 @@ from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
-from sardonyx.ir import io
+from sardonyx.ir import io, made_by
 from sardonyx.ir.origins import owner
 from sardonyx.ir.tagged_model import HasModel
 from sardonyx.optimizer import pipeline, run_tables
@@ -139,7 +139,16 @@ def export(
         variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
         calls = (call, *(Call(module, variant.args, variant.kwargs) for variant in variants))
         style = TagStyle(options.include_torch_nn, options.tag_attributes, options.keep_stack_traces)
-        settings = _Settings(exporter, opset, style, seed, threads, verify, optimize, folder, clock)
+        arguments = {
+            "exporter": exporter,
+            "opset": opset,
+            "dtype": resolved.dtype,
+            "with_past": options.with_past,
+            "for_generation": for_generation,
+            "seed": seed,
+            "optimize": optimize,
+        }
+        settings = _Settings(arguments, exporter, opset, style, seed, threads, verify, optimize, folder, clock)
         job, dims = with_fewer_dims(call, dims, functools.partial(_trace, calls, settings))
         missed = unreached(module, lambda: call.run(call.tensors))
         described = _inputs(call, dims.axes)
@@ -152,15 +161,7 @@ def export(
         return Exported(
             status="done",
             environment=environment(),
-            options={
-                "exporter": exporter,
-                "opset": opset,
-                "dtype": resolved.dtype,
-                "with_past": options.with_past,
-                "for_generation": for_generation,
-                "seed": seed,
-                "optimize": optimize,
-            },
+            options=arguments,
             module=_source_module(module, resolved.label, hashed=verify),
             inputs=described,
             outputs=tuple(call.outputs),
@@ -188,6 +189,7 @@ def _resolve(
 class _Settings(Struct, frozen=True):
     """What an export was asked for, apart from the module and its inputs."""
 
+    arguments: Mapping[str, Any]  # for the metadata of the file
     exporter: Exporter
     opset: int | None
     style: TagStyle
@@ -212,6 +214,7 @@ def _trace(calls: Sequence[Call], settings: _Settings, dims: DynamicDims) -> _Ex
     """Export a module with these dynamic dimensions and verify the graph."""
     with settings.clock.phase("export"), gc_pause.paused():
         model, notes = traced.export(calls[0], settings.exporter, dims.axes, settings.opset, settings.style)
+    made_by.write(model, "export", settings.arguments)
     job = _ExportJob(calls, model, settings, notes)
     if settings.verify:
         job.verify(dims)

@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 
 from sardonyx.atomic_write import check_free
 from sardonyx.errors import UsageError
-from sardonyx.ir import io
+from sardonyx.ir import io, made_by
 from sardonyx.ir.opsets.raising import HIGHEST
 from sardonyx.ir.tagged_model import HasModel
 from sardonyx.optimizer import run_tables
@@ -130,20 +130,20 @@ def optimize(
         digest = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
         outcome = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
         original = job.artifact(digest.result() if digest is not None else None)
+    arguments = {"target": target, "verify": verify, "only": only, "skip": skip, "seed": seed, "tune": bool(tune)}
+    if not dry_run:
+        made_by.write(outcome.verified.candidate.model, "optimize", arguments | _of_result(options))
     result = _write(outcome.verified.candidate.model, job, file, force=force, external=options.external, hashed=hashed)
-    arguments = {
-        "target": target,
-        "verify": verify,
-        "only": only,
-        "skip": skip,
-        "seed": seed,
-        "dry_run": dry_run,
-        "tune": bool(tune),
-    }
-    run = _record(job, outcome, {**arguments, **asdict(options)}, original, result)
+    run = _record(job, outcome, {**arguments, "dry_run": dry_run, **asdict(options)}, original, result)
     if job.path is None:  # a model in memory may be changed later, so its details are computed now
         run.read_details()
     return replace(run, seconds={**verifier.seconds, **run.seconds, "total": time.perf_counter() - began})
+
+
+def _of_result(options: OptimizeOptions) -> dict[str, Any]:
+    """Return the options that decide what the result is, not how it is verified or stored."""
+    names = ("fewest_nodes", "max_opset", "keep_opset", "allow_growth", "keep_modules")
+    return {name: getattr(options, name) for name in names}
 
 
 def _checked_output(output: str | Path | None, *, force: bool, dry_run: bool, tune: bool) -> str | None:

@@ -39,13 +39,6 @@ class RecordKind(Struct, frozen=True, eq=False):
         """Return a parsed expression about a record of this kind; `baseline`: whether there is one."""
         return parse(text, tuple(self.names), shares=self.shares, forms=self.forms, alone=self.alone, baseline=baseline)
 
-    def help(self) -> str:
-        """Return the paragraph about gates in the help of a command."""
-        return (
-            f"--fail-if knows {', '.join(self.names)}. With --baseline FILE, a record that was written before, a limit "
-            "may be 'baseline', 'baseline + 1%' or '1.05 * baseline'; docs/gates.md explains each name."
-        )
-
 
 # Names that several kinds have.
 
