@@ -69,7 +69,7 @@ def test_it_shows_each_command_its_last_lines_and_where_the_files_are(
     assert lines[5].startswith("1 node, ")
     log = (folder / "log.txt").read_text()
     assert lines[1] in log
-    assert "By operator" in log, "the whole output is kept"
+    assert "\n  operator " in log, "the whole output is kept"
     assert any(str(small) in line and "verified against" in line for line in lines[6:])
     assert not any("bench.json" in line for line in lines), "what is not there is not listed"
 
