@@ -25,6 +25,7 @@ from typing import Any
 
 import latency_contest
 import node_contest
+import peer_table
 import peers
 import time_contest
 from claims import Claim
@@ -39,6 +40,13 @@ CONTESTS: dict[str, Callable[[Stage], Section]] = {
     "growth": time_contest.growth,
 }
 DATA, PAGE = HERE / "peers.json", HERE / "peers.md"
+ABOUT = (
+    "## The best of them",
+    "Nodes left of each model as torch exports it, Constants not counted. A result counts only if it loads and",
+    "computes the same as the source. Of two equivalent forms Sardonyx writes the one that runs no slower, so with the",
+    "runtime's own operators some optimizers leave fewer nodes by default; `--fewest-nodes` prefers fewer nodes.",
+    "`transformers` is onnxruntime.transformers, `ort_fusions` is onnxscript's.",
+)
 PACKAGES = ("onnx", "onnxruntime", "onnxscript", "onnxslim", "onnxsim", "torch", "transformers")
 
 
@@ -63,10 +71,13 @@ def _version(name: str) -> str:
 def page(sections: dict[str, dict[str, Any]]) -> str:
     """All that is kept, as Markdown."""
     lines = [
-        "# Beside the peers",
+        "# Comparison with other optimizers",
         "",
-        "Measured by `python benchmarks/campaign.py --write`; the figures are in peers.json.",
+        "Measured by `make peers && .venv/bin/python benchmarks/campaign.py nodes --write` (about an hour); the",
+        "figures are in peers.json. `python benchmarks/peer_table.py` then writes the summary in the README.",
     ]
+    if "nodes" in sections:
+        lines += ["", *ABOUT, "", peer_table.table(sections["nodes"]).rstrip()]
     for name in CONTESTS:
         if name in sections:
             lines += ["", *_markdown(sections[name])]

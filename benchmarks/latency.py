@@ -11,12 +11,13 @@ others use it tells far more than the wall clock does.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import statistics
 import sys
 import time
 from collections.abc import Sequence
+
+import msgspec
 
 from sardonyx.ir import io
 from sardonyx.measurement import feeds, interleaving
@@ -66,7 +67,7 @@ def main(arguments: Sequence[str]) -> None:
     files = dict(each.split("=", 1) for each in asked.files)
     sizes = {name: int(size) for name, size in (each.split("=", 1) for each in asked.size)}
     race = raced(files, sizes, seconds=asked.seconds, threads=asked.threads, clock=asked.clock)
-    print(json.dumps(dataclasses.asdict(race)) if asked.json else shown(race))
+    print(json.dumps(msgspec.to_builtins(race)) if asked.json else shown(race))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Runs the commands in README.md and the pages of docs/, and writes their output under them.
 
-    python tests/readme.py [PAGE…]      refreshes the pages
+    python tests/readme.py [PAGE…]      refreshes the pages, and llms.txt
 
-A block marked `console` is a list of `$ command` lines, each followed by its whole output. Commands run in one fresh
-folder, in the order of the page, on two threads: kernels keep some memory for each. The output
-of a block marked `console measured` depends on the machine: the page keeps an earlier output, and the tests only run
-the commands. Each page of docs/ has its own folder, which begins with the files of the README's tour.
+A block marked `console` is a list of `$ command` lines, each followed by its whole output. Commands run in the order of
+the page, on two threads: kernels keep some memory for each. The output of a block marked `console measured` depends on
+the machine: the page keeps an earlier output, and the tests only run the commands. README.md and docs/tour.md run in an
+empty folder; every other page has its own copy of the files that `prepare` creates. llms.txt is docs/for-agents.md with
+links from the root.
 """
 
 from __future__ import annotations
@@ -22,13 +23,12 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 
+from reporting.gate.sample_records import write_model
+
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "README.md"
-DOCS = [
-    ROOT / "docs" / f"{name}.md"
-    for name in ("accuracy", "adopt", "compare", "decompose", "extract", "inspect", "optimize", "verify")
-]
-SOURCE = "hf-config:BertConfig?hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512"
+PAGE, TOUR, AGENTS = ROOT / "README.md", ROOT / "docs" / "tour.md", ROOT / "docs" / "for-agents.md"
+DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page != TOUR and "\n```console" in page.read_text()]
+LLMS = ROOT / "llms.txt"
 _BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)|(?<=```console measured\n)(.*?)(?=```)", re.DOTALL)
 _MEASURED = re.compile(r"(```console measured\n)(.*?)(?=```)", re.DOTALL)
 _CHECKED = re.compile(r"\d+ of (\d+ rewrites \(\d+ distinct\) also match one by one).*")  # as many as time allows
@@ -52,10 +52,14 @@ def steady(text: str) -> str:
     return "\n".join(re.sub(" +", " ", _VARIES.sub(" ~", line)).rstrip() for line in text.splitlines())
 
 
-def prepare(folder: Path) -> None:
-    """Create the files that the pages of docs/ begin with."""
-    play(f"sardonyx export '{SOURCE}' -o bert-tiny.onnx --dynamic auto --quiet", folder)
-    play("sardonyx optimize bert-tiny.onnx -o small.onnx --quiet", folder)
+def prepare(folder: Path) -> str:
+    """Create the files that the pages of docs/ begin with: those of the README, and variants.
+
+    Returns:
+        The README with the current output of every command.
+    """
+    text = refreshed(PAGE.read_text(), folder)
+    write_model(folder / "model.onnx")
     other = onnx.load(folder / "bert-tiny.onnx")
     weight = next(one for one in other.graph.initializer if one.name.endswith("pooler.dense.weight"))
     weight.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weight) * np.float32(1.01), weight.name))
@@ -68,6 +72,12 @@ def prepare(folder: Path) -> None:
     for holder in [foreign, foreign.graph, *foreign.graph.node, *foreign.graph.initializer, *foreign.graph.value_info]:
         del holder.metadata_props[:]
     onnx.save(foreign, folder / "foreign.onnx")
+    return text
+
+
+def for_llms(text: str) -> str:
+    """Return the text of llms.txt: the page for coding agents, with links from the root."""
+    return re.sub(r"\]\((?!https?:)([^)]+)\)", lambda link: f"]({os.path.normpath(f'docs/{link[1]}')})", text)
 
 
 def copied(prepared: Path, folder: Path) -> Path:
@@ -90,17 +100,23 @@ def play(command: str, folder: Path) -> str:
     return f"$ {command}\n{done.stdout}"
 
 
-if __name__ == "__main__":
-    wanted = [Path(name).resolve() for name in sys.argv[1:]] or [PAGE, *DOCS]
-    with tempfile.TemporaryDirectory() as fresh:
-        begun = Path(fresh) / "begun"
+def main(wanted: list[Path]) -> None:
+    """Refresh pages."""
+    with tempfile.TemporaryDirectory() as name:
+        fresh = Path(name)
+        begun, tour = fresh / "begun", fresh / "tour"
         begun.mkdir()
-        if set(wanted) & set(DOCS):
-            prepare(begun)
-        for page in wanted:
-            place = Path(fresh) / page.stem
-            if page in DOCS:
-                copied(begun, place)
-            else:
-                place.mkdir()
-            page.write_text(refreshed(page.read_text(), place))
+        tour.mkdir()
+        if set(wanted) & {PAGE, *DOCS}:
+            text = prepare(begun)
+            if PAGE in wanted:
+                PAGE.write_text(text)
+        if TOUR in wanted:
+            TOUR.write_text(refreshed(TOUR.read_text(), tour))
+        for page in [page for page in DOCS if page in wanted]:
+            page.write_text(refreshed(page.read_text(), copied(begun, fresh / page.stem)))
+    LLMS.write_text(for_llms(AGENTS.read_text()))
+
+
+if __name__ == "__main__":
+    main([Path(name).resolve() for name in sys.argv[1:]] or [PAGE, TOUR, *DOCS])

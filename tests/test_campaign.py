@@ -263,9 +263,11 @@ def test_a_claim_reads_back_equal() -> None:
     assert not _section(claim)["claims"][0]["met"]
 
 
-def test_the_readme_shows_the_stored_results() -> None:
-    page = peer_table.README.read_text("utf-8")
-    assert peer_table.refreshed(page, json.loads(peer_table.DATA.read_text("utf-8"))) == page
+def test_the_pages_show_the_stored_results() -> None:
+    page, kept = peer_table.README.read_text("utf-8"), json.loads(peer_table.DATA.read_text("utf-8"))
+    assert peer_table.START in page
+    assert peer_table.refreshed(page, kept) == page
+    assert campaign.PAGE.read_text("utf-8") == campaign.page(kept)
 
 
 def test_a_wrong_result_is_not_the_best_peer() -> None:
@@ -274,5 +276,8 @@ def test_a_wrong_result_is_not_the_best_peer() -> None:
     row = {"model": "m", "exporter": "dynamo", "before": 1234, "peers": results | nodes}
     row["ours"] = {"portable": (9, True, ""), "ort": (8, True, ""), "fewest": (7, True, "")}
     versions = dict.fromkeys(("onnxslim", "onnxsim", "onnxscript", "onnxruntime"), "1")
-    text = peer_table.table({"data": [row], "date": "2026-01-01", "versions": versions})
-    assert "| m | 1,234 | 20 (onnxscript) | **9** | 25 (onnxruntime) | **8** | 7 |" in text
+    nodes = {"data": [row], "date": "2026-01-01", "versions": versions}
+    assert "| m | 1,234 | 20 (onnxscript) | **9** | 25 (onnxruntime) | **8** | 7 |" in peer_table.table(nodes)
+    assert "55 % fewer nodes (on no model more)" in peer_table.summary(nodes)
+    row["ours"]["ort"] = (50, True, "")
+    assert "100 % more nodes (more on 1 models)" in peer_table.summary(nodes)

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 import sardonyx
 from commands import subcommand
@@ -21,6 +22,7 @@ SOURCE = ROOT / "src" / "sardonyx"
 
 FUNCTIONS = [name for name in sardonyx.__all__ if inspect.isfunction(getattr(sardonyx, name))]
 COMMON = (DOCS / "options.md").read_text()
+AGENTS = (DOCS / "for-agents.md").read_text()
 
 
 def flags(text: str) -> set[str]:
@@ -84,6 +86,36 @@ def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "README.md").read_text()
     pages = {page.name for page in DOCS.glob("*.md")} - {"README.md"}
     assert pages - set(re.findall(r"\]\(([\w-]+\.md)\)", index)) == set()
+
+
+def test_fields_that_agents_should_read_exist() -> None:
+    rows = re.findall(r"^\| .+ \| \[`sardonyx (\w+)(.*?)`\]\(.+\) \| (.+) \|$", AGENTS, re.MULTILINE)
+    records = {"export": "export", "optimize": "run", "verify": "verdict", "bench": "bench", "profile": "profile"}
+    records |= {"analyze": "analysis", "inspect": "inspection", "compare": "comparison", "extract": "extraction"}
+    assert {verb for verb, _, _ in rows} == set(records)
+    for verb, options, cell in rows:
+        kind = reading.kinds()["opportunities" if "--opportunities" in options else records[verb]]
+        fields = {name.partition(".")[0].removesuffix("[]") for name in re.findall(r"`(.+?)`", cell)}
+        assert fields - set(kind.__struct_fields__) == set(), verb
+
+
+def test_install_lines_work_without_an_index() -> None:
+    """The package is on no index: it is installed from a checkout."""
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), ROOT / "llms.txt", ROOT / "action.yml"]:
+        text = page.read_text()
+        assert not re.search(r"pip install [^\n`]*(?<!/)\bsardonyx\b", text), page.name
+
+
+def test_the_action_is_used_as_documented() -> None:
+    action = yaml.safe_load((ROOT / "action.yml").read_text())
+    workflow = re.search(
+        r"```yaml\n(name: model.*?uses: \./sardonyx.*?)```", (DOCS / "gates.md").read_text(), re.DOTALL
+    )
+    assert workflow
+    (job,) = yaml.safe_load(workflow[1])["jobs"].values()
+    used = next(step for step in job["steps"] if step.get("uses") == "./sardonyx")
+    assert set(used["with"]) <= set(action["inputs"])
+    assert set(re.findall(r"steps\.sardonyx\.outputs\.([\w-]+)", workflow[1])) <= set(action["outputs"])
 
 
 def test_docstrings_are_required_of_every_public_function() -> None:

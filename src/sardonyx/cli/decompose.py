@@ -17,7 +17,7 @@ from sardonyx.reporting.document import View
 HELP = """\b
 Example:
   sardonyx decompose torchvision:vit_b_16
-  sardonyx decompose hf-config:BertConfig?num_hidden_layers=2 -o bert.pt
+  sardonyx decompose 'hf-config:BertConfig?num_hidden_layers=2' -o bert.pt
   sardonyx decompose model.py:build --json | jq .attentions
 
 SOURCE is any source that `export` accepts. Shows each attention with its module and the primitive operations it

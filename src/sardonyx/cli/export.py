@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 HELP = """\b
 Example:
-  sardonyx export hf-config:BertConfig?num_hidden_layers=2 -o bert.onnx --dynamic auto
+  sardonyx export 'hf-config:BertConfig?num_hidden_layers=2' -o bert.onnx --dynamic auto
   sardonyx export hf:./checkpoint --task text-classification -o model.onnx --optimize
   sardonyx export hf:./checkpoint --for-generation -o folder
-  sardonyx export model.py:build -o model.onnx --input x=float32[2,3,224,224]
+  sardonyx export model.py:build -o model.onnx --input 'x=float32[2,3,224,224]'
 
 SOURCE is hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…] (random weights), torchvision:NAME, timm:NAME, or
 file.py:factory, a function that returns a module, or a module and its example inputs. Inputs are derived from the model
