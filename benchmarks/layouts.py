@@ -1,9 +1,9 @@
-"""How long pictures of graphs take to lay out, and how much of a page the drawings of a run are.
+"""How long pictures of graphs take to lay out, and how much of a page the graphs of a run are.
 
     python benchmarks/layouts.py [RUN ...]
 
 Graphs of 60 and 2,000 boxes of several forms are laid out, each once, timed by the clock of the process: under a second
-for 2,000. A RUN is a run.json: its drawings stay under 1.2 MB. About 10 seconds. Fails where one is too slow or too
+for 2,000. A RUN is a run.json: its graphs stay under 1.2 MB. About 10 seconds. Fails where one is too slow or too
 large.
 """
 
@@ -18,11 +18,11 @@ from pathlib import Path
 import msgspec
 
 from sardonyx.records.run import Run
-from sardonyx.reporting.page import drawings
+from sardonyx.reporting.page import graph
 from sardonyx.reporting.plots.layered import layout
 from sardonyx.reporting.run_bundle import RunBundle
 
-SLOWEST, LARGEST = 1.0, 1_200_000  # seconds for 2,000 boxes; bytes of all drawings of a run
+SLOWEST, LARGEST = 1.0, 1_200_000  # seconds for 2,000 boxes; bytes of both graphs of a run
 Edges = list[tuple[int, int]]
 
 
@@ -68,11 +68,11 @@ def main(runs: list[str]) -> int:
             print(f"{form.__name__:<10} {size:>6,} boxes {len(edges):>6,} edges  {spent:6.3f} s  {area}")
     for path in runs:
         start = time.process_time()
-        made = drawings.section(RunBundle(path, Run.from_json(Path(path).read_bytes())))
+        made = graph.section(RunBundle(path, Run.from_json(Path(path).read_bytes())))
         spent = time.process_time() - start
-        size = len(msgspec.json.encode(made.data)) if made is not None else 0
+        size = len(msgspec.json.encode(made.data))
         failed |= size > LARGEST
-        print(f"{path}: {size:,} bytes of drawings, {spent:.2f} s")
+        print(f"{path}: {size:,} bytes of graphs, {spent:.2f} s")
     print("FAILED" if failed else "all within bounds")
     return int(failed)
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from onnx import helper
 
 from graphs import models
+from sardonyx.ir.facts import Facts
 from sardonyx.ir.tagged_model import tagged
 from sardonyx.optimizer.run_tables import wiring
 from sardonyx.records.run import Wiring
@@ -54,6 +55,35 @@ def test_a_body_is_connected_to_its_captured_values_and_its_owner() -> None:
     assert by_name(wires) == {("outer", "inner"), ("inner", "end"), ("end", "choice"), ("other", "choice")}
     assert wires.inputs == {"x": (0, 3), "b": (4,)}
     assert wires.outputs == {"y": 4}
+
+
+def test_edges_inputs_and_outputs_have_the_types_that_follow_from_the_graph() -> None:
+    model = tagged(
+        onnx.parser.parse_model(
+            HEAD
+            + """
+        g (float[batch,3,4] x, int64[2] to) => (float[] y, float[a,b] z) {
+            [turn] t = Transpose <perm = [0, 2, 1]> (x)
+            [many] m = Mul(t, t)
+            [sum] y = ReduceSum <keepdims = 0> (m)
+            [reshape] z = Reshape(m, to)
+            [own] unknown = own.Fast(m)
+            [end] last = Abs(unknown)
+        }
+    """
+        )
+    ).model
+    wires = wiring(model, Facts(model))
+    typed = {
+        (wires.names[producer], wires.names[reader]): wires.types[place] if place >= 0 else None
+        for (producer, reader), place in zip(wires.edges, wires.edge_types, strict=True)
+    }
+    turned = "float[batch,4,3]"
+    assert typed == {("turn", "many"): turned, ("many", "sum"): turned, ("many", "reshape"): turned,
+                     ("many", "own"): turned, ("own", "end"): None}  # fmt: skip
+    assert [wires.types[place] for place in wires.input_types] == ["float[batch,3,4]", "int64[2]"]
+    assert [wires.types[place] for place in wires.output_types] == ["float[]", "float[?,?]"]
+    assert wiring(model).edge_types == ()
 
 
 def test_a_function_is_a_graph_of_its_own() -> None:

@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 from browser.conftest import Open
 
-ORDER = ["verdict", "modules", "map", "rewrites", "missed", "attention", "verification", "passes", "measured"]
+ORDER = ["verdict", "graph", "modules", "map", "rewrites", "missed", "attention", "verification", "passes", "measured"]
 LARGEST = 6_000_000  # bytes of the page of ten thousand nodes
 WIDE = """[...document.querySelectorAll("main *")]
   .filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1)

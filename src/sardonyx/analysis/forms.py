@@ -84,6 +84,7 @@ def measure(subject: Subject, sizes: Mapping[str, int]) -> MeasuredForm:
         modules=_modules(subject, moves, number, peak, timeline),
         legacy_memory_estimate=subject.legacy_memory_estimate,
         notes=(*program.notes, *subject.notes),
+        operations=_operations(program, moves, number),
     )
     return MeasuredForm(form, function)
 
@@ -142,6 +143,15 @@ def _work(program: Program, moves: Sequence[Moved], number: Callable[[Size], int
         bytes_read=sum(number(move.read) + number(move.weights) for move in moves),
         bytes_written=sum(number(move.written) for move in moves),
         parameters=parameters,
+    )
+
+
+def _operations(program: Program, moves: Sequence[Moved], number: Callable[[Size], int]) -> records.OperationCosts:
+    steps = [step for step, operation in enumerate(program.operations) if operation.kind is not OpKind.VIEW]
+    return records.OperationCosts(
+        names=tuple(program.operations[step].name for step in steps),
+        flops=tuple(number(program.operations[step].flops) for step in steps),
+        bytes_moved=tuple(number(moves[step].bytes) for step in steps),
     )
 
 

@@ -32,8 +32,8 @@ def describe(before: Facts, after: Facts, refusals: Iterable[Refusal], rolled_ba
     with gc_pause.paused():
         return RunDetails(
             fingerprint=guess_architecture(after.model),
-            wiring_before=wiring(before.model),
-            wiring_after=wiring(after.model),
+            wiring_before=wiring(before.model, before),
+            wiring_after=wiring(after.model, after),
             attention=pair_sites(find_sites(before), find_sites(after), refusals, rolled_back),
         )
 

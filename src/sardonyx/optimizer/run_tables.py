@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx import provenance as p
+from sardonyx.analysis.attributes import dtype_name
 from sardonyx.analysis.census import Census, Owned, owned
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.opsets.raising import RAISE
 from sardonyx.ir.origins import owner
 from sardonyx.ir.rewriter import Log
 from sardonyx.ir.scopes import bodies, is_constant, label, operator, top_graphs
+from sardonyx.ir.shapes import Shape
 from sardonyx.passes import Pass
 from sardonyx.records import gc_pause
 from sardonyx.records.run import (
@@ -147,32 +149,61 @@ def _grouped(refusals: Sequence[Refusal]) -> tuple[RefusalGroup, ...]:
 Places = dict[ir.Node, int]
 
 
-def wiring(model: ir.Model) -> Wiring:
+def wiring(model: ir.Model, facts: Facts | None = None) -> Wiring:
     """Return all nodes other than constants in execution order, and the edges between them.
 
     A node inside a body has edges from the nodes outside whose values it reads. The producers of a body's outputs have
     edges to the node that owns the body, which comes after them, so every edge leads forward. The graphs of functions
-    follow that of the model.
+    follow that of the model. With `facts`, the types of the values are included.
     """
     places: Places = {}
-    edges: list[tuple[int, int]] = []
+    edges: dict[tuple[int, int], ir.Value] = {}
     for graph in top_graphs(model):
         _walk(graph, places, edges)
     modules: dict[str, int] = {}
     owners = [modules.setdefault(owner(node), len(modules)) for node in places]
-    inputs = (value for value in model.graph.inputs if not value.is_initializer())
+    inputs = {value.name or "": value for value in model.graph.inputs if not value.is_initializer()}
+    outputs = {value.name or "": value for value in model.graph.outputs}
+    types = _Types(facts)
     return Wiring(
         modules=tuple(modules),
         names=tuple(map(label, places)),
         ops=tuple(map(operator, places)),
         owners=tuple(owners),
         edges=tuple(edges),
-        inputs={value.name or "": _readers(value, places) for value in inputs},
-        outputs={value.name or "": next(_producers([value], places), -1) for value in model.graph.outputs},
+        inputs={name: _readers(value, places) for name, value in inputs.items()},
+        outputs={name: next(iter(_producers([value], places)), -1) for name, value in outputs.items()},
+        edge_types=types.of(edges.values()),
+        input_types=types.of(inputs.values()),
+        output_types=types.of(outputs.values()),
+        types=tuple(types.known),
     )
 
 
-def _walk(graph: ir.Graph, places: Places, edges: list[tuple[int, int]]) -> None:
+class _Types:
+    """The distinct types of values; none without facts."""
+
+    def __init__(self, facts: Facts | None) -> None:
+        self.known: dict[str, int] = {}
+        self._facts = facts
+        self._seen: dict[object, int] = {}
+
+    def of(self, values: Iterable[ir.Value]) -> tuple[int, ...]:
+        """Return the index of the type of each value, -1 if its rank or its element type is not known."""
+        facts = self._facts
+        return () if facts is None else tuple(self._index(facts.dtype(value), facts.shape(value)) for value in values)
+
+    def _index(self, dtype: ir.DataType | None, shape: Shape | None) -> int:
+        if dtype is None or shape is None:
+            return -1
+        key = (dtype, shape)
+        if key not in self._seen:  # few types are distinct, and writing expressions is slow
+            dims = ("?" if (text := str(dim)).startswith("?") else text for dim in shape)
+            self._seen[key] = self.known.setdefault(f"{dtype_name(dtype)}[{','.join(dims)}]", len(self.known))
+        return self._seen[key]
+
+
+def _walk(graph: ir.Graph, places: Places, edges: dict[tuple[int, int], ir.Value]) -> None:
     for node in graph:
         if is_constant(node):
             continue
@@ -181,14 +212,17 @@ def _walk(graph: ir.Graph, places: Places, edges: list[tuple[int, int]]) -> None
             _walk(body, places, edges)
             operands.extend(body.outputs)
         place = places[node] = len(places)
-        edges += [(producer, place) for producer in dict.fromkeys(_producers(operands, places))]
+        for producer, value in _producers(operands, places).items():
+            edges[producer, place] = value
 
 
-def _producers(values: list[ir.Value | None], places: Places) -> Iterator[int]:
+def _producers(values: Sequence[ir.Value | None], places: Places) -> dict[int, ir.Value]:
+    """Return the places of the nodes that produce the values, each with the first of its values."""
+    found: dict[int, ir.Value] = {}
     for value in values:
-        producer = value.producer() if value is not None else None
-        if producer in places:
-            yield places[producer]
+        if value is not None and (producer := value.producer()) in places:
+            found.setdefault(places[producer], value)
+    return found
 
 
 def _readers(value: ir.Value, places: Places) -> tuple[int, ...]:

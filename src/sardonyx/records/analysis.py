@@ -178,6 +178,14 @@ class ModuleCost(msgspec.Struct, frozen=True):
     peak: int  # maximum of live bytes while one of its operations runs
 
 
+class OperationCosts(msgspec.Struct, frozen=True):
+    """The costs of single operations, in columns and in execution order; those that only view data are left out."""
+
+    names: tuple[str, ...]
+    flops: tuple[int, ...]
+    bytes_moved: tuple[int, ...]
+
+
 class LegacyMemoryEstimate(msgspec.Struct, frozen=True):
     """The legacy memory estimate, which favors larger graphs and is not a saving (docs/memory.md)."""
 
@@ -200,6 +208,7 @@ class Form(msgspec.Struct, frozen=True):
     modules: tuple[ModuleCost, ...]
     legacy_memory_estimate: LegacyMemoryEstimate | None = None
     notes: tuple[str, ...] = ()
+    operations: OperationCosts | None = None  # None: not recorded
 
     def figures(self) -> dict[str, float | None]:
         """Return the numbers of the whole form, by their names in CSV and `--fail-if`."""

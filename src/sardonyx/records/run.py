@@ -94,6 +94,10 @@ class Wiring(msgspec.Struct, frozen=True):
     edges: tuple[tuple[int, int], ...]  # from producer to consumer, indices in `names`; each pair once
     inputs: dict[str, tuple[int, ...]]  # of the graph, with their consumers
     outputs: dict[str, int]  # of the graph, with their producers; -1: a constant or an input
+    types: tuple[str, ...] = ()  # of the values: "float[batch,12,64]"; a dimension that is not known is "?"
+    edge_types: tuple[int, ...] = ()  # of the edges, indices in `types`; -1: not known; empty: not recorded
+    input_types: tuple[int, ...] = ()  # of `inputs`, in their order
+    output_types: tuple[int, ...] = ()  # of `outputs`, in their order
 
 
 class AttentionForm(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from sardonyx.reporting.history import recent
 from sardonyx.reporting.page import (
     attention,
-    drawings,
+    graph,
     headline,
     measurements,
     missed_fusions,
@@ -32,8 +32,8 @@ from sardonyx.reporting.run_bundle import RunBundle
 
 SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order of the page
     headline.section,
+    graph.section,
     modules.section,
-    drawings.section,
     module_map.section,
     rewrites.section,
     missed_fusions.section,
@@ -46,12 +46,16 @@ SCRIPTS = (
     "core.js",
     "shell.js",
     "manners.js",
-    "graph.js",
+    "diagram.js",
     "strings.js",
-    "drawings.js",
     "module_tree.js",
     "module_detail.js",
     "modules.js",
+    "graph_data.js",
+    "graph_layout.js",
+    "graph_panel.js",
+    "drawings.js",
+    "graph.js",
     "map.js",
     "rewrite_book.js",
     "rewrite_detail.js",
@@ -65,6 +69,7 @@ STYLES = (
     "verdict.css",
     "modules.css",
     "map.css",
+    "diagram.css",
     "graph.css",
     "drawings.css",
     "rewrites.css",
@@ -74,6 +79,7 @@ STYLES = (
     "passes.css",
     "measured.css",
 )
+VENDORED = "vendor/dagre.min.js"  # a library, with its licence beside it
 EARLY = "theme.js"  # runs before anything is painted
 
 
@@ -92,7 +98,8 @@ class _Model(Struct, frozen=True):
 def render_page(bundles: Sequence[RunBundle], *, title: str | None = None, first: Section | None = None) -> str:
     """Return the page of one model, or of several with a selection among them; `first` replaces their overview."""
     models = [_Model(bundle.label, tuple(_sections(bundle))) for bundle in (bundles if first else recent(bundles))]
-    scripts = [f'"use strict";\n(() => {{\n{_assets(names)}}})();\n' for names in ((EARLY,), SCRIPTS)]
+    texts = _assets((EARLY,)), _library() + _assets(SCRIPTS)
+    scripts = [f'"use strict";\n(() => {{\n{text}}})();\n' for text in texts]
     return rendered(
         "page",
         title=title or ", ".join(bundle.label for bundle in bundles),
@@ -122,6 +129,12 @@ def _island(models: Sequence[_Model]) -> dict[str, Any]:
 def _assets(names: Sequence[str]) -> str:
     folder = resources.files("sardonyx.reporting.page") / "assets"
     return "".join((folder / name).read_text("utf-8") for name in names)
+
+
+def _library() -> str:
+    """Return the vendored library with its licence, without the comments that name files which the page lacks."""
+    code = _assets((VENDORED,)).partition("\n/*! For license information")[0]
+    return f"{_assets((f'{VENDORED}.LEGAL.txt',))}{code}\n"
 
 
 def _palette() -> str:

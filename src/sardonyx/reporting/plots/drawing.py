@@ -1,6 +1,6 @@
 """The drawing of a small graph: positions of boxes, routes of edges.
 
-`assets/graph.js` draws it in the page, `graph_picture` in a file of its own.
+`assets/diagram.js` draws it in the page, `graph_picture` in a file of its own.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def box_width(text: str) -> int:
     return round(svg.breadth(text)) + BESIDE_TEXT
 
 
-# Drawings of graphs as a picture file: the same boxes and lines that `assets/graph.js` draws in the page.
+# Drawings of graphs as a picture file: the same boxes and lines that `assets/diagram.js` draws in the page.
 
 LEFT, TOP, HEADER, GAP = 24, 76, 30, 48
 NARROWEST = 560  # of the picture: the title has to fit

@@ -1,74 +1,88 @@
-// The contents of a module before and after: its own nodes, the modules below it, and its neighbours.
+// The contents of one module before and after, in its details: boxes of modules and neighbours select them.
 
-const DRAWING_KINDS = ["op", "made", "gone", "module", "port"];
-const drawingBooks = new WeakMap(); // by model, read on first use
+const drawnGraphs = new WeakMap(); // by model, read on first use
 
-function drawingBook(model) {
-  const data = model.data("drawings");
+/** Returns both graphs of a model, null if the run has none. */
+function graphsOf(model) {
+  const data = model.data("graph");
   if (!data) return null;
-  if (!drawingBooks.has(model)) {
-    const strings = readStrings(data.strings);
-    const side = (modules) => new Map(modules.map((module) => [strings[module[0]], module]));
-    drawingBooks.set(model, { strings, frames: data.frames, before: side(data.before), after: side(data.after) });
+  if (!drawnGraphs.has(model)) {
+    const tables = { ...data, strings: readStrings(data.strings) };
+    drawnGraphs.set(model, { before: new Graph(data.before, tables), after: new Graph(data.after, tables) });
   }
-  return drawingBooks.get(model);
+  return drawnGraphs.get(model);
 }
 
-/** Returns the drawing of a module on one side, the number of boxes if there are too many, null if it does not exist. */
-function moduleDrawing(book, side, path) {
-  const found = book[side].get(path);
-  if (!found) return null;
-  const [, at, names, shown] = found;
-  if (at < 0) return names;
-  const [w, height, boxes, routes] = book.frames[at];
-  let open = 0;
-  const named = boxes.map(([x, y, width, h, kind, text], index) => {
-    const said = book.strings[text >= 0 ? text : shown[open++]];
-    return [x, y, width, h, said, DRAWING_KINDS[kind], `${said}, ${book.strings[names[index]] || "(model)"}`];
-  });
-  const paths = boxes.map(([, , , , kind], index) => (kind >= 3 ? book.strings[names[index]] : null));
-  return { w, h: height, boxes: named, routes, paths };
-}
-
-/** Draws a module into its host; boxes of modules and neighbours select them. */
+/** Draws a module into its host. */
 function drawModule(host, model, path) {
-  const book = drawingBook(model);
-  if (!book) {
+  const graphs = graphsOf(model);
+  if (!graphs) {
     host.replaceChildren(h("p", { class: "soft" }, "This run has no graph: optimize the model again to get one."));
     return;
   }
-  const [before, after] = ["before", "after"].map((side) => moduleDrawing(book, side, path));
-  const same = before && after && JSON.stringify(before) === JSON.stringify(after);
-  const sides = same ? [["Before and after", before]] : [["Before", before], ["After", after]];
+  const sides = Object.entries(graphs).map(([side, graph]) => ({ side, graph, box: graph.modules.get(path) }));
+  const [before, after] = sides;
+  const same = before.box && after.box && !before.box.changed && !after.box.changed && JSON.stringify(drawnTexts(before)) === JSON.stringify(drawnTexts(after));
+  const figures = same ? [drawnSide("Before and after", before, model)] : [drawnSide("Before", before, model), drawnSide("After", after, model)];
   host.replaceChildren(
-    h("div", { class: "drawings-sides" }, sides.map(([title, drawing]) => drawnSide(title, drawing, book, model, path))),
-    h("p", { class: "soft drawings-legend" }, drawingLegend([before, after])),
+    h("div", { class: "drawings-sides" }, figures.map(({ element }) => element)),
+    h("p", { class: "soft drawings-legend" }, drawingLegend(sides)),
+    h("p", null, h("a", { href: `#module=${encodeURIComponent(path)}&section=graph` }, "Show it in the graph")),
   );
+  for (const { panel } of figures) panel?.fit();
 }
 
-function drawingLegend(drawings) {
-  const kinds = new Set(drawings.flatMap((each) => each?.boxes?.map((box) => box[5]) ?? []));
+/** Returns the texts and edges of a module, which are equal for equal drawings. */
+function drawnTexts({ graph, box }) {
+  const { boxes, edges } = graph.contents(box);
+  const at = new Map(boxes.map((each, place) => [each, place]));
+  return [boxes.map(({ label, nodes }) => [label, nodes]), edges.map(({ from, to }) => [at.get(from), at.get(to)])];
+}
+
+function drawingLegend(sides) {
+  const boxes = sides.flatMap(({ graph, box }) => (box ? graph.contents(box).boxes : []));
+  const changed = (side) => sides[side].box?.children?.some((child) => child.kind === "op" && child.changed);
   const said = [
-    kinds.has("gone") && "− dashed: removed",
-    kinds.has("made") && "+ bold: new",
-    kinds.has("module") && "▸ module below, with its number of nodes: choose it to go there",
-    kinds.has("port") && "round: what it reads from and hands to",
+    changed(0) && "− dashed: removed",
+    changed(1) && "+ bold: new",
+    boxes.some(({ kind }) => kind === "module") && "▸ module below, with its number of nodes: choose it to go there",
+    boxes.some(({ kind }) => kind === "port") && "round: what it reads from and hands to",
   ];
   return said.filter(Boolean).join(" · ");
 }
 
-function drawnSide(title, drawing, book, model, path) {
-  const name = `${path || "(model)"}, ${title.toLowerCase()}`;
-  const known = (to) => book.before.has(to) || book.after.has(to);
-  const open = (box) => drawing.boxes[box][5] !== "op" && drawing.paths[box] !== null && known(drawing.paths[box]);
-  return h(
-    "figure",
-    { class: "drawings-side", style: { flex: `${drawing?.w ?? 300} 1 ${drawing?.w ? Math.min(drawing.w, 640) * 0.7 : 200}px` } },
-    h("figcaption", null, title),
-    drawing === null
-      ? h("p", { class: "soft" }, "This module does not exist here.")
-      : typeof drawing === "number"
-        ? h("p", { class: "soft" }, `${fmt.count(drawing)} boxes side by side: too many to be read as a drawing. The modules below it are drawn one by one.`)
-        : h("div", { class: "graph-host" }, drawGraph(drawing, { name, can: open, pick: (box) => model.select({ module: drawing.paths[box] }) })),
-  );
+function drawnSide(title, { side, graph, box }, model) {
+  if (!box) return { element: h("figure", { class: "drawings-side" }, h("figcaption", null, title), h("p", { class: "soft" }, "This module does not exist here.")) };
+  const panel = new GraphPanel(new DrawnModule(model), graph, side, box);
+  const { width, height } = panel.layout(box);
+  panel.element.style.setProperty("height", `${Math.min(Math.ceil(height), 520)}px`);
+  return { panel, element: h("figure", { class: "drawings-side", style: { flex: `${Math.ceil(width)} 1 ${Math.min(width, 640) * 0.7}px` } }, h("figcaption", null, title), panel.element) };
+}
+
+/** What a panel does that shows one module: a module is selected, and only groups are opened in place. */
+class DrawnModule {
+  constructor(model) {
+    this.model = model;
+    this.open = new Set();
+    this.chosen = null;
+    this.colors = { of: () => null, text: () => "" };
+  }
+
+  toggle(box, panel) {
+    if (box.kind === "module") return this.model.select({ module: box.path });
+    if (!this.open.delete(box.key)) this.open.add(box.key);
+    panel.changed(box);
+    panel.bring(box);
+  }
+
+  choose(box, panel) {
+    this.chosen = box;
+    panel.draw();
+  }
+
+  reveal(box) {
+    let home = box;
+    while (home.kind !== "module") home = home.parent;
+    this.model.select({ module: home.path });
+  }
 }

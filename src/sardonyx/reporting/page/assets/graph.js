@@ -1,63 +1,358 @@
-// Draws a graph that was laid out when the page was written. Signs repeat the meaning of colours.
+// The graph that a reader walks through: both sides, what is open, colours, search, and the details of what is chosen.
 
-const GRAPH_SIGNS = { made: "+ ", gone: "− ", module: "▸ " };
-const GRAPH_WORDS = { made: "new: ", gone: "removed: ", module: "module ", port: "", constant: "constant " };
+const GRAPH_FOUND = 40; // results of a search that are listed
+const GRAPH_DECADES = 4; // of the colour scale: from a ten-thousandth of the model to all of it
+const GRAPH_COLORED = 8; // passes with a colour of their own
+const GRAPH_UNITS = {
+  time: (value) => `${fmt.ms(value)} ms`,
+  flops: (value) => `${fmt.amount(Math.round(value))} FLOPs`,
+  bytes: (value) => `${fmt.size(Math.round(value))} moved`,
+};
 
-/**
- * Returns an SVG of a drawing, at most as wide as its host but never too small to read:
- * put it into an element of class "graph-host", which scrolls.
- * name: for screen readers; pick(box): called when a box is clicked; can(box): whether it is clickable, by default all are.
- */
-function drawGraph(drawing, { name = "Graph", pick = null, can = null } = {}) {
-  const lines = drawing.routes.map(graphLine).join("");
-  const heads = drawing.routes.map(graphHead).join("");
-  return s(
-    "svg",
-    {
-      class: "graph",
-      viewBox: `0 0 ${drawing.w} ${drawing.h}`,
-      role: pick ? "group" : "img",
-      "aria-label": name,
-      style: { width: `${drawing.w}px`, "min-width": `${Math.round(drawing.w * 0.7)}px` },
-    },
-    s("path", { class: "graph-line", d: lines || "M0 0" }),
-    s("path", { class: "graph-head", d: heads || "M0 0" }),
-    drawing.boxes.map((box, index) => graphBox(box, pick && (!can || can(index)) ? () => pick(index) : null)),
-  );
-}
-
-function graphBox([x, y, width, height, text, kind, hover], chosen) {
-  const answer = (event) => {
-    if (event.type === "keydown" && event.key !== "Enter" && event.key !== " ") return;
-    event.preventDefault();
-    chosen();
-  };
-  const said = `${GRAPH_WORDS[kind] ?? ""}${hover || text}`;
-  return s(
-    "g",
-    {
-      class: `graph-box graph-${kind}${chosen ? " graph-picked" : ""}`,
-      ...(chosen && { role: "button", tabindex: "0", "aria-label": said, on: { click: answer, keydown: answer } }),
-    },
-    s("title", null, said),
-    s("rect", { x, y, width, height, rx: kind === "port" ? height / 2 : kind === "module" ? 6 : 3 }),
-    s("text", { x: x + width / 2, y: y + height / 2 + 4 }, `${GRAPH_SIGNS[kind] ?? ""}${text}`),
-  );
-}
-
-/** Returns the path of an edge: straight down, bent between layers, up to the arrow head. */
-function graphLine(route) {
-  let d = `M${route[0]} ${route[1]}`;
-  for (let at = 2; at < route.length; at += 2) {
-    const [x0, y0, x, y] = [route[at - 2], route[at - 1], route[at], route[at + 1]];
-    const end = at === route.length - 2 ? y - 5 : y;
-    const middle = (y0 + end) / 2;
-    d += x === x0 ? `V${end}` : `C${x0} ${middle} ${x} ${middle} ${x} ${end}`;
+/** How boxes are coloured: by a cost as a share of the source, or by the pass that changed them. */
+class GraphColors {
+  constructor(graphs, passes, passOf) {
+    this.graphs = graphs;
+    this.passes = passes;
+    this.passOf = passOf;
+    this.kind = "none";
+    const counts = new Map();
+    for (const graph of Object.values(graphs)) {
+      for (const event of graph.rewrites.values()) if (event >= 0) counts.set(passOf[event], (counts.get(passOf[event]) ?? 0) + 1);
+    }
+    this.order = [...counts.keys()].sort((left, right) => counts.get(right) - counts.get(left));
   }
-  return d;
+
+  /** Returns the class of a box, and its share of the colour in percent. */
+  of(graph, box) {
+    if (this.kind === "none" || box.kind === "port") return null;
+    if (this.kind === "pass") {
+      const pass = this.pass(graph, box);
+      return pass === null ? null : { class: `nested-pass own${pass}` };
+    }
+    const whole = this.graphs.before.cost(this.graphs.before.root, this.kind);
+    const value = graph.cost(box, this.kind);
+    if (!value || !whole) return null;
+    const share = Math.min(Math.max(1 + Math.log10(value / whole) / GRAPH_DECADES, 0.03), 1);
+    return { class: "nested-heat", share: Math.round(75 * share) };
+  }
+
+  /** Returns the number of the colour of the pass that changed most nodes of a box, null if nothing was changed. */
+  pass(graph, box) {
+    graph.passes ??= new Map();
+    if (!graph.passes.has(box)) {
+      const counts = new Map();
+      for (const node of box.changed ? graph.nodesIn(box) : []) {
+        const event = graph.rewrites.get(node) ?? -1;
+        if (event >= 0) counts.set(this.passOf[event], (counts.get(this.passOf[event]) ?? 0) + 1);
+      }
+      const most = [...counts].reduce((best, each) => (each[1] > best[1] ? each : best), [null, 0])[0];
+      graph.passes.set(box, most === null ? null : Math.min(this.order.indexOf(most), GRAPH_COLORED));
+    }
+    return graph.passes.get(box);
+  }
+
+  /** Returns the cost of a box in words, "" if it is not shown. */
+  text(graph, box) {
+    const unit = GRAPH_UNITS[this.kind];
+    return unit ? unit(graph.cost(box, this.kind)) : "";
+  }
+
+  legend() {
+    if (this.kind === "pass") {
+      const names = this.order.slice(0, GRAPH_COLORED).map((pass, at) => h("li", { class: `own${at}` }, h("span", { class: "nested-swatch" }), this.passes[pass]));
+      return [...names, this.order.length > GRAPH_COLORED && h("li", { class: `own${GRAPH_COLORED}` }, h("span", { class: "nested-swatch" }), "other passes")];
+    }
+    if (this.kind === "none") return null;
+    const steps = [0.001, 0.01, 0.1, 1].map((share) => h("li", null, h("span", { class: "nested-swatch nested-heat", style: { "--share": `${Math.round(75 * (1 + Math.log10(share) / GRAPH_DECADES))}%` } }), `${share * 100} %`));
+    return [...steps, h("li", null, "of the source, on a logarithmic scale")];
+  }
 }
 
-function graphHead(route) {
-  const [x, y] = route.slice(-2);
-  return `M${x} ${y}l-3.5 -7h7z`;
+class GraphSection {
+  constructor(root, data, model) {
+    this.root = root;
+    this.model = model;
+    this.graphs = graphsOf(model);
+    this.passes = data.passes;
+    this.passOf = data.pass_of;
+    this.open = new Set();
+    this.chosen = null;
+    this.colors = new GraphColors(this.graphs, data.passes, data.pass_of);
+    this.panels = Object.fromEntries(Object.entries(this.graphs).map(([side, graph]) => [side, new GraphPanel(this, graph, side, graph.root)]));
+    this.find("sides").replaceChildren(...Object.entries(this.panels).map(([side, panel]) => this.figure(side, panel)));
+    this.tools();
+    for (const panel of Object.values(this.panels)) panel.fit();
+    this.legend();
+  }
+
+  find(name) {
+    return this.root.querySelector(`[data-graph="${name}"]`);
+  }
+
+  figure(side, panel) {
+    const nodes = fmt.plural(panel.graph.names.length, "node");
+    return h("figure", { class: "nested-side", dataset: { side } }, h("figcaption", null, `${side === "before" ? "Before" : "After"}: ${nodes}`), panel.element);
+  }
+
+  tools() {
+    const shown = (side) => {
+      for (const button of this.root.querySelectorAll("[data-graph-side]")) button.setAttribute("aria-pressed", String(button.dataset.graphSide === side));
+      for (const figure of this.root.querySelectorAll(".nested-side")) figure.hidden = side !== "both" && figure.dataset.side !== side;
+    };
+    for (const button of this.root.querySelectorAll("[data-graph-side]")) button.addEventListener("click", () => shown(button.dataset.graphSide));
+    const each = (act) => () => Object.values(this.panels).forEach((panel) => !panel.element.closest("[hidden]") && act(panel));
+    this.find("in").addEventListener("click", each((panel) => panel.zoom(1.25)));
+    this.find("out").addEventListener("click", each((panel) => panel.zoom(0.8)));
+    this.find("fit").addEventListener("click", each((panel) => panel.fit()));
+    this.find("close").addEventListener("click", () => this.closeAll());
+    this.find("full").addEventListener("click", () => this.full(!this.root.classList.contains("nested-full")));
+    this.find("color").addEventListener("change", (event) => {
+      this.colors.kind = event.target.value;
+      this.legend();
+      this.draw();
+    });
+    this.root.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !event.defaultPrevented && this.root.classList.contains("nested-full")) this.full(false);
+    });
+    this.listenToSearch();
+  }
+
+  full(wanted) {
+    this.root.classList.toggle("nested-full", wanted);
+    const button = this.find("full");
+    button.setAttribute("aria-pressed", String(wanted));
+    button.focus();
+  }
+
+  legend() {
+    this.find("legend").replaceChildren(...[this.colors.legend()].flat().filter(Boolean));
+  }
+
+  draw() {
+    for (const panel of Object.values(this.panels)) panel.draw();
+  }
+
+  /** Returns the other panel and the box there that corresponds to one, if there is such a box. */
+  other(box, panel) {
+    const other = this.panels[panel.side === "before" ? "after" : "before"];
+    if (box.kind === "module") return [other, other.graph.modules.get(box.path)];
+    if (box.kind === "op") return [other, this.named(other.graph, panel.graph.names[box.node])];
+    return [other, null];
+  }
+
+  named(graph, name) {
+    graph.byName ??= new Map(graph.names.map((each, node) => [each, node]));
+    const node = graph.byName.get(name);
+    return node === undefined ? null : graph.boxes[node];
+  }
+
+  /** Opens or closes a box on both sides. */
+  toggle(box, panel) {
+    const open = this.open.has(box.key);
+    if (open) this.open.delete(box.key);
+    else this.open.add(box.key);
+    const [other, twin] = this.other(box, panel);
+    panel.changed(box);
+    panel.active = box.key;
+    panel.bring(box);
+    panel.focus(box);
+    if (twin) {
+      other.changed(twin);
+      if (twin.parent && other.shown(twin) === twin) other.bring(twin);
+      else other.draw();
+    }
+    this.tell(this.aboutModule(box, panel));
+  }
+
+  closeAll() {
+    this.open.clear();
+    for (const panel of Object.values(this.panels)) {
+      panel.sizes.clear();
+      panel.fit();
+    }
+  }
+
+  /** Opens what is around a box, and goes to it. */
+  reveal(box, panel, { focus = true } = {}) {
+    for (let each = box.parent; each; each = each.parent) this.open.add(each.key);
+    for (const each of Object.values(this.panels)) each.sizes.clear();
+    const [other, twin] = this.other(box, panel);
+    for (const each of [panel, other]) {
+      each.view = { ...each.view, scale: Math.max(each.view.scale, 0.75) };
+      each.touched = true;
+    }
+    panel.active = box.key;
+    panel.bring(box, { center: true });
+    if (twin) other.bring(other.shown(twin), { center: true });
+    else other.draw();
+    if (box.kind === "op") this.choose(box, panel);
+    else this.tell(this.aboutModule(box, panel));
+    if (focus) panel.focus(box);
+  }
+
+  /** Shows the details of an operator, and marks the nodes of the other graph that it stems from or that replaced it. */
+  choose(box, panel) {
+    this.chosen = box;
+    const [other] = this.other(box, panel);
+    const related = this.related(box, panel, other.graph);
+    panel.marked.clear();
+    other.marked = new Set(related.map((each) => other.shown(each)));
+    panel.draw();
+    if (related.length) other.bring(other.shown(related[0]), { center: true });
+    else other.draw();
+    this.tell(this.aboutNode(box, panel, other, related));
+  }
+
+  /** Returns the boxes of the other graph that are connected with a node by rewrites. */
+  related(box, panel, graph) {
+    const event = panel.graph.rewrites.get(box.node);
+    const data = this.model.data("rewrites");
+    if (event === undefined || event < 0 || !data) return [this.named(graph, panel.graph.names[box.node])].filter(Boolean);
+    this.book ??= readRewrites(data);
+    const names = new Set([panel.graph.names[box.node]]);
+    const back = panel.side === "after";
+    for (let at = event; back ? at >= 0 : at < this.book.count; at += back ? -1 : 1) {
+      const { nodes } = this.book.event(at);
+      const [from, to] = [nodes.filter(({ state }) => (state === "made") === back), nodes.filter(({ state }) => (state === "made") !== back)];
+      if (from.some(({ name }) => names.has(name))) for (const { name } of to) names.add(name);
+    }
+    return [...names].map((name) => this.named(graph, name)).filter((each) => each && graph.rewrites.has(each.node));
+  }
+
+  tell(parts) {
+    this.find("detail").replaceChildren(...parts.filter(Boolean));
+  }
+
+  moduleLink(path) {
+    return h("a", { class: "path", href: `#module=${encodeURIComponent(path)}` }, path || "(model)");
+  }
+
+  aboutModule(box, panel) {
+    const boxes = Object.entries(this.graphs).map(([side, graph]) => [graph, side === panel.side ? box : this.other(box, panel)[1]]);
+    const both = (amount) => {
+      const [before, after] = boxes.map(([graph, each]) => (each ? amount(graph, each) : "none"));
+      return before === after ? before : `${before} → ${after}`;
+    };
+    const costs = Object.entries(GRAPH_UNITS).filter(([kind]) => panel.graph.costs[kind]).map(([kind, unit]) => both((graph, each) => unit(graph.cost(each, kind))));
+    const title = box.kind === "module" ? ["Module ", this.moduleLink(box.path)] : ["Part of ", this.moduleLink(box.path)];
+    const nodes = box.kind === "module" ? both((_graph, each) => fmt.plural(each.nodes, "node")) : fmt.plural(box.nodes, "node");
+    return [h("p", null, title, ": ", [nodes, ...(box.kind === "module" ? costs : [])].join(", "), ".")];
+  }
+
+  aboutNode(box, panel, other, related) {
+    const { graph, side } = panel;
+    const { node } = box;
+    const event = graph.rewrites.get(node);
+    const costs = Object.entries(GRAPH_UNITS).map(([kind, unit]) => graph.costs[kind] && unit(graph.cost(box, kind))).filter(Boolean);
+    const reads = graph.edges.filter(([, to]) => to === node).map(([from, , type]) => [graph.boxes[from], type]);
+    const feeds = graph.edges.filter(([from]) => from === node).map(([, to, type]) => [graph.boxes[to], type]);
+    const inputs = graph.inputs.filter(({ nodes }) => nodes.includes(node)).map(({ name, type }) => `input ${name} ${graph.typeOf(type)}`);
+    const outputs = graph.outputs.filter(({ nodes }) => nodes.includes(node)).map(({ name, type }) => `output ${name} ${graph.typeOf(type)}`);
+    let home = box.parent;
+    while (home.kind === "group") home = home.parent;
+    return [
+      h("p", null, h("strong", null, box.label), " ", h("span", { class: "path" }, graph.names[node]), " in ", this.moduleLink(home.path), costs.length ? `: ${costs.join(", ")}` : "", "."),
+      this.edgeLine("Reads", reads, inputs, panel),
+      this.edgeLine("Feeds", feeds, outputs, panel),
+      event !== undefined && this.aboutRewrite(event, side, other, related),
+    ];
+  }
+
+  aboutRewrite(event, side, other, related) {
+    const did = side === "before" ? "Removed" : "Created";
+    if (event < 0) return h("p", null, `${did} by a rewrite that is not in the record.`);
+    const count = fmt.plural(related.length, "node");
+    return h("p", null, `${did} by `, h("a", { href: `#rewrite=${event}` }, `rewrite ${event}`), ` of ${this.passes[this.passOf[event]]}. `,
+      related.length ? [side === "before" ? `It became part of ${count}. ` : `It stems from ${count}. `, this.goTo(related[0], other, "Show")] : null);
+  }
+
+  edgeLine(title, ends, others, panel) {
+    if (!ends.length && !others.length) return null;
+    const shown = ends.slice(0, 12).map(([box, type]) => [this.goTo(box, panel, box.label), " ", h("span", { class: "soft" }, panel.graph.typeOf(type)), ", "]).flat();
+    const more = ends.length > 12 ? `and ${fmt.count(ends.length - 12)} more` : others.join(", ");
+    if (!more) shown.pop();
+    return h("p", null, `${title} `, shown, more, ".");
+  }
+
+  goTo(box, panel, text) {
+    return h("button", { type: "button", class: "link", on: { click: () => this.reveal(box, panel) } }, text);
+  }
+
+  listenToSearch() {
+    const field = this.find("search");
+    const list = this.find("found");
+    const clear = () => list.replaceChildren();
+    field.addEventListener("input", () => this.list(field.value.trim(), list));
+    field.addEventListener("keydown", (event) => {
+      const first = list.querySelector("button");
+      if (event.key === "Enter" && first) first.click();
+      else if (event.key === "ArrowDown" && first) first.focus();
+      else if (event.key === "Escape" && field.value) {
+        field.value = "";
+        clear();
+      } else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    list.addEventListener("keydown", (event) => {
+      const rows = [...list.querySelectorAll("button")];
+      const at = rows.indexOf(document.activeElement);
+      const next = { ArrowDown: rows[at + 1], ArrowUp: rows[at - 1] ?? field, Escape: field }[event.key];
+      if (!next) return;
+      next.focus();
+      event.preventDefault();
+      event.stopPropagation();
+    });
+  }
+
+  /** Returns modules, then nodes, whose name or operator contains a text; those in both graphs once. */
+  search(text) {
+    const wanted = text.toLowerCase();
+    const found = new Map();
+    const add = (name, box, side) => {
+      if (!found.has(name)) found.set(name, { name, box, sides: [] });
+      found.get(name).sides.push([side, box]);
+    };
+    for (const [side, graph] of Object.entries(this.graphs)) {
+      for (const [path, box] of graph.modules) if (path && path.toLowerCase().includes(wanted) && box.parent) add(`module ${path}`, box, side);
+    }
+    for (const [side, graph] of Object.entries(this.graphs)) {
+      for (const [node, name] of graph.names.entries()) {
+        if (name.toLowerCase().includes(wanted) || graph.ops[node].toLowerCase().includes(wanted)) add(`${graph.ops[node]} ${name}`, graph.boxes[node], side);
+      }
+    }
+    return [...found.values()];
+  }
+
+  list(text, list) {
+    if (!text) return list.replaceChildren();
+    const found = this.search(text);
+    const rows = found.slice(0, GRAPH_FOUND).map(({ name, sides }) => {
+      const [side, box] = sides.at(-1); // in the result if it is there
+      const where = sides.length > 1 ? "" : ` (${side} only)`;
+      const go = () => {
+        list.replaceChildren();
+        this.reveal(box, this.panels[side]);
+      };
+      return h("li", null, h("button", { type: "button", class: "link path", on: { click: go } }, graphShort(name, 100), h("span", { class: "soft" }, where)));
+    });
+    const rest = found.length - rows.length;
+    list.replaceChildren(...rows, found.length ? (rest > 0 ? h("li", { class: "soft" }, `and ${fmt.count(rest)} more`) : "") : h("li", { class: "soft" }, "Nothing has this name."));
+  }
 }
+
+section("graph", (root, data, model) => {
+  const graph = new GraphSection(root, data, model);
+  const follow = (selection) => {
+    if (selection.section !== "graph" || selection.module === null) return;
+    for (const side of ["after", "before"]) {
+      const box = graph.graphs[side].modules.get(selection.module);
+      if (!box) continue;
+      if (box.parent) graph.open.add(box.key);
+      return graph.reveal(box, graph.panels[side], { focus: false });
+    }
+  };
+  model.listen(follow);
+  follow(model.selection);
+});

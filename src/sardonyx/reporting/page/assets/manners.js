@@ -45,7 +45,7 @@ function listenToKeys() {
     } else if (event.key === "/") {
       event.preventDefault();
       shown()?.start("modules");
-      const field = shown()?.root.querySelector('input[type="search"]');
+      const field = shown()?.root.querySelector('[data-section="modules"] input[type="search"]');
       field?.focus();
       field?.scrollIntoView({ block: "nearest" });
     }

@@ -1,0 +1,132 @@
+"""Both graphs of a run as nested modules that the reader opens: data for `assets/graph.js`, which lays them out.
+
+The data is in columns: a graph of ten thousand nodes takes less than half a megabyte.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sardonyx.records.analysis import Form
+from sardonyx.records.profile import ProfiledModel
+from sardonyx.records.run import Event, Wiring
+from sardonyx.reporting import formatting
+from sardonyx.reporting.page.section import Section, Strings, rendered
+from sardonyx.reporting.plots.module_contents import nodes_of
+from sardonyx.reporting.run_bundle import RunBundle
+
+DIGITS = 4  # of milliseconds
+
+
+def section(bundle: RunBundle) -> Section:
+    """Return the controls and the data of both graphs, or a sentence if the Run has none."""
+    before, after = bundle.run.wiring_before, bundle.run.wiring_after
+    if before is None or after is None:
+        return Section("graph", "Graph", rendered("graph", known=False, colors=[], sizes=""))
+    colors = [("none", "Kind"), ("pass", "Pass")]
+    colors += [("time", "Time")] if bundle.profiled else []
+    forms = bundle.forms
+    if forms is not None and all(form.operations is not None for form in forms):
+        colors += [("flops", "FLOPs"), ("bytes", "Bytes moved")]
+    given = bundle.analysis.sizes if bundle.analysis is not None else {}
+    sizes = ", ".join(f"{formatting.name(dim)} = {formatting.count(size)}" for dim, size in given.items())
+    markup = rendered("graph", known=True, colors=colors, sizes=sizes)
+    return Section("graph", "Graph", markup, graph_data(bundle, before, after))
+
+
+def graph_data(bundle: RunBundle, before: Wiring, after: Wiring) -> dict[str, Any]:
+    """Return both graphs with tables of their texts, the rewrites of their nodes, and what is known of their costs."""
+    strings = Strings(text for wiring in (before, after) for text in _texts(wiring))
+    operators = list(dict.fromkeys((*before.ops, *after.ops)))
+    types = list(dict.fromkeys((*before.types, *after.types)))
+    passes = list(dict.fromkeys(event.pass_name for event in bundle.run.events))
+    removed_by = {node.name: at for at, event in enumerate(bundle.run.events) for node in event.before}
+    created_by = {node.name: at for at, event in enumerate(bundle.run.events) for node in event.after}
+    profiled, forms = bundle.profiled or (None, None), bundle.forms or (None, None)
+    sides = (
+        (before, after, removed_by, profiled[0], forms[0]),
+        (after, before, created_by, profiled[1], forms[1]),
+    )
+    columns = [
+        _graph(wiring, strings, operators, types)
+        | {"changed": _changed(wiring, other, rewrites)}
+        | _costs(wiring, profile, form)
+        for wiring, other, rewrites, profile, form in sides
+    ]
+    return {
+        "strings": strings.data(),
+        "operators": operators,
+        "types": types,
+        "passes": passes,
+        "pass_of": _pass_of(bundle.run.events, passes),
+        "before": columns[0],
+        "after": columns[1],
+    }
+
+
+def _texts(wiring: Wiring) -> Iterable[str]:
+    return (*wiring.names, *wiring.modules, *wiring.inputs, *wiring.outputs)
+
+
+def _pass_of(events: Sequence[Event], passes: Sequence[str]) -> list[int]:
+    at = {name: place for place, name in enumerate(passes)}
+    return [at[event.pass_name] for event in events]
+
+
+def _graph(wiring: Wiring, strings: Strings, operators: Sequence[str], types: Sequence[str]) -> dict[str, Any]:
+    """Return nodes and edges: for each node the number of its producers, then how far before it each of them is."""
+    operator_at = {text: place for place, text in enumerate(operators)}
+    type_at = {text: place for place, text in enumerate(types)}
+    shared = [type_at[text] for text in wiring.types]
+    known = wiring.edge_types or (-1,) * len(wiring.edges)
+    edges = sorted(zip(wiring.edges, known, strict=True), key=lambda edge: edge[0][1])
+    degrees = Counter(consumer for _producer, consumer in wiring.edges)
+    ends = (
+        zip(wiring.inputs.items(), wiring.input_types or (-1,) * len(wiring.inputs), strict=True),
+        zip(wiring.outputs.items(), wiring.output_types or (-1,) * len(wiring.outputs), strict=True),
+    )
+    return {
+        "names": [strings.at[name] for name in wiring.names],
+        "ops": [operator_at[op] for op in wiring.ops],
+        "modules": [strings.at[path] for path in wiring.modules],
+        "owners": wiring.owners,
+        "degrees": [degrees[node] for node in range(len(wiring.names))],
+        "back": [consumer - producer for (producer, consumer), _type in edges],
+        "types": [_typed(shared, place) for _edge, place in edges],
+        "inputs": [[strings.at[name], _typed(shared, place), nodes] for (name, nodes), place in ends[0]],
+        "outputs": [[strings.at[name], _typed(shared, place), node] for (name, node), place in ends[1]],
+    }
+
+
+def _typed(shared: Sequence[int], place: int) -> int:
+    return shared[place] if place >= 0 else -1
+
+
+def _changed(wiring: Wiring, other: Wiring, rewrites: Mapping[str, int]) -> list[list[int]]:
+    """Return the nodes that only this graph has, each with the rewrite that removed or created it, -1 if not known."""
+    kept = nodes_of(other)
+    nodes = enumerate(zip(wiring.names, wiring.ops, strict=True))
+    return [[at, rewrites.get(name, -1)] for at, (name, op) in nodes if (name, op) not in kept]
+
+
+def _costs(wiring: Wiring, profile: ProfiledModel | None, form: Form | None) -> dict[str, Any]:
+    """Return milliseconds, arithmetic and bytes moved of the nodes, as far as they were recorded."""
+    costs: dict[str, Mapping[str, float]] = {}
+    if profile is not None:
+        costs["time"] = _times(profile)
+    if form is not None and form.operations is not None:
+        operations = form.operations
+        costs["flops"] = dict(zip(operations.names, operations.flops, strict=True))
+        costs["bytes"] = dict(zip(operations.names, operations.bytes_moved, strict=True))
+    return {kind: [values.get(name, 0) for name in wiring.names] for kind, values in costs.items()}
+
+
+def _times(profile: ProfiledModel) -> dict[str, float]:
+    """Return the time of each node; that of a kernel which executes several nodes is divided evenly among them."""
+    times: dict[str, float] = {}
+    for kernel in profile.kernels:
+        for name in kernel.nodes:
+            times[name] = times.get(name, 0.0) + kernel.milliseconds / len(kernel.nodes)
+    return {name: round(time, DIGITS) for name, time in times.items()}
