@@ -8,7 +8,6 @@ from typing import Annotated
 from sardonyx.cli import options
 from sardonyx.cli.console import show
 from sardonyx.cli.gates import Gating
-from sardonyx.reporting import gate
 from sardonyx.reporting.inspection import adoption_document, adoption_sentence
 
 HELP = """\b
@@ -41,7 +40,7 @@ def adopt(
     debug: options.Debug = False,
 ) -> int:
     """Run `sardonyx.adopt` and print its record."""
-    gating = Gating.of(gate.ADOPTION, fail_if, baseline, summary, beside=(model, output))
+    gating = Gating.of("adoption", fail_if, baseline, summary, beside=(model, output))
 
     from sardonyx import adopt as run_adopt
 

@@ -13,7 +13,6 @@ from sardonyx.cli.export import Dynamic, InputFile, InputSpec
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import Format, reject_both
 from sardonyx.records.analysis import Analysis
-from sardonyx.reporting import gate
 from sardonyx.reporting.analysis import analysis_csv, analysis_document, analysis_sentence
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.timeline import timeline_svg
@@ -81,7 +80,7 @@ def analyze(
     """Run `sardonyx.analyze`, print its record and check the gates."""
     options.check_output_options(format_, as_json=as_json, quiet=quiet, verbose=verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
-    gating = Gating.of(gate.ANALYSIS, fail_if, baseline, summary, beside=(svg, record, input_file, *map(Path, sources)))
+    gating = Gating.of("analysis", fail_if, baseline, summary, beside=(svg, record, input_file, *map(Path, sources)))
     dim_sizes = options.parse_sizes(sizes)
     files.check_apart(svg=svg, record=record)
     files.check_free(svg, record, force=force)

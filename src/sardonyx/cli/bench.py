@@ -15,7 +15,6 @@ from sardonyx.cli.console import notes_with_flags, progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import MORE, Format, RuntimeLevel, check_readable, parse_duration
 from sardonyx.errors import UsageError
-from sardonyx.reporting import gate
 from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.boxplot import boxplot_svg
@@ -119,7 +118,7 @@ def bench(
     """Run `sardonyx.bench`, print its record and check the gates."""
     options.check_output_options(format_, as_json=as_json, quiet=quiet, verbose=verbose)
     files.check_apart(svg=svg, record=record)
-    gating = Gating.of(gate.BENCHMARK, fail_if, baseline, summary, beside=(svg, record, *models))
+    gating = Gating.of("bench", fail_if, baseline, summary, beside=(svg, record, *models))
     budget, fixed, swept = parse_duration(seconds), options.parse_sizes(sizes), _parse_sweep(sweep or ())
     files.check_free(svg, record, force=force)
     with progress(not quiet) as report:

@@ -11,7 +11,6 @@ from sardonyx.cli import options
 from sardonyx.cli.console import show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import check_readable, reject_both
-from sardonyx.reporting import gate
 from sardonyx.reporting.comparison import comparison_document, comparison_sentence
 from sardonyx.reporting.document import View
 
@@ -52,7 +51,7 @@ def compare(
 ) -> int:
     """Run `sardonyx.compare` and print its record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
-    gating = Gating.of(gate.COMPARISON, fail_if, baseline, summary, beside=(first, second))
+    gating = Gating.of("comparison", fail_if, baseline, summary, beside=(first, second))
 
     from sardonyx import compare as run_compare
 

@@ -10,7 +10,6 @@ from sardonyx.cli.console import progress, show
 from sardonyx.cli.export import InputFile, InputSpec, Source
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
-from sardonyx.reporting import gate
 from sardonyx.reporting.analysis import decomposition_document, decomposition_sentence
 from sardonyx.reporting.document import View
 
@@ -48,7 +47,7 @@ def decompose(
     """Run `sardonyx.decompose` on the source and print a record of the result."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
-    gating = Gating.of(gate.DECOMPOSED, fail_if, baseline, summary, beside=(output, input_file))
+    gating = Gating.of("decomposed", fail_if, baseline, summary, beside=(output, input_file))
     files.check_free(output, force=force)
 
     from sardonyx.frontend.installed import require_torch

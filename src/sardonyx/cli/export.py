@@ -13,7 +13,6 @@ from sardonyx.cli import files, options
 from sardonyx.cli.console import notes_with_flags, progress, show, with_command
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import MORE, reject_both
-from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.export import export_document, export_sentence
 
@@ -152,7 +151,7 @@ def export(
     ):
         reject_both("--for-generation", for_generation, option, is_given)
     destination = output or Path("model" if for_generation else "model.onnx")
-    gating = Gating.of(gate.EXPORT, fail_if, baseline, summary, beside=(destination, record, input_file))
+    gating = Gating.of("export", fail_if, baseline, summary, beside=(destination, record, input_file))
     gating.check_verified(verify, "drop --no-verify")
     files.check_destinations(destination, record, force=force, folder=for_generation)
 

@@ -13,7 +13,6 @@ from sardonyx.cli.console import progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
-from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.extraction import extraction_document, extraction_sentence
 
@@ -90,7 +89,7 @@ def extract(
     destination = output or _beside(model, module)
     if destination.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
-    gating = Gating.of(gate.EXTRACTION, fail_if, baseline, summary, beside=(model, destination))
+    gating = Gating.of("extraction", fail_if, baseline, summary, beside=(model, destination))
     gating.check_verified(verify, "drop --no-verify")
 
     from sardonyx import extract as run_extract

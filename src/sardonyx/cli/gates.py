@@ -1,8 +1,10 @@
 """The gates of a command: options are read before any work, and checked against the record at the end.
 
-gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(output, record))
+gating = Gating.of("run", fail_if, baseline, summary, beside=(output, record))
 ...
 return gating.outcome(run, run_sentence(run))
+
+Most commands run without gates, so what evaluates and reports them is imported when it is needed.
 """
 
 from __future__ import annotations
@@ -11,29 +13,30 @@ import contextlib
 import itertools
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from msgspec import Struct
 
 from sardonyx.cli.console import complain
 from sardonyx.errors import GateNotMet, OutputError, SardonyxError, UsageError
-from sardonyx.reporting import gate
-from sardonyx.reporting.ci_summary import JobSummary, summary_document
-from sardonyx.reporting.writers import markdown
+
+if TYPE_CHECKING:
+    from sardonyx.reporting import gate
+    from sardonyx.reporting.ci_summary import JobSummary
 
 
 class Gating(Struct, frozen=True):
     """The gates of one command, and the Markdown page to report them on."""
 
-    kind: gate.RecordKind
-    gates: Sequence[gate.Gate]
-    baseline: gate.Baseline | None
-    summary: Path | None
+    kind: gate.RecordKind | None = None  # None without gates and without a page
+    gates: Sequence[gate.Gate] = ()
+    baseline: gate.Baseline | None = None
+    summary: Path | None = None
 
     @classmethod
     def of(
         cls,
-        kind: gate.RecordKind,
+        record: str,
         fail_if: Sequence[str] | None,
         baseline: Path | None,
         summary: Path | None,
@@ -43,7 +46,7 @@ class Gating(Struct, frozen=True):
         """Return the gates that the options of a command ask for.
 
         Args:
-            kind: the kind of record that the command returns.
+            record: the tag of the record that the command returns.
             fail_if: expressions of --fail-if.
             baseline: an earlier record.
             summary: a Markdown page to append to.
@@ -53,6 +56,11 @@ class Gating(Struct, frozen=True):
             UsageError: an expression or the baseline cannot be read.
             OutputError: the page cannot be written.
         """
+        if not fail_if and baseline is None and summary is None:
+            return cls()
+        from sardonyx.reporting import gate
+
+        kind = gate.kind_of(record)
         earlier = gate.read_baseline(baseline, kind) if baseline is not None else None
         gates = gate.parse_all(kind, fail_if or (), earlier)
         if earlier is not None and summary is None and not any(one.needs_baseline for one in gates):
@@ -63,15 +71,21 @@ class Gating(Struct, frozen=True):
 
     def check_verified(self, verified: bool, hint: str) -> None:
         """Raise an error if a gate needs a verification and there will be none."""
-        self._check(gate.NEEDS_VERDICT, verified, "a verification", hint)
+        if self.gates and not verified:
+            from sardonyx.reporting.gate import NEEDS_VERDICT
+
+            self._reject(NEEDS_VERDICT, "a verification", hint)
 
     def check_timed(self, timed: bool, hint: str) -> None:
         """Raise an error if a gate needs a measurement and there will be none."""
-        self._check(gate.NEEDS_TUNING, timed, "a measurement", hint)
+        if self.gates and not timed:
+            from sardonyx.reporting.gate import NEEDS_TUNING
 
-    def _check(self, names: Collection[str], available: bool, what: str, hint: str) -> None:
+            self._reject(NEEDS_TUNING, "a measurement", hint)
+
+    def _reject(self, names: Collection[str], what: str, hint: str) -> None:
         unmet = next((one for one in self.gates if one.name in names), None)
-        if unmet is not None and not available:
+        if unmet is not None:
             raise UsageError(f"--fail-if {unmet.text!r} needs {what}", hint=hint)
 
     def outcome(self, record: Any, sentence: str, *, failed: int = 0) -> int:
@@ -82,12 +96,16 @@ class Gating(Struct, frozen=True):
             sentence: the result in one line, without colours.
             failed: the exit code of a failure before any gate was checked, otherwise 0; the page reports it.
         """
+        if self.kind is None:
+            return failed
+        from sardonyx.reporting import gate
+        from sardonyx.reporting.ci_summary import JobSummary
+
         results = [] if failed else gate.hold(self.gates, self.kind, record, self.baseline)
         if self.summary is not None:
             numbers = self.kind.measures(record)
             title = self.kind.title.partition(" ")[2].capitalize()  # without its article
-            summary = JobSummary(title, sentence, bool(failed), results, numbers, self.baseline)
-            _append(self.summary, markdown.write(summary_document(summary)))
+            _append(self.summary, JobSummary(title, sentence, bool(failed), results, numbers, self.baseline))
         for result in results:
             if not result.met:
                 complain(GateNotMet(result.sentence()))
@@ -102,8 +120,9 @@ def add_failure(arguments: Sequence[str], error: SardonyxError) -> None:
     for page in map(Path, values[-1:]):
         with contextlib.suppress(SardonyxError):
             _check_page(page, ())
-            summary = JobSummary(f"sardonyx {words[0]}", error.message, True, (), {}, None)
-            _append(page, markdown.write(summary_document(summary)))
+            from sardonyx.reporting.ci_summary import JobSummary
+
+            _append(page, JobSummary(f"sardonyx {words[0]}", error.message, True, (), {}, None))
 
 
 def _check_page(page: Path, others: Collection[Path | None]) -> None:
@@ -122,8 +141,12 @@ def _check_page(page: Path, others: Collection[Path | None]) -> None:
         raise OutputError(f"--summary {page} cannot be read: {error.strerror}") from error
 
 
-def _append(page: Path, text: str) -> None:
+def _append(page: Path, summary: JobSummary) -> None:
     """Append with one write, so that commands that share the page do not interleave."""
+    from sardonyx.reporting.ci_summary import summary_document
+    from sardonyx.reporting.writers import markdown
+
+    text = markdown.write(summary_document(summary))
     try:
         has_text = page.is_file() and page.stat().st_size > 0
         with page.open("ab", buffering=0) as stream:

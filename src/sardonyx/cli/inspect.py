@@ -13,7 +13,6 @@ from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.errors import UsageError
 from sardonyx.records.inspection import Inspection, ModuleInspection
-from sardonyx.reporting import gate
 from sardonyx.reporting.document import Document, View
 from sardonyx.reporting.inspection import (
     inspection_document,
@@ -65,7 +64,7 @@ def inspect(
 ) -> int:
     """Run `sardonyx.inspect` or `sardonyx.opportunities` and print the record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
-    kind = gate.OPPORTUNITIES if opportunities else gate.INSPECTION if module is None else gate.MODULE
+    kind = "opportunities" if opportunities else "inspection" if module is None else "module"
     gating = Gating.of(kind, fail_if, baseline, summary, beside=(model,))
     if opportunities:
         reject_both("--opportunities", True, "--module", module is not None)

@@ -12,7 +12,6 @@ from sardonyx.cli.console import Progress, complain, note, progress, show, with_
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import MORE, OUTPUT, Target, VerifyWhen, parse_duration, reject_both
 from sardonyx.errors import UsageError, VerificationFailed
-from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.formatting import one_line, visible
 from sardonyx.reporting.run import run_document, run_sentence
@@ -158,7 +157,7 @@ def optimize(
         raise UsageError(f"{option} is for measurements", hint="add --tune, or --run FOLDER")
     seconds, dim_sizes = parse_duration(budget or "2m"), options.parse_sizes(sizes)
     destination = output or model.parent / f"{model.stem}.optimized.onnx"
-    gating = Gating.of(gate.RUN, fail_if, baseline, summary, beside=(model, destination, record))
+    gating = Gating.of("run", fail_if, baseline, summary, beside=(model, destination, record))
     gating.check_verified(not dry_run and verify is not VerifyWhen.OFF, "drop --verify off and --dry-run")
     gating.check_timed(tune, "add --tune")
     _check_folder(run_folder, model, record, dim_sizes, force=force)

@@ -11,7 +11,6 @@ from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, Format, RuntimeLevel, check_readable
-from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.icicle import icicle_svg
 from sardonyx.reporting.profile import profile_csv, profile_document, profile_sentence
@@ -95,7 +94,7 @@ def profile(
     options.check_output_options(format_, as_json=as_json, quiet=quiet, verbose=verbose)
     outputs = [path for path in (trace_file, svg, record) if path is not None]
     files.check_apart(trace=trace_file, svg=svg, record=record)
-    gating = Gating.of(gate.PROFILE, fail_if, baseline, summary, beside=(*outputs, *models))
+    gating = Gating.of("profile", fail_if, baseline, summary, beside=(*outputs, *models))
     dim_sizes, points = options.parse_sizes(sizes), [options.parse_point(text) for text in at or ()]
     files.check_free(*outputs, force=force)
     with progress(not quiet) as report:

@@ -13,7 +13,6 @@ from sardonyx.cli.console import note, progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, parse_duration, reject_both
 from sardonyx.records.study import Study
-from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.study import files as rendered
 from sardonyx.reporting.study import study_document, study_sentence
@@ -89,7 +88,7 @@ def study(
 ) -> int:
     """Run `sardonyx.study`, write and print its record, and check the gates."""
     reject_both("--quiet", quiet, "--verbose", verbose)
-    gating = Gating.of(gate.STUDY, fail_if, baseline, summary, beside=sources or ())
+    gating = Gating.of("study", fail_if, baseline, summary, beside=sources or ())
     budget = parse_duration(seconds)
     try:
         with progress(not quiet) as report:

@@ -12,7 +12,6 @@ from sardonyx.cli.console import complain, progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import check_readable, reject_both
 from sardonyx.errors import VerificationFailed
-from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.verdict import verdict_document, verdict_sentence
 
@@ -54,7 +53,7 @@ def verify(
 ) -> int:
     """Run `sardonyx.verify` and print its record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
-    gating = Gating.of(gate.VERDICT, fail_if, baseline, summary, beside=(reference, candidate, inputs))
+    gating = Gating.of("verdict", fail_if, baseline, summary, beside=(reference, candidate, inputs))
 
     options.start_verifier()
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sardonyx.errors import UsageError
 from sardonyx.records import reading
-from sardonyx.reporting.gate import model_metrics
+from sardonyx.reporting.gate import measurement_metrics, model_metrics
 from sardonyx.reporting.gate.expressions import Gate, Measure, shown
 from sardonyx.reporting.gate.kinds import Measures, RecordKind
 
@@ -31,8 +31,6 @@ class Baseline(Struct, frozen=True):
 
 def kinds() -> tuple[RecordKind, ...]:
     """Return every kind of record that has numbers to compare."""
-    from sardonyx.reporting.gate import measurement_metrics  # only here: not needed without a baseline
-
     return (
         model_metrics.RUN,
         model_metrics.VERDICT,
@@ -49,6 +47,11 @@ def kinds() -> tuple[RecordKind, ...]:
         measurement_metrics.PROFILE,
         measurement_metrics.STUDY,
     )
+
+
+def kind_of(tag: str) -> RecordKind:
+    """Return the kind of record with this tag."""
+    return next(kind for kind in kinds() if kind.record.record_tag() == tag)
 
 
 def read_baseline(path: Path, wanted: RecordKind) -> Baseline:
