@@ -26,6 +26,7 @@ settings.register_profile("project", deadline=None, derandomize="CI" in os.envir
 settings.register_profile("quick", settings.get_profile("project"), max_examples=20)
 OWN_SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps the settings of a test
 settings.load_profile("project")
+os.environ.pop("COLUMNS", None)  # set in processes of pytest-xdist; commands would wrap their output at it
 
 NODE_CASES = "onnx.backend.test.case.node"  # computes its 1,884 cases on import, which takes 10 s
 LEFT_OUT = ("torch", "transformers", "openvino", "playwright", NODE_CASES)  # by --quick: each takes seconds to load
