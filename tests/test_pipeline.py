@@ -40,6 +40,14 @@ TOWER = """
 """
 
 
+def tagged_tower() -> onnx.ModelProto:
+    """The same model with the names that torch's exporter gives to nodes of a module `tower`."""
+    proto = onnx.parser.parse_model(TOWER)
+    for index, node in enumerate(proto.graph.node):
+        node.name = f"/tower/{node.op_type}_{index}"
+    return proto
+
+
 class Wrong(NodePass):
     """-x => x, which is always wrong."""
 
@@ -133,7 +141,7 @@ def test_the_source_is_never_changed(tmp_path: Path) -> None:
 
 
 def test_all_three_kinds_of_source_give_the_same_result(tmp_path: Path) -> None:
-    proto = onnx.parser.parse_model(TOWER)
+    proto = tagged_tower()
     path = tmp_path / "m.onnx"
     path.write_bytes(proto.SerializeToString())
     results = [optimize(source).model for source in (path, proto, ir.from_proto(proto))]
@@ -175,12 +183,16 @@ def test_what_only_reports_need_is_computed_on_access(tmp_path: Path, monkeypatc
 
 
 def test_every_node_of_the_result_has_an_owner(tmp_path: Path) -> None:
-    small = tmp_path / "s.onnx"
-    optimize(onnx.parser.parse_model(TOWER), small)
+    small, untagged = tmp_path / "s.onnx", tmp_path / "u.onnx"
+    optimize(tagged_tower(), small)
     for node in onnx.load(small).graph.node:
         props = {prop.key: prop.value for prop in node.metadata_props}
         assert p.MODULE_PATH in props
         assert p.SOURCE_MODULE in props
+    run = optimize(onnx.parser.parse_model(TOWER), untagged)
+    assert p.UNTAGGED in run.notes
+    assert [module.path for module in run.modules] == [p.ROOT]
+    assert not any(node.metadata_props for node in onnx.load(untagged).graph.node)
 
 
 def test_an_existing_output_is_refused_before_any_work(tmp_path: Path) -> None:

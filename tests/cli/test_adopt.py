@@ -89,12 +89,12 @@ def test_a_file_without_module_names_has_no_coverage(tmp_path: Path, command: Co
     )
     output = tmp_path / "tagged.onnx"
     done = command("adopt", silent, "-o", output)
-    assert "0 direct, 0 inherited, 2 at the root" in done.out
-    assert "the file has no information about modules" in done.out
+    assert p.UNTAGGED in done.out
     assert "\x1b" not in done.out
     assert "0 of 2 nodes with a module" in done.out
     again = sardonyx.adopt(output)
-    assert (again.evidence, again.coverage.root) == ({"node names": 2}, 2)
+    assert (again.evidence, again.modules, again.coverage.root) == ({}, 0, 2)
+    assert {node.reason for node in again.root_nodes} == {p.NO_TAGS}
 
 
 @pytest.mark.parametrize(("exporter", "summary"), [("dynamo", "torch metadata"), ("torchscript", "scoped names")])
@@ -119,3 +119,26 @@ def test_attributes_bring_the_tags_through_a_tool_that_drops_metadata(
     worn = [any(a.name == "__module_path" for a in node.attribute) for node, _, _ in pairs]
     assert sum(worn) > 0.5 * len(pairs)
     assert all(before == after for (_, before, after), kept in zip(pairs, worn, strict=True) if kept)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("inspect", "FILE"),
+        ("inspect", "FILE", "--module", "one"),
+        ("adopt", "FILE"),
+        ("optimize", "FILE", "--dry-run"),
+        ("optimize", "FILE", "--dry-run", "--keep-module", "one"),
+        ("profile", "FILE", "--runs", "5"),
+        ("extract", "FILE", "--module", "one"),
+    ],
+)
+def test_every_command_reports_a_file_without_tags_in_the_same_words(
+    arguments: tuple[str, ...], tmp_path: Path, command: Command
+) -> None:
+    nodes = helper.make_node("Neg", ["x"], ["a"], "one"), helper.make_node("Abs", ["a"], ["y"], "a/two")
+    file = _write(tmp_path / "silent.onnx", *nodes)
+    done = command(*(file if argument == "FILE" else argument for argument in arguments))
+    assert (done.out + done.err).count(p.UNTAGGED) == 1
+    assert "Modules\n" not in done.out
+    assert "By module" not in done.out

@@ -38,6 +38,8 @@ fn (X) => (Y) { one = Constant <value_float = 1.0> ()  T = Neg(X)  Y = Add(T, on
 
 
 def with_attribute_tags(model: ir.Model) -> ir.Model:
+    for node in nodes(model):
+        node.metadata_props.update({p.MODULE_PATH: "net", p.SOURCE_MODULE: "/Net"})
     hierarchy = origins.attach(model)
     for node in nodes(model):
         attribute_tags.request(node)

@@ -92,11 +92,25 @@ def test_bodies_inherit_from_their_node() -> None:
     assert origins_of(again) == origins_of(model)
 
 
-def test_modules_of_a_file_without_tags_come_from_node_names() -> None:
+@pytest.mark.parametrize("names", [("s", "y"), ("MatMul_0/MatMulAddFusion", "model/act/Abs"), ("", "")])
+def test_a_file_without_tags_has_no_modules(names: tuple[str, str]) -> None:
     model = graph("agraph (float[2] x) => (float[2] y) { s = Neg(x)  y = Abs(s) }")
-    origins.attach(model)
-    assert [origins.evidence(node) for node in model.graph] == [p.Evidence.NAMES] * 2
-    assert origins_of(model) == {"s": ({"s"}, "root"), "y": ({"y"}, "root")}
+    for node, name in zip(model.graph, names, strict=True):
+        node.name = name
+    hierarchy = origins.attach(model)
+    assert not origins.is_tagged(model)
+    assert [origins.evidence(node) for node in model.graph] == [None] * 2
+    assert [(origins.origins(node), origins.how(node)) for node in model.graph] == [(p.UNKNOWN, How.ROOT)] * 2
+    origins.write(model, hierarchy)
+    assert [dict(node.metadata_props) for node in model.graph] == [{}, {}]
+
+
+def test_paths_that_were_made_of_node_names_are_no_modules() -> None:
+    model = graph("agraph (float[2] x) => (float[2] y) { y = Neg(x) }")
+    model.graph[0].metadata_props.update({p.MODULE_PATH: "Neg_0", p.SOURCE_MODULE: "/Neg_0", p.HOW: "root"})
+    origins.write(model, origins.attach(model))
+    assert not origins.is_tagged(model)
+    assert dict(model.graph[0].metadata_props) == {}
 
 
 def test_writing_and_reading_again_changes_nothing() -> None:

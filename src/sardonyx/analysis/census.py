@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -12,7 +12,7 @@ from sardonyx.analysis.attributes import dtype_name
 from sardonyx.ir.facts import constant_tensor
 from sardonyx.ir.origins import how, origins, owner, reason
 from sardonyx.ir.scopes import declared_shape, is_constant, label, scopes
-from sardonyx.provenance import ROOT, Hierarchy, lowest_common, module_of
+from sardonyx.provenance import NO_TAGS, ROOT, Hierarchy, lowest_common, module_of
 from sardonyx.records import module_tree
 from sardonyx.records.inspection import Coverage, Module, OpUse, Port, RootNode, Weight
 from sardonyx.records.run import Counts, How
@@ -112,9 +112,14 @@ def tied(initializers: Mapping[ir.Value, ir.TensorProtocol | None]) -> tuple[Wei
     return tuple(weight for weight in weights(initializers) if weight.parameters and len(weight.modules) > 1)
 
 
-def root_nodes(nodes: Iterable[ir.Node]) -> tuple[RootNode, ...]:
+def root_nodes(nodes: Sequence[ir.Node]) -> tuple[RootNode, ...]:
     """Return the nodes without a known module, with the reasons."""
-    return tuple(RootNode(label(node), node.op_type, reason(node)) for node in nodes if how(node) is How.ROOT)
+    tagged = any(map(origins, nodes))
+    return tuple(
+        RootNode(label(node), node.op_type, reason(node) if tagged else NO_TAGS)
+        for node in nodes
+        if how(node) is How.ROOT
+    )
 
 
 class Owned(Struct):

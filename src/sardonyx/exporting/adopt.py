@@ -54,7 +54,7 @@ def adopt(
         source=tagged_model.name,
         output=None if output is None else os.fspath(output),
         nodes=len(nodes),
-        modules=len({module_of(origins.owner(node)) for node in nodes}),
+        modules=len({module_of(origins.owner(node)) for node in nodes if origins.origins(node)}),
         coverage=coverage(nodes),
         evidence={kind.value: count for kind, count in evidence.most_common()},
         root_nodes=root_nodes(nodes),

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 
 from sardonyx.errors import UsageError
-from sardonyx.provenance import ROOT, Hierarchy, lineage, module_of
+from sardonyx.provenance import ROOT, UNTAGGED, Hierarchy, lineage, module_of
 
 _SHOWN = 5  # names in a hint
 
@@ -42,7 +42,9 @@ def find_modules(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> lis
     else:
         matches = set(_matching(wanted, all_paths, "."))
     if not matches:
-        raise UsageError(f"there is no module {wanted!r}", hint=_nearest_names(wanted, [*all_paths, *tags]))
+        untagged = all_paths.keys() == {ROOT} and not hierarchy.classes
+        hint = UNTAGGED if untagged else _nearest_names(wanted, [*all_paths, *tags])
+        raise UsageError(f"there is no module {wanted!r}", hint=hint)
     return [path for path in all_paths if path in matches]
 
 

@@ -49,8 +49,6 @@ def reason(node: ir.Node) -> str:
     """Return why a node belongs to the model itself and not to one of its modules."""
     if how(node) is How.DIRECT:
         return "the model's own forward ran it"
-    if evidence(node) is p.Evidence.NAMES:
-        return "the file has no information about modules"
     users = sorted({p.module_of(owner(user)) for output in node.outputs for user in output.consumers()})
     if not users:
         return "no module ran it, and nothing says where it belongs"
@@ -87,10 +85,9 @@ def copy_origins(source: ir.Node, target: ir.Node) -> None:
 def attach(model: ir.Model) -> p.Hierarchy:
     """Read the origins of all nodes from tags, torch's metadata or scoped names; others inherit from the data flow.
 
-    If no node has such information, the names of the nodes become the modules.
+    If no node has such information, there are no modules: every node belongs to the model itself.
     """
     readings: list[p.Reading] = []
-    has_origins = False
     for scope in scopes(model):
         inherited = origins(scope.holder) if scope.holder is not None else p.UNKNOWN
         for node in scope.graph:
@@ -101,20 +98,13 @@ def attach(model: ir.Model) -> p.Hierarchy:
                 continue
             readings.append(reading)
             if reading.origins:
-                has_origins = True
                 node.meta[_EVIDENCE] = p.Evidence.ATTRIBUTES if from_attributes else reading.evidence
             set_origins(node, reading.origins, reading.how if reading.origins else How.ROOT)
         for value in scope.graph.initializers.values():
             if (reading := p.read_metadata(value.metadata_props)) is not None:
                 value.meta[_ORIGINS] = reading.origins
                 readings.append(reading)
-    if has_origins:
-        inherit(model)
-    else:
-        for scope in scopes(model):
-            for node in scope.graph:
-                set_origins(node, frozenset({label(node).replace(".", "_")}), How.ROOT)
-                node.meta[_EVIDENCE] = p.Evidence.NAMES
+    inherit(model)
     return p.Hierarchy(readings, p.ModuleTable.from_json(model.metadata_props.get(p.MODULES)))
 
 
@@ -152,20 +142,26 @@ def _inherit_from(node: ir.Node, neighbours: list[ir.Node]) -> None:
         set_origins(node, frozenset({common}), How.INHERITED)
 
 
+def is_tagged(model: ir.Model) -> bool:
+    """Return whether the module of any node is known."""
+    return any(origins(node) for scope in scopes(model) for node in scope.graph)
+
+
 def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
-    """Write the tags of every node, and all users of every constant, to their metadata."""
+    """Write the tags of every node, and all users of every constant, to their metadata; none if no module is known."""
+    tagged = is_tagged(model)
     for scope in scopes(model):
         for node in scope.graph:
             own = origins(node)
             if _MERGED in node.meta and p.NAMESPACE in node.metadata_props:
                 _update_namespace(node, own, hierarchy)
-            _replace_tags(node.metadata_props, hierarchy.metadata(own, how(node)))
+            _replace_tags(node.metadata_props, hierarchy.metadata(own, how(node)) if tagged else {})
             attribute_tags.write_attributes(node, in_function=scope.in_function)
         for value in scope.graph.initializers.values():
             if value.is_graph_input():  # a default value that a caller may override is part of the interface
                 continue
             users = p.merge([origins(value), *(origins(user) for user in value.consumers())])
-            _replace_tags(value.metadata_props, hierarchy.metadata(users))
+            _replace_tags(value.metadata_props, hierarchy.metadata(users) if tagged else {})
     if hierarchy.table.classes:
         model.metadata_props[p.MODULES] = hierarchy.table.to_json()
 

@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 
 from sardonyx.atomic_write import check_free
 from sardonyx.errors import UsageError
-from sardonyx.ir import io, made_by
+from sardonyx.ir import io, made_by, origins
 from sardonyx.ir.opsets.raising import HIGHEST
 from sardonyx.ir.tagged_model import HasModel
 from sardonyx.optimizer import run_tables
@@ -28,6 +28,7 @@ from sardonyx.optimizer.options import OptimizeOptions, TuneOptions, TuningOptio
 from sardonyx.optimizer.rollback import Inputs, VerificationOptions, Verifier
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import available, installed
+from sardonyx.provenance import UNTAGGED
 from sardonyx.records.environment import environment
 from sardonyx.records.run import Artifact, Run, Tuning
 
@@ -231,6 +232,7 @@ def _record(
     candidate = verified.candidate
     before, after = candidate.before, run_tables.snapshot(candidate.facts)
     changed = candidate.model.opset_imports.items() - job.opsets.items()
+    untagged = () if origins.is_tagged(candidate.model) else (UNTAGGED,)
     return Optimized(
         status="done",
         environment=environment(),
@@ -247,7 +249,7 @@ def _record(
         rolled_back=verified.rolled_back,
         verdict=verified.verdict,
         seconds={} if tuning is None else {"tuning": tuning.seconds},
-        notes=(*job.notes, *_packages(job.passes), *run_tables.growth_notes(before.counts, candidate.log)),
+from sardonyx.ir import io, origins
         tuning=tuning,
         model=candidate.model,
         _details=functools.cache(functools.partial(_details, job, verified)),

@@ -36,7 +36,10 @@ class Evidence(StrEnum):
     ATTRIBUTES = "attributes"  # the same as attributes, if a tool dropped the metadata
     TORCH = "torch metadata"
     SCOPES = "scoped names"
-    NAMES = "node names"  # there is nothing else in the whole file
+
+
+NO_TAGS = "the file has no module tags"
+UNTAGGED = f"{NO_TAGS}; `sardonyx export` writes them"  # how every command reports it
 
 
 class Reading(Struct, frozen=True):
@@ -66,14 +69,13 @@ def _tagged(props: Mapping[str, str], classes: Mapping[str, str]) -> Reading:
     path = props[MODULE_PATH]
     how = How(props[HOW]) if props.get(HOW) in _HOWS else How.DIRECT
     tags = {path: props[SOURCE_MODULE]} if SOURCE_MODULE in props else {}
-    evidence = Evidence.NAMES if how is How.ROOT else Evidence.TAGS
+    if how is How.ROOT:
+        return Reading(UNKNOWN, classes, tags if not path else {}, how)
     if MODULE_PATHS in props:
         paths = strings(props[MODULE_PATHS])
         listed = dict(zip(paths, strings(props.get(HIERARCHY_TAGS, "[]")), strict=False))
-        return Reading(frozenset(paths), classes, tags | listed, how, evidence)
-    if how is How.ROOT and not path:
-        return Reading(UNKNOWN, classes, tags, how)
-    return Reading(frozenset({props.get(CALL, path)}), classes, tags, how, evidence)
+        return Reading(frozenset(paths), classes, tags | listed, how)
+    return Reading(frozenset({props.get(CALL, path)}), classes, tags, how)
 
 
 _HOWS = frozenset(How)
@@ -82,9 +84,12 @@ _HOWS = frozenset(How)
 def read_scoped_name(name: str) -> Origins | None:
     """Return the origins from a scoped node name (`/encoder/layer.0/attention/self/MatMul`), or None without a scope.
 
+    Torch's exporter starts such names with a slash. Other tools use slashes in other ways, such as ONNX Runtime, which
+    names a fused node `MatMul_0/MatMulAddFusion`: this says nothing about modules.
+
     A scope that repeats its parent's name (`/layer1/layer1.0/conv1`, as containers are written) extends it.
     """
-    if "/" not in name:
+    if not name.startswith("/"):
         return None
     *scopes, _op = name.strip("/").split("/")
     parts: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from sardonyx.provenance import UNTAGGED
 from sardonyx.records.inspection import (
     Adoption,
     Coverage,
@@ -58,7 +59,7 @@ def inspection_document(inspection: Inspection, view: View) -> Document:
             operators(inspection.ops),
             module_table(inspection.modules, view),
             weight_table("Weights of several modules", inspection.tied if view.verbose else ()),
-            root_table(inspection.root_nodes if view.verbose else ()),
+            root_table(inspection.root_nodes if view.verbose and not is_untagged(inspection.coverage) else ()),
         ),
         sentence=Span(inspection_sentence(inspection), Tone.STRONG),
     )
@@ -114,8 +115,15 @@ def architecture(fingerprint: Fingerprint) -> str:
     return f"{family_name(fingerprint.family)} ({100 * fingerprint.confidence:.0f} % sure): {evidence}"
 
 
+def is_untagged(coverage: Coverage) -> bool:
+    """Return whether the module of no node is known."""
+    return bool(coverage.root) and not coverage.direct and not coverage.inherited
+
+
 def coverage_line(coverage: Coverage) -> str:
     """Return how the modules of the nodes are known."""
+    if is_untagged(coverage):
+        return UNTAGGED
     own = f" ({formatting.count(coverage.own)} of them in the model's own forward)" if coverage.own else ""
     return (
         f"{formatting.count(coverage.direct)} direct{own}, {formatting.count(coverage.inherited)} inherited, "
@@ -299,18 +307,19 @@ _ROOTS_SHOWN = 10
 
 def adoption_document(adoption: Adoption) -> Document:
     """Return the answer of `adopt`."""
+    untagged = is_untagged(adoption.coverage)
     evidence = (f"{formatting.count(number)} from {kind}" for kind, number in adoption.evidence.items())
     facts: dict[str, Text] = {
         "nodes by module": coverage_line(adoption.coverage),
         "evidence": ", ".join(evidence) or "none",
-        "modules": f"{formatting.count(adoption.modules)} own nodes",
+        "modules with nodes": formatting.count(adoption.modules),
     }
-    shown = adoption.root_nodes[:_ROOTS_SHOWN]
+    shown = () if untagged else adoption.root_nodes[:_ROOTS_SHOWN]
     lines = [
         f"{formatting.name(node.op_type)} {formatting.name(node.name)}: {formatting.one_line(node.reason)}"
         for node in shown
     ]
-    if len(adoption.root_nodes) > len(shown):
+    if len(adoption.root_nodes) > len(shown) and not untagged:
         lines.append(f"and {formatting.count(len(adoption.root_nodes) - len(shown))} more; --json lists them all")
     return Document(
         title=adoption.source,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from sardonyx.records import module_tree
 from sardonyx.reporting import formatting
@@ -13,16 +14,21 @@ DEEPEST = 20  # levels that are indented
 FITTING = 40  # rows of a tree that is not asked for in full
 
 
-def module_rows(
-    modules: Iterable[tuple[str, str, module_tree.Numbers]], view: View, top: str = ""
-) -> list[module_tree.Row]:
-    """Return the rows of the tree over (path, tag, own numbers); the tag of a branch is the kind of its module.
+Modules: TypeAlias = Iterable[tuple[str, str, module_tree.Numbers]]  # path, tag, own numbers
+
+
+def module_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.Row]:
+    """Return the rows of the tree as `tree_rows` does, or none if the model has no modules."""
+    listed = list(modules)
+    return tree_rows(listed, view, top) if any(path for path, _tag, _numbers in listed) else []
+
+
+def tree_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.Row]:
+    """Return the rows of the tree of at least one module; the tag of a branch is the kind of its module.
 
     If all modules lie at or below `top`, the tree starts there.
     """
     listed = list(modules)
-    if not listed:
-        return []
     tags = {path: tag for path, tag, _numbers in listed}
     entries = [module_tree.Entry(path, module_kind(path, tags), numbers) for path, _tag, numbers in listed]
     root = module_tree.build(entries, len(listed[0][2]))

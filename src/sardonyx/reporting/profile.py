@@ -69,7 +69,10 @@ def profile_sentence(profile: Profile) -> str:
         f", most in {formatting.name(most[0].op_type)} ({share(most[0].spent[0][1] / last.kernel_ms)})" if most else ""
     )
     modules = formatting.plural(sum(module.kernels > 0 for module in last.modules), "module")
-    return f"{times} ms in kernels, {share(last.attributed)} of it attributed to {modules}{hot}"
+    attributed = (
+        f", {share(last.attributed)} of it attributed to {modules}" if any(m.path for m in last.modules) else ""
+    )
+    return f"{times} ms in kernels{attributed}{hot}"
 
 
 def profile_csv(profile: Profile) -> str:
@@ -266,7 +269,8 @@ def _totals(models: Sequence[ProfiledModel]) -> Table:
         cells = [(formatting.count(number), formatting.change(number - numbers[0])) for number in numbers]
         rows.append(Row((label, *_with_changes(cells))))
     attributed = _with_changes([(share(model.attributed), "") for model in models])
-    rows.append(Row(("time in kernels with a module", *attributed)))
+    has_modules = any(module.path for model in models for module in model.modules)
+    rows.append(Row((f"time in kernels with a {'module' if has_modules else 'node'}", *attributed)))
     rows += _trace_rows(models)
     first, *others = _labels(models)
     headings = [first, *(text for label in others for text in (label, "change"))]

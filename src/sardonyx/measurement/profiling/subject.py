@@ -27,7 +27,6 @@ from sardonyx.runtime.values import Feeds
 
 _LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")  # domains of kernels that use another layout
 _UNSAVED = "the provider does not save the graph that it runs: kernels are traced by their names alone"
-_UNTAGGED = "the file has no module tags: all time counts to the model itself"
 
 
 class Subject(Struct, frozen=True):
@@ -112,8 +111,8 @@ class Profiled:
     def _further_notes(self, lost: int) -> Iterator[str]:
         if lost:
             yield f"{lost} runs were left out because the runtime's profile of them is incomplete"
-        if {origins.evidence(node) for node in self.subject.tagged.model.graph} <= {None, p.Evidence.NAMES}:
-            yield _UNTAGGED
+        if not origins.is_tagged(self.subject.tagged.model):
+            yield p.UNTAGGED
 
 
 def saving(
@@ -162,7 +161,7 @@ def kernel_times(
 
 def _kernel(entry: Match, trace: Trace, microseconds: float, calls: int) -> KernelTime:
     nodes = [step.node for step in trace.steps if step.node is not None]
-    paths = p.merge(origins.origins(node) for node in nodes if origins.evidence(node) is not p.Evidence.NAMES)
+    paths = p.merge(origins.origins(node) for node in nodes)
     owner, by = (p.owner_of(paths), trace.by) if nodes else (None, TracedBy.NOTHING)
     if not nodes and (tag := next((entry.step.tags[name] for name in _TAG_PATHS if name in entry.step.tags), None)):
         paths, owner, by = frozenset({tag}), tag, TracedBy.ATTRIBUTE

@@ -11,7 +11,7 @@ from sardonyx.records import module_tree as tree
 from sardonyx.records.run import ModuleCount, Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import View
-from sardonyx.reporting.module_rows import module_rows
+from sardonyx.reporting.module_rows import tree_rows
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.profile import ms
 from sardonyx.reporting.run_bundle import RunBundle
@@ -56,7 +56,7 @@ def module_tree(bundle: RunBundle) -> ModuleTree:
             if module.self_ms:
                 tags.setdefault(module.path, module.tag)
     nodes = [(path, tag, _nodes(counts.get(path))) for path, tag in tags.items()] or [("", "", (0, 0))]
-    rows = tuple(module_rows(nodes, View(verbose=True)))
+    rows = tuple(tree_rows(nodes, View(verbose=True)))
     kinds = {path: row.branch.tag for row in rows for path in row.paths}
     root = tree.build((tree.Entry(path, kinds.get(path, ""), numbers) for path, _tag, numbers in nodes), 2, fold=False)
     modules, parents = _in_order(root)
