@@ -75,8 +75,10 @@ def test_optimize_passes_every_flag_on(
 
 def test_verify_passes_every_flag_on(stage: Any, command: Command) -> None:
     flags = ["--inputs", "x.npz", "--seed", 3, "--threads", 1, "--verify-seconds", 5, "--runtime", "reference"]
-    assert command("verify", "a", "b", *flags).code == 0
+    assert command("verify", "a", "b", *flags, "--rtol", "1e-3", "--atol", 0).code == 0
     asked = {
+        "rtol": 1e-3,
+        "atol": 0.0,
         "inputs": Path("x.npz"),
         "seeds": (3, 4, 5, 6),
         "seconds": 5.0,

@@ -19,10 +19,12 @@ HELP = """\b
 Example:
   sardonyx verify model.onnx small.onnx
   sardonyx verify model.onnx small.onnx --runtime ort --runtime openvino
+  sardonyx verify model.onnx small.onnx --rtol 1e-3 --atol 1e-5
   sardonyx verify model.onnx small.onnx --inputs batch.npz --fail-if 'max_abs>1e-5'
 
 Runs both models on random inputs of several sizes and scales, with the runtime's own optimizations off, and compares
-the names, order, types, shapes, NaN patterns and values of the outputs. The tolerance follows from the types.
+the names, order, types, shapes, NaN patterns and values of the outputs. The tolerance follows from the types; --rtol
+and --atol add one of your own, which then decides.
 
 Exit: 0 match, 1 failed, 2 usage, 3 no match, 4 gate not met.
 """
@@ -33,11 +35,28 @@ Reference = Annotated[
 Candidate = Annotated[
     Path, typer.Argument(metavar="CANDIDATE", help="The model to check.", callback=check_readable, show_default=False)
 ]
+Rtol = Annotated[
+    float | None,
+    typer.Option(
+        "--rtol",
+        metavar="X",
+        min=0.0,
+        help="Also compare within atol + rtol·|reference|; the exit code follows. [default: none, 0 with --atol]",
+    ),
+]
+Atol = Annotated[
+    float | None,
+    typer.Option(
+        "--atol", metavar="X", min=0.0, help="The absolute part of that tolerance. [default: none, 0 with --rtol]"
+    ),
+]
 
 
 def verify(
     reference: Reference,
     candidate: Candidate,
+    rtol: Rtol = None,
+    atol: Atol = None,
     inputs: options.Inputs = None,
     seed: options.Seed = 0,
     verify_seconds: options.VerifySeconds = 20.0,
@@ -64,6 +83,8 @@ def verify(
         verdict = run_verify(
             reference,
             candidate,
+            rtol=rtol,
+            atol=atol,
             inputs=inputs,
             seeds=seeds_from(seed),
             seconds=verify_seconds,
@@ -73,7 +94,7 @@ def verify(
         )
     pair = (str(reference), str(candidate))
     show(verdict.to_json, lambda: verdict_document(verdict, *pair, View(verbose)), as_json=as_json, quiet=quiet)
-    if not verdict.passed and as_json:  # the text output says so itself
+    if not verdict.accepted and as_json:  # the text output says so itself
         complain(VerificationFailed("the two models do not compute the same"))
     sentence = verdict_sentence(verdict, *pair)
-    return gating.outcome(verdict, sentence, failed=0 if verdict.passed else VerificationFailed.exit_code)
+    return gating.outcome(verdict, sentence, failed=0 if verdict.accepted else VerificationFailed.exit_code)

@@ -253,6 +253,15 @@ class RuntimeCheck(msgspec.Struct, frozen=True):
     not_run: str = ""  # why it did not run all trials
 
 
+class RequestedTolerance(msgspec.Struct, frozen=True):
+    """The check within a tolerance that the user requested: |reference - result| ≤ atol + rtol · |reference|."""
+
+    rtol: float
+    atol: float
+    passed: bool
+    failures: tuple[str, ...]
+
+
 class RewriteChecks(msgspec.Struct, frozen=True):
     """How many rewrites were also verified one by one, on separate inputs."""
 
@@ -301,6 +310,12 @@ class Verdict(Record, frozen=True, tag="verdict"):
     rewrites: RewriteChecks | None = None  # None: there were none, or they are unknown
     computed_in: str | None = None  # the type in which both models were run, if it is not their own
     generation: tuple[GeneratedBatch, ...] = ()  # for a decoder exported for generation
+    requested: RequestedTolerance | None = None  # None: the user requested no tolerance
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the models match within the requested tolerance, or else within ours."""
+        return self.passed if self.requested is None else self.requested.passed
 
 
 class RolledBack(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import math
 
 from msgspec.structs import replace
 
-from sardonyx.records.run import OutputDifference, RuntimeCheck, Verdict
+from sardonyx.records.run import OutputDifference, RequestedTolerance, RuntimeCheck, Verdict
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Column,
@@ -30,7 +30,7 @@ SHOWN_NOTES = 2  # of a summary
 
 def verdict_document(verdict: Verdict, first: str, second: str, view: View) -> Document:
     """Return the answer of `verify`."""
-    tone = Tone.STRONG if verdict.passed else Tone.BAD
+    tone = Tone.STRONG if verdict.accepted else Tone.BAD
     return Document(
         blocks=(verdict_section(verdict, view),),
         sentence=Span(verdict_sentence(verdict, first, second), tone),
@@ -38,8 +38,17 @@ def verdict_document(verdict: Verdict, first: str, second: str, view: View) -> D
 
 
 def verdict_sentence(verdict: Verdict, first: str, second: str) -> str:
-    """Return in one line whether the models match."""
+    """Return in one line whether the models match; within a requested tolerance first, if there is one."""
+    if verdict.requested is not None:
+        within = _bounds(verdict.requested)
+        derived = f"{'' if verdict.passed else 'not '}within the derived tolerance"
+        return f"{within} on {formatting.plural(len(verdict.trials), 'trial')} ({derived}): {second} against {first}"
     return f"{verification(verdict) if verdict.passed else failure(verdict)}: {second} against {first}"
+
+
+def _bounds(check: RequestedTolerance) -> str:
+    """Return whether the models match within a requested tolerance."""
+    return f"{'' if check.passed else 'not '}within rtol {check.rtol:g} and atol {check.atol:g}"
 
 
 def verification(verdict: Verdict | None) -> str:
@@ -71,6 +80,7 @@ def verdict_section(verdict: Verdict | None, view: View, title: str = "Verificat
     if len(shown) < len(verdict.failures):
         failures.append(f"and {len(verdict.failures) - len(shown)} more failures (-v shows them)")
     details = (
+        *_requested_lines(verdict),
         *rewrite_lines(verdict),
         *generation_lines(verdict),
         *(f"note: {formatting.one_line(note)}" for note in notes(verdict)),
@@ -103,6 +113,16 @@ def verdict_summary(verdict: Verdict | None, title: str = "Verification") -> Sec
     lines += runtime_lines(verdict)
     lines += _not_covered(verdict, 1)
     return Section(title, (Notes(lines),))
+
+
+def _requested_lines(verdict: Verdict) -> list[str]:
+    """Return the result within a requested tolerance, with the first reasons if it failed."""
+    check = verdict.requested
+    if check is None:
+        return []
+    reasons = [formatting.one_line(reason) for reason in check.failures]
+    more = [f"and {len(reasons) - SHOWN_GAPS} more differences"] if len(reasons) > SHOWN_GAPS else []
+    return [_bounds(check) + (":" if reasons else ""), *reasons[:SHOWN_GAPS], *more]
 
 
 def notes(verdict: Verdict) -> list[str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.ir import io
 from sardonyx.records.input_specs import read_arrays
-from sardonyx.records.run import Accuracy, RuntimeCheck, Trial, Verdict
+from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Trial, Verdict
 from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
@@ -27,6 +27,7 @@ from sardonyx.verification.interface import interface_changes
 from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import SECONDS, Answer, Progress, Reference
+from sardonyx.verification.requested_tolerance import Tolerance
 from sardonyx.verification.rounding import LiveEngine, in_double, moved_by_rounding, narrowed, shuffled, widened
 from sardonyx.verification.second_runtime import OtherRuntime, Result
 from sardonyx.verification.subject import Model, Subject
@@ -46,6 +47,8 @@ def verify(
     b: Model,
     *,
     accuracy: Accuracy = Accuracy.REASSOCIATES,
+    rtol: float | None = None,
+    atol: float | None = None,
     inputs: ExampleInputs = None,
     seeds: Sequence[int] = DEFAULT_SEEDS,
     trials: int | None = None,
@@ -60,6 +63,9 @@ def verify(
         a: The reference: a path, a ModelProto or an onnx_ir Model.
         b: The model to compare with it.
         accuracy: The loosest class of the rewrites that led from `a` to `b`.
+        rtol: Also compare within |a - b| ≤ atol + rtol · |a|; the result is `requested` of the verdict. 0 if only
+            `atol` is given.
+        atol: The absolute part of that tolerance; 0 if only `rtol` is given.
         inputs: Inputs to use beside the generated ones: the path of an .npz file, a dict, or a list of dicts.
         seeds: Seeds of the generated inputs, one for each trial in turn.
         trials: The largest number of generated trials; None runs the whole default list.
@@ -69,6 +75,7 @@ def verify(
         threads: Threads of the runtime.
         progress: Called with one line about the current step.
     """
+    tolerance = Tolerance.of(rtol, atol)
     oracle = Oracle(
         a,
         inputs=inputs,
@@ -79,7 +86,7 @@ def verify(
         threads=threads,
         progress=progress,
     )
-    return oracle.check(b, accuracy)
+    return oracle.check(b, accuracy, tolerance)
 
 
 def seeds_from(seed: int) -> tuple[int, ...]:
@@ -158,8 +165,10 @@ class Oracle:
         """Return the accepted inputs with the reference's outputs; the user's inputs first, then the generated ones."""
         return list(self._reference.answers())
 
-    def check(self, candidate: Model, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Verdict:
-        """Compare a candidate with the reference."""
+    def check(
+        self, candidate: Model, accuracy: Accuracy = Accuracy.REASSOCIATES, tolerance: Tolerance | None = None
+    ) -> Verdict:
+        """Compare a candidate with the reference, also within a requested tolerance if one is given."""
         began = time.perf_counter()
         reference = self._reference
         answers = self.answers() + (reference.special_answers() if accuracy is Accuracy.EXACT else [])
@@ -179,6 +188,7 @@ class Oracle:
             else:
                 pairs = zip(answers, results, strict=True)
                 trials = [self._compare_trial(comparer, subject, number, *pair) for number, pair in enumerate(pairs)]
+        requested = self._requested(tolerance, names, failures, answers, results)
         failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
         if trials and not failures and comparer.inexact and accuracy is not Accuracy.EXACT:
             failures += self._in_single_precision(subject, comparer, answers, results)
@@ -201,7 +211,29 @@ class Oracle:
             runtimes=tuple(runtimes),
             seconds=time.perf_counter() - began,
             computed_in="float32" if missing else None,
+            requested=requested,
         )
+
+    def _requested(
+        self,
+        tolerance: Tolerance | None,
+        names: Sequence[str],
+        failures: Sequence[str],
+        answers: Sequence[Answer],
+        results: Sequence[Result],
+    ) -> RequestedTolerance | None:
+        """Compare all trials within a requested tolerance; what failed before the first trial counts too."""
+        if tolerance is None:
+            return None
+        lines = list(failures)
+        for answer, result in zip(answers, results, strict=False):  # there are no results of a model that does not load
+            where = f"{answer.style}, seed {answer.seed}"
+            if not isinstance(result, RuntimeFailure):
+                outside = tolerance.failures(names, answer.outputs, result, self._reference.random)
+                lines += [f"{where}: {line}" for line in outside]
+            elif 0 not in answer.inputs.dims.values():
+                lines.append(f"{where}: the reference runs but the other model does not: {result.message}")
+        return RequestedTolerance(tolerance.rtol, tolerance.atol, not lines, tuple(lines))
 
     def _results(self, subject: Subject, answers: Sequence[Answer]) -> list[Result]:
         """Return the outputs or the failure of a candidate for every trial."""
