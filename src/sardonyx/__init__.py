@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from sardonyx.records.study import Study as Study
     from sardonyx.reporting.report import Report as Report
     from sardonyx.reporting.report import report as report
+    from sardonyx.runtime.library import custom_ops as custom_ops
     from sardonyx.studies.runner import Studied as Studied
     from sardonyx.studies.runner import study as study
     from sardonyx.verification import verify as verify
@@ -80,8 +81,9 @@ __all__ = [
     "Inspection", "Match", "ModelError", "ModelPass", "ModuleInspection", "NodePass", "Opportunities",
     "OptimizeOptions", "Optimized", "OutputError", "Pass", "Profile", "Proposal", "Refused", "Report", "Run",
     "RuntimeFailure", "SardonyxError", "Share", "Studied", "Study", "TuneOptions", "UsageError", "Verdict",
-    "VerificationFailed", "__version__", "adopt", "analyze", "bench", "compare", "dag", "decompose", "export",
-    "extract", "fuse_attention", "inspect", "opportunities", "optimize", "profile", "report", "study", "verify",
+    "VerificationFailed", "__version__", "adopt", "analyze", "bench", "compare", "custom_ops", "dag", "decompose",
+    "export", "extract", "fuse_attention", "inspect", "opportunities", "optimize", "profile", "report", "study",
+    "verify",
 ]  # fmt: skip
 
 _DEFINED_IN = {
@@ -118,6 +120,7 @@ _DEFINED_IN = {
         "records.run": "Accuracy Run Verdict",
         "records.study": "Study",
         "reporting.report": "Report report",
+        "runtime.library": "custom_ops",
         "studies.runner": "Studied study",
         "verification": "verify",
     }.items()

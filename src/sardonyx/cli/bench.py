@@ -97,6 +97,7 @@ def bench(
     sweep: Sweep = None,
     inputs: Inputs = None,
     threads: options.TimedThreads = 1,
+    custom_ops: options.CustomOps = None,
     provider: options.Provider = "cpu",
     level: options.Level = RuntimeLevel.ALL,
     clock: ClockOption = Clock.WALL,

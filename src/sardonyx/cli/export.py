@@ -131,6 +131,7 @@ def export(
     external: External = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
+    custom_ops: options.CustomOps = None,
     record: options.Record = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,

@@ -65,6 +65,7 @@ def extract(
     force: options.Force = False,
     seed: options.Seed = 0,
     threads: options.Threads = None,
+    custom_ops: options.CustomOps = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
     summary: options.Summary = None,

@@ -131,6 +131,7 @@ def optimize(
     inputs: options.Inputs = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
+    custom_ops: options.CustomOps = None,
     external: External = None,
     dry_run: DryRun = False,
     tune: Tune = False,

@@ -209,6 +209,26 @@ Seed = Annotated[
 Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", min=1, help="Threads for running models. [default: all cores]")
 ]
+
+
+def _load_custom_ops(context: typer.Context, libraries: list[Path] | None) -> list[Path] | None:
+    """Load operator libraries for as long as the command runs."""
+    if libraries:
+        from sardonyx.runtime.library import custom_ops
+
+        context.with_resource(custom_ops(*libraries))
+    return libraries
+
+
+CustomOps = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--custom-ops",
+        metavar="LIBRARY",
+        help="Load custom operators of ONNX Runtime from this shared library. Repeatable. [default: none]",
+        callback=_load_custom_ops,
+    ),
+]
 TimedThreads = Annotated[
     int,
     typer.Option("--threads", metavar="N", min=1, help="Threads for running models; one gives the steadiest times."),

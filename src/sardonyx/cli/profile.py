@@ -72,6 +72,7 @@ def profile(
     sizes: options.Sizes = None,
     at: At = None,
     threads: options.TimedThreads = 1,
+    custom_ops: options.CustomOps = None,
     provider: options.Provider = "cpu",
     level: options.Level = RuntimeLevel.ALL,
     runs: Runs = None,

@@ -62,6 +62,7 @@ def verify(
     verify_seconds: options.VerifySeconds = 20.0,
     runtime: options.Runtimes = None,
     threads: options.Threads = None,
+    custom_ops: options.CustomOps = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
     summary: options.Summary = None,

@@ -1,16 +1,20 @@
-"""Access to ONNX Runtime: the only import of it, which happens with the first model, and its exceptions."""
+"""Access to ONNX Runtime: the only import of it, which happens with the first model, its extensions and exceptions."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import os
 import re
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from sardonyx.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.runtime.values import Source
 
 _MAX_PROTOBUF_BYTES = 2**31 - 1
+_CUSTOM_OPS = "SARDONYX_CUSTOM_OPS"  # paths of operator libraries; worker processes inherit the variable
 _FATAL_ONLY = 4  # the log severity "fatal"; errors are raised as exceptions anyway
 
 
@@ -35,7 +39,54 @@ def session_options() -> Any:
     """Return session options with logging reduced to fatal errors."""
     options = onnxruntime().SessionOptions()
     options.log_severity_level = _FATAL_ONLY
+    for path in custom_op_libraries():
+        _register(options, path)
     return options
+
+
+@contextlib.contextmanager
+def custom_ops(*libraries: str | os.PathLike[str]) -> Generator[None]:
+    """Load operator libraries into every session that is opened in this block, also by worker processes.
+
+    Args:
+        libraries: Shared libraries with custom operators of ONNX Runtime, which export `RegisterCustomOps`.
+
+    Raises:
+        UsageError: There is no such file.
+        RuntimeFailure: The runtime cannot load one of them.
+    """
+    paths = [str(Path(path).resolve()) for path in libraries]
+    for path in paths:
+        if not Path(path).is_file():
+            raise UsageError(
+                f"there is no operator library {path}", hint="name a shared library: FILE.so, .dylib, .dll"
+            )
+        _register(onnxruntime().SessionOptions(), path)
+    before = os.environ.get(_CUSTOM_OPS)
+    os.environ[_CUSTOM_OPS] = os.pathsep.join([*custom_op_libraries(), *paths])
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_CUSTOM_OPS]
+        else:
+            os.environ[_CUSTOM_OPS] = before
+
+
+def custom_op_libraries() -> tuple[str, ...]:
+    """Return the paths of the operator libraries that sessions load."""
+    return tuple(filter(None, os.environ.get(_CUSTOM_OPS, "").split(os.pathsep)))
+
+
+def _register(options: Any, path: str) -> None:
+    try:
+        options.register_custom_ops_library(path)
+    except errors() as error:
+        reason = one_line(error).rpartition("with error: ")[2].removeprefix(f"{path}: ")
+        raise RuntimeFailure(
+            f"the operator library {path} cannot be loaded: {reason}",
+            hint="it must be built for this machine, and export RegisterCustomOps",
+        ) from error
 
 
 def run_options() -> Any:

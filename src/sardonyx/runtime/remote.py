@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.runtime import server
+from sardonyx.runtime import library, server
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.values import Feeds, Value
 from sardonyx.runtime.worker_process import Worker, WorkerDied
@@ -50,24 +50,37 @@ class _Shared:
     def __init__(self) -> None:
         self._worker: Worker | None = None
         self._process = 0
+        self._libraries: tuple[str, ...] = ()  # of custom operators that it loads
         self.lock = threading.RLock()
         self.dropped: list[int] = []  # deleted sessions, closed before the next request
         atexit.register(self.stop)
 
     def worker(self) -> Worker:
-        """Return the worker, started if necessary; never that of the process this one was forked from."""
+        """Return the worker, started if necessary; never that of the process this one was forked from.
+
+        It is started again if other libraries of custom operators are to be loaded.
+        """
+        libraries = library.custom_op_libraries()
+        if libraries != self._libraries:
+            self.stop()
         if self._worker is None or self._process != os.getpid():
-            self._worker, self._process = Worker(_SERVER), os.getpid()
+            self._worker, self._process, self._libraries = Worker(_SERVER), os.getpid(), libraries
         return self._worker
 
     def fork(self) -> None:
-        """Start the worker as a fork of this process, if that is safe: no thread but this one can hold a lock."""
-        if self._worker is None and sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1:
+        """Start the worker as a fork of this process, if that is safe: no thread but this one can hold a lock.
+
+        It is not safe after a library of custom operators was loaded, with the runtime, to find out whether it loads.
+        """
+        if self._worker is not None or library.custom_op_libraries():
+            return
+        if sys.platform == "linux" and len(os.listdir("/proc/self/task")) == 1:
             self._worker, self._process = Worker.fork(server.main), os.getpid()
 
     def is_current(self, worker: Worker | None) -> bool:
         """Return whether requests go to this worker."""
-        return worker is not None and worker is self._worker and self._process == os.getpid()
+        is_same = self._process == os.getpid() and self._libraries == library.custom_op_libraries()
+        return worker is not None and worker is self._worker and is_same
 
     def stop(self) -> None:
         """End the worker; the next request starts another one."""

@@ -85,7 +85,12 @@ class TimedModel:
             options.add_session_config_entry(_WEIGHTS_SIZE, "1024")
         provider = _full_name(settings.provider)
         start = time.perf_counter()
-        self._session: Any = library.open_session(source, options, [provider])
+        try:
+            self._session: Any = library.open_session(source, options, [provider])
+        except RuntimeFailure as failure:
+            from sardonyx.runtime.load_failures import explained  # slow to import
+
+            raise explained(source, failure) from failure
         self.load_seconds = time.perf_counter() - start
         if provider not in self._session.get_providers():  # the runtime falls back to another provider silently
             raise RuntimeFailure(f"ONNX Runtime could not start its provider {settings.provider!r} here")

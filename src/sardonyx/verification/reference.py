@@ -17,11 +17,11 @@ from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Engine, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.library import NoKernel
+from sardonyx.runtime.load_failures import LOAD_A_LIBRARY, explain
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.verification.coverage import Bodies
 from sardonyx.verification.inputs import Inputs, Plan, TrialInputs
 from sardonyx.verification.interface import random_outputs
-from sardonyx.verification.load_failures import explain
 from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
@@ -211,7 +211,9 @@ class Reference:
         reasons = [*self._reasons, "there are none"]
         explained = next((known for reason in reasons if (known := explain(self.subject.model, reason))), None)
         if explained is not None:
-            return RuntimeFailure(explained[0], hint=explained[1])
+            message, hint = explained
+            without = ", or optimize without verification: `verify='off'`" if hint is LOAD_A_LIBRARY else ""
+            return RuntimeFailure(message, hint=hint + without)
         what = f"the model accepts none of the generated inputs: {reasons[0]}"
         return RuntimeFailure(what, hint="give `inputs` that it accepts")
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import onnx
 import onnx_ir as ir
 
+from sardonyx.errors import RuntimeFailure
+from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
+from sardonyx.runtime import library
+from sardonyx.runtime.values import Source
+
+LOAD_A_LIBRARY = "load the library that has them with `custom_ops`"
 
 # Domains that ONNX Runtime knows; functions of the model are known too.
 _DOMAINS = frozenset(
@@ -31,23 +39,31 @@ def explain(model: ir.Model, message: str) -> tuple[str, str] | None:
         model: The model that was not loaded.
         message: The message of the runtime.
     """
-    return _unknown_operators(model) or _shape_error(model, message)
+    return _unknown_operators(model, message) or _shape_error(model, message)
 
 
-def _unknown_operators(model: ir.Model) -> tuple[str, str] | None:
+def explained(source: Source, failure: RuntimeFailure) -> RuntimeFailure:
+    """Return the failure to load a model in clear words if the cause is known, otherwise as it is."""
+    if isinstance(source, bytes):
+        source = onnx.load_model_from_string(source)
+    model = io.load(source) if isinstance(source, (str, Path)) else io.from_proto(source)
+    known = explain(model, failure.message)
+    return failure if known is None else RuntimeFailure(known[0], hint=known[1])
+
+
+def _unknown_operators(model: ir.Model, message: str) -> tuple[str, str] | None:
     functions = {(function.domain, function.name) for function in model.functions.values()}
     custom = dict.fromkeys(
         f"{node.domain}::{node.op_type}"
         for node in model.graph.all_nodes()
-        if node.domain not in _DOMAINS and (node.domain, node.op_type) not in functions
+        if node.domain not in _DOMAINS
+        and (node.domain, node.op_type) not in functions
+        and (not library.custom_op_libraries() or f"{node.domain}:{node.op_type}(" in message)
     )
     if not custom:
         return None
     names = ", ".join([*custom][:_MOST]) + (f" and {len(custom) - _MOST} more" if len(custom) > _MOST else "")
-    return (
-        f"the model has operators that the runtime does not know: {names}",
-        "optimize without verification: `verify='off'`",
-    )
+    return f"the model has operators that the runtime does not know: {names}", LOAD_A_LIBRARY
 
 
 def _shape_error(model: ir.Model, message: str) -> tuple[str, str] | None:
