@@ -53,16 +53,20 @@ _MAX_LENGTH = 240  # characters of a message
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")
 
 
-def suggest(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint with the names closest to `name`, or None if there are no names."""
-    names = sorted(set(known))
-    folded = {candidate.lower(): candidate for candidate in names}
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """Return a hint with the names closest to `name`, or None if none is close."""
+    folded = {candidate.lower(): candidate for candidate in sorted(set(known))}
     begun = [folded[candidate] for candidate in folded if name and candidate.startswith(name.lower())]
     close = begun or [folded[match] for match in difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)]
-    if close:
-        return f"did you mean {' or '.join(close[:3])}?"
-    if not names:
-        return None
+    return f"did you mean {' or '.join(close[:3])}?" if close else None
+
+
+def suggest(name: str, known: Iterable[str]) -> str | None:
+    """Return a hint with the names closest to `name`, or else with all; None if there are no names."""
+    names = sorted(set(known))
+    close = did_you_mean(name, names)
+    if close is not None or not names:
+        return close
     return f"known: {', '.join(names[:_MAX_NAMES])}{', …' if len(names) > _MAX_NAMES else ''}"
 
 

@@ -226,7 +226,8 @@ def test_a_factory_gives_a_module_with_or_without_inputs(script: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
-        ("modul", "has no function 'modul'", "module"),
+        ("modul", "has no function 'modul'", "did you mean module? it defines "),
+        ("zzz", "has no function 'zzz'", "it defines "),
         ("breaks", "json.py:20: breaks() failed: ZeroDivisionError: division by zero", "see the traceback"),
         ("text", "returned str, not a module", "torch.nn.Module"),
         ("triple", "returned 3 values", "torch.nn.Module"),
@@ -236,6 +237,30 @@ def test_a_factory_gives_a_module_with_or_without_inputs(script: Path) -> None:
 def test_the_error_for_a_wrong_factory_has_the_place(script: Path, name: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(f"{script}:{name}")
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("source", "message", "hint"),
+    [
+        ("nets.py", "'nets.py' names no factory", "write nets.py:FACTORY; it defines Net, build"),
+        ("nets:build", "unknown kind 'nets'", "did you mean nets.py:build?"),
+        ("nest.py:build", "nest.py does not exist", "did you mean nets.py:build?"),
+        ("torchvison:resnet18", "unknown kind 'torchvison'", "did you mean torchvision:resnet18?"),
+        ("empty.py", "names no factory", "it defines no function"),
+        ("broken.py", "names no factory", "it is not valid Python"),
+    ],
+)
+def test_a_wrong_source_is_answered_with_what_there_is(
+    source: str, message: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text("import torch\nclass Net(torch.nn.Module): ...\ndef _helper(): ...\ndef build(): ...\n")
+    Path("empty.py").write_text("")
+    Path("broken.py").write_text("def f(:\n")
+    with pytest.raises(UsageError) as caught:
+        resolve(source)
     assert message in caught.value.message
     assert hint in (caught.value.hint or "")
 

@@ -15,7 +15,7 @@ import typer
 
 from sardonyx.cli.console import COMMAND_LINE, complain, complain_unexpected, complain_usage, note, put
 from sardonyx.cli.options import VERBOSE_HELP, GroupedCommand
-from sardonyx.errors import SardonyxError, UsageError, suggest
+from sardonyx.errors import SardonyxError, UsageError, did_you_mean
 
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
 HELP = """\b
@@ -128,8 +128,7 @@ def _check_command(arguments: Sequence[str]) -> None:
     name = next(iter(arguments), "-")
     if name in VERBS or name.startswith("-"):
         return
-    close = suggest(name, VERBS) or ""
-    hint = close if close.startswith("did") else f"there are {', '.join(VERBS)}"
+    hint = did_you_mean(name, VERBS) or f"there are {', '.join(VERBS)}"
     raise UsageError(f"there is no command {name!r}", hint=hint)
 
 

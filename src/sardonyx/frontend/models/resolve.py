@@ -18,9 +18,9 @@ import torch
 from msgspec import Struct
 from torch import Tensor, nn
 
-from sardonyx.errors import UsageError, reason, suggest
+from sardonyx.errors import UsageError, did_you_mean, reason, suggest
 from sardonyx.frontend.models import huggingface
-from sardonyx.frontend.models.sources import Dtype, SourceKind, parse_source
+from sardonyx.frontend.models.sources import Dtype, SourceKind, contents, parse_source
 from sardonyx.frontend.models.weights import build_seeded, seeded
 from sardonyx.frontend.quiet import quietly
 
@@ -53,7 +53,8 @@ def _run_factory(path: Path, name: str, seed: int) -> Any:
     factory = getattr(script, name, None)
     if not callable(factory):
         known = [key for key, value in vars(script).items() if callable(value) and not key.startswith("_")]
-        raise UsageError(f"{path} has no function '{name}'", hint=suggest(name, known) or f"define def {name}(): …")
+        hints = (did_you_mean(name, known), contents(path))
+        raise UsageError(f"{path} has no function '{name}'", hint=" ".join(filter(None, hints)))
     try:
         return factory(seed=seed) if _takes_seed(factory) else factory()
     except Exception as error:  # the user's code may raise anything; it is reported

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 from enum import StrEnum
 from pathlib import Path
@@ -13,6 +14,7 @@ from msgspec import Struct
 from sardonyx.errors import UsageError
 
 FORMS = "forms: hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…], torchvision:NAME, timm:NAME, file.py:factory"
+_MAX_NAMES = 12  # in a hint
 
 
 class SourceKind(StrEnum):
@@ -50,6 +52,9 @@ def parse_source(source: str, *, task: str | None = None) -> ModelSource:
     """
     scheme, colon, rest = source.partition(":")
     if not colon or not rest:
+        path = Path(scheme).expanduser()
+        if path.suffix == ".py" and path.is_file():
+            raise UsageError(f"'{source}' names no factory", hint=f"write {scheme}:FACTORY; {contents(path)}")
         raise UsageError(f"'{source}' is not a model source", hint=FORMS)
     if scheme in (SourceKind.PRETRAINED, SourceKind.CONFIG):
         parse_overrides(rest.partition("?")[2] if scheme == SourceKind.CONFIG else "")
@@ -63,10 +68,37 @@ def parse_source(source: str, *, task: str | None = None) -> ModelSource:
     file, _, name = source.rpartition(":")
     path = Path(file).expanduser()
     if path.suffix != ".py":
-        raise UsageError(f"'{source}' is not a model source: unknown kind '{scheme}'", hint=FORMS)
+        raise UsageError(f"'{source}' is not a model source: unknown kind '{scheme}'", hint=_other_kind(scheme, rest))
     if not path.is_file():
-        raise UsageError(f"{path} does not exist", hint=FORMS)
+        raise UsageError(f"{path} does not exist", hint=_other_file(path, name))
     return ModelSource(SourceKind.FACTORY, name, path)
+
+
+def contents(path: Path) -> str:
+    """Return which functions and classes a Python file defines, without running it."""
+    try:
+        statements = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError):
+        return "it is not valid Python"
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    names = [each.name for each in statements if isinstance(each, kinds) and not each.name.startswith("_")]
+    more = ", …" if len(names) > _MAX_NAMES else ""
+    return f"it defines {', '.join(names[:_MAX_NAMES])}{more}" if names else "it defines no function"
+
+
+def _other_file(path: Path, name: str) -> str:
+    """Return a hint for a file that does not exist: the closest one in its folder, or all forms."""
+    stems = [file.stem for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.stem, stems, n=1)
+    return f"did you mean {path.with_stem(close[0])}:{name}?" if close else FORMS
+
+
+def _other_kind(scheme: str, rest: str) -> str:
+    """Return a hint for a kind of source that does not exist: the closest one that does, or all forms."""
+    if scheme and Path(f"{scheme}.py").is_file():
+        return f"did you mean {scheme}.py:{rest}?"
+    close = difflib.get_close_matches(scheme, list(SourceKind), n=1)
+    return f"did you mean {close[0]}:{rest}?" if close else FORMS
 
 
 def parse_overrides(text: str) -> dict[str, Any]:
