@@ -20,14 +20,18 @@ _NO_PERMISSION = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
 
 
 def check_free(path: str, *, force: bool) -> None:
-    """Refuse a destination that exists or that cannot hold a file."""
+    """Refuse a destination that exists or that cannot hold a file; find out by creating one beside it."""
     if os.path.isdir(path):
         raise OutputError(f"{path} is a folder", hint="name a file in it")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise OutputError(f"{path} is a device or a pipe", hint="name a file")
     if os.path.lexists(path) and not force:
         raise OutputError(f"{path} exists", hint="choose another name, or overwrite it with `force=True`")
     folder = os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise OutputError(f"{path} cannot be written: there is no folder {folder}", hint="create the folder first")
+    with explained(path), Draft(path):
+        pass
 
 
 @contextlib.contextmanager

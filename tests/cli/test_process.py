@@ -136,6 +136,27 @@ def test_a_full_disk_under_standard_output_is_an_error() -> None:
 
 
 @pytest.mark.slow
+def test_the_help_goes_to_a_closed_pipe_or_a_full_disk_as_results_do() -> None:
+    command = [sys.executable, "-m", "sardonyx", "verify", "--help"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment())
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert (process.stderr.read(), process.wait()) == (b"", 0)
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=_environment(), check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"error: cannot write to standard output: ")
+
+
+@pytest.mark.slow
+def test_a_closed_standard_output_is_an_error_before_the_work() -> None:
+    command = f"{sys.executable} -m sardonyx optimize no-such-model.onnx >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, env=_environment(), check=False)
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, b"error: standard output is closed")
+
+
+@pytest.mark.slow
 def test_an_interrupt_during_the_work() -> None:
     process = subprocess.Popen(
         _staged("optimize", "wait.onnx"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment()

@@ -65,11 +65,24 @@ def _columns_of(terminal: TextIO) -> int | None:
         return None
 
 
+def check_stdout() -> None:
+    """Refuse to start without a standard output, where the next file that is opened would take its place."""
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]  (a shell can close it: `>&-`)
+        raise OutputError("standard output is closed", hint="redirect it to a file or to /dev/null")
+
+
 def put(text: str) -> None:
     """Write a result to standard output. A closed pipe is not an error; a full disk is."""
-    try:
+    with guarded_stdout():
         sys.stdout.write(_writable(text, sys.stdout))
         sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def guarded_stdout() -> Generator[None]:
+    """Report in one line that standard output cannot be written; ignore that a pipe was closed."""
+    try:
+        yield
     except BrokenPipeError:
         _drop_stdout()
     except OSError as error:

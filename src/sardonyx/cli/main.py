@@ -5,6 +5,8 @@ Heavy packages are imported inside the subcommands, so that --help answers at on
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,10 +15,20 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from sardonyx.cli.console import COMMAND_LINE, complain, complain_unexpected, complain_usage, note, put
+from sardonyx.cli.console import (
+    COMMAND_LINE,
+    check_stdout,
+    complain,
+    complain_unexpected,
+    complain_usage,
+    guarded_stdout,
+    note,
+    put,
+)
 from sardonyx.cli.options import VERBOSE_HELP, GroupedCommand
 from sardonyx.errors import SardonyxError, UsageError, did_you_mean
 
+_HELP_FLAGS = frozenset(("-h", "--help"))
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
 HELP = """\b
 Example:
@@ -98,9 +110,9 @@ def run(arguments: Sequence[str]) -> int:
     COMMAND_LINE.set(("sardonyx", *arguments))
     debug = "--debug" in arguments  # read here, since the parsed options are gone after a failure
     try:
+        check_stdout()
         _check_command(arguments)
-        help_style = VERBOSE_HELP if {"-v", "--verbose"} & set(arguments) else None
-        code = _app(arguments)(args=list(arguments), prog_name="sardonyx", standalone_mode=False, obj=help_style)
+        code = _run(arguments)
     except SardonyxError as error:
         if debug:
             note(traceback.format_exc().rstrip())
@@ -121,6 +133,18 @@ def run(arguments: Sequence[str]) -> int:
     if code == INTERRUPTED:
         note("interrupted")
     return code if isinstance(code, int) else 0
+
+
+def _run(arguments: Sequence[str]) -> object:
+    help_style = VERBOSE_HELP if {"-v", "--verbose"} & set(arguments) else None
+    run_app = functools.partial(
+        _app(arguments), args=list(arguments), prog_name="sardonyx", standalone_mode=False, obj=help_style
+    )
+    if _HELP_FLAGS.isdisjoint(arguments):
+        return run_app()
+    # Typer prints the help itself, and exits with 1 if the pipe was closed, as `| head` does.
+    with guarded_stdout(), contextlib.suppress(SystemExit):
+        return run_app()
 
 
 def _check_command(arguments: Sequence[str]) -> None:

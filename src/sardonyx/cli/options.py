@@ -227,6 +227,7 @@ CustomOps = Annotated[
         metavar="LIBRARY",
         help="Load custom operators of ONNX Runtime from this shared library. Repeatable. [default: none]",
         callback=_load_custom_ops,
+        rich_help_panel=MORE,
     ),
 ]
 TimedThreads = Annotated[

@@ -249,7 +249,7 @@ def _record(
         rolled_back=verified.rolled_back,
         verdict=verified.verdict,
         seconds={} if tuning is None else {"tuning": tuning.seconds},
-from sardonyx.ir import io, origins
+        notes=(*job.notes, *_packages(job.passes), *run_tables.growth_notes(before.counts, candidate.log), *untagged),
         tuning=tuning,
         model=candidate.model,
         _details=functools.cache(functools.partial(_details, job, verified)),
