@@ -17,7 +17,7 @@ import pytest
 
 from benched import written
 from narrowing import array
-from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.measurement import sessions
 from sardonyx.measurement.sessions import IsolatedSession, LocalSession, SlotOptions, TimingClock
 from sardonyx.runtime.timed import Settings
@@ -105,7 +105,7 @@ def test_a_model_that_does_not_load_leaves_no_process(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(subprocess, "Popen", noted)
     (tmp_path / "broken.onnx").write_bytes(b"no model")
-    with pytest.raises(RuntimeFailure, match="cannot load the model"):
+    with pytest.raises(ModelError, match="is not a readable ONNX model"):
         IsolatedSession(tmp_path / "broken.onnx", Settings())
     (process,) = opened
     assert not _alive(process)

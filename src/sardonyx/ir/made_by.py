@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import onnx_ir as ir
 
@@ -31,4 +31,4 @@ def _earlier(text: str) -> dict[str, Any]:
         commands = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return commands if isinstance(commands, dict) else {}
+    return cast("dict[str, Any]", commands) if isinstance(commands, dict) else {}
