@@ -114,7 +114,7 @@ def test_gates_that_hold(job: Job) -> None:
 
 @pytest.mark.slow
 def test_a_gate_that_fails_on_one_of_two_models(job: Job) -> None:
-    write_model(job.folder / "models" / "two.onnx")
+    write_model(job.folder / "models" / "two.onnx", scale=2.0)
     job.run(model="models/*.onnx", results="gates", comment="first.md")
     record = job.folder / "gates" / "models-two.json"
     earlier = json.loads(record.read_text())
