@@ -84,9 +84,9 @@ def guarded_stdout() -> Generator[None]:
     try:
         yield
     except BrokenPipeError:
-        _drop_stdout()
+        drop_stdout()
     except OSError as error:
-        _drop_stdout()
+        drop_stdout()
         raise OutputError(f"cannot write to standard output: {error.strerror}") from error
 
 
@@ -226,7 +226,7 @@ def _writable(text: str, stream: TextIO) -> str:
     return text
 
 
-def _drop_stdout() -> None:
+def drop_stdout() -> None:
     """Redirect standard output to the null device, so that the flush at exit does not fail."""
     try:
         descriptor = sys.stdout.fileno()

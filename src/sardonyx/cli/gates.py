@@ -88,13 +88,14 @@ class Gating(Struct, frozen=True):
         if unmet is not None:
             raise UsageError(f"--fail-if {unmet.text!r} needs {what}", hint=hint)
 
-    def outcome(self, record: Any, sentence: str, *, failed: int = 0) -> int:
+    def outcome(self, record: Any, sentence: str, *, failed: int = 0, label: str = "") -> int:
         """Check the record against the gates, append to the page, and return the exit code.
 
         Args:
             record: the result of the command.
             sentence: the result in one line, without colours.
             failed: the exit code of a failure before any gate was checked, otherwise 0; the page reports it.
+            label: what a message about a gate begins with, if there are several records.
         """
         if self.kind is None:
             return failed
@@ -108,7 +109,7 @@ class Gating(Struct, frozen=True):
             _append(self.summary, JobSummary(title, sentence, bool(failed), results, numbers, self.baseline))
         for result in results:
             if not result.met:
-                complain(GateNotMet(result.sentence()))
+                complain(GateNotMet(label + result.sentence()))
         return failed or (0 if all(result.met for result in results) else GateNotMet.exit_code)
 
 

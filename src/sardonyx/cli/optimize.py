@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 
-from sardonyx.cli import files, options
+from sardonyx.cli import files, options, several
 from sardonyx.cli.console import Progress, complain, note, progress, show, with_command
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import MORE, OUTPUT, Target, VerifyWhen, parse_duration, reject_both
+from sardonyx.cli.several import Printed
+from sardonyx.cli.streams import STREAM, on_disk
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.reporting.document import View
 from sardonyx.reporting.formatting import one_line, visible
-from sardonyx.reporting.run import run_document, run_sentence
+from sardonyx.reporting.run import run_document, run_sentence, runs_document
 
 if TYPE_CHECKING:
     from sardonyx.cli.run_folder import Conditions
@@ -22,10 +26,10 @@ if TYPE_CHECKING:
 
 HELP = """\b
 Example:
-  sardonyx optimize model.onnx -o small.onnx
+  sardonyx optimize model.onnx small.onnx
+  sardonyx optimize *.onnx --out-dir small
   sardonyx optimize model.onnx -o small.onnx --run runs/today
   sardonyx optimize model.onnx --dry-run -v
-  sardonyx optimize model.onnx --tune --budget 2m --size seq=512 --threads 4
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
 
 Rewrites the graph, verifies the result against the original on random inputs, and undoes any rewrite that fails. Every
@@ -86,6 +90,15 @@ External = Annotated[
         rich_help_panel=MORE,
     ),
 ]
+OutDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--out-dir",
+        metavar="FOLDER",
+        help="Folder for the results of several models. [default: none]",
+        rich_help_panel=OUTPUT,
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be rewritten, and what not and why.")]
 RunFolder = Annotated[
     Path | None,
@@ -114,8 +127,9 @@ Budget = Annotated[
 
 
 def optimize(
-    model: options.Model,
+    models: options.Models,
     output: options.Output = None,
+    out_dir: OutDir = None,
     force: options.Force = False,
     target: TargetOption = Target.PORTABLE,
     only: Only = None,
@@ -157,22 +171,29 @@ def optimize(
         option = "--budget" if budget else "--size"
         raise UsageError(f"{option} is for measurements", hint="add --tune, or --run FOLDER")
     seconds, dim_sizes = parse_duration(budget or "2m"), options.parse_sizes(sizes)
-    destination = output or model.parent / f"{model.stem}.optimized.onnx"
-    gating = Gating.of("run", fail_if, baseline, summary, beside=(model, destination, record))
+    planned = several.plan(models, output, out_dir, writes=not dry_run)
+    if len(planned) > 1:
+        several.reject({"--record": record, "--run": run_folder, "--baseline": baseline})
+    _check_streams(planned[0], external, run_folder, as_json=as_json)
+    named = [path for one in planned for path in (one.source, one.destination)]
+    gating = Gating.of("run", fail_if, baseline, summary, beside=(*named, record))
     gating.check_verified(not dry_run and verify is not VerifyWhen.OFF, "drop --verify off and --dry-run")
     gating.check_timed(tune, "add --tune")
-    _check_folder(run_folder, model, record, dim_sizes, force=force)
+    _check_folder(run_folder, planned[0].source, record, dim_sizes, force=force)
     if not dry_run:
-        files.check_destinations(destination, record, force=force)
+        several.make_folder(out_dir)
+        for one in planned:
+            if one.destination != STREAM:
+                files.check_destinations(one.destination, record, force=force)
     if verify is not VerifyWhen.OFF and not dry_run:
         options.start_verifier()
 
     from sardonyx import OptimizeOptions, TuneOptions
     from sardonyx import optimize as run_optimize
 
-    with progress(not quiet) as report:
+    def run_one(source: Path, destination: Path, report: Progress | None) -> Run:
         run = run_optimize(
-            model,
+            source,
             None if dry_run else destination,
             target=target.value,
             verify=verify.value,
@@ -192,21 +213,73 @@ def optimize(
                 keep_modules=tuple(keep_module or ()),
                 verify_seconds=verify_seconds,
                 runtimes=tuple(runtime or (options.RuntimeName.ORT,)),
-                external=external,
+                external=False if planned[0].destination == STREAM else external,
                 hashes=True if record is not None or run_folder is not None or as_json else None,
             ),
             progress=report,
         )
-        run = with_command(run)
-        if run_folder is not None and run.status == "done":
-            from sardonyx.cli.run_folder import SECONDS, Conditions
+        return with_command(run)
 
-            limit = seconds if budget and not tune else SECONDS
-            conditions = Conditions(limit, dim_sizes or None, threads or 1, seed)
-            run = _fill_folder(run_folder, run, conditions, report, force=force)
-    files.write_record(record, run.to_json(), force=force)
-    show(run.to_json, lambda: run_document(run, View(verbose)), after=_where(run_folder), as_json=as_json, quiet=quiet)
-    return _outcome(run, gating, as_json=as_json)
+    if len(planned) > 1:
+        return _optimize_each(planned, run_one, gating, Printed(as_json, quiet, verbose), debug=debug)
+    source, destination = planned[0].source, planned[0].destination
+    with on_disk(source, None if dry_run else destination) as (given, result):
+        with progress(not quiet) as report:
+            run = run_one(given, result or destination, report)
+            if run_folder is not None and run.status == "done":
+                from sardonyx.cli.run_folder import SECONDS, Conditions
+
+                limit = seconds if budget and not tune else SECONDS
+                conditions = Conditions(limit, dim_sizes or None, threads or 1, seed)
+                run = _fill_folder(run_folder, run, conditions, report, force=force)
+        run = _with_streams(run, source, destination)
+        files.write_record(record, run.to_json(), force=force)
+        show(
+            run.to_json,
+            lambda: run_document(run, View(verbose)),
+            after=_where(run_folder),
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return _outcome(run, gating, as_json=as_json)
+
+
+def _optimize_each(
+    planned: Sequence[several.Planned],
+    run_one: Callable[[Path, Path, Progress | None], Run],
+    gating: Gating,
+    printed: Printed,
+    *,
+    debug: bool,
+) -> int:
+    """Optimize several models and print one table."""
+    destinations = {one.source: one.destination for one in planned}
+
+    def work(source: Path, report: Progress | None) -> tuple[Run, int]:
+        run = run_one(source, destinations[source], report)
+        failed = 0 if run.status == "done" else VerificationFailed.exit_code
+        return run, gating.outcome(run, run_sentence(run), failed=failed, label=f"{source}: ")
+
+    results = several.run_each([one.source for one in planned], work, shown=not printed.quiet, debug=debug)
+    return several.show(results, runs_document, run_document, printed)
+
+
+def _check_streams(planned: several.Planned, external: bool | None, folder: Path | None, *, as_json: bool) -> None:
+    """Raise an error if standard input or output cannot be used with the other options."""
+    if planned.destination == STREAM:
+        reject_both("--output -", True, "--json", as_json)
+        reject_both("--output -", True, "--external-data", external is True)
+    if STREAM in (planned.source, planned.destination) and folder is not None:
+        raise UsageError("--run needs files that it can time", hint="name both models instead of -")
+
+
+def _with_streams(run: Run, source: Path, destination: Path) -> Run:
+    """Return a run in which temporary files are named as the user named them."""
+    if source == STREAM:
+        run = replace(run, source=replace(run.source, path=str(STREAM)))
+    if destination == STREAM and run.result.path is not None:
+        run = replace(run, result=replace(run.result, path=str(STREAM)))
+    return run
 
 
 def _check_folder(folder: Path | None, model: Path, record: Path | None, sizes: dict[str, int], *, force: bool) -> None:

@@ -174,6 +174,10 @@ def check_readable(models: Path | list[Path]) -> Path | list[Path]:
 Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An ONNX file.", callback=check_readable, show_default=False)
 ]
+Models = Annotated[
+    list[Path],
+    typer.Argument(metavar="MODEL...", help="ONNX files, or - for standard input.", show_default=False),
+]
 Output = Annotated[Path | None, output("MODEL.optimized.onnx beside it")]
 Module = Annotated[
     str | None,

@@ -57,8 +57,8 @@ def verification(verdict: Verdict | None) -> str:
         return "not verified"
     if not verdict.passed:
         return failure(verdict)
-    worst = _worst(verdict)
-    how = "bit for bit" if worst == 0 else f"worst {formatting.difference(worst)}"
+    largest = largest_difference(verdict)
+    how = "bit for bit" if largest == 0 else f"worst {formatting.difference(largest)}"
     where = f" in {verdict.computed_in}" if verdict.computed_in else ""
     tokens = f", {equal_tokens(verdict)}" if verdict.generation else ""
     return f"verified on {formatting.plural(len(verdict.trials), 'trial')}{where} ({how}){tokens}"
@@ -285,7 +285,7 @@ def trial_table(verdict: Verdict) -> Table:
     return Table((Column("seed"), text_column("values"), text_column("sizes"), text_column("")), rows)
 
 
-def _worst(verdict: Verdict) -> float:
+def largest_difference(verdict: Verdict) -> float:
     """Return the largest absolute difference; NaN counts as infinite."""
     return max((math.inf if math.isnan(o.max_abs) else o.max_abs for o in verdict.outputs), default=0.0)
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from sardonyx.ir.io.files import MAX_IR_VERSION, LoadedFile, ModelFile, from_proto, load, save, to_proto
+from sardonyx.ir.io.files import (
+    MAX_IR_VERSION,
+    LoadedFile,
+    ModelFile,
+    external_files,
+    from_proto,
+    load,
+    save,
+    to_proto,
+)
 from sardonyx.ir.io.hashing import sha256_of
 from sardonyx.ir.io.unmodeled_fields import has_training_info
 
@@ -10,6 +19,7 @@ __all__ = [
     "MAX_IR_VERSION",
     "LoadedFile",
     "ModelFile",
+    "external_files",
     "from_proto",
     "has_training_info",
     "load",

@@ -372,22 +372,22 @@ def _free_name(target: str) -> str:
     return candidate
 
 
-def _own_data_files(target: str) -> list[str]:
-    """Return the data files, named as `save` names them, that only the model to be replaced uses."""
-    folder, base = os.path.split(target)
+def external_files(path: str | os.PathLike[str]) -> list[str]:
+    """Return the names of the files that a model has weights in; none if it cannot be read."""
     try:
-        skeleton, _ = wire_format.cut(wire_format.Bytes.of_file(SourceFile.open(target)), b"", LARGE)
+        skeleton, _ = wire_format.cut(wire_format.Bytes.of_file(SourceFile.open(os.fspath(path))), b"", LARGE)
         proto = onnx.ModelProto.FromString(skeleton)
     except (OSError, wire_format.WireError, DecodeError, ModelError):
         return []
-    names = {
-        entry.value
-        for tensor in unmodeled_fields.tensors_in(proto.graph)
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
+    tensors = unmodeled_fields.tensors_in(proto.graph)
+    return sorted({entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"})
+
+
+def _own_data_files(target: str) -> list[str]:
+    """Return the data files, named as `save` names them, that only the model to be replaced uses."""
+    folder, base = os.path.split(target)
     return [
         os.path.join(folder, name)
-        for name in sorted(names)
+        for name in external_files(target)
         if name.startswith(f"{base}.") and name.endswith(".data") and os.path.isfile(os.path.join(folder, name))
     ]
