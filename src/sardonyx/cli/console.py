@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO, TypeVar
@@ -42,6 +43,7 @@ _AXIS = re.compile(r"\{'(?P<key>[^']*)': \{(?P<axis>\d+): (?P<value>[^`{}]*)\}\}
 _LIST = re.compile(r"\[(?P<items>[^\[\]]*)\]")
 _FLAG_NAMES = {"keep_modules": "keep-module"}  # flags whose name differs from the parameter's
 _TRACEBACK = "see the traceback"
+_LEAST_DONE = 0.05  # of a phase, before the rest is estimated
 
 
 def style_for(stream: TextIO) -> Style:
@@ -169,15 +171,54 @@ def progress(shown: bool) -> Generator[Progress | None]:
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(24), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(24),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
+    )
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("loading", total=None)
+        task = bar.add_task("loading", total=None, left="")
+        remaining = TimeLeft()
 
         def report(phase: str, fraction: float | None) -> None:
             total = None if fraction is None else 1.0
-            bar.update(task, description=one_line(phase), total=total, completed=fraction or 0.0)
+            left = remaining.after(fraction)
+            bar.update(task, description=one_line(phase), total=total, completed=fraction or 0.0, left=left)
 
         yield report
+
+
+class TimeLeft:
+    """Estimates the rest of a phase from the time that its first part took."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._began, self._first, self._last = now(), 0.0, 1.0
+
+    def after(self, fraction: float | None) -> str:
+        """Return the time left after a fraction is done: "12 s left", or "" if it is not known."""
+        if fraction is None or fraction < self._last:  # another phase begins
+            self._began, self._first, self._last = self._now(), fraction or 0.0, fraction or 0.0
+            return ""
+        self._last = fraction
+        done = fraction - self._first
+        spent = self._now() - self._began
+        if done < _LEAST_DONE or spent < 1:
+            return ""
+        return f"{duration(spent * (1 - fraction) / done)} left"
+
+
+def duration(seconds: float) -> str:
+    """Return a rough duration: 45 s, 3 min."""
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
+
+
+def announce(what: str, seconds: float, *, quiet: bool, as_json: bool) -> None:
+    """Print how long something will take at most, before it starts."""
+    if not quiet and not as_json:
+        note(f"{what}: up to about {duration(seconds)}")
 
 
 def with_flags(text: str) -> str:

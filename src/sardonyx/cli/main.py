@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -76,6 +77,7 @@ VERBS = {
     "study": "Run experiments on a set of models: attribution, tolerance, order, correlation, …",
     "report": "Write an HTML, Markdown or SVG report about one or more runs.",
     "passes": "List the passes and what each rewrites.",
+    "completion": "Print a script that completes commands and options in a shell.",
     "demo": "Take a small transformer and a CNN from their configs to one report.",
 }  # with the line that --help shows
 
@@ -138,13 +140,26 @@ def run(arguments: Sequence[str]) -> int:
 def _run(arguments: Sequence[str]) -> object:
     help_style = VERBOSE_HELP if {"-v", "--verbose"} & set(arguments) else None
     run_app = functools.partial(
-        _app(arguments), args=list(arguments), prog_name="sardonyx", standalone_mode=False, obj=help_style
+        _app(_completed() or arguments),
+        args=list(arguments),
+        prog_name="sardonyx",
+        standalone_mode=False,
+        obj=help_style,
     )
     if _HELP_FLAGS.isdisjoint(arguments):
         return run_app()
     # Typer prints the help itself, and exits with 1 if the pipe was closed, as `| head` does.
     with guarded_stdout(), contextlib.suppress(SystemExit):
         return run_app()
+
+
+def _completed() -> list[str]:
+    """Return the words that a shell wants to complete; none if this is an ordinary call."""
+    if not os.environ.get("_SARDONYX_COMPLETE"):
+        return []
+    from sardonyx.cli.completion import words_to_complete
+
+    return words_to_complete()
 
 
 def _check_command(arguments: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from sardonyx.cli.console import Progress, complain, note, progress, put, put_json, style_for, with_flags
 from sardonyx.cli import options
+from sardonyx.cli.console import Progress, complain, note, progress, put, put_json, style_for, with_flags
 from sardonyx.cli.options import check_readable, reject_both
 from sardonyx.cli.streams import STREAM
 from sardonyx.errors import GateNotMet, OutputError, SardonyxError, UsageError, VerificationFailed

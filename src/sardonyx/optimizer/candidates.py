@@ -135,7 +135,7 @@ class RewriteJob:
             limit=limit,
             forbidden=forbidden,
             max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
-            progress=lambda name: self.progress(name, None),
+            progress=lambda name: self.progress(f"pass {name}", None),
             observe=observe,
             borders=Borders.of(model, hierarchy, self._keep_modules),
         )

@@ -157,7 +157,7 @@ class Verifier:
             seconds=self._options.seconds,
             runtimes=self._options.runtimes,
             threads=self._options.threads,
-            progress=lambda text: self._job.progress(text, None),
+            progress=lambda text: self._job.progress(f"verification, {text}", None),
         )
 
     @functools.cached_property
