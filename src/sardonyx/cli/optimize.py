@@ -80,7 +80,7 @@ KeepModule = Annotated[
 TargetOption = Annotated[Target, typer.Option("--target", help="Standard operators, or also those of ONNX Runtime.")]
 Verify = Annotated[
     VerifyWhen,
-    typer.Option("--verify", help="When to verify: after each pass, at the end, or never.", case_sensitive=False),
+    typer.Option("--verify", help="When to verify the result.", case_sensitive=False),
 ]
 External = Annotated[
     bool | None,
