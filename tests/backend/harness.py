@@ -32,7 +32,9 @@ class Report:
 
 
 def examine(case: Case, optimize: Optimizer) -> Report:
-    """Optimize the case's model and check every requirement on the result."""
+    """Optimize the case's model, with each node in a module of its own, and check every requirement on the result."""
+    for index, node in enumerate(nodes_of(case.model)):
+        node.name = f"/part.{index}/{node.op_type}"
     engine = _reproducing_engine(case)
     before = case.model.SerializeToString(deterministic=True)
     try:
