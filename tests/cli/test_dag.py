@@ -10,9 +10,12 @@ from typing import Any
 import networkx
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 
+from reporting.sample_run import sample_run
 from sardonyx.records.module_graph import HierarchyDag
+from sardonyx.records.run import NodeRef
 
 Command = Callable[..., Any]
 
@@ -74,3 +77,36 @@ def test_a_misspelled_name_gets_a_suggestion(model: Path, command: Command) -> N
     assert "encoder.layer" in wrong.err
     assert command("dag", model.with_name("none.onnx")).code == 1
     assert command("dag", model, "--format", "svg").code == 2
+
+
+def _record(model: Path, source: Path) -> Path:
+    """A run that replaced the first node of the model."""
+    run = sample_run()
+    event = replace(run.events[0], before=(NodeRef("/encoder/layer.0/Relu", "Relu"),))
+    path = model.with_name("run.json")
+    path.write_bytes(replace(run, source=replace(run.source, path=str(source)), events=(event,)).to_json())
+    return path
+
+
+def test_data_of_nodes_are_written_beside_the_graph_of_model_explorer(model: Path, command: Command) -> None:
+    output, data = model.with_name("m.json"), model.with_name("m.passes.json")
+    words = ("dag", model, "--format", "model-explorer", "-o", output, "--data", _record(model, model))
+    done = command(*words)
+    assert (done.code, done.err) == (0, "")
+    first, second = done.out.splitlines()
+    assert first.endswith(f" → {output}, {data}")
+    assert second == f"open with: model-explorer {output} --node_data_paths {data}"
+    assert list(json.loads(data.read_text())["model"]["results"]) == ["/encoder/layer.0/Relu"]
+    output.unlink()
+    assert command(*words).code == 1  # the data exist
+    assert not output.exists()
+
+
+def test_data_of_nodes_need_the_format_a_file_and_a_record_of_the_model(model: Path, command: Command) -> None:
+    other = _record(model, model.with_name("other.onnx"))
+    assert command("dag", model, "--data", other).code == 2
+    assert command("dag", model, "--format", "model-explorer", "--data", other).code == 2
+    refused = command("dag", model, "--format", "model-explorer", "-o", model.with_name("m.json"), "--data", other)
+    assert refused.code == 2
+    assert "there are no data of the nodes of" in refused.err
+    assert not model.with_name("m.json").exists()

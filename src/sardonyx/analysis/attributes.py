@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.shapes import Shape
 from sardonyx.ir.tensors import FileTensor
 from sardonyx.records.module_graph import AttributeValue, BodyValue, Scalar, TensorValue
 
@@ -66,6 +67,14 @@ def tensor_value(tensor: ir.TensorProtocol) -> TensorValue:
 def dtype_name(dtype: ir.DataType) -> str:
     """Return the ONNX name of an element type in lower case."""
     return dtype.name.lower()
+
+
+def value_type(dtype: ir.DataType | None, shape: Shape | None) -> str | None:
+    """Return the type of a value: "float[batch,128]", "?" for an unknown dimension; None if the rank is unknown."""
+    if dtype is None or shape is None:
+        return None
+    dims = ("?" if (text := str(dim)).startswith("?") else text for dim in shape)
+    return f"{dtype_name(dtype)}[{','.join(dims)}]"
 
 
 def elements(array: np.ndarray) -> tuple[Scalar, ...]:

@@ -8,9 +8,10 @@ from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from sardonyx.analysis.attributes import attributes_of, dtype_name
+from sardonyx.analysis.attributes import attributes_of, dtype_name, value_type
 from sardonyx.analysis.module_io import Inside, insides
 from sardonyx.errors import UsageError
+from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_patterns import find_modules
 from sardonyx.ir.origins import how, origins, owner
 from sardonyx.ir.scopes import is_constant, label, scopes
@@ -145,6 +146,7 @@ class _Writer:
 
     def __init__(self, model: ir.Model, tags: TagTree) -> None:
         self._tags = tags
+        self._facts = Facts(model)
         self._insides = insides(model, tags.chain)
         self._nodes: _Names[ir.Node] = _Names()
         self._values: _Names[ir.Value] = _Names()
@@ -186,7 +188,16 @@ class _Writer:
         }
         inside = {node for graph in modules.values() for node in graph.nodes}
         operations = {node: operation for node, operation in self._operations.items() if node in inside}
-        return HierarchyDag(name, modules, operations, self._weights(operations, everything=selected is None))
+        weights = self._weights(operations, everything=selected is None)
+        return HierarchyDag(name, modules, operations, weights, self._types(operations))
+
+    def _types(self, operations: Mapping[str, Operation]) -> dict[str, str]:
+        used = {value for operation in operations.values() for value in (*operation.inputs, *operation.outputs)}
+        values = (
+            (value, name) for value, name in self._values.of.items() if name in used and value.const_value is None
+        )
+        types = ((name, value_type(self._facts.dtype(value), self._facts.shape(value))) for value, name in values)
+        return {name: written for name, written in types if written is not None}
 
     def _module(self, tag: str, inside: Inside, children: Iterable[str]) -> ModuleGraph:
         path, names = self._tags.paths[tag], self._nodes.of

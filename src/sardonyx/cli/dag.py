@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,13 +24,13 @@ HELP = """\b
 Example:
   sardonyx dag model.onnx -o hierarchy.json
   sardonyx dag model.onnx --module '/BertModel/BertEncoder/BertLayer.0' | jq '.modules | keys'
-  sardonyx dag model.onnx --format graphml -o model.graphml
+  sardonyx dag small.onnx --format model-explorer -o small.json --data runs/today
   sardonyx dag model.onnx --module '/BertModel/BertEncoder/BertLayer.0' --format mermaid
 
-Lists every module by its tag, with its operations, their connections, and its inputs and outputs; every operation with
-its modules; and every weight with all modules that use it. Weight values are not read.
-GraphML opens in yEd and NetworkX, the model-explorer JSON in Model Explorer; modules are groups in both. Mermaid is a
-chart of one module for Markdown: its own nodes, one box for each submodule, and the inputs and outputs.
+Lists every module by its tag, with its operations, inputs and outputs; every operation with its modules; and every
+weight with all modules that use it. Weight values are not read. GraphML opens in yEd and NetworkX, model-explorer JSON
+in Model Explorer, with modules as groups; --data adds the time, FLOPs and pass of each node. Mermaid is a chart of one
+module for Markdown.
 
 Exit: 0 done, 1 failed, 2 usage.
 """
@@ -44,11 +46,20 @@ class Format(StrEnum):
 
 
 Output = Annotated[Path | None, options.output("standard output")]
+Data = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--data",
+        metavar="SOURCE",
+        help="Record or run folder with data of nodes. Repeatable. [default: none]",
+        rich_help_panel=OUTPUT,
+    ),
+]
 As = Annotated[
     Format,
     typer.Option(
         "--format",
-        help="json: all modules; graphml: for yEd and NetworkX; model-explorer; mermaid: a chart for Markdown.",
+        help="Format of the file.",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -58,6 +69,7 @@ def dag(
     model: options.Model,
     output: Output = None,
     as_format: As = Format.JSON,
+    data: Data = None,
     module: options.Module = None,
     include_torch_nn: options.TorchNN = False,
     force: options.Force = False,
@@ -67,7 +79,9 @@ def dag(
     """Run `sardonyx.dag` and write its document."""
     if output is not None and output.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
-    check_free(output, force=force)
+    if data and (output is None or as_format is not Format.MODEL_EXPLORER):
+        raise UsageError("--data is for files of Model Explorer", hint="add --format model-explorer and -o FILE")
+    check_free(output, *(_data_files(output).values() if data else ()), force=force)
 
     from sardonyx import dag as run_dag
 
@@ -76,10 +90,43 @@ def dag(
     if output is None:
         put(document)
         return 0
+    further = _node_data(graphs, data, output) if data else {}
     write_whole(output, document.encode(), force=force)
+    for path, text in further.items():
+        write_whole(path, text, force=force)
     if not quiet:
-        put(f"{_sentence(graphs)} → {formatting.visible(str(output))}\n")
+        names = ", ".join(formatting.visible(str(path)) for path in (output, *further))
+        put(f"{_sentence(graphs)} → {names}\n{_how_to_open(output, further) if data else ''}")
     return 0
+
+
+def _data_files(output: Path | None) -> dict[str, Path]:
+    """Return the path of each kind of data of nodes, beside the graph."""
+    from sardonyx.reporting.viewers.model_explorer import KINDS
+
+    return {} if output is None else {kind: output.with_suffix(f".{kind}.json") for kind in KINDS}
+
+
+def _node_data(graphs: HierarchyDag, sources: list[Path], output: Path) -> dict[Path, bytes]:
+    """Return the files with data of nodes, from records about the model.
+
+    Raises:
+        UsageError: no record is about this model.
+    """
+    from sardonyx.reporting.record_files import record_groups
+    from sardonyx.reporting.viewers.model_explorer import render_node_data
+
+    records = [located.record for group in record_groups(sources) for located in group.records]
+    files = render_node_data(graphs, records)
+    if not files:
+        hint = "`sardonyx optimize MODEL -o SMALL --run FOLDER` writes records of both files"
+        raise UsageError(f"there are no data of the nodes of {graphs.model} in {sources[0]}", hint=hint)
+    return {path: files[kind] for kind, path in _data_files(output).items() if kind in files}
+
+
+def _how_to_open(output: Path, data: Iterable[Path]) -> str:
+    words = ("model-explorer", str(output), "--node_data_paths", ",".join(map(str, data)))
+    return f"open with: {formatting.visible(shlex.join(words))}\n"
 
 
 def _rendered(graphs: HierarchyDag, as_format: Format) -> str:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx import provenance as p
-from sardonyx.analysis.attributes import dtype_name
+from sardonyx.analysis.attributes import value_type
 from sardonyx.analysis.census import Census, Owned, owned
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.opsets.raising import RAISE
@@ -194,12 +194,10 @@ class _Types:
         return () if facts is None else tuple(self._index(facts.dtype(value), facts.shape(value)) for value in values)
 
     def _index(self, dtype: ir.DataType | None, shape: Shape | None) -> int:
-        if dtype is None or shape is None:
-            return -1
         key = (dtype, shape)
         if key not in self._seen:  # few types are distinct, and writing expressions is slow
-            dims = ("?" if (text := str(dim)).startswith("?") else text for dim in shape)
-            self._seen[key] = self.known.setdefault(f"{dtype_name(dtype)}[{','.join(dims)}]", len(self.known))
+            written = value_type(dtype, shape)
+            self._seen[key] = -1 if written is None else self.known.setdefault(written, len(self.known))
         return self._seen[key]
 
 
