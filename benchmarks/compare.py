@@ -1,6 +1,6 @@
 """The published figures, measured anew: Sardonyx beside its peers, in the same run, as ratios.
 
-    python benchmarks/compare.py [--repeats N] [--models FOLDER] [start memory many-nodes cnn]
+    python benchmarks/compare.py [--repeats N] [--models FOLDER] [start memory many-nodes cnn time]
 
 Models are exported on first use into benchmarks/results/models (or FOLDER). The bounds are the project's own promises:
 a missed one makes the command fail.
@@ -18,7 +18,10 @@ from pathlib import Path
 import measure
 import peers
 import shelf
+import time_contest
 from claims import Claim
+from shelf import Shelf
+from stage import CASES, Stage
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -125,11 +128,18 @@ def _nodes_by(peer: str, source: Path) -> str:
     return str(shelf.count(result(peer))["nodes"])
 
 
+def time(bench: Bench) -> Iterator[Claim]:
+    """The whole command on every reference model, beside ONNX Runtime and onnxslim."""
+    stage = Stage(bench.models, Shelf(RESULTS / "shelf"), RESULTS, list(CASES), repeats=bench.repeats)
+    yield from time_contest.time(stage).claims
+
+
 CAMPAIGNS: dict[str, Callable[[Bench], Iterator[Claim]]] = {
     "start": start,
     "memory": memory,
     "many-nodes": many_nodes,
     "cnn": cnn,
+    "time": time,
 }
 
 

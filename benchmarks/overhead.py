@@ -21,7 +21,7 @@ from typing import Any
 
 EXPORTERS = ("dynamo", "torchscript")
 SIDES = ("torch", "sardonyx")
-LIMITS = {"time": 1.15, "metadata": 0.25}
+LIMITS = {"time": 1.10, "metadata": 0.25}
 
 
 def one(model: str, side: str, exporter: str) -> dict[str, float]:

@@ -1,7 +1,8 @@
-"""What the whole command costs beside the fastest peer, ONNX Runtime's own optimizer, and how cost grows with depth."""
+"""What the whole command costs beside ONNX Runtime's own optimizer and onnxslim, and how cost grows with depth."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import subprocess
@@ -10,60 +11,89 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import measure
+import peers
 import shelf
 from claims import Claim
 from sardonyx.measurement import statistics
-from stage import HERE, Section, Stage, said, sardonyx, tell
+from stage import HERE, Case, Section, Stage, said, sardonyx, tell
 
-RIVAL = "onnxruntime"
-MEAN = 0.7  # of the rival's time, over all models
+RIVAL, SLOW_RIVAL = "onnxruntime", "onnxslim"
+MEAN = 1.0  # of ONNX Runtime's time, over all models
+LARGE, LARGE_MEAN = 100e6, 0.6  # the same over files above this many bytes
+MOST = 2.0  # of ONNX Runtime's time, on every model
+SLOW_MEAN = 0.5  # of onnxslim's time, over all models
 MEMORY = 300.0  # MB, on every model
 LINEAR = 1.15  # times as much a layer as in the smallest model
 LAYERS = (6, 12, 24, 48)
 
 
 def time(stage: Stage) -> Section:
-    """Cold starts of the whole command, taking turns with the rival; ours is unproven, as is the rival's."""
+    """Cold starts of the whole command, taking turns with its rivals; nothing is verified, as by them."""
     section = Section(
         "Time and memory",
         f"Whole command from a cold start, files in the page cache, {stage.repeats} runs of each in turns; medians, "
         "and our time as a multiple of ONNX Runtime's (offline, extended level) with its 95 % interval; the same of "
-        "the CPU seconds, which other work on the machine hardly moves.",
-        ["model", "ours", "ONNX Runtime", "ratio", "ratio of CPU seconds", "our peak", "its peak"],
+        "the CPU seconds, which other work on the machine hardly moves; and as a multiple of the time of one run of "
+        "onnxslim (–: it is not installed, or fails).",
+        ["model", "MB", "ours", "ONNX Runtime", "ratio", "ratio of CPU seconds", "of onnxslim", "our peak", "its peak"],
     )
-    ratios: list[float] = []
+    ratios: dict[str, float] = {}
+    large: list[float] = []
+    slow: list[float] = []
     for case in stage.cases():
-        measure.warm(case.source)
-        commands = {
-            "sardonyx": sardonyx(case.source, stage.output("sardonyx")),
-            RIVAL: shelf.command(RIVAL, case.source, stage.output(RIVAL)),
-        }
-        costs = measure.interleaved(commands, stage.repeats)
+        costs = _costs(stage, case)
+        names = ("sardonyx", RIVAL)
         ours, theirs = measure.median(costs["sardonyx"]), measure.median(costs[RIVAL])
-        ratio = statistics.compare(*([run.seconds for run in costs[name]] for name in commands))
-        cpu = statistics.compare(*([run.cpu_seconds for run in costs[name]] for name in commands))
-        peak = max(run.peak_mb for run in costs["sardonyx"])
-        ratios.append(ratio.ratio)
+        ratio = statistics.compare(*([run.seconds for run in costs[name]] for name in names))
+        cpu = statistics.compare(*([run.cpu_seconds for run in costs[name]] for name in names))
+        size, peak = case.source.stat().st_size, max(run.peak_mb for run in costs["sardonyx"])
+        ratios[str(case)] = ratio.ratio
+        large += [ratio.ratio] if size > LARGE else []
+        of_slow = ours.seconds / costs[SLOW_RIVAL][0].seconds if SLOW_RIVAL in costs else None
+        slow += [] if of_slow is None else [of_slow]
         section.rows.append(
             [
-                *(str(case), f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s", said(ratio), said(cpu)),
-                *(f"{peak:.0f} MB", f"{theirs.peak_mb:.0f} MB"),
+                *(str(case), f"{size / 1e6:.0f}", f"{ours.seconds:.2f} s", f"{theirs.seconds:.2f} s", said(ratio)),
+                *(
+                    said(cpu),
+                    "–" if of_slow is None else f"{of_slow:.2f}",
+                    f"{peak:.0f} MB",
+                    f"{theirs.peak_mb:.0f} MB",
+                ),
             ]
         )
         tell(" | ".join(section.rows[-1]))
-        section.claims.append(
-            Claim(f"{case}: time of ONNX Runtime's", ratio.ratio, 1.0, "×", f"{said(ratio)}; CPU {said(cpu)}")
-        )
-        section.claims.append(Claim(f"{case}: peak memory", peak, MEMORY, "MB"))
+        claim = Claim(f"{case}: time of ONNX Runtime's", ratio.ratio, MOST, "×", f"{said(ratio)}; CPU {said(cpu)}")
+        section.claims.extend([claim, Claim(f"{case}: peak memory", peak, MEMORY, "MB")])
         section.data.append(
             {"model": case.name, "exporter": case.exporter}
             | {name: [[run.seconds, run.cpu_seconds, run.peak_mb] for run in runs] for name, runs in costs.items()}
         )
-    if ratios:
-        section.claims.append(
-            Claim("time of ONNX Runtime's, geometric mean", statistics.geometric_mean(ratios), MEAN, "×")
-        )
+    means = (
+        ("time of ONNX Runtime's", list(ratios.values()), MEAN),
+        (f"time of ONNX Runtime's, files over {LARGE / 1e6:.0f} MB", large, LARGE_MEAN),
+        ("time of onnxslim's", slow, SLOW_MEAN),
+    )
+    section.claims.extend(
+        Claim(f"{what}, geometric mean of {len(found)}", statistics.geometric_mean(found), bound, "×")
+        for what, found, bound in means
+        if found
+    )
     return section
+
+
+def _costs(stage: Stage, case: Case) -> dict[str, list[measure.Cost]]:
+    """The costs of ours and ONNX Runtime's in turns, then of one run of onnxslim if it is installed and works."""
+    measure.warm(case.source)
+    commands = {
+        "sardonyx": sardonyx(case.source, stage.output("sardonyx")),
+        RIVAL: shelf.command(RIVAL, case.source, stage.output(RIVAL)),
+    }
+    costs = measure.interleaved(commands, stage.repeats)
+    if SLOW_RIVAL in peers.installed():
+        with contextlib.suppress(measure.CommandFailed):
+            costs[SLOW_RIVAL] = [measure.run(shelf.command(SLOW_RIVAL, case.source, stage.output(SLOW_RIVAL)))]
+    return costs
 
 
 def growth(stage: Stage) -> Section:

@@ -157,6 +157,8 @@ def test_the_record_reads_back(tmp_path: Path) -> None:
     assert again.to_json() == run.to_json()
     assert (again.source.sha256, again.result.sha256) == (io.sha256_of(path), io.sha256_of(small))
     assert again.before.nodes - again.after.nodes == 3
+    replaced = optimize(path, path, force=True)  # the hash of the source is of the file before
+    assert (replaced.source.sha256, replaced.result.sha256) == (run.source.sha256, io.sha256_of(path))
 
 
 def test_what_only_reports_need_is_computed_on_access(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import sardonyx
 from frontend.test_examples import shapes
 from sardonyx.cli.main import run as command
 from sardonyx.frontend.inputs.examples import Example, derive
-from sardonyx.frontend.inputs.reach import unreached
+from sardonyx.frontend.inputs.reach import memory_read, unreached
 from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.running import run
 from sardonyx.records.export import Export
@@ -26,7 +26,7 @@ LLAVA = f"LlavaForConditionalGeneration?{TEXT},text_config.num_key_value_heads=2
 
 
 def never_read(module: nn.Module, example: Example) -> tuple[str, ...]:
-    return unreached(module, lambda: run(module, example.args, example.kwargs))
+    return unreached(module, memory_read(lambda: run(module, example.args, example.kwargs)))
 
 
 def test_boxes_and_images_are_derived_in_addition_to_text() -> None:

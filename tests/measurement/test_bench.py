@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 import sardonyx
 from benched import OTHER, PRODUCT, SLOWER, written
 from sardonyx.errors import ModelError, RuntimeFailure, UsageError
-from sardonyx.measurement import sessions
-from sardonyx.measurement.entrants import naming
+from sardonyx.measurement import interleaving, sessions, trial
+from sardonyx.measurement.bench import starts_limit
+from sardonyx.measurement.entrants import naming, read_entrants
 from sardonyx.measurement.interleaving import FEWEST
+from sardonyx.measurement.trial import Conditions, PlannedSize
 from sardonyx.records.bench import Benchmark, Finding, Start
 
 SHORT = 0.05  # seconds: the minimum number of rounds
@@ -98,6 +101,47 @@ def test_files_start_in_another_order_each_time(folder: Path, monkeypatch: pytes
     assert {tuple(sorted(turn)) for turn in turns} == {("a.onnx", "b.onnx")}
     assert len(set(turns)) == 2
     assert benchmark.points[0].timings[0].peak_bytes is None
+
+
+@pytest.mark.parametrize(
+    ("each", "seconds", "times"), [(0.1, SHORT, 3), (2.4, SHORT, 1), (2.4, 20.0, 2), (9.9, SHORT, 1)]
+)
+def test_slow_models_start_less_often(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, each: float, seconds: float, times: int
+) -> None:
+    now = 0.0
+
+    def start(*_: object) -> Start:
+        nonlocal now
+        now += each
+        return Start(1.0, 1.0, None)
+
+    monkeypatch.setattr(sessions, "start", start)
+    monkeypatch.setattr(trial.time, "perf_counter", lambda: now)
+    entrants = read_entrants([folder / "a.onnx", folder / "b.onnx"], folder)
+    conditions = Conditions(sessions.settings_of(1, "cpu", "all"), sessions.TimingClock.WALL, False, 0)
+    starts = trial.fresh_starts(entrants, PlannedSize({}, {}, None), 3, conditions, starts_limit(seconds))
+    assert [len(of_entrant) for of_entrant in starts] == [times, times]
+
+
+@pytest.mark.parametrize(
+    ("a_run", "seconds", "rounds"), [(0.01, 1.0, 12), (0.5, 20.0, 12), (0.5, 6.0, 6), (2.0, 1.0, 6)]
+)
+def test_slow_models_run_fewer_rounds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, a_run: float, seconds: float, rounds: int
+) -> None:
+    fewest: list[int] = []
+
+    def race(*_: object, **options: Any) -> None:
+        fewest.append(options["fewest"])
+
+    monkeypatch.setattr(interleaving, "race", race)
+    monkeypatch.setattr(sessions.LocalSession, "feed", lambda *_: a_run)
+    conditions = Conditions(sessions.settings_of(1, "cpu", "all"), sessions.TimingClock.WALL, False, 0)
+    with contextlib.ExitStack() as stack:
+        timed = trial.Sessions(read_entrants([folder / "a.onnx", folder / "b.onnx"], folder), conditions, stack)
+        timed.race(PlannedSize({}, {}, None), seconds, lambda *_: None)
+    assert fewest == [rounds]
 
 
 def test_the_record_has_options_and_machine(swept: Benchmark, folder: Path) -> None:

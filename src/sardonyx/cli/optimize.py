@@ -120,7 +120,7 @@ Budget = Annotated[
     typer.Option(
         "--budget",
         metavar="TIME",
-        help="Time limit for measurements: 90s, 5m. [default: 2m for --tune, 10s for --run]",
+        help="Time limit for measurements: 90s, 5m. [default: 2m for --tune, 6s for --run]",
         rich_help_panel=MORE,
     ),
 ]

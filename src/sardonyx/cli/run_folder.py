@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from sardonyx.atomic_write import explained, write_whole
 from sardonyx.errors import OutputError, SardonyxError, UsageError
 from sardonyx.ir import io
+from sardonyx.measurement.bench import STARTS, starts_limit
 from sardonyx.measurement.feeds import at_size
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis
@@ -25,7 +27,9 @@ from sardonyx.records.run import Run
 from sardonyx.reporting.report import report
 
 RUN, PAGE = "run.json", "report.html"
-SECONDS = 10.0  # default time limit for timing both files
+SECONDS = 6.0  # default time limit for timing both files
+_START, _RATE = 0.4, 350e6  # typical seconds of starting a process, and bytes of a model that load in a second
+_PROFILING = 4.0  # typical seconds of the profiled runs
 _NAMES = (RUN, "bench.json", "profile.json", "analysis.json", PAGE)
 
 
@@ -60,6 +64,20 @@ def check(
         at_size(io.load(source), sizes)
 
 
+def expected_seconds(source: str | Path, conditions: Conditions | None = None) -> float:
+    """Return about how long `fill` takes for a source and its result, which is assumed to be as large.
+
+    Both files are loaded in fresh processes, for timing (the source twice) and for profiling.
+    """
+    limit, size = (conditions or Conditions()).seconds, os.path.getsize(source)
+    for data in Path(source).parent.glob(f"{Path(source).name}*.data"):
+        size += data.stat().st_size
+    load = _START + size / _RATE
+    a_round = 2 * (_START + load)
+    rounds = min(STARTS, max(1, int(starts_limit(limit) / a_round)))
+    return rounds * a_round + 5 * load + limit + _PROFILING
+
+
 def fill(
     folder: str | Path,
     run: Run,
@@ -73,7 +91,7 @@ def fill(
     Args:
         folder: created if it does not exist; an export.json in it that belongs to the run is included in the report.
         run: its two files must be at the paths it names.
-        conditions: how both files are timed; None: for ten seconds, on one thread.
+        conditions: how both files are timed; None: for six seconds, on one thread.
         force: overwrite an earlier run in the folder.
         progress: called with the phase, and the fraction done or None.
 
@@ -93,6 +111,8 @@ def fill(
         for name in _NAMES:  # files of an earlier run must not be mistaken for this one's
             (path / name).unlink(missing_ok=True)
     _write(path / RUN, run.to_json())
+    if progress is not None:
+        progress(f"measuring both files, about {expected_seconds(source, conditions):.0f} s", None)
     failures = list(_measure(path, (source, result), conditions or Conditions(), progress))
     if failures:
         run = replace(run, notes=(*run.notes, *failures))
@@ -105,13 +125,22 @@ def fill(
 
 def _measure(folder: Path, files: Sequence[str], how: Conditions, progress: Progress | None) -> Iterator[str]:
     """Write a record of each measurement to the folder, and yield one line for each that fails."""
-    from sardonyx import analyze, bench, profile
+    from sardonyx import analyze, bench
+    from sardonyx.measurement.profiling.profiler import profile_timed
+
+    plain_ms: list[float] = []  # of a run of each file, as the benchmark measured it with the same settings and inputs
 
     def run_bench() -> Benchmark:
-        return bench(files, seconds=how.seconds, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=progress)
+        timed = bench(
+            files, seconds=how.seconds, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=progress
+        )
+        plain_ms.extend(1000 * timing.median for timing in timed.points[0].timings)
+        return timed
 
     def run_profile() -> Profile:
-        return profile(files, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=progress)
+        return profile_timed(
+            files, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=progress, plain_ms=plain_ms
+        )
 
     def run_analyze() -> Analysis:
         return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.sizes, progress=progress)

@@ -150,7 +150,7 @@ def export(
         }
         settings = _Settings(arguments, exporter, opset, style, seed, threads, verify, optimize, folder, clock)
         job, dims = with_fewer_dims(call, dims, functools.partial(_trace, calls, settings))
-        missed = unreached(module, lambda: call.run(call.tensors))
+        missed = unreached(module, call.memory_read())
         described = _inputs(call, dims.axes)
         if for_generation:
             require_dynamic(described)

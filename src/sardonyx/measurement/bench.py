@@ -45,6 +45,14 @@ def points(sizes: Mapping[str, int] | None, sweep: Mapping[str, Sequence[int]] |
 
 
 STARTS = 3
+STARTS_SECONDS, STARTS_SHARE = 6.0, 0.5  # starts may take this long, or this share of the time limit
+
+
+def starts_limit(seconds: float) -> float:
+    """Return how long fresh starts may take beside timing of this many seconds."""
+    return max(STARTS_SECONDS, STARTS_SHARE * seconds)
+
+
 ExampleInputs = str | Path | Mapping[str, Any] | None
 
 
@@ -80,8 +88,9 @@ def bench(
         clock: "wall" counts elapsed time; "cpu" counts only the CPU time of the model, which is more stable on a shared
             machine and works with one thread only.
         isolate: Run each model in its own process.
-        starts: How often each model is started in a fresh process, for load time, first run and peak memory; sizes of a
-            sweep after the first get at most one start. 0 turns this off.
+        starts: How often each model is started in a fresh process, for load time, first run and peak memory; fewer if
+            the starts take longer than 6 seconds and than half of `seconds`. Sizes of a sweep after the first get at
+            most one start. 0 turns this off.
         seed: Seed of the generated inputs, the order of turns and the intervals.
         progress: Called with the phase and the fraction done.
 
@@ -102,7 +111,8 @@ def bench(
             plan = list(_plan(entrants[0], sizes, sweep, inputs, seed))
         with phases.phase("starting"):
             times = [starts if index == 0 else min(1, starts) for index in range(len(plan))]
-            fresh = [fresh_starts(entrants, *planned, conditions) for planned in zip(plan, times, strict=True)]
+            limit = starts_limit(seconds)
+            fresh = [fresh_starts(entrants, *planned, conditions, limit) for planned in zip(plan, times, strict=True)]
         with phases.phase("loading"):
             sessions = Sessions(entrants, conditions, stack)
         watch = machine.Watch(sessions.processes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
@@ -47,12 +48,17 @@ def read_entrants(files: Files, folder: Path) -> list[Entrant]:
     sources = list(files.values()) if isinstance(files, Mapping) else listed_sources(files)
     if not sources:
         raise UsageError("there is no model to time", hint="name one or more ONNX files")
-    models = [_read(source, folder / f"{index}.onnx") for index, source in enumerate(sources)]
-    labels = list(named) if named is not None else distinct_labels([name for name, _, _ in models])
-    return [
-        Entrant(_describe(label, source, path, model), path, model)
-        for label, source, (_, path, model) in zip(labels, sources, models, strict=True)
-    ]
+    with ThreadPoolExecutor() as pool:  # files are hashed while they are read
+        models = [_read(source, folder / f"{index}.onnx") for index, source in enumerate(sources)]
+        hashes = [
+            None if _in_memory(source) else io.sha256_in(pool, path)
+            for source, (_, path, _) in zip(sources, models, strict=True)
+        ]
+        labels = list(named) if named is not None else distinct_labels([name for name, _, _ in models])
+        return [
+            Entrant(_describe(label, source, path, model, digest and digest.result()), path, model)
+            for label, source, (_, path, model), digest in zip(labels, sources, models, hashes, strict=True)
+        ]
 
 
 def listed_sources(files: Source | Sequence[Source]) -> list[Source]:
@@ -67,12 +73,15 @@ def _read(source: Source, target: Path) -> tuple[str, Path, ir.Model]:
     return model.name, model.path or target, model.model
 
 
-def _describe(label: str, source: Source, path: Path, model: ir.Model) -> BenchFile:
-    in_memory = isinstance(source, (onnx.ModelProto, ir.Model))
+def _in_memory(source: Source) -> bool:
+    return isinstance(source, (onnx.ModelProto, ir.Model))
+
+
+def _describe(label: str, source: Source, path: Path, model: ir.Model, digest: str | None) -> BenchFile:
     return BenchFile(
         label=label,
-        path=None if in_memory else os.fsencode(path).decode(errors="replace"),
-        sha256=None if in_memory else io.sha256_of(path),
+        path=None if _in_memory(source) else os.fsencode(path).decode(errors="replace"),
+        sha256=digest,
         bytes=path.stat().st_size,
         nodes=Census.of(model).counts.nodes,
     )

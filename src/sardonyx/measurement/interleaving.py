@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 SLOT = 0.05  # seconds of one slot, in which short runs are repeated
 FEWEST = 12  # rounds that always take place
+FEWEST_SLOW = 6  # the same if 12 take longer than allowed and than `SLOW`; intervals are wider, and cover as often
+SLOW = 3.0  # seconds
 STRICT = 0.999  # level at which a finding may end the race early
 # Smallest noise floor. Sessions of one file differ permanently by where their memory is placed: half a percent is
 # common, and two sessions of the reference do not show how far a third may be off.
@@ -107,6 +109,7 @@ def race(
     runs: Mapping[str, Run],
     *,
     seconds: float,
+    fewest: int = FEWEST,
     narrow: float = 0.01,
     twin: Run | None = None,
     seed: int = 0,
@@ -117,7 +120,8 @@ def race(
 
     Args:
         runs: A function per contender that runs one slot, by name; the first is the reference.
-        seconds: The time after which no new round begins, once there are `FEWEST`.
+        seconds: The time after which no new round begins, once there are `fewest`.
+        fewest: The rounds that always take place.
         narrow: The race ends early if every interval is this narrow: its upper end over its lower end, minus one.
         twin: The reference in a second session. Without it the reference's only session runs twice a round, which
             shows the noise of the machine but not the difference between two sessions of one file.
@@ -125,7 +129,7 @@ def race(
         progress: Called with how far the race is.
         now: The clock for `seconds`.
     """
-    reference, began, look = next(iter(runs)), now(), FEWEST
+    reference, began, look = next(iter(runs)), now(), fewest
     times: dict[str, list[float]] = {name: [] for name in runs}
     again: list[float] = []
     turns = [(run, times[name]) for name, run in runs.items()] + [(twin or runs[reference], again)]
@@ -141,7 +145,7 @@ def race(
             spent = now() - began
             if progress is not None:
                 progress(f"round {len(again)}", min(1.0, spent / seconds) if seconds else 1.0)
-            over = len(again) >= FEWEST and spent >= seconds
+            over = len(again) >= fewest and spent >= seconds
             if over or len(again) >= look:
                 rounds = {name: tuple(values) for name, values in times.items()}
                 so_far = Race(reference, rounds, tuple(again), spent, seed)

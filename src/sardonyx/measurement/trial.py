@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,12 +39,18 @@ class Conditions(Struct, frozen=True):
 
 
 def fresh_starts(
-    entrants: Sequence[Entrant], planned: PlannedSize, times: int, conditions: Conditions
+    entrants: Sequence[Entrant], planned: PlannedSize, times: int, conditions: Conditions, seconds: float
 ) -> list[tuple[Start, ...]]:
-    """Start each model in a fresh process this many times, in a new order each time."""
+    """Start each model in a fresh process this many times, in a new order each time.
+
+    There are fewer rounds of starts, but at least one, if these would take longer than `seconds`.
+    """
     starts: list[list[Start]] = [[] for _ in entrants]
     shuffle, order = random.Random(conditions.seed).shuffle, list(range(len(entrants)))
-    for _ in range(times):
+    began = time.perf_counter()
+    for number in range(times):
+        if number and (time.perf_counter() - began) * (number + 1) / number > seconds:
+            break
         shuffle(order)
         for index in order:
             with naming(entrants[index].label, planned.hint):
@@ -74,15 +81,24 @@ class Sessions:
         # Shorter slots let the smallest number of rounds fit into little time.
         slot = min(interleaving.SLOT, seconds / (interleaving.FEWEST * len(self._sessions)))
         options = SlotOptions(slot, self._conditions.clock)
+        a_round = 0.0
         for session, runner in zip(self._sessions, self._runners, strict=True):
             with naming(runner.label, planned.hint):
-                session.feed(planned.feeds, options)
+                a_round += max(slot, session.feed(planned.feeds, options))
+        is_slow = interleaving.FEWEST * a_round > max(seconds, interleaving.SLOW)
         *turns, twin = [
             functools.partial(_turn, session.turn, runner.label)
             for session, runner in zip(self._sessions, self._runners, strict=True)
         ]
         runs = {str(index): turn for index, turn in enumerate(turns)}
-        return interleaving.race(runs, twin=twin, seconds=seconds, seed=self._conditions.seed, progress=progress)
+        return interleaving.race(
+            runs,
+            twin=twin,
+            seconds=seconds,
+            fewest=interleaving.FEWEST_SLOW if is_slow else interleaving.FEWEST,
+            seed=self._conditions.seed,
+            progress=progress,
+        )
 
     def point(self, planned: PlannedSize, race: interleaving.Race, starts: Sequence[tuple[Start, ...]]) -> Point:
         """Return the record of one size."""

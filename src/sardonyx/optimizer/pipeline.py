@@ -127,14 +127,15 @@ def optimize(
     )
     tuning = _tuning_options(tune, threads or 1, seed, left_out)
     hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
-    with ThreadPoolExecutor(1) as pool:  # a large file is hashed while the passes run
-        digest = pool.submit(io.sha256_of, job.path) if hashed and job.path is not None else None
-        outcome = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
-        original = job.artifact(digest.result() if digest is not None else None)
     arguments = {"target": target, "verify": verify, "only": only, "skip": skip, "seed": seed, "tune": bool(tune)}
-    if not dry_run:
-        made_by.write(outcome.verified.candidate.model, "optimize", arguments | _of_result(options))
-    result = _write(outcome.verified.candidate.model, job, file, force=force, external=options.external, hashed=hashed)
+    with ThreadPoolExecutor(1) as pool:  # a large file is hashed while the passes run and the result is written
+        digest = io.sha256_in(pool, job.path) if hashed and job.path is not None else None
+        outcome = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
+        model = outcome.verified.candidate.model
+        if not dry_run:
+            made_by.write(model, "optimize", arguments | _of_result(options))
+        result = _write(model, job, file, force=force, external=options.external, hashed=hashed)
+        original = job.artifact(digest.result() if digest is not None else None)
     run = _record(job, outcome, {**arguments, "dry_run": dry_run, **asdict(options)}, original, result)
     if job.path is None:  # a model in memory may be changed later, so its details are computed now
         run.read_details()

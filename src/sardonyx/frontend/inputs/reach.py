@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any, cast
 
 import torch
@@ -63,15 +63,20 @@ def memory_key(tensor: Tensor) -> int:
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]  # data_ptr is 0 where there is no data
 
 
-def unreached(module: nn.Module, run: Callable[[], object]) -> tuple[str, ...]:
-    """Return the paths of the outermost modules whose weights `run` never reads."""
+def memory_read(run: Callable[[], object]) -> frozenset[int]:
+    """Return the keys of the memory that modules read while a function runs."""
     with torch.no_grad(), Reads() as reads:
         run()
+    return frozenset(reads.read)
+
+
+def unreached(module: nn.Module, read: Set[int]) -> tuple[str, ...]:
+    """Return the paths of the outermost modules none of whose weights is in the memory that a run read."""
     paths: list[str] = []
     named = cast("Iterable[tuple[str, nn.Module]]", module.named_modules())
     for path, child in named:
         inside = any(path.startswith(f"{outer}.") for outer in paths)
         weights = [memory_key(weight) for weight in child.parameters()]
-        if path and weights and not inside and not reads.read.intersection(weights):
+        if path and weights and not inside and read.isdisjoint(weights):
             paths.append(path)
     return tuple(paths)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from sardonyx.errors import ModelError
+from sardonyx.frontend.inputs.reach import memory_read
 from sardonyx.frontend.module_state import WriteUndo, restoring_state, uncompiled, undoing_writes
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
@@ -36,6 +37,7 @@ class Call:
         self.left_out: list[str] = []  # outputs that are no tensors, with their types
         self._names: list[str] = []
         self._tensor_outputs: frozenset[str] | None = None  # known once the module has run outside of an exporter
+        self.read: frozenset[int] | None = None  # keys of the memory that the rehearsal read
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
@@ -50,7 +52,7 @@ class Call:
     def with_module(self, module: torch.nn.Module) -> Call:
         """Return the same call of another module."""
         other = copy.copy(self)
-        other.module, other.outputs, other.left_out = module, [], []
+        other.module, other.outputs, other.left_out, other.read = module, [], [], None
         return other
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -82,10 +84,20 @@ class Call:
 
         A tracer shows sizes as tensors; only this run shows which outputs are tensors.
         """
-        with restoring_state(self.module), undoing_writes(self.module) as written, _eagerly():
-            self(self.tensors)
-            self._tensor_outputs = frozenset(self._names)
-        return written
+        written: list[WriteUndo] = []
+
+        def run() -> None:
+            with restoring_state(self.module), undoing_writes(self.module) as undo, _eagerly():
+                self(self.tensors)
+            written.append(undo)
+
+        self.read = memory_read(run)
+        self._tensor_outputs = frozenset(self._names)
+        return written[0]
+
+    def memory_read(self) -> frozenset[int]:
+        """Return the keys of the memory that the example reads; the module runs only if it was not rehearsed."""
+        return memory_read(lambda: self.run(self.tensors)) if self.read is None else self.read
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Call the module outside of any exporter, without gradients or output; inputs and state are unchanged."""

@@ -69,6 +69,8 @@ def export(
             raise
         except Exception as error:  # torch, its exporters and the module's code may raise anything
             raise _export_error(error, exporter, attempt) from error
+    if expert_notes:
+        call.read = None  # of experts that read all weights
     actual = model.opset_imports.get("")
     if opset not in (None, actual):
         raise ModelError(

@@ -12,7 +12,7 @@ from sardonyx.ir.io.files import (
     save,
     to_proto,
 )
-from sardonyx.ir.io.hashing import sha256_of
+from sardonyx.ir.io.hashing import sha256_in, sha256_of
 from sardonyx.ir.io.unmodeled_fields import has_training_info
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "has_training_info",
     "load",
     "save",
+    "sha256_in",
     "sha256_of",
     "to_proto",
 ]

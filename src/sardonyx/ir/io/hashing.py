@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
+from io import BufferedReader
 from typing import Self
 
 _BLOCK = 1 << 20
@@ -12,7 +13,16 @@ _BLOCK = 1 << 20
 
 def sha256_of(path: str | os.PathLike[str]) -> str:
     """Return the hash of a file."""
-    with open(path, "rb") as file:
+    return _of_file(open(path, "rb"))
+
+
+def sha256_in(pool: ThreadPoolExecutor, path: str | os.PathLike[str]) -> Future[str]:
+    """Compute the hash of a file in a pool; it is opened now, so that it may be replaced afterwards."""
+    return pool.submit(_of_file, open(path, "rb"))
+
+
+def _of_file(file: BufferedReader) -> str:
+    with file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -32,6 +32,7 @@ from sardonyx.runtime.values import Feeds
 
 WARM_UP = 2  # runs that are not counted
 FEWEST, MOST = 5, 100  # runs by default
+FEWEST_SLOW = 3  # runs if five take longer than `SECONDS`
 SECONDS = 3.0  # for the profiled runs of all files by default
 PLAIN_SECONDS = 1.0  # for the runs without the profiler
 
@@ -65,6 +66,33 @@ def profile(
         UsageError: There is no file, or a size, level or provider is unknown.
         RuntimeFailure: The runtime cannot load or run a model.
     """
+    return profile_timed(
+        files,
+        sizes=sizes,
+        at=at,
+        threads=threads,
+        provider=provider,
+        level=level,
+        runs=runs,
+        seed=seed,
+        progress=progress,
+    )
+
+
+def profile_timed(
+    files: Source | Sequence[Source],
+    *,
+    sizes: Mapping[str, int] | None = None,
+    at: Sequence[Mapping[str, int]] = (),
+    threads: int = 1,
+    provider: str = "cpu",
+    level: Level | str = Level.ALL,
+    runs: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    plain_ms: Sequence[float] = (),
+) -> Profile:
+    """Profile models like `profile`; `plain_ms` are the times of a run of each that were measured before, if any."""
     settings = settings_of(threads, provider, level)
     if runs is not None and runs < 1:
         raise UsageError(f"{runs} runs measure nothing", hint="ask for one at least")
@@ -82,7 +110,7 @@ def profile(
                 for model, feeds in zip(loaded, _feeds([each.model for each in loaded], point, seed), strict=True)
             ]
         with clock.phase("run plain"):
-            plain = _plain(subjects)
+            plain = list(plain_ms) or _plain(subjects)
         with clock.phase("run profiled"):
             profiled = [Profiled(subject) for subject in subjects]
             done = _run([each.run for each in profiled], runs, min(each.capacity for each in profiled), clock.tell)
@@ -123,7 +151,8 @@ def _run(ready: Sequence[Callable[[], object]], runs: int | None, capacity: int,
         for run in ready:
             run()
     a_round = (time.perf_counter() - began) / WARM_UP
-    wanted = runs or max(FEWEST, min(MOST, int(SECONDS / a_round)))
+    fewest = FEWEST if FEWEST * a_round <= SECONDS else FEWEST_SLOW
+    wanted = runs or max(fewest, min(MOST, int(SECONDS / a_round)))
     wanted = max(1, min(wanted, capacity - WARM_UP))
     for done in range(wanted):
         for run in ready:
