@@ -100,6 +100,7 @@ def test_a_command_loads_only_the_packages_that_it_uses(
     loaded = done.stderr.splitlines()[-1].split()
     assert {name.split(".")[1] for name in loaded} <= packages
     assert len(loaded) <= most
+    assert "sardonyx.optimizer.details" not in loaded  # what only reports need
 
 
 def test_every_option_with_a_default_shows_it() -> None:

@@ -12,8 +12,8 @@ import sardonyx
 from frontend.test_examples import shapes
 from sardonyx.cli.main import run as command
 from sardonyx.frontend.inputs.examples import Example, derive
-from sardonyx.frontend.inputs.reach import memory_read, unreached
 from sardonyx.frontend.models.resolve import resolve
+from sardonyx.frontend.reach import memory_read, unreached
 from sardonyx.frontend.running import run
 from sardonyx.records.export import Export
 

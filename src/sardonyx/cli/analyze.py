@@ -104,7 +104,7 @@ def analyze(
             progress=report,
             dynamic=request,
         )
-    files.write_record(record, analysis.to_json(), force=force)
+    files.write_record(record, analysis, force=force)
     if svg is not None:
         files.write_whole(svg, _svg(analysis).encode(), force=force)
     shown, view = notes_with_flags(analysis), View(depth=depth, verbose=verbose)

@@ -140,7 +140,7 @@ def bench(
             seed=seed,
             progress=report,
         )
-    files.write_record(record, benchmark.to_json(), force=force)
+    files.write_record(record, benchmark, force=force)
     if svg is not None:
         files.write_whole(svg, boxplot_svg(benchmark).encode(), force=force)
     shown = notes_with_flags(benchmark)

@@ -196,7 +196,7 @@ def export(
     exported = with_command(exported)
     if exported.optimized is not None:
         exported = replace(exported, optimized=with_command(exported.optimized))
-    files.write_record(record, exported.to_json(), force=force)
+    files.write_record(record, exported, force=force)
     show(
         exported.to_json,
         lambda: export_document(notes_with_flags(exported), View(verbose)),

@@ -8,6 +8,7 @@ import msgspec
 
 from sardonyx import atomic_write
 from sardonyx.errors import UsageError
+from sardonyx.records.base import Record
 
 
 def check_destinations(output: Path, record: Path | None, *, force: bool, folder: bool = False) -> None:
@@ -35,10 +36,10 @@ def check_free(*paths: Path | None, force: bool) -> None:
         atomic_write.check_free(str(path), force=force)
 
 
-def write_record(path: Path | None, record: bytes, *, force: bool) -> None:
-    """Write a record as indented JSON if the user asked for one."""
+def write_record(path: Path | None, record: Record, *, force: bool) -> None:
+    """Write a record as indented JSON if the user asked for one; otherwise it is not even encoded."""
     if path is not None:
-        write_whole(path, msgspec.json.format(record, indent=2) + b"\n", force=force)
+        write_whole(path, msgspec.json.format(record.to_json(), indent=2) + b"\n", force=force)
 
 
 def write_whole(path: Path, data: bytes, *, force: bool) -> None:

@@ -233,7 +233,7 @@ def optimize(
                 conditions = Conditions(limit, dim_sizes or None, threads or 1, seed)
                 run = _fill_folder(run_folder, run, conditions, report, force=force)
         run = _with_streams(run, source, destination)
-        files.write_record(record, run.to_json(), force=force)
+        files.write_record(record, run, force=force)
         show(
             run.to_json,
             lambda: run_document(run, View(verbose)),

@@ -112,7 +112,7 @@ def profile(
             seed=seed,
             progress=report,
         )
-    files.write_record(record, result.to_json(), force=force)
+    files.write_record(record, result, force=force)
     if trace_file is not None:
         files.write_whole(trace_file, trace(result), force=force)
     if svg is not None:

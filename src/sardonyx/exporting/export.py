@@ -31,11 +31,11 @@ from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.example_resolution import Dims, DynamicDims, Inputs, example_for, resolve_dynamic
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.past import with_past as continued
-from sardonyx.frontend.inputs.reach import unreached
 from sardonyx.frontend.inputs.static_dims import with_fewer_dims
 from sardonyx.frontend.models.resolve import Resolved, from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
 from sardonyx.frontend.models.weights import named_state, state_sha256
+from sardonyx.frontend.reach import unreached
 from sardonyx.frontend.running import initialize
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from sardonyx.errors import ModelError
-from sardonyx.frontend.inputs.reach import memory_read
 from sardonyx.frontend.module_state import WriteUndo, restoring_state, uncompiled, undoing_writes
 from sardonyx.frontend.quiet import quietly
+from sardonyx.frontend.reach import memory_read
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 
 _PAST = "past_key_values"
