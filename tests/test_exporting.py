@@ -178,6 +178,19 @@ def test_the_record_hashes_the_weights_and_the_files(net: Net, tmp_path: Path) -
     assert state_sha256(net) != made.module.sha256
 
 
+def test_the_graph_differs_from_that_of_torch_by_its_optimizer_only(net: Net) -> None:
+    made = sardonyx.export(net, IDS, verify=False, optimize=True)
+    plain: dict[bool, int] = {}
+    for optimize in (False, True):
+        program = torch.onnx.export(net, (IDS,), dynamo=True, optimize=optimize, verbose=False)
+        assert program is not None
+        plain[optimize] = sum(node.op_type != "Constant" for node in program.model.graph)
+    assert made.plain_torch is not None
+    assert (made.counts.nodes, made.plain_torch.nodes) == (plain[False], plain[True])
+    assert plain[True] < plain[False]
+    assert sardonyx.export(net, IDS, verify=False).plain_torch is None, "counted only to compare a result with it"
+
+
 def test_the_exported_file_is_loaded_once_for_verification_and_optimization(
     net: Net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

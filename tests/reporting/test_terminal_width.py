@@ -13,7 +13,7 @@ from reporting.sample_export import sample_export
 from reporting.sample_run import sample_run
 from sardonyx.records.export import ExampleInput
 from sardonyx.records.inspection import RootNode
-from sardonyx.records.run import OpCount
+from sardonyx.records.run import Counts, OpCount
 from sardonyx.reporting.document import Column, Document, Facts, Notes, Row, Table, View, text_column
 from sardonyx.reporting.export import export_document
 from sardonyx.reporting.run import run_document
@@ -107,3 +107,10 @@ def test_a_large_export_is_one_screen(width: int, most: int) -> None:
     full = "\n".join(screen(export_document(export, View(verbose=True)), width))
     assert full.count("no module ran it") == 60
     assert "By pass" in full
+
+
+def test_an_optimized_export_is_compared_with_what_torch_alone_writes() -> None:
+    export = replace(sample_export(None), optimized=sample_run(), plain_torch=Counts(220, 0, 39, 17_412_345))
+    line = "plain torch  220 nodes with torch's own optimizer; the result has 187 (−15 %)"
+    assert any(line in one for one in screen(export_document(export, View()), 80))
+    assert "plain torch" not in "\n".join(screen(export_document(sample_export(None), View()), 80))

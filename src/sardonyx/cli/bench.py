@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -11,7 +12,8 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import notes_with_flags, progress, show
+from sardonyx.cli.console import announce, notes_with_flags, progress, show
+from sardonyx.cli.durations import bench_seconds
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import MORE, Format, RuntimeLevel, check_readable, parse_duration
 from sardonyx.errors import UsageError
@@ -122,6 +124,9 @@ def bench(
     gating = Gating.of("bench", fail_if, baseline, summary, beside=(svg, record, *models))
     budget, fixed, swept = parse_duration(seconds), options.parse_sizes(sizes), _parse_sweep(sweep or ())
     files.check_free(svg, record, force=force)
+    points = math.prod(map(len, swept.values()))
+    expected = bench_seconds(models, budget, starts, points)
+    announce(f"timing {len(models)} files" if len(models) > 1 else "timing", expected, shown=not quiet)
     with progress(not quiet) as report:
         from sardonyx import bench as run_bench
 

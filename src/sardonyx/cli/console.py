@@ -215,9 +215,9 @@ def duration(seconds: float) -> str:
     return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 
-def announce(what: str, seconds: float, *, quiet: bool, as_json: bool) -> None:
-    """Print how long something will take at most, before it starts."""
-    if not quiet and not as_json:
+def announce(what: str, seconds: float, *, shown: bool) -> None:
+    """Print how long something takes at most, before it starts; as progress, on a terminal only."""
+    if shown and sys.stderr.isatty():
         note(f"{what}: up to about {duration(seconds)}")
 
 

@@ -10,7 +10,7 @@ import typer
 from msgspec.structs import replace
 
 from sardonyx.cli import files, options, several
-from sardonyx.cli.console import Progress, complain, note, progress, show, with_command
+from sardonyx.cli.console import Progress, announce, complain, note, progress, show, with_command
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import MORE, OUTPUT, Target, VerifyWhen, parse_duration, reject_both
 from sardonyx.cli.several import Printed
@@ -180,6 +180,8 @@ def optimize(
     gating.check_verified(not dry_run and verify is not VerifyWhen.OFF, "drop --verify off and --dry-run")
     gating.check_timed(tune, "add --tune")
     _check_folder(run_folder, planned[0].source, record, dim_sizes, force=force)
+    limit = seconds if budget and not tune else None  # of the timing for --run; None: the default
+    _announce_run(run_folder, planned[0].source, limit, shown=not quiet)
     if not dry_run:
         several.make_folder(out_dir)
         for one in planned:
@@ -229,8 +231,7 @@ def optimize(
             if run_folder is not None and run.status == "done":
                 from sardonyx.cli.run_folder import SECONDS, Conditions
 
-                limit = seconds if budget and not tune else SECONDS
-                conditions = Conditions(limit, dim_sizes or None, threads or 1, seed)
+                conditions = Conditions(limit or SECONDS, dim_sizes or None, threads or 1, seed)
                 run = _fill_folder(run_folder, run, conditions, report, force=force)
         run = _with_streams(run, source, destination)
         files.write_record(record, run, force=force)
@@ -288,6 +289,15 @@ def _check_folder(folder: Path | None, model: Path, record: Path | None, sizes: 
 
         files.check_apart(record=record, run=folder / RUN)
         check(folder, model, sizes, force=force)
+
+
+def _announce_run(folder: Path | None, source: Path, limit: float | None, *, shown: bool) -> None:
+    """Print how long the measurements of --run take; the result is about as large as the source."""
+    if folder is not None:
+        from sardonyx.cli.durations import run_seconds
+        from sardonyx.cli.run_folder import SECONDS
+
+        announce("timing both models for --run", run_seconds((source, source), limit or SECONDS), shown=shown)
 
 
 def _fill_folder(folder: Path, run: Run, conditions: Conditions, report: Progress | None, *, force: bool) -> Run:

@@ -37,7 +37,7 @@ from sardonyx.frontend.models.sources import Dtype
 from sardonyx.frontend.models.weights import named_state, state_sha256
 from sardonyx.frontend.reach import unreached
 from sardonyx.frontend.running import initialize
-from sardonyx.frontend.tracing import traced
+from sardonyx.frontend.tracing import dynamo, traced
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.graph_names import Axes
@@ -53,7 +53,7 @@ from sardonyx.records import gc_pause
 from sardonyx.records.environment import environment
 from sardonyx.records.export import ExampleInput, Export, SourceModule
 from sardonyx.records.progress import Clock, Progress
-from sardonyx.records.run import Accuracy, Artifact, Verdict
+from sardonyx.records.run import Accuracy, Artifact, Counts, Verdict
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.half_precision_export import check_in_float32
 from sardonyx.verification.upcast import upcast
@@ -171,6 +171,7 @@ def export(
             optimized=written.run,
             seconds=clock.seconds,
             notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *dims.notes, *written.notes))),
+            plain_torch=_plain_torch(job.model) if optimize and exporter == "dynamo" else None,
             unreached=missed,
             model=job.model if written.run is None else written.run.model,
         )
@@ -426,6 +427,12 @@ def _inputs(call: Call, axes: Axes) -> tuple[ExampleInput, ...]:
         ExampleInput(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), dict(axes.get(name, {})))
         for name, tensor in zip(call.inputs, call.tensors, strict=True)
     )
+
+
+def _plain_torch(model: ir.Model) -> Counts | None:
+    """Return the counts of what torch's exporter alone would write."""
+    plain = dynamo.optimized_by_torch(model)
+    return None if plain is None else census.Census.of(plain).counts
 
 
 def _census(model: ir.Model) -> dict[str, Any]:

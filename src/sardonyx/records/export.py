@@ -54,4 +54,5 @@ class Export(Record, frozen=True, tag="export"):
     optimized: Run | None  # of the optimized file against the exported one
     seconds: dict[str, float]
     notes: tuple[str, ...] = ()
+    plain_torch: Counts | None = None  # of the graph after torch's own optimizer, as torch.onnx.export writes it
     unreached: tuple[str, ...] = ()  # outermost modules whose weights no operation read with the example inputs

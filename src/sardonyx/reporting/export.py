@@ -15,6 +15,7 @@ from sardonyx.reporting.document import (
     Section,
     Span,
     Table,
+    Text,
     Tone,
     View,
     text_column,
@@ -79,18 +80,28 @@ def _facts(export: Export, view: View) -> Facts:
     if not view.verbose:
         root = f"; {formatting.count(export.coverage.root)} have no module (-v lists them)" if export.root_nodes else ""
         class_name = formatting.name(module.class_name.rpartition(".")[2])
-        return Facts({"module": f"{class_name}, {size}", "nodes": nodes + root})
+        return Facts({"module": f"{class_name}, {size}", "nodes": nodes + root, **_plain_torch(export)})
     return Facts(
         {
             "class": formatting.name(module.class_name, 100),
             "size": size,
             "nodes": nodes,
+            **_plain_torch(export),
             "nodes by module": coverage_line(export.coverage),
             "time": formatting.phases(export.seconds),
             "weights": f"sha256 {module.sha256}",
             "file": f"sha256 {export.result.sha256}",
         }
     )
+
+
+def _plain_torch(export: Export) -> dict[str, Text]:
+    """Return how many nodes torch alone would leave, as a fact, and how many fewer the result has."""
+    if export.plain_torch is None or export.optimized is None:
+        return {}
+    plain, result = export.plain_torch.nodes, export.optimized.after.nodes
+    fewer = f"{formatting.count(result)} ({formatting.percent(plain, result)})"
+    return {"plain torch": f"{plural(plain, 'node')} with torch's own optimizer; the result has {fewer}"}
 
 
 def _inputs(export: Export) -> Table:

@@ -52,6 +52,22 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     return model, settle(model, axes, ranges)
 
 
+def optimized_by_torch(model: ir.Model) -> ir.Model | None:
+    """Return a copy of the graph as `torch.onnx.export` writes it by default, or None if that fails.
+
+    It runs its own optimizer at the end, which this module leaves out: it keeps no module for the nodes that it makes.
+    """
+    from onnxscript import optimizer  # pyright: ignore[reportMissingTypeStubs]
+
+    copy = model.clone()
+    try:
+        with quietly():
+            optimizer.optimize(copy)  # pyright: ignore[reportUnknownMemberType]
+    except Exception:  # only a figure to compare with depends on it
+        return None
+    return copy
+
+
 def _replace_conv3d_without_bias(module: Any) -> None:
     """Call the general convolution instead: torch's translation of a 3D one adds a bias of shape (channels, 2)."""
     for graph in (child.graph for child in module.modules() if isinstance(child, torch.fx.GraphModule)):
