@@ -219,3 +219,25 @@ def test_colour_and_progress_on_a_terminal_only() -> None:
 def test_no_color_is_respected() -> None:
     out, err = _on_terminal("optimize", "m.onnx", "-q", NO_COLOR="1")
     assert "\x1b" not in out + err
+
+
+@pytest.mark.slow
+def test_force_color_colours_a_pipe_unless_no_color_is_set() -> None:
+    outputs = [
+        subprocess.run(
+            _staged("optimize", "m.onnx", "-q"), capture_output=True, env=_environment(**variables), check=True
+        ).stdout
+        for variables in ({"FORCE_COLOR": "1"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"})
+    ]
+    assert outputs[0].startswith(b"\x1b[1m324")
+    assert b"\x1b" not in outputs[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [80, 200])
+def test_output_fits_the_terminal(columns: int) -> None:
+    out, _err = _on_terminal("optimize", "m.onnx", COLUMNS=str(columns), NO_COLOR="1")
+    lines = out.splitlines()
+    assert 15 < len(lines) <= 30
+    assert max(map(len, lines)) <= columns
+    assert sum(line.lstrip().startswith("fold-constants ") for line in lines) == 1
