@@ -1,18 +1,18 @@
 """Peak memory of `optimize` on a graph of the shape of a large language model, whose weights are a sparse file.
 
     PYTHONPATH=src python benchmarks/large.py make llama7b.onnx [--layers 32] [--hidden 4096]
-    PYTHONPATH=src python benchmarks/large.py run llama7b.onnx
+    PYTHONPATH=src python benchmarks/large.py run llama7b.onnx [--verify each]
 
 `make` exports the decoder with its past from weights that exist as shapes only, and writes a data file of their size
-that takes no room on the disk. `run` optimizes it without verification in a process of its own, writes the result, and
-prints the seconds and the VmHWM of that process, in which pages of mapped files count.
+that takes no room on the disk. `run` optimizes it in a process of its own, writes the result, and prints the seconds
+and the peak memory of that process and of its workers together: private memory, and pages of mapped files, which the
+system drops when it needs the room.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from measure import memory_of_all
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
 
@@ -98,21 +99,13 @@ def make(path: Path, layers: int, hidden: int) -> None:
     print(f"{path}: {len(graph.graph)} nodes, weights of {end / 1e9:.1f} GB ({blocks / 1e6:.1f} MB on the disk)")
 
 
-def run(path: Path) -> None:
+def run(path: Path, verify: str) -> None:
     """Optimize in a process of its own."""
-    script = (
-        "import sys, sardonyx\n"
-        "run = sardonyx.optimize(sys.argv[1], sys.argv[2], verify='off', force=True)\n"
-        "peak = [l.split()[1] for l in open('/proc/self/status') if l.startswith('VmHWM')][0]\n"
-        "print(run.before.nodes, run.after.nodes, peak)\n"
-    )
     began = time.perf_counter()
     target = path.with_name(f"{path.stem}-optimized.onnx")
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(path), str(target)], check=True, stdout=subprocess.PIPE, text=True
-    )
-    before, after, peak = map(int, done.stdout.split()[-3:])
-    print(f"{before} -> {after} nodes in {time.perf_counter() - began:.0f} s, peak {peak / 1000:.0f} MB")
+    command = [sys.executable, "-m", "sardonyx", "optimize", path, "-o", target, "--verify", verify, "--force", "-q"]
+    private, mapped = memory_of_all(list(map(str, command)))
+    print(f"{time.perf_counter() - began:.0f} s, at most {private} MB private and {mapped} MB of mapped files")
 
 
 def main() -> None:
@@ -122,11 +115,12 @@ def main() -> None:
     parser.add_argument("path", type=Path)
     parser.add_argument("--layers", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=4096)
+    parser.add_argument("--verify", choices=("each", "end", "off"), default="off")
     wish = parser.parse_args()
     if wish.what == "make":
         make(wish.path, wish.layers, wish.hidden)
     else:
-        run(wish.path)
+        run(wish.path, wish.verify)
 
 
 if __name__ == "__main__":

@@ -71,3 +71,36 @@ def warm(path: Path) -> None:
     with path.open("rb") as file:
         while file.read(1 << 22):
             pass
+
+
+def memory_of_all(command: Sequence[str]) -> tuple[int, int]:
+    """Run a command, and return the peaks in MB of it and all processes it starts: private memory, pages of files."""
+    process = subprocess.Popen(command, env=_ENVIRONMENT)
+    private = pages = 0
+    while process.poll() is None:
+        resident = [_resident(pid) for pid in _family(process.pid)]
+        private = max(private, sum(own for own, _ in resident))
+        pages = max(pages, sum(mapped for _, mapped in resident))
+        time.sleep(0.02)
+    if process.returncode:
+        raise CommandFailed(f"{' '.join(command)}: exit {process.returncode}")
+    return private // 1000, pages // 1000
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and all that it started."""
+    try:
+        tasks = [Path(f"/proc/{pid}/task/{task}/children").read_text() for task in os.listdir(f"/proc/{pid}/task")]
+    except OSError:  # it has ended
+        return []
+    return [pid, *(other for children in tasks for child in children.split() for other in _family(int(child)))]
+
+
+def _resident(pid: int) -> tuple[int, int]:
+    """Return the resident kB of a process: private ones, and pages of files."""
+    try:
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    except OSError:  # it has ended
+        return 0, 0
+    private, pages = (int(lines.get(name, "0 kB").split()[0]) for name in ("RssAnon", "RssFile"))
+    return private, pages

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +37,30 @@ def test_sleeping_counts_as_wall_time_only_and_computing_as_both() -> None:
     busy = measure.run([sys.executable, "-c", "sum(i * i for i in range(4_000_000))"])
     assert asleep.cpu_seconds < asleep.seconds - 0.4
     assert 0.05 < busy.cpu_seconds < busy.seconds + 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_private_memory_does_not_grow_with_the_weights_while_verifying(tmp_path: Path) -> None:
+    """Weights of 300 MB in a separate file, which is a hole; both models run, in less private memory than that."""
+    width = 5000
+    text = f"""<ir_version: 10, opset_import: ["" : 18]> agraph (float[n, {width}] x) => (float[n, {width}] y) {{
+        a = MatMul(x, w0)  b = Identity(a)  c = MatMul(b, w1)  d = Identity(c)  y = MatMul(d, w2) }}"""
+    model = onnx.parser.parse_model(text)
+    for index in range(3):
+        weight = model.graph.initializer.add(name=f"w{index}", data_type=1, dims=[width, width], data_location=1)
+        for key, value in (("location", "weights"), ("offset", index * 4 * width**2), ("length", 4 * width**2)):
+            weight.external_data.add(key=key, value=str(value))
+    with (tmp_path / "weights").open("wb") as file:
+        file.truncate(3 * 4 * width**2)
+        for index in range(3):  # no two weights are the same
+            os.pwrite(file.fileno(), struct.pack("f", index + 1), index * 4 * width**2)
+    onnx.save(model, tmp_path / "model.onnx")
+    target = str(tmp_path / "small.onnx")
+    command = [sys.executable, "-m", "sardonyx", "optimize", str(tmp_path / "model.onnx"), "-o", target, "-q"]
+    private, mapped = measure.memory_of_all(command)
+    assert private < 150
+    assert mapped > 300
 
 
 def test_medians_are_taken_measure_by_measure() -> None:
