@@ -95,6 +95,7 @@ def test_a_file_without_module_names_has_no_coverage(tmp_path: Path, command: Co
     again = sardonyx.adopt(output)
     assert (again.evidence, again.modules, again.coverage.root) == ({}, 0, 2)
     assert {node.reason for node in again.root_nodes} == {p.NO_TAGS}
+    assert sardonyx.inspect(output).modules == ()
 
 
 @pytest.mark.parametrize(("exporter", "summary"), [("dynamo", "torch metadata"), ("torchscript", "scoped names")])

@@ -127,7 +127,7 @@ def _inspect_model(source: Tagged) -> Inspection:
         dynamic_dims=_dynamic_dims((*inputs, *outputs)),
         functions=_functions(model, census),
         bodies=_bodies(census.nodes),
-        modules=modules(census, source.hierarchy),
+        modules=modules(census, source.hierarchy) if any(map(origins, census.nodes)) else (),
         coverage=coverage(census.nodes),
         root_nodes=root_nodes(census.nodes),
         tied=tied(census.initializers),
