@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 
@@ -61,6 +63,24 @@ def test_private_memory_does_not_grow_with_the_weights_while_verifying(tmp_path:
     private, mapped = measure.memory_of_all(command)
     assert private < 150
     assert mapped > 300
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak from /proc")
+def test_checking_a_rewrite_of_a_large_weight_keeps_few_copies_of_it(tmp_path: Path) -> None:
+    """A float16 product whose fusion is also checked in double precision: a weight of 24 MB, 96 MB in double."""
+    rows, columns = 2048, 6144
+    text = f"""<ir_version: 10, opset_import: ["" : 18]>
+    agraph (float16[n, {rows}] x) => (float16[n, {columns}] y) {{ a = MatMul(x, w)  y = Add(a, b) }}"""
+    model = onnx.parser.parse_model(text)
+    random = np.random.default_rng(0)
+    weights = {"w": random.normal(size=(rows, columns)) / 45, "b": random.normal(size=columns)}
+    for name, value in weights.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.float16), name))
+    onnx.save(model, tmp_path / "model.onnx")
+    target = str(tmp_path / "small.onnx")
+    command = [sys.executable, "-m", "sardonyx", "optimize", str(tmp_path / "model.onnx"), "-o", target, "-q"]
+    assert measure.memory_of_all(command)[0] < 600
 
 
 def test_medians_are_taken_measure_by_measure() -> None:

@@ -10,10 +10,12 @@ in `docs/decisions/0020-rewrites-checked-where-they-happen.md`.
 from __future__ import annotations
 
 import itertools
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -37,6 +39,7 @@ from sardonyx.verification.rounding import in_double, widened, without_rounding
 from sardonyx.verification.tolerance import is_float
 
 _MOST_BYTES = 1 << 27  # constants in an excerpt
+_MOST_SENT = 1 << 23  # bytes of a model that is sent to the worker without a file
 _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _CHUNK_ELEMENTS = 1 << 17  # border elements that are sent to the worker together
@@ -231,12 +234,20 @@ def _chunks(trials: Iterator[_Trial]) -> Iterator[list[_Trial]]:
 
 
 class _Side:
-    """A model that is opened when it is first run, and ignores values that it has no input for."""
+    """A model that is opened when it is first run, and ignores values that it has no input for.
+
+    A large one waits in a file, whose constants the runtime maps: several sides of one rewrite are open together.
+    """
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._model = model
         self._inputs = {value.name for value in model.graph.input}
         self._session: RemoteSession | None = None
+        self._source: onnx.ModelProto | Path = model
+        self._folder: tempfile.TemporaryDirectory[str] | None = None  # deleted with this object
+        if model.ByteSize() > _MOST_SENT:
+            self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
+            self._source = Path(self._folder.name) / "model.onnx"
+            onnx.save_model(model, self._source, save_as_external_data=True, location="weights")
 
     def run_each(self, many: Sequence[Mapping[str, Value]]) -> list[list[Value] | RuntimeFailure]:
         """Return the outputs or a failure for each; a model that does not load fails for all of them."""
@@ -244,7 +255,8 @@ class _Side:
             return []
         if self._session is None:
             try:
-                self._session = RemoteSession(self._model.SerializeToString(), threads=1, seconds=_RUN_SECONDS)
+                source = self._source if isinstance(self._source, Path) else self._source.SerializeToString()
+                self._session = RemoteSession(source, threads=1, seconds=_RUN_SECONDS)
             except RuntimeFailure as failure:
                 return [failure] * len(many)
         used = [{name: value for name, value in feeds.items() if name in self._inputs} for feeds in many]

@@ -145,5 +145,8 @@ def _widen(graph: onnx.GraphProto) -> None:
 def _widen_tensors(tensors: Iterable[onnx.TensorProto]) -> None:
     for tensor in tensors:
         if tensor.data_type in _FLOATS:
-            array = numpy_helper.to_array(tensor).astype(np.float64)
-            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+            name, dims = tensor.name, list(tensor.dims)
+            data = numpy_helper.to_array(tensor).astype(np.float64).tobytes()
+            tensor.Clear()  # before the wider data is copied to it
+            tensor.name, tensor.data_type, tensor.raw_data = name, onnx.TensorProto.DOUBLE, data
+            tensor.dims.extend(dims)
