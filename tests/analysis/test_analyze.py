@@ -67,6 +67,10 @@ def assert_coherent(analysis: Analysis) -> None:
         for name in ("operations", "macs", "flops", "bytes_moved", "parameters"):
             assert sum(getattr(each, name) for each in form.modules) == getattr(work, name), name
         assert sum(each.operations for each in form.regions) == work.operations
+        costs = form.operations
+        assert costs is not None
+        assert len(costs.names) == work.operations
+        assert (sum(costs.flops), sum(costs.bytes_moved)) == (work.flops, work.bytes_moved)
         assert max(live for _step, live in memory.timeline.points) == memory.peak.bytes
         assert max(each.peak for each in form.modules) == memory.peak.bytes
         assert sum(each.at_peak for each in form.modules) == memory.peak.bytes

@@ -8,9 +8,17 @@ function graphsOf(model) {
   if (!data) return null;
   if (!drawnGraphs.has(model)) {
     const tables = { ...data, strings: readStrings(data.strings) };
-    drawnGraphs.set(model, { before: new Graph(data.before, tables), after: new Graph(data.after, tables) });
+    const graph = (side) => new Graph(data[side], { ...tables, times: moduleTimes(model, side) });
+    drawnGraphs.set(model, { before: graph("before"), after: graph("after") });
   }
   return drawnGraphs.get(model);
+}
+
+/** Returns the time of each module by path, as in the table of modules; null if it was not measured. */
+function moduleTimes(model, side) {
+  const tree = new ModuleTree(model.data("modules"));
+  const times = tree.totals[`ms_${side}`];
+  return times ? new Map(tree.paths.map((path, at) => [path, times[at]])) : null;
 }
 
 /** Draws a module into its host. */

@@ -2,6 +2,7 @@
 
 const GRAPH_FOUND = 40; // results of a search that are listed
 const GRAPH_DECADES = 4; // of the colour scale: from a ten-thousandth of the model to all of it
+const GRAPH_STRONGEST = 60; // percent of the colour
 const GRAPH_COLORED = 8; // passes with a colour of their own
 const GRAPH_UNITS = {
   time: (value) => `${fmt.ms(value)} ms`,
@@ -34,7 +35,7 @@ class GraphColors {
     const value = graph.cost(box, this.kind);
     if (!value || !whole) return null;
     const share = Math.min(Math.max(1 + Math.log10(value / whole) / GRAPH_DECADES, 0.03), 1);
-    return { class: "nested-heat", share: Math.round(75 * share) };
+    return { class: "nested-heat", share: Math.round(GRAPH_STRONGEST * share) };
   }
 
   /** Returns the number of the colour of the pass that changed most nodes of a box, null if nothing was changed. */
@@ -64,7 +65,7 @@ class GraphColors {
       return [...names, this.order.length > GRAPH_COLORED && h("li", { class: `own${GRAPH_COLORED}` }, h("span", { class: "nested-swatch" }), "other passes")];
     }
     if (this.kind === "none") return null;
-    const steps = [0.001, 0.01, 0.1, 1].map((share) => h("li", null, h("span", { class: "nested-swatch nested-heat", style: { "--share": `${Math.round(75 * (1 + Math.log10(share) / GRAPH_DECADES))}%` } }), `${share * 100} %`));
+    const steps = [0.001, 0.01, 0.1, 1].map((share) => h("li", null, h("span", { class: "nested-swatch nested-heat", style: { "--share": `${Math.round(GRAPH_STRONGEST * (1 + Math.log10(share) / GRAPH_DECADES))}%` } }), `${share * 100} %`));
     return [...steps, h("li", null, "of the source, on a logarithmic scale")];
   }
 }
@@ -115,14 +116,13 @@ class GraphSection {
     this.root.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !event.defaultPrevented && this.root.classList.contains("nested-full")) this.full(false);
     });
+    this.root.addEventListener("click", (event) => event.target.closest("a[href]") && this.full(false)); // to see where it leads
     this.listenToSearch();
   }
 
   full(wanted) {
     this.root.classList.toggle("nested-full", wanted);
-    const button = this.find("full");
-    button.setAttribute("aria-pressed", String(wanted));
-    button.focus();
+    this.find("full").setAttribute("aria-pressed", String(wanted));
   }
 
   legend() {

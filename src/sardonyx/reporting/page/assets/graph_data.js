@@ -7,10 +7,11 @@ const MOST_ENDS = 4; // edges of one box to its consumers; more are replaced by 
 const MOST_PORTS = 6; // neighbours of a module in one direction; more are shown as one
 
 class Graph {
-  constructor(data, { strings, operators, types }) {
+  constructor(data, { strings, operators, types, times = null }) {
     this.names = data.names.map((at) => strings[at]);
     this.ops = data.ops.map((at) => operators[at]);
     this.types = types;
+    this.times = times; // of modules
     this.costs = { time: data.time, flops: data.flops, bytes: data.bytes };
     this.rewrites = new Map(data.changed); // by node: those that the other graph does not have
     this.edges = data.back.map(() => null);
@@ -165,6 +166,7 @@ class Graph {
     const column = this.costs[kind];
     if (!column) return undefined;
     if (box.kind === "op") return column[box.node];
+    if (kind === "time" && box.kind === "module" && this.times?.has(box.path)) return this.times.get(box.path);
     box.sums ??= {};
     return (box.sums[kind] ??= box.children.reduce((sum, child) => sum + this.cost(child, kind), 0));
   }
