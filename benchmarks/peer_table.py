@@ -39,7 +39,8 @@ def summary(nodes: dict[str, Any]) -> str:
         for form, names in zip(rows[0]["ours"], (peers.PORTABLE, peers.RUNTIME, peers.RUNTIME), strict=True)
     )
     return (
-        f"Beside the best of {', '.join(PACKAGES)} on each of {len(rows)} models, Sardonyx leaves {_share(portable)}\n"
+        f"Compared with the best of {', '.join(PACKAGES)} on each of {len(rows)} models, "
+        f"Sardonyx leaves {_share(portable)}\n"
         f"with standard operators, {_share(runtime)} with ONNX Runtime's own, and there {_share(fewest)}\n"
         f"with `--fewest-nodes` (geometric means; [every model and optimizer](benchmarks/peers.md), {nodes['date']}).\n"
     )
