@@ -247,7 +247,7 @@ class _Side:
         if model.ByteSize() > _MOST_SENT:
             self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
             self._source = Path(self._folder.name) / "model.onnx"
-            onnx.save_model(model, self._source, save_as_external_data=True, location="weights")
+            onnx.save_model(model, self._source, save_as_external_data=True, location="weights")  # pyright: ignore[reportUnknownMemberType]
 
     def run_each(self, many: Sequence[Mapping[str, Value]]) -> list[list[Value] | RuntimeFailure]:
         """Return the outputs or a failure for each; a model that does not load fails for all of them."""
