@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -67,3 +68,21 @@ def test_changes_come_first_and_link_to_both_runs(open_page: Open, tmp_path: Pat
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     page.click('section.overview a[href="#section=verdict&model=1"]')
     assert page.is_visible('article.model[data-model="1"]')
+
+
+@pytest.mark.parametrize(("width", "media"), [(400, "screen"), (1280, "screen"), (794, "print")])
+def test_the_plots_of_a_history_lie_side_by_side(open_page: Open, tmp_path: Path, width: int, media: str) -> None:
+    first = sample_run_bundle("model")
+    dates = ("2026-11-01T08:00:00Z", "2026-11-02T08:00:00Z")
+    dated = (structs.replace(first.run.environment, date=date) for date in dates)
+    runs = (structs.replace(first.run, environment=environment) for environment in dated)
+    path = tmp_path / "history.html"
+    path.write_text(render_page([structs.replace(first, run=run) for run in runs]), encoding="utf-8")
+    page = open_page(path, width=width)
+    page.emulate_media(media=media)  # pyright: ignore[reportArgumentType]
+    boxes = [plot.bounding_box() for plot in page.locator(".overview-trends svg").all()]
+    assert len(boxes) == 5
+    for one, other in itertools.combinations(filter(None, boxes), 2):
+        beside = one["x"] + one["width"] <= other["x"] + 1
+        assert beside or one["y"] + one["height"] <= other["y"] + 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -99,3 +99,11 @@ def test_pictures_and_titles() -> None:
     assert {"history-1-model/nodes.svg", "history-1-model/bytes.svg"} <= files.keys()
     assert "<title>model, 2 runs · Sardonyx</title>" in report([bundle.run for bundle in bundles]).text
     assert render_page(bundles).count('<article class="model"') == 2
+
+
+def test_a_run_on_a_busy_machine_is_noted() -> None:
+    quiet, busy = _at(1), _at(2)
+    assert busy.bench is not None
+    busy = replace(busy, bench=replace(busy.bench, machine=replace(busy.bench.machine, busy_during=0.5)))
+    text = pull_request([quiet, busy])
+    assert "timed while other processes used much of the CPU: 2026-11-02 08:00 UTC (50 %)\n" in text

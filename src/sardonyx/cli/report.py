@@ -21,14 +21,15 @@ Example:
   sardonyx report run.json -o report.html
   sardonyx report runs/today
   sardonyx report runs/bert runs/resnet runs/llama -o overview.html
+  sardonyx report nightly/* -o history.html
   sardonyx report --compare yesterday.json today.json -o changed.html
   sardonyx report run.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
 SOURCE is a record of `optimize` (or of `export --optimize`), or a folder written by `optimize --run`; benchmarks,
 profiles, analyses and exports of the same files beside it are included. The page is one file that needs no network: the
 verdict, the module tree, every rewrite with its graph before and after, missed fusions with their reasons, the
-verification, times and memory. Several runs get an overview and a menu. Nothing is computed here: every number comes
-from a record.
+verification, times and memory. Several models get an overview, and runs of one model at different times its history.
+Nothing is computed here: every number comes from a record.
 
 Exit: 0 done, 1 failed, 2 usage.
 """

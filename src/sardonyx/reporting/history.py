@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 
@@ -18,6 +19,7 @@ from sardonyx.reporting.verdict import verification
 
 RECENT = 8  # runs of one model whose sections a page contains; older runs have only their line
 LONGEST = 200  # lines of a table
+_NOTED = 10  # runs in notes
 _NONE = "–"
 _BARS = 60  # of a trend
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -156,7 +158,7 @@ def history_section(history: History, link: Callable[[RunBundle], str] = lambda 
     rows = [
         Row(_line(run, measures, link(run)), Tone.PLAIN if _passed(run) else Tone.BAD) for run in history.runs[:LONGEST]
     ]
-    notes = list(_breaks(history))
+    notes = [*itertools.islice(_breaks(history), _NOTED), *_disturbed(history)]
     if len(history.runs) > LONGEST:
         notes.append(f"and {len(history.runs) - LONGEST} older runs")
     return Section(f"History of {formatting.name(history.model)}", (Table(columns, rows), Notes(notes)))
@@ -204,3 +206,12 @@ def _breaks(history: History) -> Iterator[str]:
         if older.bench is not None and newer.bench is not None and (reasons := list(incomparable(older, newer))):
             between = f"{formatting.date(_date(older))} and {formatting.date(_date(newer))}"
             yield f"times of {between} are not comparable: {'; '.join(reasons)}"
+
+
+def _disturbed(history: History) -> Iterator[str]:
+    """Yield which runs were timed on a busy machine, in one note."""
+    shares = [(run, run.bench.machine.busy) for run in history.runs if run.bench is not None]
+    busy = [f"{formatting.date(_date(run))} ({100 * share:.0f} %)" for run, share in shares if share is not None]
+    if busy:
+        more = f" and {len(busy) - _NOTED} more" if len(busy) > _NOTED else ""
+        yield f"timed while other processes used much of the CPU: {', '.join(busy[:_NOTED])}{more}"
