@@ -95,6 +95,13 @@ def test_help_explains_exit_codes_and_groups_options(verb: str, command: Command
         assert {"--baseline", "--summary"} <= set(re.findall(r"--[a-z-]+", text.partition("\nGates:")[2]))
 
 
+def test_the_list_of_commands_is_one_screen(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = command("--help").out
+    assert len(text.splitlines()) < 40
+    assert text.partition("\nCommands:\n")[2].count("\n") == len(VERBS), "a line for each"
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_is_one_screen_that_names_every_option(
     verb: str, command: Command, monkeypatch: pytest.MonkeyPatch

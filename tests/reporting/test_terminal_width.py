@@ -114,3 +114,10 @@ def test_an_optimized_export_is_compared_with_what_torch_alone_writes() -> None:
     line = "plain torch  220 nodes with torch's own optimizer; the result has 187 (−15 %)"
     assert any(line in one for one in screen(export_document(export, View()), 80))
     assert "plain torch" not in "\n".join(screen(export_document(sample_export(None), View()), 80))
+
+
+def test_in_a_pipe_tables_fit_and_every_sentence_is_one_line() -> None:
+    text = terminal.write(run_document(sample_run(), View()), Style(width=60, wraps=False)).splitlines()
+    assert text[-1].startswith("324 → 187 nodes")
+    assert text[-1].endswith("→ small.onnx")
+    assert max(len(line) for line in text if line.lstrip().startswith(("eliminate-", "Transpose", "operator"))) <= 60

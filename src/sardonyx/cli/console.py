@@ -50,14 +50,15 @@ def style_for(stream: TextIO) -> Style:
     """Return the colours and the width for a stream.
 
     A terminal has colours unless NO_COLOR is set (https://no-color.org) or TERM is dumb; other streams have them if
-    FORCE_COLOR is set. Lines fit a terminal, or COLUMNS if it is set; otherwise they may have any length.
+    FORCE_COLOR is set. Tables fit a terminal, or COLUMNS if it is set; otherwise lines may have any length. Sentences
+    are wrapped on a terminal only, so that the last line of a pipe is the whole summary.
     """
     environment, on_terminal = os.environ, stream.isatty()
     wanted = bool(environment.get("FORCE_COLOR")) or (on_terminal and environment.get("TERM") != "dumb")
     columns = environment.get("COLUMNS", "")
     given = int(columns) if columns.isascii() and columns.isdecimal() else 0
     width = given or (_columns_of(stream) if on_terminal else None)
-    return Style(color=wanted and not environment.get("NO_COLOR"), width=width)
+    return Style(color=wanted and not environment.get("NO_COLOR"), width=width, wraps=on_terminal)
 
 
 def _columns_of(terminal: TextIO) -> int | None:

@@ -62,23 +62,23 @@ def _root(context: typer.Context, version: Version = False) -> None:
 
 
 VERBS = {
-    "export": "Export a PyTorch model to ONNX, with every node tagged by its module.",
+    "export": "Export a PyTorch model to ONNX; every node keeps its module.",
     "optimize": "Make a graph smaller and verify that it computes the same.",
     "verify": "Check whether two models compute the same.",
     "bench": "Time ONNX files against each other, with confidence intervals.",
     "profile": "Show where ONNX files spend their time, module by module.",
     "inspect": "Show the modules, operators, sizes and interface of a model.",
     "extract": "Extract a module as a model of its own.",
-    "decompose": "Decompose every attention of a PyTorch model into primitive operations.",
-    "analyze": "Count what a model costs: operations, FLOPs, bytes moved, peak memory.",
+    "decompose": "Decompose every attention of a PyTorch model.",
+    "analyze": "Count operations, FLOPs, bytes moved and peak memory.",
     "dag": "Write the graph of every module, for programs and viewers.",
     "adopt": "Tag a model that another tool exported or changed.",
     "compare": "Show how two models differ, module by module.",
-    "study": "Run experiments on a set of models: attribution, tolerance, order, correlation, …",
+    "study": "Run experiments on a set of models.",
     "report": "Write an HTML, Markdown or SVG report about one or more runs.",
     "passes": "List the passes and what each rewrites.",
     "completion": "Print a script that completes commands and options in a shell.",
-    "demo": "Take a small transformer and a CNN from their configs to one report.",
+    "demo": "Take a small transformer and a CNN from config to report.",
 }  # with the line that --help shows
 
 

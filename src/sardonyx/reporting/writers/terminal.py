@@ -46,6 +46,7 @@ class Style(Struct, frozen=True):
 
     color: bool = False
     width: int | None = None  # None: lines may have any length
+    wraps: bool = True  # sentences are broken between words; in a pipe they stay one line each
 
     def paint(self, tone: Tone, text: str) -> str:
         """Return the text in the colour of its tone."""
@@ -207,7 +208,7 @@ def _wrapped(text: Text, style: Style, start: str = "", hanging: str | None = No
         start: What the first line begins with.
         hanging: What the other lines begin with; None: as the first.
     """
-    if style.width is None or cell_len(start + _text(text, PLAIN)) <= style.width:
+    if style.width is None or not style.wraps or cell_len(start + _text(text, PLAIN)) <= style.width:
         return [start + _text(text, style)]
     hanging = start if hanging is None else hanging
     lines: list[str] = []
