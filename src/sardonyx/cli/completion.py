@@ -43,7 +43,7 @@ ShellName = Annotated[Shell, typer.Argument(metavar="SHELL", help="One of bash, 
 
 def completion(shell: ShellName, debug: options.Debug = False) -> int:
     """Print the script for a shell."""
-    from typer.completion import get_completion_script
+    from typer.completion import get_completion_script  # pyright: ignore[reportPrivateImportUsage]
 
     put(get_completion_script(prog_name="sardonyx", complete_var=_VARIABLE, shell=shell.value) + "\n")
     return 0
@@ -51,7 +51,8 @@ def completion(shell: ShellName, debug: options.Debug = False) -> int:
 
 def words_to_complete() -> list[str]:
     """Return the words after `sardonyx` that a shell wants to complete."""
-    from typer.completion import completion_init
+    from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]
 
     completion_init()
-    return next((words.split()[1:] for name in _WORDS if (words := os.environ.get(name))), [])
+    lines = [line for name in _WORDS if (line := os.environ.get(name))]
+    return lines[0].split()[1:] if lines else []
