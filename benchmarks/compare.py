@@ -18,10 +18,7 @@ from pathlib import Path
 import measure
 import peers
 import shelf
-import time_contest
 from claims import Claim
-from shelf import Shelf
-from stage import CASES, Stage
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -130,7 +127,10 @@ def _nodes_by(peer: str, source: Path) -> str:
 
 def time(bench: Bench) -> Iterator[Claim]:
     """The whole command on every reference model, beside ONNX Runtime and onnxslim."""
-    stage = Stage(bench.models, Shelf(RESULTS / "shelf"), RESULTS, list(CASES), repeats=bench.repeats)
+    import time_contest  # imported here because memory of this process counts in its children
+    from stage import CASES, Stage
+
+    stage = Stage(bench.models, shelf.Shelf(RESULTS / "shelf"), RESULTS, list(CASES), repeats=bench.repeats)
     yield from time_contest.time(stage).claims
 
 
