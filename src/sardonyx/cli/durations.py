@@ -22,7 +22,11 @@ def bench_seconds(files: Sequence[Path], limit: float, starts: int, sizes: int =
         starts: fresh processes for each file.
         sizes: sizes of a sweep; each after the first gets at most one start.
     """
-    return limit + (1 + starts + (sizes - 1) * min(1, starts)) * _once(files)
+    from sardonyx.measurement.bench import starts_limit  # imported here because it loads what measures
+
+    once = _once(files)
+    starts = min(starts, max(1, int(starts_limit(limit) / once)))
+    return limit + (1 + starts + (sizes - 1) * min(1, starts)) * once
 
 
 def run_seconds(files: Sequence[Path], limit: float) -> float:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from msgspec.structs import replace
 from sardonyx.atomic_write import explained, write_whole
 from sardonyx.errors import OutputError, SardonyxError, UsageError
 from sardonyx.ir import io
-from sardonyx.measurement.bench import STARTS, starts_limit
 from sardonyx.measurement.feeds import at_size
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis
@@ -28,8 +26,6 @@ from sardonyx.reporting.report import report
 
 RUN, PAGE = "run.json", "report.html"
 SECONDS = 6.0  # default time limit for timing both files
-_START, _RATE = 0.4, 350e6  # typical seconds of starting a process, and bytes of a model that load in a second
-_PROFILING = 4.0  # typical seconds of the profiled runs
 _NAMES = (RUN, "bench.json", "profile.json", "analysis.json", PAGE)
 
 
@@ -62,20 +58,6 @@ def check(
             raise OutputError(f"{path / name} exists", hint="name another folder, or overwrite it with --force")
     if sizes:
         at_size(io.load(source), sizes)
-
-
-def expected_seconds(source: str | Path, conditions: Conditions | None = None) -> float:
-    """Return about how long `fill` takes for a source and its result, which is assumed to be as large.
-
-    Both files are loaded in fresh processes, for timing (the source twice) and for profiling.
-    """
-    limit, size = (conditions or Conditions()).seconds, os.path.getsize(source)
-    for data in Path(source).parent.glob(f"{Path(source).name}*.data"):
-        size += data.stat().st_size
-    load = _START + size / _RATE
-    a_round = 2 * (_START + load)
-    rounds = min(STARTS, max(1, int(starts_limit(limit) / a_round)))
-    return rounds * a_round + 5 * load + limit + _PROFILING
 
 
 def fill(
@@ -111,8 +93,6 @@ def fill(
         for name in _NAMES:  # files of an earlier run must not be mistaken for this one's
             (path / name).unlink(missing_ok=True)
     _write(path / RUN, run.to_json())
-    if progress is not None:
-        progress(f"measuring both files, about {expected_seconds(source, conditions):.0f} s", None)
     failures = list(_measure(path, (source, result), conditions or Conditions(), progress))
     if failures:
         run = replace(run, notes=(*run.notes, *failures))
