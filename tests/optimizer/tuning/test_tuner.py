@@ -34,6 +34,8 @@ LAYERS = onnx.parser.parse_model("""
         e1 = Div(norm, root)  e2 = Erf(e1)  e3 = Add(e2, one)  e4 = Mul(norm, e3)  y = Mul(e4, half)
     }
 """)
+for index, node in enumerate(LAYERS.graph.node):
+    node.name = f"/layer.{index}/{node.op_type}"  # the nodes are in modules
 DECOMPOSED = Counter(node.op_type for node in LAYERS.graph.node if node.op_type != "Identity")
 RESIDUAL = onnx.parser.parse_model("""
     <ir_version: 10, opset_import: ["" : 18]>
