@@ -16,13 +16,13 @@ import onnx_ir as ir
 
 from sardonyx.errors import UsageError
 from sardonyx.ir import module_region
-from sardonyx.ir.module_patterns import find_modules
+from sardonyx.ir.module_patterns import matching_modules
 from sardonyx.ir.module_region import Flow, is_fixed
 from sardonyx.ir.origins import origins
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Match
 from sardonyx.ir.scopes import is_constant, label, scopes, values_read
-from sardonyx.provenance import ROOT, Hierarchy, Origins, lineage, merge, module_of
+from sardonyx.provenance import ROOT, Hierarchy, Origins, merge, module_of
 
 Cell = frozenset[str]  # instance paths of calls of kept modules
 OUTSIDE: Cell = frozenset()
@@ -136,9 +136,7 @@ class Borders:
 
 
 def _named(hierarchy: Hierarchy, running: Sequence[str], pattern: str) -> list[str]:
-    modules = {ancestor for path in set(map(module_of, running)) for ancestor in lineage(path)}
-    by_class = {path for path in modules if hierarchy.classes.get(path, "").rpartition(".")[2] == pattern}
-    matches = sorted(by_class) or find_modules(hierarchy, running, pattern)
+    matches = matching_modules(hierarchy, running, pattern)
     if ROOT in matches:
         raise UsageError("the model itself has no border to keep", hint="name one of its modules")
     return matches

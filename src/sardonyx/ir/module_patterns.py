@@ -48,6 +48,18 @@ def find_modules(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> lis
     return [path for path in all_paths if path in matches]
 
 
+def matching_modules(hierarchy: Hierarchy, paths: Iterable[str], pattern: str) -> list[str]:
+    """Return the instance paths of a class of this name, or otherwise those that `find_modules` returns.
+
+    Raises:
+        UsageError: if there is no such module.
+    """
+    by_class = [
+        path for path in _with_ancestors(paths) if hierarchy.classes.get(path, "").rpartition(".")[2] == pattern
+    ]
+    return sorted(by_class) or find_modules(hierarchy, paths, pattern)
+
+
 def find_module(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> str:
     """Return the one instance path that `wanted` names.
 

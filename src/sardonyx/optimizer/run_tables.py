@@ -35,7 +35,7 @@ from sardonyx.records.run import (
 
 UNNOTED_GROWTH = 4096  # bytes by which a file may grow without a note
 EXAMPLES = 3  # nodes named for each reason of a near miss
-_ORDER = (Accuracy.EXACT, Accuracy.REASSOCIATES, Accuracy.APPROXIMATES)
+_ORDER = tuple(Accuracy)  # the strictest first
 
 
 class GraphSnapshot(Struct, frozen=True):

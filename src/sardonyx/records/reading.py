@@ -19,6 +19,7 @@ def kinds() -> dict[str, type[Record]]:
         inspection,
         module_graph,
         profile,
+        quantization,
         run,
         study,
     )
@@ -32,6 +33,7 @@ def kinds() -> dict[str, type[Record]]:
         inspection.Opportunities,
         inspection.Adoption,
         extraction.Extraction,
+        quantization.Quantization,
         comparison.Comparison,
         module_graph.HierarchyDag,
         analysis.Analysis,

@@ -129,6 +129,7 @@ class Accuracy(StrEnum):
     EXACT = "exact"  # identical bits
     REASSOCIATES = "reassociates"  # the same function of real numbers; rounding may differ
     APPROXIMATES = "approximates"  # an approximation of the function
+    QUANTIZES = "quantizes"  # in lower precision on purpose: the loss is measured and not bounded by a tolerance
 
 
 class How(StrEnum):

@@ -25,7 +25,9 @@ class Runtime(StrEnum):
     OPENVINO = "openvino"  # OpenVINO on the CPU, in the precision that the model declares
 
 
-def load(runtime: Runtime, source: Source, *, threads: int | None = None, profile: bool = False) -> Engine:
+def load(
+    runtime: Runtime, source: Source, *, threads: int | None = None, profile: bool = False, optimize: bool = False
+) -> Engine:
     """Load a model in one of the runtimes.
 
     Args:
@@ -33,12 +35,13 @@ def load(runtime: Runtime, source: Source, *, threads: int | None = None, profil
         source: The model.
         threads: Threads of the runtime; its own choice if None.
         profile: Record which nodes run, if the runtime can.
+        optimize: Let ONNX Runtime optimize the graph.
 
     Raises:
         RuntimeFailure: if the runtime does not accept the model.
     """
     loaders: dict[Runtime, Callable[[], Engine]] = {
-        Runtime.ORT: lambda: Session(source, threads=threads, profile=profile),
+        Runtime.ORT: lambda: Session(source, optimize=optimize, threads=threads, profile=profile),
         Runtime.REFERENCE: lambda: ReferenceSession(source),
         Runtime.OPENVINO: lambda: OpenVinoSession(source, threads=threads),
     }

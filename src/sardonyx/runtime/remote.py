@@ -142,6 +142,7 @@ class RemoteSession:
         threads: Threads of the runtime.
         seconds: The time limit of one run; None for no limit.
         profile: Record which nodes run, for `executed`.
+        optimize: Let ONNX Runtime optimize the graph, as it does by default.
         keep: An object to keep alive as long as the session, such as the owner of the file.
 
     Raises:
@@ -156,10 +157,11 @@ class RemoteSession:
         threads: int | None = None,
         seconds: float | None = None,
         profile: bool = False,
+        optimize: bool = False,
         keep: object = None,
     ) -> None:
         self._keep = keep
-        self._request = (runtime, source, threads, profile)
+        self._request = (runtime, source, threads, profile, optimize)
         self.runtime = runtime
         self.seconds = seconds
         self._number = next(_numbers)

@@ -168,8 +168,14 @@ class Oracle:
     def check(
         self, candidate: Model, accuracy: Accuracy = Accuracy.REASSOCIATES, tolerance: Tolerance | None = None
     ) -> Verdict:
-        """Compare a candidate with the reference, also within a requested tolerance if one is given."""
+        """Compare a candidate with the reference, also within a requested tolerance if one is given.
+
+        Raises:
+            UsageError: The class has no tolerance: a quantized model differs on purpose.
+        """
         began = time.perf_counter()
+        if accuracy is Accuracy.QUANTIZES:
+            raise UsageError("a quantized model is not compared within a tolerance", hint="`quantize` measures its loss")
         reference = self._reference
         answers = self.answers() + (reference.special_answers() if accuracy is Accuracy.EXACT else [])
         is_itself = reference.live is not None and candidate is self._model

@@ -58,13 +58,22 @@ class Subject:
         threads: int | None = None,
         seconds: float | None = None,
         profile: bool = False,
+        optimize: bool = False,
     ) -> RemoteSession:
         """Open the model in a worker process.
 
         Raises:
             RuntimeFailure: The runtime does not accept the model.
         """
-        return RemoteSession(self._loadable, runtime, threads=threads, seconds=seconds, profile=profile, keep=self)
+        return RemoteSession(
+            self._loadable,
+            runtime,
+            threads=threads,
+            seconds=seconds,
+            profile=profile,
+            optimize=optimize,
+            keep=self,
+        )
 
     def any_session(self, *, threads: int | None = None) -> RemoteSession:
         """Open the model in ONNX Runtime, or in the reference evaluator if the runtime does not accept it.

@@ -1,0 +1,1 @@
+"""Lower precision: recipes as passes, their float32 simulation, the measured loss, and `sardonyx.quantize`."""

@@ -1,0 +1,65 @@
+"""MatMul(x, W) => MatMulNBits(x, q(W), scale, zero), in blocks of rows of a constant W; Gemm with its bias likewise.
+
+The numbers are those of `quantize-weights`, stored as ONNX Runtime's own operator reads them; x stays float32
+(accuracy level 1). For the target `ort`. Refuses as the dynamic recipe does. Helps because the weight is dequantized
+inside the product.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.storage import Array
+from sardonyx.passes.base import Builder
+from sardonyx.quantization import weights
+from sardonyx.quantization.recipe import Product, with_bias
+from sardonyx.quantization.weight_only import BlockRecipe
+from sardonyx.quantization.weights import Matrix
+
+_FLOAT32 = 1  # the accuracy level at which the kernel computes with float32 activations
+
+
+class QuantizeToMatMulNBits(BlockRecipe):
+    """Weights in blocks, dequantized inside the product."""
+
+    name = "quantize-to-matmul-nbits"
+    targets = ("ort",)
+    opset = 9
+
+    def quantized(self, product: Product, op: Builder) -> ir.Value:
+        """Build ONNX Runtime's own product."""
+        matrix = product.matrix
+        blocks = self.blocks(matrix)
+        attributes = {
+            "K": matrix.rows,
+            "N": matrix.columns,
+            "bits": self.bits,
+            "block_size": blocks.size,
+            "accuracy_level": _FLOAT32,
+        }
+        inputs = (product.activation, *self.constants(product, op, self._tensors))
+        (result,) = op.node("MatMulNBits", inputs, attributes, domain="com.microsoft")
+        return with_bias(product, result, op)
+
+    def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
+        blocks, columns, bits = self.blocks(matrix), matrix.columns, self.bits
+        packed, zeros = blocks.size * bits // 8, -(-blocks.count * bits // 8)
+        return (
+            weights.lazy(
+                ir.DataType.UINT8,
+                (columns, blocks.count, packed),
+                lambda: _packed(blocks.integers().transpose(2, 0, 1), bits),
+            ),
+            weights.lazy(ir.DataType.FLOAT, (columns, blocks.count), lambda: blocks.scales().T),
+            weights.lazy(ir.DataType.UINT8, (columns, zeros), lambda: _packed(blocks.zero_points().T, bits)),
+        )
+
+
+def _packed(values: Array, bits: int) -> Array:
+    """Return integers along the last axis as bytes, the first in the lowest bits."""
+    if bits == 8:
+        return values
+    if values.shape[-1] % 2:
+        values = np.concatenate([values, np.zeros((*values.shape[:-1], 1), np.uint8)], -1)
+    return values[..., ::2] | (values[..., 1::2] << 4)
