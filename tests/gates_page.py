@@ -13,6 +13,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "gates.md"
 VERBS = {
     "export": gate.EXPORT,
     "optimize": gate.RUN,
+    "quantize": gate.QUANTIZATION,
     "verify": gate.VERDICT,
     "bench": gate.BENCHMARK,
     "profile": gate.PROFILE,

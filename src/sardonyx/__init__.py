@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from sardonyx.passes.base import ModelPass as ModelPass
     from sardonyx.passes.base import NodePass as NodePass
     from sardonyx.passes.base import Pass as Pass
+    from sardonyx.quantization.quantize import Quantized as Quantized
+    from sardonyx.quantization.quantize import quantize as quantize
     from sardonyx.records.analysis import Analysis as Analysis
     from sardonyx.records.analysis import Decomposed as Decomposed
     from sardonyx.records.bench import Benchmark as Benchmark
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from sardonyx.records.inspection import Opportunities as Opportunities
     from sardonyx.records.module_graph import HierarchyDag as HierarchyDag
     from sardonyx.records.profile import Profile as Profile
+    from sardonyx.records.quantization import Quantization as Quantization
     from sardonyx.records.run import Accuracy as Accuracy
     from sardonyx.records.run import Run as Run
     from sardonyx.records.run import Verdict as Verdict
@@ -77,13 +80,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accuracy", "Adopted", "Adoption", "Analysis", "Benchmark", "Builder", "Comparison", "Decomposed", "Drop",
-    "Example", "Export", "ExportOptions", "Exported", "Extracted", "Extraction", "Facts", "GateNotMet", "HierarchyDag",
-    "Inspection", "Match", "ModelError", "ModelPass", "ModuleInspection", "NodePass", "Opportunities",
-    "OptimizeOptions", "Optimized", "OutputError", "Pass", "Profile", "Proposal", "Refused", "Report", "Run",
-    "RuntimeFailure", "SardonyxError", "Share", "Studied", "Study", "TuneOptions", "UsageError", "Verdict",
-    "VerificationFailed", "__version__", "adopt", "analyze", "bench", "compare", "custom_ops", "dag", "decompose",
-    "export", "extract", "fuse_attention", "inspect", "opportunities", "optimize", "profile", "report", "study",
-    "verify",
+    "Example", "Export", "ExportOptions", "Exported", "Extracted", "Extraction", "Facts", "GateNotMet",
+    "HierarchyDag", "Inspection", "Match", "ModelError", "ModelPass", "ModuleInspection", "NodePass", "Opportunities",
+    "OptimizeOptions", "Optimized", "OutputError", "Pass", "Profile", "Proposal", "Quantization", "Quantized",
+    "Refused", "Report", "Run", "RuntimeFailure", "SardonyxError", "Share", "Studied", "Study", "TuneOptions",
+    "UsageError", "Verdict", "VerificationFailed", "__version__", "adopt", "analyze", "bench", "compare",
+    "custom_ops", "dag", "decompose", "export", "extract", "fuse_attention", "inspect", "opportunities", "optimize",
+    "profile", "quantize", "report", "study", "verify",
 ]  # fmt: skip
 
 _DEFINED_IN = {
@@ -109,6 +112,7 @@ _DEFINED_IN = {
         "optimizer.options": "OptimizeOptions TuneOptions",
         "optimizer.pipeline": "Optimized optimize",
         "passes.base": "Example ModelPass NodePass Pass",
+        "quantization.quantize": "Quantized quantize",
         "records.analysis": "Analysis Decomposed",
         "records.bench": "Benchmark",
         "records.comparison": "Comparison",
@@ -117,6 +121,7 @@ _DEFINED_IN = {
         "records.inspection": "Adoption Inspection ModuleInspection Opportunities",
         "records.module_graph": "HierarchyDag",
         "records.profile": "Profile",
+        "records.quantization": "Quantization",
         "records.run": "Accuracy Run Verdict",
         "records.study": "Study",
         "reporting.report": "Report report",

@@ -20,6 +20,7 @@ GATES_PAGE = Path(__file__).parents[2] / "docs" / "gates.md"
 KINDS = {
     "export": (gate.EXPORT,),
     "optimize": (gate.RUN,),
+    "quantize": (gate.QUANTIZATION,),
     "verify": (gate.VERDICT,),
     "bench": (gate.BENCHMARK,),
     "profile": (gate.PROFILE,),

@@ -64,6 +64,7 @@ def _root(context: typer.Context, version: Version = False) -> None:
 VERBS = {
     "export": "Export a PyTorch model to ONNX; every node keeps its module.",
     "optimize": "Make a graph smaller and verify that it computes the same.",
+    "quantize": "Store and compute products in lower precision, and measure the loss.",
     "verify": "Check whether two models compute the same.",
     "bench": "Time ONNX files against each other, with confidence intervals.",
     "profile": "Show where ONNX files spend their time, module by module.",

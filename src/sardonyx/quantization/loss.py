@@ -51,7 +51,8 @@ class _Sums(Struct):
 
 
 def _root_ratio(error: float, size: float) -> float:
-    return math.sqrt(error / size) if size else (0.0 if error == 0 else math.inf)
+    """Return sqrt(error / size), where x / 0 is 1: the source is zero everywhere and the result is not."""
+    return math.sqrt(error / size) if size else float(error > 0)
 
 
 def measure_loss(

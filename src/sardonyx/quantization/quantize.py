@@ -75,7 +75,7 @@ def quantize(
         target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
         keep: Modules that stay in float32: paths, tags, globs or class names.
         only: Modules to quantize, named in the same way; all if empty.
-        data: An .npz file, arrays by name, or a list of such mappings, to measure the loss on; generated inputs if None.
+        data: An .npz file, arrays by name or a list of those, to measure the loss on; generated inputs if None.
         seed: Seed of the generated inputs.
         threads: Threads of the runtime.
         force: Overwrite an existing output.
@@ -201,9 +201,7 @@ def _loss(candidate: Candidate, answers: Sequence[Answer], has_data: bool, threa
     return measure_loss(names, Subject(candidate.model), used, "data" if has_data else "generated", threads)
 
 
-def _tables(
-    job: _Job, candidate: Candidate, products: Sequence[Simulated], errors: ProductErrors
-) -> dict[str, Any]:
+def _tables(job: _Job, candidate: Candidate, products: Sequence[Simulated], errors: ProductErrors) -> dict[str, Any]:
     """Return the fields of the record that follow from the two graphs."""
     after = run_tables.snapshot(candidate.facts)
     passes = run_tables.pass_records(job.rewriting.passes, candidate.log)
@@ -224,5 +222,11 @@ def _tables(
             )
             for product, error in zip(products, errors.errors, strict=True)
         ),
+        "notes": _notes(errors.errors),
         "skipped": tuple(group for record in passes for group in record.refusals),
     }
+
+
+def _notes(errors: Sequence[float | None]) -> tuple[str, ...]:
+    missing = sum(error is None for error in errors)
+    return (f"{missing} products were not compared: their activations were never finite",) if missing else ()

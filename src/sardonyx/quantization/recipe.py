@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.origins import origins
+from sardonyx.ir.origins import origins, owner
 from sardonyx.ir.scopes import label, operand
 from sardonyx.passes.base import Accuracy, Builder, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.provenance import lineage, merge, module_of, owner_of
+from sardonyx.provenance import lineage, module_of
 from sardonyx.quantization.weights import DerivedTensor, Matrix
 
 SMALLEST = 1024  # elements below which scales and additional nodes cost more than the weight
@@ -82,7 +82,8 @@ class Recipe(NodePass):
             return Refused(f"its weight is {tensor.dtype.name.lower()} and not float", found.nodes)
         if tensor.size < SMALLEST or min(tensor.shape.numpy()) < NARROWEST:
             return Refused(f"its weight has fewer than {SMALLEST} elements or {NARROWEST} columns", found.nodes)
-        return Match(found.nodes, {"product": found})
+        views = frozenset(found.nodes[:-1])  # a transpose of the weight may belong to any of its readers
+        return Match(found.nodes, {"product": found}, separate=views)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the quantized product, and beside it the simulation if there is to be one."""
@@ -92,9 +93,8 @@ class Recipe(NodePass):
         result = self.quantized(product, op)
         if self._simulate:
             simulation = self.simulation(product, op)
-            module = owner_of(merge(map(origins, match.nodes)))
             node = label(match.root)
-            self.simulated.append(Simulated(node, module, self.name, product.matrix, result, simulation))
+            self.simulated.append(Simulated(node, owner(match.root), self.name, product.matrix, result, simulation))
         return result
 
     @abstractmethod

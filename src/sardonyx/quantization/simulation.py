@@ -58,9 +58,7 @@ def dynamic_activation(value: ir.Value, op: Builder) -> ir.Value:
 def product_of_columns(product: Product, op: Builder) -> ir.Value:
     """Build the product of a dynamically quantized activation and a weight with one scale for each column."""
     matrix = product.matrix
-    weight = lazy(
-        ir.DataType.FLOAT, (matrix.rows, matrix.columns), lambda: nearest_signed(matrix.array(), 1)
-    )
+    weight = lazy(ir.DataType.FLOAT, (matrix.rows, matrix.columns), lambda: nearest_signed(matrix.array(), 1))
     activation = dynamic_activation(product.activation, op)
     return with_bias(product, op.MatMul(activation, op.constant(weight)), op)
 

@@ -60,9 +60,7 @@ class QuantizeWeights(BlockRecipe):
         blocks, columns = self.blocks(matrix), matrix.columns
         dtype, scaled = _TYPES[self.bits], (blocks.count, columns)
         return (
-            weights.lazy(
-                dtype, (matrix.rows, columns), lambda: blocks.integers().reshape(-1, columns)[: matrix.rows]
-            ),
+            weights.lazy(dtype, (matrix.rows, columns), lambda: blocks.integers().reshape(-1, columns)[: matrix.rows]),
             weights.lazy(ir.DataType.FLOAT, scaled, blocks.scales),
             weights.lazy(dtype, scaled, blocks.zero_points),
         )

@@ -18,14 +18,14 @@ class QuantizedProduct(msgspec.Struct, frozen=True):
     recipe: str
     rows: int  # of the weight: the length of the sums, or the entries of a table
     columns: int
-    error: float  # largest difference from the simulation, relative to its largest result
+    error: float | None  # largest difference from the simulation, relative to its largest result; None: not finite
     allowed: float  # what rounding may explain
 
 
 class SimulationCheck(msgspec.Struct, frozen=True):
     """The comparison of every quantized product with its float32 simulation on the activations that it receives."""
 
-    products: int
+    products: int  # that were compared; those whose activations are never finite are not
     trials: int
     worst: float  # of the largest differences, divided by what is allowed; at most 1
     runtime: str

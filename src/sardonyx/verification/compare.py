@@ -175,7 +175,9 @@ class Oracle:
         """
         began = time.perf_counter()
         if accuracy is Accuracy.QUANTIZES:
-            raise UsageError("a quantized model is not compared within a tolerance", hint="`quantize` measures its loss")
+            raise UsageError(
+                "a quantized model is not compared within a tolerance", hint="`quantize` measures its loss"
+            )
         reference = self._reference
         answers = self.answers() + (reference.special_answers() if accuracy is Accuracy.EXACT else [])
         is_itself = reference.live is not None and candidate is self._model

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 import sardonyx
 from reporting.sample_analysis import sample_analysis
+from reporting.sample_quantization import sample_quantization
 from reporting.sample_run import sample_run, sample_verdict
 from sardonyx.records.analysis import AttentionCost, Decomposed
 from sardonyx.records.bench import BenchFile, Benchmark, Comparison, Finding, Machine, Point, Start, Timing
@@ -109,6 +110,7 @@ def records(folder: Path) -> dict[str, Any]:
         gate.MODULE: sardonyx.inspect(path, module="layer"),
         gate.OPPORTUNITIES: sardonyx.opportunities(path),
         gate.EXTRACTION: sardonyx.extract(path, "layer", folder / "layer.onnx"),
+        gate.QUANTIZATION: sample_quantization(),
         gate.ADOPTION: Adoption("m.onnx", None, 4, 1, Coverage(2, 1, 1, 0), {}, (), False),
         gate.COMPARISON: sardonyx.compare(path, small),
         gate.ANALYSIS: sample_analysis(),

@@ -14,6 +14,7 @@ from sardonyx.reporting.gate.model_metrics import (
     INSPECTION,
     MODULE,
     OPPORTUNITIES,
+    QUANTIZATION,
     RUN,
     VERDICT,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "NEEDS_VERDICT",
     "OPPORTUNITIES",
     "PROFILE",
+    "QUANTIZATION",
     "RUN",
     "STUDY",
     "VERDICT",

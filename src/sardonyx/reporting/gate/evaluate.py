@@ -39,6 +39,7 @@ def kinds() -> tuple[RecordKind, ...]:
         model_metrics.MODULE,
         model_metrics.OPPORTUNITIES,
         model_metrics.EXTRACTION,
+        model_metrics.QUANTIZATION,
         model_metrics.ADOPTION,
         model_metrics.COMPARISON,
         measurement_metrics.ANALYSIS,

@@ -81,7 +81,7 @@ def worst(values: Iterable[float]) -> float:
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _AMOUNT = r"(?P<{0}>{1}{2})\s*(?P<{0}_unit>%|[A-Za-z]*)"
 _FORM = re.compile(
-    r"\s*(?:(?P<form>[a-z]+)\.)?(?P<name>[a-z_]+)\s*(?P<sign><=|>=|==|!=|<|>)\s*(?:"
+    r"\s*(?:(?P<form>[a-z]+)\.)?(?P<name>[a-z_][a-z0-9_]*)\s*(?P<sign><=|>=|==|!=|<|>)\s*(?:"
     + rf"(?:(?P<times>{_NUMBER})\s*\*\s*)?(?P<baseline>baseline)"
     + rf"(?:\s*(?P<direction>[+-])\s*{_AMOUNT.format('more', '', _NUMBER)})?"
     + rf"|{_AMOUNT.format('number', '[+-]?', _NUMBER)})\s*",

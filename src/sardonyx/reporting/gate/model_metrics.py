@@ -6,6 +6,7 @@ from sardonyx.records.comparison import Comparison
 from sardonyx.records.export import Export
 from sardonyx.records.extraction import Extraction
 from sardonyx.records.inspection import Adoption, Inspection, ModuleInspection, Opportunities
+from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run, Verdict
 from sardonyx.reporting.gate.expressions import Measure
 from sardonyx.reporting.gate.kinds import (
@@ -115,6 +116,22 @@ def _of_extraction(extraction: Extraction) -> Measures:
     )
 
 
+def _of_quantization(quantization: Quantization) -> Measures:
+    before = plain(counted(quantization.before)) | {"file_bytes": quantization.source.bytes}
+    after = plain(counted(quantization.after)) | {"file_bytes": quantization.result.bytes}
+    loss = quantization.loss
+    return (
+        changed(before, after)
+        | {
+            "products": Measure(len(quantization.products)),
+            "relative_l2": Measure(loss.relative_l2),
+            "cosine": Measure(min((output.cosine for output in loss.outputs), default=1.0)),
+            "seconds": spent(quantization.seconds),
+        }
+        | ({} if loss.top1 is None else {"top1": Measure(loss.top1, 1.0)})
+    )
+
+
 def _of_adoption(adoption: Adoption) -> Measures:
     return {"modules": Measure(adoption.modules)} | placed(adoption.coverage)
 
@@ -205,6 +222,22 @@ EXTRACTION = RecordKind(
     | SECONDS
     | VERIFIED,
     common=(*COUNTED, *FILE, *VERIFIED),
+)
+QUANTIZATION = RecordKind(
+    Quantization,
+    _of_quantization,
+    COUNTED
+    | FILE
+    | REMOVED
+    | {
+        "products": "products and lookups that were quantized",
+        "relative_l2": "norm of the difference over the norm of the source's output, of the worst output",
+        "cosine": "cosine of the angle between the outputs of source and result, of the worst output",
+        "top1": "share of rows whose largest element is the same, of the worst output",
+    }
+    | SECONDS,
+    shares=(*SIZES, "top1"),
+    common=(*COUNTED, *FILE),
 )
 ADOPTION = RecordKind(Adoption, _of_adoption, OWNING | PLACED, shares=SHARES, common=tuple(PLACED))
 COMPARISON = RecordKind(

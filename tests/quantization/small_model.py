@@ -1,0 +1,41 @@
+"""A small model of three modules, to be quantized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
+
+TEXT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int64[batch, steps] ids) => (float[batch, steps, 32] y) {
+  e = Gather (table, ids)  a = MatMul (e, w0)  b = Add (a, b0)  c = Relu (b)
+  flat = Reshape (c, rows)  d = Gemm <transB = 1> (flat, w1, b1)  h = Tanh (d)
+  t = Transpose <perm = [1, 0]> (w2)  f = MatMul (h, t)  shape = Shape (e)  lead = Slice (shape, zero, two)
+  last = Concat <axis = 0> (lead, width)  y = Reshape (f, last)
+}
+"""
+NAMES = {"e": "/embed/Gather", "a": "/encoder/first/MatMul", "d": "/encoder/second/Gemm", "f": "/head/MatMul"}
+
+
+def build(path: Path, *, worst: float = 1.0) -> Path:
+    """A table and three products, of 70 and 64 rows: one MatMul, one Gemm with a stored transpose, one transposed."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> np.ndarray:
+        return (rng.standard_normal(shape) / 8).astype(np.float32)
+
+    model = onnx.parser.parse_model(TEXT)
+    for node in model.graph.node:
+        node.name = NAMES.get(node.output[0], f"/encoder/{node.op_type}_{node.output[0]}")
+    first = normal(70, 64)
+    first[0, 0] *= worst
+    arrays = {"table": normal(200, 70), "w0": first, "w1": normal(64, 64), "w2": normal(32, 64)}
+    arrays |= {"b0": normal(64), "b1": normal(64), "rows": np.array([-1, 64]), "zero": np.array([0])}
+    arrays |= {"two": np.array([2]), "width": np.array([32])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    onnx.save(model, path)
+    return path
