@@ -65,7 +65,7 @@ VERBS = {
     "export": "Export a PyTorch model to ONNX; every node keeps its module.",
     "optimize": "Make a graph smaller and verify that it computes the same.",
     "verify": "Check whether two models compute the same.",
-    "quantize": "Store and compute products in lower precision, and measure the loss.",
+    "quantize": "Lower the precision of weights and products; measure the loss.",
     "bench": "Time ONNX files against each other, with confidence intervals.",
     "profile": "Show where ONNX files spend their time, module by module.",
     "inspect": "Show the modules, operators, sizes and interface of a model.",
