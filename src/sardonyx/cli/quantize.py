@@ -13,7 +13,6 @@ from sardonyx.cli.console import progress, show, with_command
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import Target, reject_both
 from sardonyx.errors import UsageError
-from sardonyx.reporting import gate
 from sardonyx.reporting.document import View
 from sardonyx.reporting.quantization import quantization_document, quantization_sentence
 
@@ -96,7 +95,7 @@ def quantize(
     if destination.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
     files.check_destinations(destination, record, force=force)
-    gating = Gating.of(gate.QUANTIZATION, fail_if, baseline, summary, beside=(model, destination))
+    gating = Gating.of("quantization", fail_if, baseline, summary, beside=(model, destination))
 
     from sardonyx import quantize as run_quantize
     from sardonyx.records.input_specs import read_arrays
@@ -117,6 +116,6 @@ def quantize(
             progress=report,
         )
         result = with_command(result)
-    files.write_record(record, result.to_json(), force=force)
+    files.write_record(record, result, force=force)
     show(result.to_json, lambda: quantization_document(result, View(verbose)), as_json=as_json, quiet=quiet)
     return gating.outcome(result, quantization_sentence(result))
