@@ -35,8 +35,8 @@ def nearest_in_blocks(weight: Array, bits: int, size: int) -> Array:
         block = result[start : start + size]
         low, high = np.minimum(block.min(0), np.float32(0)), np.maximum(block.max(0), np.float32(0))
         step = np.where(high > low, (high - low) / most, np.float32(1))
-        zero = np.round(-low / step)
-        block[...] = (np.clip(np.round(block / step) + zero, 0, most) - zero) * step
+        zero: Array = np.rint(-low / step)
+        block[...] = (np.clip(np.rint(block / step) + zero, 0, most) - zero) * step
     return result
 
 
