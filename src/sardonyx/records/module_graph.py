@@ -70,7 +70,9 @@ class HierarchyDag(Record, frozen=True, tag="dag"):
     modules: dict[str, ModuleGraph]
     operations: dict[str, Operation]
     initializers: dict[str, Initializer]
-    types: dict[str, str] = msgspec.field(default_factory=dict)  # of values: "float[batch,128]", if the rank is known
+    types: dict[str, str] = msgspec.field(
+        default_factory=dict[str, str]
+    )  # of values: "float[batch,128]", if the rank is known
 
     def tops(self) -> list[str]:
         """Return the modules without a parent: the model, or the selected ones."""
