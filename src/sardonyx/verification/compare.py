@@ -176,7 +176,8 @@ class Oracle:
         began = time.perf_counter()
         if accuracy is Accuracy.QUANTIZES:
             raise UsageError(
-                "a quantized model is not compared within a tolerance", hint="`quantize` measures its loss"
+                "a quantized model is not compared within a tolerance",
+                hint="its loss is measured by `sardonyx quantize`",
             )
         reference = self._reference
         answers = self.answers() + (reference.special_answers() if accuracy is Accuracy.EXACT else [])
