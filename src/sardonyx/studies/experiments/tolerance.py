@@ -137,7 +137,11 @@ _AFFORDABLE = 8_000_000_000  # FLOPs of one run times the repeats: a large model
 _FEWEST_TRIALS = 2  # of a very large model
 FEW = 10  # trials needed for a certain finding
 MARGIN = 2.0  # the recommended tolerance is the next power of two above this multiple of the largest difference
-CLASSES = tuple(Accuracy)  # the strictest first
+CLASSES = (
+    Accuracy.EXACT,
+    Accuracy.REASSOCIATES,
+    Accuracy.APPROXIMATES,
+)  # of the passes of optimize, the strictest first
 _MEASURES = ("abs", "rel", "ulp")
 _POINTS = ("max", "mean", "p50", "p99")
 _RULE = (
