@@ -82,7 +82,7 @@ class GraphPanel {
   /** Shows the whole drawing, or its upper part if it would be too small to read; on paper always the whole. */
   fit() {
     const { width, height } = this.layout(this.top);
-    const [w, h] = this.room();
+    const [w, h] = this.panelSize();
     const whole = Math.min(w / width, h / height, 1);
     const scale = this.printed ? whole : Math.min(Math.max(whole, Math.min(w / width, GRAPH_COMFORTABLE), GRAPH_SCALES[0]), 1);
     this.view = { scale, x: (width - w / scale) / 2, y: height * scale > h ? 0 : (height - h / scale) / 2 };
@@ -101,11 +101,11 @@ class GraphPanel {
     return Boolean(this.printed) || this.view.scale >= GRAPH_READABLE;
   }
 
-  room() {
+  panelSize() {
     return [this.element.clientWidth || 560, this.element.clientHeight || 560];
   }
 
-  zoom(factor, x = this.room()[0] / 2, y = this.room()[1] / 2) {
+  zoom(factor, x = this.panelSize()[0] / 2, y = this.panelSize()[1] / 2) {
     const { scale } = this.view;
     const next = Math.min(Math.max(scale * factor, GRAPH_SCALES[0]), GRAPH_SCALES[1]);
     this.view = { scale: next, x: this.view.x + x / scale - x / next, y: this.view.y + y / scale - y / next };
@@ -115,13 +115,13 @@ class GraphPanel {
   /** Moves so that a box is seen, and zooms out if it does not fit, as long as texts can be read. */
   bring(box, { center = false } = {}) {
     const place = this.place(box);
-    const [wide, high] = this.room();
+    const [wide, high] = this.panelSize();
     const fitting = Math.min(wide / (place.width + 32), high / (place.height + 32));
     const scale = Math.min(this.view.scale, Math.max(fitting, GRAPH_COMFORTABLE));
     const margin = 16 / scale;
-    const near = (from, start, size, room) => {
-      if (center) return start + size / 2 - room / 2;
-      return Math.min(Math.max(from, start + size + margin - room), start - margin);
+    const near = (from, start, size, visible) => {
+      if (center) return start + size / 2 - visible / 2;
+      return Math.min(Math.max(from, start + size + margin - visible), start - margin);
     };
     const tall = place.height + 2 * margin > high / scale;
     const broad = place.width + 2 * margin > wide / scale;
@@ -136,7 +136,7 @@ class GraphPanel {
   /** Draws what is in and near the visible part. */
   draw() {
     const held = this.world.contains(document.activeElement);
-    const [w, h] = this.room();
+    const [w, h] = this.panelSize();
     const { x, y, scale } = this.view;
     this.part = { left: x - w / scale / 2, top: y - h / scale / 2, right: x + (1.5 * w) / scale, bottom: y + (1.5 * h) / scale };
     this.drawn = new Map();
@@ -150,7 +150,7 @@ class GraphPanel {
   }
 
   move() {
-    const [w, h] = this.room();
+    const [w, h] = this.panelSize();
     const { x, y, scale } = this.view;
     this.svg.setAttribute("viewBox", `0 0 ${w} ${h}`);
     this.world.setAttribute("transform", `scale(${scale.toFixed(4)}) translate(${(-x).toFixed(1)} ${(-y).toFixed(1)})`);
@@ -280,7 +280,7 @@ class GraphPanel {
       if (!this.dragged) this.svg.setPointerCapture(event.pointerId);
       this.dragged = this.touched = true;
       this.view = { ...this.view, x: from.view.x - dx / this.view.scale, y: from.view.y - dy / this.view.scale };
-      const [w, h] = this.room().map((size) => size / this.view.scale);
+      const [w, h] = this.panelSize().map((size) => size / this.view.scale);
       const { left, top, right, bottom } = this.part;
       if (this.view.x < left || this.view.y < top || this.view.x + w > right || this.view.y + h > bottom) this.draw();
       else this.move();

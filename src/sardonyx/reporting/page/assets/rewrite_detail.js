@@ -44,7 +44,7 @@ function rewriteModule(path) {
 
 function rewritePictures(event) {
   const { before, after, kind } = event.shape;
-  const share = (side) => `${Math.min(Math.max(side?.frame.w ?? 0, 250), 750)}fr`; // the wider graph gets more room
+  const share = (side) => `${Math.min(Math.max(side?.frame.w ?? 0, 250), 750)}fr`; // the wider graph gets more of the width
   return h(
     "div",
     { class: "rewrites-pictures", style: { "--before-share": share(before), "--after-share": share(after) } },
