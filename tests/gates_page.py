@@ -25,7 +25,12 @@ VERBS = {
     "analyze": gate.ANALYSIS,
     "adopt": gate.ADOPTION,
     "compare": gate.COMPARISON,
+    "locate": gate.LOCATION,
     "study": gate.STUDY,
+    "optimize --out-dir": gate.FLEET,
+    "verify --out-dir": gate.FLEET,
+    "quantize --out-dir": gate.FLEET,
+    "inspect --out-dir": gate.FLEET,
 }
 
 

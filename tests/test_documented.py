@@ -92,6 +92,7 @@ def test_fields_that_agents_should_read_exist() -> None:
     rows = re.findall(r"^\| .+ \| \[`sardonyx (\w+)(.*?)`\]\(.+\) \| (.+) \|$", AGENTS, re.MULTILINE)
     records = {"export": "export", "optimize": "run", "verify": "verdict", "bench": "bench", "profile": "profile"}
     records |= {"analyze": "analysis", "inspect": "inspection", "compare": "comparison", "extract": "extraction"}
+    records |= {"quantize": "quantization", "locate": "location"}
     assert {verb for verb, _, _ in rows} == set(records)
     for verb, options, cell in rows:
         kind = reading.kinds()["opportunities" if "--opportunities" in options else records[verb]]

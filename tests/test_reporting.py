@@ -13,11 +13,13 @@ from msgspec.structs import replace
 
 import sardonyx
 from reporting.sample_export import sample_export
+from reporting.sample_location import sample_location
+from reporting.sample_quantization import sample_choice, sample_quantization
 from reporting.sample_run import sample_run, sample_verdict
 from reporting.sample_run_bundle import analysis_of_run, bench_of_run, profile_of_run
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.export import ExampleInput
-from sardonyx.reporting.record_files import record_groups, run_bundles
+from sardonyx.reporting.record_files import quantization_bundles, record_groups, run_bundles
 
 
 def write(path: Path, record: Any) -> Path:
@@ -53,6 +55,42 @@ def test_a_folder_becomes_one_bundle_with_any_file_names(folder: Path) -> None:
     assert bundle.profiled is not None
     assert bundle.forms is not None
     assert bundle.notes == ()
+
+
+def test_a_quantization_joins_the_run_of_its_source_or_is_shown_alone(folder: Path, tmp_path: Path) -> None:
+    made = sample_choice()
+    groups = record_groups([folder, write(tmp_path / "q.json", made)])
+    assert run_bundles(groups)[0].quantization == made
+    assert quantization_bundles(groups) == []
+    assert "1 in int8, 1 in float32" in sardonyx.report([folder, tmp_path / "q.json"], format="markdown").text
+    other = replace(made, source=replace(made.source, path="other.onnx", sha256="1" * 64))
+    groups = record_groups([folder, write(tmp_path / "other.json", other)])
+    (bundle,), (alone,) = run_bundles(groups), quantization_bundles(groups)
+    assert (bundle.quantization, bundle.notes) == (None, ())
+    assert (alone.label, alone.quantization) == ("other", other)
+
+
+def test_a_quantization_alone_has_a_page_markdown_and_plots(tmp_path: Path) -> None:
+    path = write(tmp_path / "auto.json", sample_choice())
+    page = sardonyx.report(path, tmp_path / "q.html")
+    assert (page.bundles, [each.label for each in page.quantizations]) == ((), ["model"])
+    assert '<section data-section="precision"' in page.text
+    assert list(sardonyx.report(path, format="svg").files) == ["front.svg", "sensitivity.svg"]
+    assert "1 in int8, 1 in float32" in sardonyx.report(path, format="markdown").text
+    located = sample_location()
+    names = [replace(located.first, name="model.onnx"), replace(located.second, name="small.onnx")]
+    located = replace(located, first=names[0], second=names[1])
+    assert '<section data-section="location"' in sardonyx.report([sample_choice(), located]).text
+    plain = write(tmp_path / "int8.json", sample_quantization())
+    assert (
+        "0.877 of the time of the source"
+        in sardonyx.report([plain, write(tmp_path / "times.json", bench_of_run())]).text
+    )
+    both = sardonyx.report([path, plain])
+    assert [each.label for each in both.quantizations] == ["model (auto)", "model (int8)"]
+    assert both.text.count('<article class="model"') == 2
+    with pytest.raises(UsageError, match="two runs can be compared, not 0"):
+        sardonyx.report([path, plain], compare=True)
 
 
 def test_records_given_one_by_one_are_bundled(folder: Path) -> None:

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 import sardonyx
 from reporting.gate.sample_records import write_model
-from sardonyx.cli.run_folder import Conditions, check, fill
+from reporting.sample_quantization import sample_choice
+from reporting.sample_run import sample_run
+from sardonyx.cli.run_folder import Conditions, add_quantization, check, check_quantization, fill
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.optimizer.pipeline import Optimized
 from sardonyx.records.run import Run
@@ -93,3 +95,23 @@ def test_a_failing_part_affects_no_other_and_no_stale_file_stays(made: tuple[Opt
     assert (tmp_path / "again" / "analysis.json").exists()
     assert Run.from_json((tmp_path / "again" / "run.json").read_bytes()).notes == left.notes
     assert "not timed" in (tmp_path / "again" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_quantization_is_written_alone_or_joins_a_run(tmp_path: Path) -> None:
+    alone, joined = tmp_path / "alone", tmp_path / "run"
+    check_quantization(alone)
+    add_quantization(alone, sample_choice())
+    assert sorted(path.name for path in alone.iterdir()) == ["quantization.json", "report.html"]
+    with pytest.raises(OutputError, match=r"quantization\.json exists"):
+        check_quantization(alone)
+    check_quantization(alone, force=True)
+    joined.mkdir()
+    (joined / "run.json").write_bytes(sample_run().to_json())
+    (joined / "report.html").write_text("of the run")
+    check_quantization(joined)
+    add_quantization(joined, sample_choice())
+    page = (joined / "report.html").read_text("utf-8")
+    assert all(f'<section data-section="{each}"' in page for each in ("verdict", "precision"))
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="is a file"):
+        check_quantization(tmp_path / "file")

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from sardonyx.records.inspection import Inspection as Inspection
     from sardonyx.records.inspection import ModuleInspection as ModuleInspection
     from sardonyx.records.inspection import Opportunities as Opportunities
+    from sardonyx.records.location import Location as Location
     from sardonyx.records.module_graph import HierarchyDag as HierarchyDag
     from sardonyx.records.profile import Profile as Profile
     from sardonyx.records.quantization import Quantization as Quantization
@@ -75,18 +76,19 @@ if TYPE_CHECKING:
     from sardonyx.studies.runner import Studied as Studied
     from sardonyx.studies.runner import study as study
     from sardonyx.verification import verify as verify
+    from sardonyx.verification.locate import locate as locate
 
     __version__: str
 
 __all__ = [
     "Accuracy", "Adopted", "Adoption", "Analysis", "Benchmark", "Builder", "Comparison", "Decomposed", "Drop",
     "Example", "Export", "ExportOptions", "Exported", "Extracted", "Extraction", "Facts", "GateNotMet",
-    "HierarchyDag", "Inspection", "Match", "ModelError", "ModelPass", "ModuleInspection", "NodePass", "Opportunities",
-    "OptimizeOptions", "Optimized", "OutputError", "Pass", "Profile", "Proposal", "Quantization", "Quantized",
-    "Refused", "Report", "Run", "RuntimeFailure", "SardonyxError", "Share", "Studied", "Study", "TuneOptions",
-    "UsageError", "Verdict", "VerificationFailed", "__version__", "adopt", "analyze", "bench", "compare",
-    "custom_ops", "dag", "decompose", "export", "extract", "fuse_attention", "inspect", "opportunities", "optimize",
-    "profile", "quantize", "report", "study", "verify",
+    "HierarchyDag", "Inspection", "Location", "Match", "ModelError", "ModelPass", "ModuleInspection", "NodePass",
+    "Opportunities", "OptimizeOptions", "Optimized", "OutputError", "Pass", "Profile", "Proposal", "Quantization",
+    "Quantized", "Refused", "Report", "Run", "RuntimeFailure", "SardonyxError", "Share", "Studied", "Study",
+    "TuneOptions", "UsageError", "Verdict", "VerificationFailed", "__version__", "adopt", "analyze", "bench", "compare",
+    "custom_ops", "dag", "decompose", "export", "extract", "fuse_attention", "inspect", "locate", "opportunities",
+    "optimize", "profile", "quantize", "report", "study", "verify",
 ]  # fmt: skip
 
 _DEFINED_IN = {
@@ -119,6 +121,7 @@ _DEFINED_IN = {
         "records.export": "Export",
         "records.extraction": "Extraction",
         "records.inspection": "Adoption Inspection ModuleInspection Opportunities",
+        "records.location": "Location",
         "records.module_graph": "HierarchyDag",
         "records.profile": "Profile",
         "records.quantization": "Quantization",
@@ -128,6 +131,7 @@ _DEFINED_IN = {
         "runtime.library": "custom_ops",
         "studies.runner": "Studied study",
         "verification": "verify",
+        "verification.locate": "locate",
     }.items()
     for name in names.split()
 }

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import hashlib
 import os
+import platform
 import shutil
 from collections.abc import Generator
+from pathlib import Path
 from typing import Self
 
 from sardonyx.errors import OutputError
@@ -55,7 +59,7 @@ class Draft:
     def __init__(self, path: str) -> None:
         self.path = os.path.realpath(path)  # a symbolic link keeps its target
         folder, name = os.path.split(self.path)
-        self._temporary = os.path.join(folder, f".{name}.{os.urandom(4).hex()}.part")
+        self._temporary = os.path.join(folder, draft_name(name))
         self._fd = -1
 
     def __enter__(self) -> Self:
@@ -68,25 +72,65 @@ class Draft:
 
     def commit(self, *, replace: bool) -> None:
         """Move the complete file to its destination."""
+        if not replace:
+            if not self.create():
+                raise OutputError(f"{self.path} exists", hint="choose another name, or overwrite it with `force=True`")
+            return
         with contextlib.suppress(FileNotFoundError):
             os.fchmod(self._fd, os.stat(self.path).st_mode & 0o7777)
-        if replace:
-            os.replace(self._temporary, self.path)
-            return
+        os.replace(self._temporary, self.path)
+
+    def create(self) -> bool:
+        """Move the complete file to its destination and return True, unless there is a file already."""
         try:
             os.link(self._temporary, self.path)  # unlike a rename, this never overwrites a file created in the meantime
         except FileExistsError:
-            raise OutputError(
-                f"{self.path} exists", hint="choose another name, or overwrite it with `force=True`"
-            ) from None
-        except OSError:
-            os.rename(self._temporary, self.path)  # the file system has no hard links
+            return False
+        except OSError:  # the file system has no hard links
+            if os.path.lexists(self.path):
+                return False
+            os.rename(self._temporary, self.path)
+        return True
 
     def __exit__(self, *_: object) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._temporary)
+
+
+def draft_name(name: str) -> str:
+    """Return a hidden name for a draft of a file or folder; it says which process writes it."""
+    return f".{name}.{_processes()}-{os.getpid()}-{os.urandom(3).hex()}.part"
+
+
+def is_draft(name: str) -> bool:
+    """Return whether a file or folder is a draft, by its name."""
+    return name.startswith(".") and name.endswith(".part")
+
+
+def is_abandoned(name: str) -> bool:
+    """Return whether the process that wrote a draft has ended; False if it ran elsewhere, or cannot be found out."""
+    processes, _, rest = name.removesuffix(".part").rpartition(".")[2].partition("-")
+    process = rest.partition("-")[0]
+    if os.name != "posix" or processes != _processes() or not process.isdigit():
+        return False
+    try:
+        os.kill(int(process), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+@functools.cache
+def _processes() -> str:
+    """Return what distinguishes this process table from those of other machines and containers."""
+    table = [platform.node()]
+    with contextlib.suppress(OSError):  # not Linux
+        table += [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    return hashlib.sha256("".join(table).encode()).hexdigest()[:8]
 
 
 def check_free_folder(path: str, *, force: bool) -> None:
@@ -105,7 +149,7 @@ def draft_folder(path: str, *, force: bool) -> Generator[str]:
     """Yield a folder to fill; its files are moved to the folder `path` when the block ends without an error."""
     check_free_folder(path, force=force)
     parent, name = os.path.split(os.path.abspath(path))
-    draft = os.path.join(parent, f".{name}.{os.urandom(4).hex()}.part")
+    draft = os.path.join(parent, draft_name(name))
     with explained(path):
         os.mkdir(draft)
     try:

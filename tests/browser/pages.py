@@ -11,19 +11,21 @@ from msgspec.structs import replace
 import sardonyx
 from browser.hostile_model import foreign_model, hostile_model
 from deep_model import deep_model
-from hostile import poisoned
+from hostile import bad, poisoned
 from reporting.sample_analysis import sample_analysis
 from reporting.sample_bench import sample_benchmark
 from reporting.sample_export import sample_export
 from reporting.sample_profile import sample_profile
+from reporting.sample_quantization import sample_choice
 from reporting.sample_run import sample_run
 from reporting.sample_tuning import sample_tuning
 from sardonyx.cli.run_folder import Conditions, fill
 from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Benchmark
 from sardonyx.records.profile import Profile
+from sardonyx.records.quantization import Quantization
 from sardonyx.reporting.page import render_page
-from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
 
 HASHED = sardonyx.OptimizeOptions(hashes=True)
 SmallModel = Callable[[str, str], Path]
@@ -85,13 +87,19 @@ def records(folder: Path, _small_model: SmallModel) -> None:
     ):
         assert record is not None
         (folder / f"{name}.json").write_bytes(record.to_json())
-    (folder / "report.html").write_text(render_page([bundle, hostile_bundle()]), "utf-8")
+    alone = [QuantizationBundle(bad("label"), _quantization())]
+    (folder / "report.html").write_text(render_page([bundle, hostile_bundle()], alone), "utf-8")
+
+
+def quantized(folder: Path, _small_model: SmallModel) -> None:
+    """A quantization alone."""
+    sardonyx.report(sample_choice(), folder / "report.html")
 
 
 def hostile_bundle() -> RunBundle:
     """A bundle of all records of the same two files, in which every text is hostile."""
     run = replace(sample_run(), tuning=sample_tuning(), notes=("a note",))
-    return poisoned(
+    bundle = poisoned(
         RunBundle(
             "label",
             run,
@@ -102,6 +110,12 @@ def hostile_bundle() -> RunBundle:
             notes=("a note of the bundle",),
         )
     )
+    return replace(bundle, quantization=_quantization())
+
+
+def _quantization() -> Quantization:
+    made = sample_choice()
+    return replace(poisoned(made), choice=poisoned(made.choice))
 
 
 def _bench() -> Benchmark:
@@ -124,5 +138,5 @@ def _analysis() -> Analysis:
 
 
 MAKERS: dict[str, Callable[[Path, SmallModel], None]] = {
-    each.__name__: each for each in (transformer, two, deep, hostile, foreign, records)
+    each.__name__: each for each in (transformer, two, deep, hostile, foreign, records, quantized)
 }

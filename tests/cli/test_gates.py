@@ -19,17 +19,18 @@ Command = Callable[..., Result]
 GATES_PAGE = Path(__file__).parents[2] / "docs" / "gates.md"
 KINDS = {
     "export": (gate.EXPORT,),
-    "optimize": (gate.RUN,),
-    "quantize": (gate.QUANTIZATION,),
-    "verify": (gate.VERDICT,),
+    "optimize": (gate.RUN, gate.FLEET),
+    "quantize": (gate.QUANTIZATION, gate.FLEET),
+    "verify": (gate.VERDICT, gate.FLEET),
     "bench": (gate.BENCHMARK,),
     "profile": (gate.PROFILE,),
-    "inspect": (gate.INSPECTION, gate.MODULE, gate.OPPORTUNITIES),
+    "inspect": (gate.INSPECTION, gate.MODULE, gate.OPPORTUNITIES, gate.FLEET),
     "extract": (gate.EXTRACTION,),
     "decompose": (gate.DECOMPOSED,),
     "analyze": (gate.ANALYSIS,),
     "adopt": (gate.ADOPTION,),
     "compare": (gate.COMPARISON,),
+    "locate": (gate.LOCATION,),
     "study": (gate.STUDY,),
 }
 WITHOUT = {"dag", "passes", "report", "completion", "demo"}  # they write a document or a list, and have no numbers

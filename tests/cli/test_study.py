@@ -31,7 +31,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_a_folder_is_studied_into_a_folder(models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    command = ["study", str(models), "-o", str(out), "--only", "order", "--jobs", "1"]
+    command = ["study", str(models), "-o", str(out), "--only", "order", "--workers", "1"]
     assert run([*command, "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["models"] == ["broken", "good"]

@@ -18,6 +18,30 @@ g (int64[batch, steps] ids) => (float[batch, steps, 32] y) {
   last = Concat <axis = 0> (lead, width)  y = Reshape (f, last)
 }
 """
+TASK = """
+import numpy as np
+
+def samples():
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        yield {"ids": rng.integers(0, 200, (2, 4)), "label": np.array(1)}
+
+def wrong():
+    yield [1, 2]
+
+def failing():
+    yield {"ids": np.zeros((1, 2), np.int64)}
+    raise KeyError("more")
+
+def largest(outputs, sample):
+    return float(outputs["y"].max() * sample["label"])
+
+def undefined(outputs, sample):
+    return float("nan")
+
+def broken(outputs, sample):
+    return 1 / 0
+"""
 NAMES = {"e": "/embed/Gather", "a": "/encoder/first/MatMul", "d": "/encoder/second/Gemm", "f": "/head/MatMul"}
 
 

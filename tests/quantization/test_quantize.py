@@ -15,13 +15,24 @@ import pytest
 import sardonyx
 from quantization.small_model import build
 from sardonyx.ir.origins import owner
-from sardonyx.quantization import dynamic_int8, matmul_nbits, weights
+from sardonyx.quantization import (
+    accuracy_level,
+    dynamic_int8,
+    matmul_nbits,
+    product_check,
+    saturation,
+    tied_head,
+    weight_only,
+    weights,
+)
 from sardonyx.quantization.dynamic_int8 import QuantizeDynamically
+from sardonyx.quantization.recipe import largest_of_rows
 from sardonyx.quantization.weights import Blocks
 from sardonyx.records.quantization import Quantization
+from sardonyx.verification.subject import Subject
 
 RECIPES = [("int8", "portable"), ("int4", "portable"), ("int4", "ort"), ("int8-weights", "portable")]
-RECIPES += [("int8-weights", "ort")]
+RECIPES += [("int8-weights", "ort"), ("int8", "ort")]
 
 
 @pytest.fixture
@@ -50,7 +61,7 @@ def test_every_recipe_is_checked_and_smaller(model: Path, tmp_path: Path, to: An
 
 
 def test_the_modules_of_new_nodes_are_those_of_the_products(model: Path) -> None:
-    made = sardonyx.quantize(model)
+    made = sardonyx.quantize(model, to="int8")
     assert {product.module for product in made.products} == {"embed", "encoder.first", "encoder.second", "head"}
     assert made.model is not None
     integer = [node for node in made.model.graph if node.op_type in ("MatMulInteger", "DynamicQuantizeLinear", "Cast")]
@@ -67,29 +78,37 @@ def test_a_weight_that_two_products_share_is_stored_once(tmp_path: Path) -> None
     model = onnx.parser.parse_model(text)
     weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
-    made = sardonyx.quantize(model)
+    made = sardonyx.quantize(model, to="int8")
     assert len(made.products) == 2
     assert made.after.bytes < 0.3 * made.before.bytes
 
 
 def _no_zero_point(recipe: QuantizeDynamically, product: Any, op: Any) -> Any:
-    weight, scale = recipe.constants(product, op, dynamic_int8._constants)  # pyright: ignore[reportPrivateUsage]
-    levels, step, _ = op.node("DynamicQuantizeLinear", (product.activation,), outputs=3)
+    weight, scale = recipe.integers(product, op)
+    largest = largest_of_rows(product.activation, op)
+    levels, step, _ = op.node("DynamicQuantizeLinear", (op.Div(product.activation, largest),), outputs=3)
     total = op.Mul(op.Cast(op.MatMulInteger(levels, weight), to=1), op.Mul(step, scale))
+    total = op.Mul(total, largest)
     return total if product.bias is None else op.Add(total, product.bias)
 
 
+INTEGERS = Blocks.integers
 SCALES, ZEROS, PACKED = Blocks.scales, Blocks.zero_points, matmul_nbits._packed  # pyright: ignore[reportPrivateUsage]
 FAULTS: dict[str, tuple[str, str, Any, str, Any]] = {
     "no zero point of the activation": ("int8", "portable", QuantizeDynamically, "quantized", _no_zero_point),
     "scales of another axis": (
         "int8", "portable", weights, "column_scales",
-        lambda matrix: np.resize(np.abs(matrix.array()).max(1) / np.float32(127), matrix.columns),
+        lambda matrix, most=127: np.resize(np.abs(matrix.array()).max(1) / np.float32(most), matrix.columns),
     ),
     "zero points off by one": ("int4", "portable", Blocks, "zero_points", lambda self: (ZEROS(self) + 1) % 16),
     "zero points off by one, packed": ("int4", "ort", Blocks, "zero_points", lambda self: (ZEROS(self) + 1) % 16),
     "scales of the next block": ("int4", "portable", Blocks, "scales", lambda self: np.roll(SCALES(self), 1, 0)),
-    "scales of the next column": ("int8-weights", "ort", Blocks, "scales", lambda self: np.roll(SCALES(self), 1, 1)),
+    "scales of the next column, packed": (
+        "int8-weights", "ort", Blocks, "scales", lambda self: np.roll(SCALES(self), 1, 1),
+    ),
+    "scales of the next column": (
+        "int8-weights", "portable", Blocks, "scales", lambda self: np.roll(SCALES(self), 1, 1),
+    ),
     "nibbles swapped": (
         "int4", "ort", matmul_nbits, "_packed",
         lambda values, bits: ((packed := PACKED(values, bits)) << 4) | (packed >> 4),
@@ -108,35 +127,65 @@ def test_wrong_arithmetic_is_a_fault_and_nothing_is_written(
     assert not (tmp_path / "q.onnx").exists()
 
 
+def _wrong_integer(self: Blocks) -> np.ndarray:
+    levels = INTEGERS(self)
+    levels[0, 3, 3] ^= 1
+    return levels
+
+
+SAMPLES: Any = [{"ids": np.random.default_rng(seed).integers(0, 200, (4, 6))} for seed in range(8)]
+COMPENSATED_FAULTS = {fault: case for fault, case in FAULTS.items() if case[0] != "int8"}
+COMPENSATED_FAULTS["one wrong integer"] = ("int4", "ort", Blocks, "integers", _wrong_integer)
+
+
+@pytest.mark.parametrize("fault", COMPENSATED_FAULTS)
+def test_wrong_arithmetic_of_compensated_weights_is_a_fault(
+    fault: str, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to, target, place, name, wrong = COMPENSATED_FAULTS[fault]
+    monkeypatch.setattr(place, name, wrong)
+    monkeypatch.setattr(weight_only, "SIZES", (32,))  # so that a weight has several blocks
+    with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
+        sardonyx.quantize(model, to=to, target=target, data=SAMPLES)  # pyright: ignore[reportArgumentType]
+
+
+def test_an_activation_that_another_recipe_replaced_has_its_moments(model: Path) -> None:
+    made = sardonyx.quantize(model, to="int4", data=SAMPLES)
+    assert made.notes[-1] == "the rounding errors of 3 weights compensate each other on the data"
+
+
 def test_patterns_name_modules(model: Path) -> None:
-    kept = sardonyx.quantize(model, keep=["encoder.*", "embed"])
+    kept = sardonyx.quantize(model, to="int8", keep=["encoder.*", "embed"])
     assert {product.module for product in kept.products} == {"head"}
-    alone = sardonyx.quantize(model, only=["encoder"], keep=["encoder.second"])
+    alone = sardonyx.quantize(model, to="int8", only=["encoder"], keep=["encoder.second"])
     assert {product.module for product in alone.products} == {"encoder.first"}
     with pytest.raises(sardonyx.UsageError, match="there is no module 'decoder'"):
-        sardonyx.quantize(model, keep=["decoder"])
+        sardonyx.quantize(model, to="int8", keep=["decoder"])
     with pytest.raises(sardonyx.UsageError, match="nothing can be quantized"):
-        sardonyx.quantize(model, keep=["embed", "encoder", "head"])
+        sardonyx.quantize(model, to="int8", keep=["embed", "encoder", "head"])
 
 
 def test_what_cannot_be_quantized_is_named(tmp_path: Path) -> None:
     made = sardonyx.quantize(build(tmp_path / "inf.onnx", worst=float("inf")), to="int4")
     assert {group.reason for group in made.skipped} == {"the weight has infinities or NaN"}
     assert (len(made.products), made.check.products) == (3, 1)
-    assert made.notes == ("2 products were not compared: their activations were never finite",)
+    assert made.notes == (
+        "2 products were not compared: their activations were never finite",
+        "2 weights are rounded to the closest integers: no data shows their activations",
+    )
 
 
 def test_the_loss_is_measured_on_the_data_that_is_given(model: Path) -> None:
     ids = np.random.default_rng(1).integers(0, 200, (4, 6))
-    made = sardonyx.quantize(model, data={"ids": ids})
+    made = sardonyx.quantize(model, to="int8", data={"ids": ids})
     assert (made.loss.measured_on, made.loss.samples, made.loss.outputs[0].rows) == ("data", 1, 24)
-    assert sardonyx.quantize(model).loss.measured_on == "generated"
+    assert sardonyx.quantize(model, to="int8").loss.measured_on == "generated"
     with pytest.raises(sardonyx.UsageError, match="lack 'ids'"):
-        sardonyx.quantize(model, data={"x": ids})
+        sardonyx.quantize(model, to="int8", data={"x": ids})
 
 
-def test_a_trained_classifier_keeps_its_answers() -> None:
-    """A random-feature classifier, solved by least squares for ten clusters."""
+def _classifier() -> tuple[onnx.ModelProto, np.ndarray]:
+    """Return a random-feature classifier, solved by least squares for ten clusters, and samples it has not seen."""
     rng = np.random.default_rng(0)
     centers, hidden = rng.standard_normal((10, 32)), rng.standard_normal((32, 256)) / 6
     labels = rng.integers(0, 10, 2000)
@@ -149,13 +198,182 @@ def test_a_trained_classifier_keeps_its_answers() -> None:
     )
     for name, array in (("w0", hidden), ("w1", solved)):
         model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
-    made = {to: sardonyx.quantize(model, to=to, data={"x": x[1000:]}).loss for to in ("int8", "int8-weights", "int4")}
+    return model, x[1000:]
+
+
+def test_a_trained_classifier_keeps_its_answers() -> None:
+    model, x = _classifier()
+    made = {to: sardonyx.quantize(model, to=to, data={"x": x}).loss for to in ("int8", "int8-weights", "int4")}
     assert {loss.outputs[0].rows for loss in made.values()} == {1000}
     assert made["int8"].top1 is not None
     assert made["int8"].top1 >= 0.99
     assert made["int8-weights"].relative_l2 < made["int8"].relative_l2 < made["int4"].relative_l2 < 0.2
 
 
+def test_errors_that_compensate_each_other_lose_less_on_unseen_samples() -> None:
+    model, x = _classifier()
+    samples: Any = [{"x": rows} for rows in np.split(x[:500], 50)]
+    plain, made = sardonyx.quantize(model, to="int4"), sardonyx.quantize(model, to="int4", data=samples)
+    assert "the rounding errors of 2 weights compensate each other on the data" in made.notes
+    assert made.data is not None
+    assert (made.data.calibrate, made.data.judge, made.data.shared) == (25, 25, False)
+
+    def outputs(subject: Subject) -> np.ndarray:
+        with subject.session(threads=1) as engine:
+            return np.asarray(engine.run({"x": x[500:]})[0])
+
+    expected = outputs(Subject(model))
+    losses = [np.linalg.norm(outputs(Subject(each.to_proto())) - expected) for each in (plain, made)]
+    assert losses[1] < 0.75 * losses[0]
+    assert made.after.bytes < plain.after.bytes
+
+
+def test_compensated_bytes_have_one_scale_for_each_column() -> None:
+    model, x = _classifier()
+    samples: Any = [{"x": rows} for rows in np.split(x[:60], 6)]
+    plain, made = (sardonyx.quantize(model, to="int8-weights", data=data) for data in (None, samples))
+    assert made.model is not None
+    shapes = [tuple(value.shape or ()) for value in made.model.graph.initializers.values()]
+    assert sorted(shapes) == sorted([(32, 256), (1, 256), (1, 256), (256, 10), (1, 10), (1, 10)])
+    assert made.after.bytes < plain.after.bytes
+
+
 def test_a_quantizing_class_has_no_tolerance(model: Path) -> None:
     with pytest.raises(sardonyx.UsageError, match="not compared within a tolerance"):
         sardonyx.verify(model, model, accuracy=sardonyx.Accuracy.QUANTIZES)
+
+
+TIED = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (int64[batch, steps] ids) => (float[batch, steps, 300] y) {
+  e = Gather (table, ids)  a = MatMul (e, w)  b = Tanh (a)  t = Transpose <perm = [1, 0]> (table)  y = MatMul (b, t)
+}
+"""
+
+
+def _tied(text: str = TIED) -> onnx.ModelProto:
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    for name, shape in (("table", (300, 64)), ("w", (64, 64))):
+        model.graph.initializer.append(
+            onnx.numpy_helper.from_array((rng.standard_normal(shape) / 8).astype(np.float32), name)
+        )
+    for node in model.graph.node:
+        node.name = f"/{'head' if node.output[0] in 'ty' else 'body'}/{node.op_type}_{node.output[0]}"
+    return model
+
+
+@pytest.mark.parametrize(("to", "target"), RECIPES)
+def test_a_table_that_is_the_head_as_well_is_stored_once(to: Any, target: Any) -> None:
+    made = sardonyx.quantize(_tied(), to=to, target=target)
+    assert [product.recipe for product in made.products if product.module == "head"] == ["quantize-tied-head"]
+    assert made.model is not None
+    tables = [
+        value
+        for value in made.model.graph.initializers.values()
+        if value.const_value and value.const_value.size == 300 * 64
+    ]
+    assert len(tables) == 1
+    assert made.after.bytes < 0.35 * made.before.bytes
+    kept = sardonyx.quantize(_tied(), to=to, target=target, keep=["head"])
+    assert "quantize-tied-head" not in {product.recipe for product in kept.products}
+
+
+def test_fused_products_are_quantized_or_named() -> None:
+    text = TIED.replace('["" : 17]', '["" : 17, "com.microsoft" : 1]').replace(
+        "t = Transpose <perm = [1, 0]> (table)  y = MatMul (b, t)",
+        "y = com.microsoft.FusedMatMul <transB = 1> (b, table)",
+    )
+    made = sardonyx.quantize(_tied(text), to="int8", target="ort")
+    assert len(made.products) == 3
+    gemm = text.replace(
+        "a = MatMul (e, w)",
+        'f = Reshape (e, rows) r = com.microsoft.FusedGemm <activation = "Relu"> (f, w) a = Reshape (r, lead)',
+    )
+    model = _tied(gemm)
+    arrays = {"rows": np.array([-1, 64]), "lead": np.array([1, -1, 64])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
+    made = sardonyx.quantize(model, to="int8", target="ort")
+    assert [group.reason for group in made.skipped] == [
+        "FusedGemm is not quantized; quantize before optimizing for the target `ort`"
+    ]
+
+
+def test_a_cpu_that_saturates_gets_weights_of_seven_bits(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not sardonyx.quantize(model, to="int8").notes
+    for module in (dynamic_int8, product_check, tied_head):
+        monkeypatch.setattr(module, "saturates", lambda: True)
+    made = sardonyx.quantize(model, to="int8")
+    assert made.notes == ("this CPU adds 8-bit products with saturation: the weights of `int8` use 7 bits",)
+    assert made.model is not None
+    weights = [node.inputs[1] for node in made.model.graph if node.op_type == "MatMulInteger"]
+    assert [np.abs(value.const_value.numpy()).max() for value in weights if value and value.const_value] == [63] * 3
+
+
+def test_saturation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    saturation.saturates.cache_clear()
+    wrong = np.full((5, 32), 2**15 - 1, np.int32)
+    monkeypatch.setattr(saturation.runtime, "evaluate", lambda _: [wrong])
+    assert saturation.saturates()
+    saturation.saturates.cache_clear()
+    monkeypatch.undo()
+    assert isinstance(saturation.saturates(), bool)
+
+
+def test_the_accuracy_level_is_the_faster_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert accuracy_level.fastest_level(4, 32) in (1, 4)
+    for faster in (4, 1):
+        accuracy_level.fastest_level.cache_clear()
+        monkeypatch.setattr(accuracy_level, "_seconds", lambda *_, faster=faster: {1: 1.5, 4: 1.5, faster: 1.0})
+        made = sardonyx.quantize(model, to="int4", target="ort")
+        assert made.model is not None
+        products = [node for node in made.model.graph if node.op_type == "MatMulNBits"]
+        assert {node.attributes.get_int("accuracy_level") for node in products} == {faster}
+        assert any("rounds the activations" in note for note in made.notes) == (faster == 4)
+    accuracy_level.fastest_level.cache_clear()
+
+
+def test_stored_weights_are_float32_in_the_runtime(model: Path) -> None:
+    made = sardonyx.quantize(model, to="int8-weights")
+    assert not any("rounds the activations" in note for note in made.notes)
+    assert made.opset_changes == {}
+    assert made.loss.relative_l2 < 0.8 * sardonyx.quantize(model, to="int8").loss.relative_l2
+
+
+@pytest.mark.parametrize("to", ["int8", "int4"])
+def test_the_simulations_of_large_models_are_run_in_groups(
+    model: Path, to: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sardonyx.quantize(model, to=to)
+    monkeypatch.setattr(product_check, "_GROUP_BYTES", 40_000)
+    made = sardonyx.quantize(model, to=to)
+    assert (made.products, made.notes) == (whole.products, whole.notes)
+    monkeypatch.setattr(Blocks if to == "int4" else weights, *_LATE_FAULTS[to])
+    with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
+        sardonyx.quantize(model, to=to)
+
+
+_LATE_FAULTS: dict[str, Any] = {
+    "int4": ("scales", lambda self: SCALES(self) * np.float32(1.05 if self.matrix.columns == 32 else 1)),
+    "int8": ("column_scales", lambda matrix, most=127: np.abs(matrix.array()).max(0) / np.float32(most - 9)),
+}
+
+
+@pytest.mark.parametrize("to", ["int8", "int8-static", "int8-weights", "int4"])
+def test_a_model_whose_attention_has_a_cache(to: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 11, opset_import: ["" : 23]>
+        cached (float[1, 2, s, 32] x, float[1, 2, p, 32] past_key, float[1, 2, p, 32] past_value)
+            => (float[1, 2, s, 32] y, float[1, 2, t, 32] key, float[1, 2, t, 32] value) {
+          a, key, value = Attention (x, x, x, , past_key, past_value)
+          b = MatMul (a, w)
+          y = MatMul (b, v)
+        }""")
+    rng = np.random.default_rng(0)
+    for name in "wv":
+        array = rng.normal(size=(32, 32)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    names = ("x", "past_key", "past_value")
+    data = [{name: rng.normal(size=(1, 2, 3, 32)).astype(np.float32) for name in names} for _ in range(4)]
+    monkeypatch.setattr(product_check, "_GROUP_BYTES", 1)
+    assert len(sardonyx.quantize(model, to=to, data=data).products) == 2

@@ -10,8 +10,9 @@ from hostile import poisoned
 from reporting.sample_analysis import sample_analysis
 from reporting.sample_bench import point, sample_benchmark
 from reporting.sample_export import sample_export
+from reporting.sample_location import sample_location
 from reporting.sample_profile import sample_profile
-from reporting.sample_quantization import sample_quantization
+from reporting.sample_quantization import sample_choice, sample_quantization
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict
 from reporting.sample_run_bundle import sample_run_bundle
 from reporting.sample_tuning import sample_tuning
@@ -38,6 +39,7 @@ from sardonyx.reporting.inspection import (
     module_document,
     opportunities_document,
 )
+from sardonyx.reporting.location import location_document
 from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.pull_request import changes_comment, run_comment
 from sardonyx.reporting.quantization import quantization_document
@@ -63,10 +65,12 @@ def documents(worsen: Callable[[str], str], view: View) -> Iterator[tuple[str, D
     yield "export", export_document(poisoned(sample_export("ab" * 32), worsen), view)
     yield "extraction", extraction_document(poisoned(_extraction(), worsen), view)
     yield "inspection", inspection_document(poisoned(sample_inspection(), worsen), view)
+    yield "location", location_document(poisoned(sample_location(), worsen), view)
     yield "module", module_document(poisoned(sample_module(), worsen), view)
     yield "opportunities", opportunities_document(poisoned(sample_opportunities(), worsen), view)
     yield "profile", profile_document(poisoned(sample_profile(), worsen), view)
     yield "quantization", quantization_document(poisoned(sample_quantization(), worsen), view)
+    yield "choice", quantization_document(poisoned(sample_choice(), worsen), view)
     yield "run", run_document(poisoned(run, worsen), view)
     yield "verdict", verdict_document(poisoned(failed_verdict(), worsen), worsen("a.onnx"), worsen("b.onnx"), view)
     yield "summary", summary_document(_summary(worsen))

@@ -112,7 +112,7 @@ def test_the_page_has_each_finding_with_its_table_and_the_open_questions() -> No
     assert "Too few models to say more. ([Overview](tables/overview.md), 2 rows)" in rest
     assert "| tolerance | resnet | 1 | it takes &lt;b>nothing&lt;/b> \\| at all |" in page
     assert "onnxruntime 1.31.0" in page
-    assert "Times are of this machine." in page
+    assert "Times are of these machines." in page
 
 
 def test_a_finding_moves_when_it_becomes_certain() -> None:

@@ -5,6 +5,7 @@ python tests/studies/planted.py FOLDER SECONDS      a study of them, to be kille
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -97,13 +98,14 @@ class Hopeless(Planted):
         raise ModelError("this model cannot be read")
 
 
-def conduct(folder: Path, experiments: Sequence[Experiment], *, jobs: int = 2, seed: int = 0) -> Studied:
+def conduct(folder: Path, experiments: Sequence[Experiment], *, workers: int = 2, seed: int = 0) -> Studied:
     """A study of the planted experiments on the two files of a folder."""
-    from sardonyx.studies.cells import CellStore, locked  # only here: workers import this file too, and start at once
+    from sardonyx.fleet.engines import LocalEngine
+    from sardonyx.fleet.storage import FolderStore  # only here: children import this file too, and start at once
     from sardonyx.studies.runner import StudyRunner
 
-    with locked(folder / "out"):
-        runner = StudyRunner(CellStore(folder / "out", "planted"), StudyOptions(seed=seed), jobs)
+    with contextlib.closing(LocalEngine(workers)) as engine:
+        runner = StudyRunner(FolderStore(folder / "out"), "planted", StudyOptions(seed=seed), engine)
         subjects = [Subject(name, folder / name) for name in ("a", "b")]
         return runner.run(subjects, experiments, {})
 

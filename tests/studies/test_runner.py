@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from sardonyx.errors import OutputError, RuntimeFailure, UsageError
 from sardonyx.studies import experiments, runner
-from sardonyx.studies.cells import locked
+from sardonyx.studies.experiment import Cell, CellWork, Subject
 from studies.planted import CELLS, Followed, Hopeless, Planted, Unlucky, conduct
 
 ROOT = Path(__file__).parents[2]
@@ -53,11 +54,11 @@ def test_a_second_run_computes_nothing_and_gives_the_same_answer(folder: Path) -
 
 @pytest.mark.slow
 def test_one_process_gives_the_same_answers_as_several(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    many = conduct(folder, [Planted()], jobs=4)
+    many = conduct(folder, [Planted()], workers=4)
     other = tmp_path_factory.mktemp("other")
     for name in ("a", "b"):
         (other / name).write_bytes((folder / name).read_bytes())
-    assert conduct(other, [Planted()], jobs=1).tables == many.tables
+    assert conduct(other, [Planted()], workers=1).tables == many.tables
 
 
 @pytest.mark.slow
@@ -101,9 +102,16 @@ def test_workers_do_not_outlive_a_killed_study(folder: Path) -> None:
     assert len(done) < 2 * (CELLS + 1)
 
 
+def test_a_worker_in_another_folder_finds_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    sent = pickle.dumps(CellWork(Planted(), Cell("planted", "a", "0", {"seed": 0}), Subject("a", Path("a"))))
+    monkeypatch.chdir("/")
+    assert pickle.loads(sent).compute(folder)["size"] == len(b"first")
+
+
 @pytest.mark.slow
 def test_timed_cells_run_alone_and_last(folder: Path) -> None:
-    conduct(folder, [Planted(0.02, timed=2)], jobs=4)
+    conduct(folder, [Planted(0.02, timed=2)], workers=4)
     spans = [(float(began), float(ended), timed == "True") for _, _, timed, began, ended in log(folder)]
     timed = sorted(span[:2] for span in spans if span[2])
     assert len(timed) == 4
@@ -168,10 +176,22 @@ def test_further_cells_are_planned_from_the_first_answers(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_studies_in_one_folder_are_refused(folder: Path) -> None:
-    with locked(folder / "out"), pytest.raises(OutputError, match="another study is running in"):
-        conduct(folder, [Planted()])
-    conduct(folder, [Planted()])  # the folder is free again
+def test_two_studies_in_one_folder_share_their_cells(folder: Path) -> None:
+    """Both end with all cells; one that both begin at the same moment is computed twice, but stored once."""
+    command = [sys.executable, str(ROOT / "tests/studies/planted.py"), str(folder), "0.1"]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), str(ROOT / "src")))}
+    studies = [subprocess.Popen(command, env=env) for _ in range(2)]
+    assert [process.wait(60) for process in studies] == [0, 0]
+    assert len(kept(folder)) == 2 * (CELLS + 1)
+    assert not list((folder / "out").rglob("*.part"))
+    computed = log(folder)
+    times = Counter(entry[:2] for entry in computed)
+    assert len(times) == 2 * (CELLS + 1)
+    assert max(times.values()) <= 2
+    again = conduct(folder, [Planted(0.1, timed=1)])
+    assert again.reused == again.cells == 2 * (CELLS + 1)  # none is damaged
+    assert log(folder) == computed
+    assert [row[2] for row in again.tables[0].rows] == [*range(CELLS + 1)] * 2
 
 
 def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path) -> None:

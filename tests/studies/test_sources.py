@@ -9,6 +9,8 @@ import onnx
 import pytest
 
 from sardonyx.errors import UsageError
+from sardonyx.fleet.sources import digest
+from sardonyx.fleet.storage import FolderStore
 from sardonyx.records.inspection import Family
 from sardonyx.studies import runner, zoo
 from sardonyx.studies.experiment import StudyOptions
@@ -49,29 +51,31 @@ def test_a_missing_source_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("external", [False, True])
 def test_other_weights_are_another_model(tmp_path: Path, external: bool) -> None:
-    before = runner.digest(save(tmp_path / "model.onnx", 1.0, external=external))
-    assert runner.digest(save(tmp_path / "model.onnx", 1.0, external=external)) == before
-    assert runner.digest(save(tmp_path / "model.onnx", 2.0, external=external)) != before
+    before = digest(str(save(tmp_path / "model.onnx", 1.0, external=external)))
+    assert digest(str(save(tmp_path / "model.onnx", 1.0, external=external))) == before
+    assert digest(str(save(tmp_path / "model.onnx", 2.0, external=external))) != before
 
 
 def test_a_file_that_is_no_model_has_a_digest_too(tmp_path: Path) -> None:
     (tmp_path / "broken.onnx").write_bytes(b"not a model")
-    assert runner.digest(tmp_path / "broken.onnx")
+    assert digest(str(tmp_path / "broken.onnx"))
 
 
 def test_the_zoo_plans_one_export_a_model_and_knows_its_own_files(tmp_path: Path) -> None:
     producer = zoo.ZooExport(zoo.recipes("small"))
-    subjects = producer.subjects(tmp_path)
+    store = FolderStore(tmp_path)
+    subjects = producer.subjects(store)
     assert len({subject.name for subject in subjects}) == len(subjects) >= 10
     assert {subject.family for subject in subjects} == set(Family) - {Family.OTHER, Family.ENCODER_DECODER}
     mlp = next(subject for subject in subjects if subject.name == "mlp")
+    mlp.path.parent.mkdir()
     (cell,) = producer.cells(mlp, StudyOptions())
     answer = producer.run(cell, mlp)
-    assert producer.is_there(mlp, answer)
+    assert producer.is_there(store, mlp, answer)
     first = mlp.path.read_bytes()
     assert producer.run(cell, mlp) == answer  # an export that is done again is the same file
     assert mlp.path.read_bytes() == first
     mlp.path.write_bytes(first + b"\0")
-    assert not producer.is_there(mlp, answer)
+    assert not producer.is_there(store, mlp, answer)
     with pytest.raises(UsageError, match="no zoo 'large'"):
         zoo.recipes("large")

@@ -42,7 +42,7 @@ def test_models_and_the_random_state_are_unchanged(seed: int, experiment: str, t
     (models / "broken.onnx").write_bytes(onnx.ModelProto(ir_version=10).SerializeToString()[:1] + b"\xff")
     before = _state(models)
 
-    results = sardonyx.study([models], output, only=[experiment], seed=seed, jobs=1)
+    results = sardonyx.study([models], output, only=[experiment], seed=seed, workers=1)
 
     assert _state(models) == before
     assert results.cells > 0

@@ -135,3 +135,12 @@ def test_any_shape_can_be_compared(shape: tuple[int, ...]) -> None:
     assert Deviation(reference, reference.copy(), SINGLE).excess() is None
     if reference.size:
         assert Deviation(reference, reference * np.float32(1.01), SINGLE).excess() is not None
+
+
+def test_the_scale_of_a_mask_is_finite() -> None:
+    """The mean of the two middle elements overflowed for masks of the lowest float32, and any error was allowed."""
+    mask = np.full((2, 1), np.finfo(np.float32).min)
+    with np.errstate(over="raise"):
+        place = Deviation(mask, mask * np.float32(0.9), SINGLE).worst()
+    assert place is not None
+    assert place.ratio > 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ from sardonyx.records.run import Verdict
 from sardonyx.verification import verify
 from sardonyx.verification.compare import ExampleInputs
 from sardonyx.verification.coverage import Bodies
+from sardonyx.verification.inputs import Inputs, Plan, Run, TrialInputs
 from sardonyx.verification.reference import SECONDS, Budget
 from sardonyx.verification.subject import Subject
 from verification.text_models import text_model
@@ -53,6 +55,38 @@ def test_an_input_for_which_a_kernel_leaves_memory_unwritten_is_not_a_trial() ->
     for seed in range(3):
         verdict = verify(text_model(body, **weights), text_model(body, **weights), seeds=(seed,), threads=1)
         assert verdict.passed, verdict.failures
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of all inputs that are generated, accepted or not."""
+    shapes: list[tuple[int, ...]] = []
+
+    def generate(inputs: Inputs, plan: Plan, way: int = 0, run: Run | None = None) -> TrialInputs:
+        result = original(inputs, plan, way, run)
+        shapes.extend(value.shape for value in result.feeds.values() if isinstance(value, np.ndarray))
+        return result
+
+    original = Inputs.generate
+    monkeypatch.setattr(Inputs, "generate", generate)
+    return shapes
+
+
+def test_inputs_with_several_long_sides_are_not_tried(tried: list[tuple[int, ...]]) -> None:
+    """Only empty inputs are accepted, since 8 elements do not fill rows of 9; the last tried would need gigabytes."""
+    body = """g (float[2, n, m] x) => (float[] y)
+        <int64[4] heads = {0, 0, 2, 4}, int64[3] rows = {0, 0, 9}>
+        { h = Reshape (x, heads) y = Reshape (h, rows) }"""
+    same(body, body)
+    assert 10**5 < max(map(math.prod, tried)) <= 1 << 24
+
+
+def test_long_sides_are_not_tried_after_others_were_accepted(tried: list[tuple[int, ...]]) -> None:
+    """Trials that want another size than 3 find none; a product of 16,000 rows with itself would need gigabytes."""
+    body = """g (float[2, s, 4] x, float[2, 3, d] z) => (float[2, 3, e] y)
+        { t = Transpose <perm = [0, 2, 1]> (x) p = MatMul (x, t) y = Add (p, z) }"""
+    assert same(body, body).passed
+    assert max(size for shape in tried for size in shape) <= 256
 
 
 def test_a_candidate_that_crashes_the_runtime_fails() -> None:

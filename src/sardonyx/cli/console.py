@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from sardonyx.records.analysis import Analysis
     from sardonyx.records.bench import Benchmark
     from sardonyx.records.export import Export
+    from sardonyx.records.location import Location
     from sardonyx.records.quantization import Quantization
     from sardonyx.records.run import Run
 
 Progress = Callable[[str, float | None], None]
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())  # the words of this command
 _Noted = TypeVar("_Noted", "Analysis", "Benchmark", "Export")
-_Made = TypeVar("_Made", "Run", "Export", "Quantization")
+_Made = TypeVar("_Made", "Run", "Export", "Quantization", "Location")
 
 # For terminals that only show ASCII; other characters become escape sequences.
 _IN_ASCII = str.maketrans(

@@ -9,6 +9,7 @@ import msgspec
 from sardonyx import atomic_write
 from sardonyx.errors import UsageError
 from sardonyx.records.base import Record
+from sardonyx.reporting.formatting import visible
 
 
 def check_destinations(output: Path, record: Path | None, *, force: bool, folder: bool = False) -> None:
@@ -45,3 +46,10 @@ def write_record(path: Path | None, record: Record, *, force: bool) -> None:
 def write_whole(path: Path, data: bytes, *, force: bool) -> None:
     """Write a file atomically: to a temporary file that replaces it when complete."""
     atomic_write.write_whole(str(path), data, force=force)
+
+
+def results_line(folder: Path | None) -> str:
+    """Return the line that names the folder of --run, empty without one."""
+    if folder is None:
+        return ""
+    return f"results in {visible(str(folder))} (open {visible(str(folder / 'report.html'))})\n"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,6 +24,9 @@ from sardonyx.errors import GateNotMet, OutputError, SardonyxError, UsageError
 if TYPE_CHECKING:
     from sardonyx.reporting import gate
     from sardonyx.reporting.ci_summary import JobSummary
+
+
+_NAME = re.compile(r"^\s*([\w.]+)")
 
 
 class Gating(Struct, frozen=True):
@@ -42,6 +46,7 @@ class Gating(Struct, frozen=True):
         summary: Path | None,
         *,
         beside: Collection[Path | None] = (),
+        many: bool = False,
     ) -> Self:
         """Return the gates that the options of a command ask for.
 
@@ -51,11 +56,14 @@ class Gating(Struct, frozen=True):
             baseline: an earlier record.
             summary: a Markdown page to append to.
             beside: other files that the command reads or writes, none of which may be the page.
+            many: whether there are many models; expressions about all of them are then left out.
 
         Raises:
             UsageError: an expression or the baseline cannot be read.
             OutputError: the page cannot be written.
         """
+        if many:
+            fail_if = [text for text in fail_if or () if text not in about_all(fail_if)]
         if not fail_if and baseline is None and summary is None:
             return cls()
         from sardonyx.reporting import gate
@@ -111,6 +119,15 @@ class Gating(Struct, frozen=True):
             if not result.met:
                 complain(GateNotMet(label + result.sentence()))
         return failed or (0 if all(result.met for result in results) else GateNotMet.exit_code)
+
+
+def about_all(fail_if: Sequence[str] | None) -> list[str]:
+    """Return the expressions of --fail-if about all of many models together: 'failed>0'."""
+    if not fail_if:
+        return []
+    from sardonyx.reporting import gate
+
+    return [text for text in fail_if if _NAME.findall(text)[:1] and _NAME.findall(text)[0] in gate.FLEET.names]
 
 
 def add_failure(arguments: Sequence[str], error: SardonyxError) -> None:

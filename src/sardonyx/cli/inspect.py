@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from msgspec.structs import replace
 
-from sardonyx.cli import options, several
-from sardonyx.cli.console import Progress, progress, show
+from sardonyx.cli import options, single
+from sardonyx.cli.console import progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
-from sardonyx.cli.several import Printed
 from sardonyx.cli.streams import STREAM, on_disk
 from sardonyx.errors import UsageError
 from sardonyx.records.inspection import Inspection, ModuleInspection
@@ -21,7 +19,6 @@ from sardonyx.reporting.document import Document, View
 from sardonyx.reporting.inspection import (
     inspection_document,
     inspection_sentence,
-    inspections_document,
     module_document,
     module_sentence,
     opportunities_document,
@@ -55,11 +52,19 @@ Target = Annotated[
 
 
 def inspect(
+    context: typer.Context,
     models: options.Models,
     module: options.Module = None,
     depth: options.Depth = None,
     opportunities: Opportunities = False,
     target: Target = None,
+    out_dir: options.OutDir = None,
+    force: options.Force = False,
+    workers: options.Workers = None,
+    cluster: options.Cluster = None,
+    timeout: options.Timeout = None,
+    memory: options.Memory = None,
+    keep_going: options.KeepGoing = True,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
     summary: options.Summary = None,
@@ -71,40 +76,34 @@ def inspect(
     """Run `sardonyx.inspect` or `sardonyx.opportunities` and print the record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
     kind = "opportunities" if opportunities else "inspection" if module is None else "module"
-    gating = Gating.of(kind, fail_if, baseline, summary, beside=models)
-    printed = Printed(as_json, quiet, verbose)
+    planned = single.plan(models, None, None, "", writes=False)
+    many = planned is None or out_dir is not None
+    gating = Gating.of(kind, fail_if, baseline, summary, beside=[Path(model) for model in models], many=many)
     reject_both("--opportunities", opportunities, "--module", module is not None)
     reject_both("--opportunities", opportunities, "--depth", depth is not None)
     if target is not None and not opportunities:
         raise UsageError("--target is for --opportunities", hint="add --opportunities")
-    if len(models) > 1:
-        several.reject({"--module": module, "--baseline": baseline, "--opportunities": opportunities or None})
-        return _inspect_each(models, gating, View(verbose, depth), printed, debug=debug)
-    if models[0] != STREAM:
-        options.check_readable(models[0])
-    with on_disk(models[0]) as (model, _):
+    if planned is None or out_dir is not None:
+        single.reject({"--module": module, "--baseline": baseline, "--opportunities": opportunities or None})
+        from sardonyx.cli.many import Shown, run_many
+        from sardonyx.fleet.sources import find_sources
+
+        view = View(True, depth)
+        shown = Shown(lambda one, _: inspection_sentence(one), lambda one, _: inspection_document(one, view))
+        return run_many(context, find_sources(models, exclude=out_dir), gating, shown, writes=False)
+    with on_disk(planned.source) as (model, _):
         if opportunities:
-            return _show_opportunities(model, target or options.Target.PORTABLE, gating, printed)
+            return _show_opportunities(
+                model, target or options.Target.PORTABLE, gating, as_json=as_json, quiet=quiet, view=View(verbose)
+            )
 
         from sardonyx import inspect as run_inspect
 
         record = run_inspect(model) if module is None else run_inspect(model, module=module)
-        if models[0] == STREAM:
+        if planned.source == STREAM:
             record = _from_stream(record)
         show(record.to_json, lambda: _document(record, View(verbose, depth)), as_json=as_json, quiet=quiet)
         return gating.outcome(record, _sentence(record))
-
-
-def _inspect_each(models: Sequence[Path], gating: Gating, view: View, printed: Printed, *, debug: bool) -> int:
-    """Inspect several models and print one table."""
-    from sardonyx import inspect as run_inspect
-
-    def work(model: Path, _report: Progress | None) -> tuple[Inspection, int]:
-        record = run_inspect(model)
-        return record, gating.outcome(record, inspection_sentence(record), label=f"{model}: ")
-
-    results = several.run_each(models, work, shown=not printed.quiet, debug=debug)
-    return several.show(results, inspections_document, lambda one, _view: inspection_document(one, view), printed)
 
 
 def _from_stream(record: Inspection | ModuleInspection) -> Inspection | ModuleInspection:
@@ -114,18 +113,14 @@ def _from_stream(record: Inspection | ModuleInspection) -> Inspection | ModuleIn
     return replace(record, model=str(STREAM))
 
 
-def _show_opportunities(model: Path, target: options.Target, gating: Gating, printed: Printed) -> int:
+def _show_opportunities(
+    model: Path, target: options.Target, gating: Gating, *, as_json: bool, quiet: bool, view: View
+) -> int:
     from sardonyx import opportunities
 
-    with progress(not printed.quiet) as report:
+    with progress(not quiet) as report:
         record = opportunities(model, target=target.value, progress=report)
-    view = View(printed.verbose)
-    show(
-        record.to_json,
-        lambda: opportunities_document(record, view),
-        as_json=printed.as_json,
-        quiet=printed.quiet,
-    )
+    show(record.to_json, lambda: opportunities_document(record, view), as_json=as_json, quiet=quiet)
     return gating.outcome(record, opportunities_sentence(record))
 
 

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec.structs import replace
 
-from sardonyx.cli import files, options, several
+from sardonyx.cli import files, options, single
 from sardonyx.cli.console import Progress, announce, complain, note, progress, show, with_command
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import MORE, OUTPUT, Target, VerifyWhen, parse_duration, reject_both
-from sardonyx.cli.several import Printed
 from sardonyx.cli.streams import STREAM, on_disk
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.reporting.document import View
-from sardonyx.reporting.formatting import one_line, visible
-from sardonyx.reporting.run import run_document, run_sentence, runs_document
+from sardonyx.reporting.formatting import one_line
+from sardonyx.reporting.run import run_document, run_sentence
 
 if TYPE_CHECKING:
     from sardonyx.cli.run_folder import Conditions
@@ -27,9 +25,8 @@ if TYPE_CHECKING:
 HELP = """\b
 Example:
   sardonyx optimize model.onnx small.onnx
-  sardonyx optimize *.onnx --out-dir small
+  sardonyx optimize models/ --out-dir small
   sardonyx optimize model.onnx -o small.onnx --run runs/today
-  sardonyx optimize model.onnx --dry-run -v
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
 
 Rewrites the graph, verifies the result against the original on random inputs, and undoes any rewrite that fails. Every
@@ -90,15 +87,6 @@ External = Annotated[
         rich_help_panel=MORE,
     ),
 ]
-OutDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--out-dir",
-        metavar="FOLDER",
-        help="Folder for the results of several models. [default: none]",
-        rich_help_panel=OUTPUT,
-    ),
-]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be rewritten, and what not and why.")]
 RunFolder = Annotated[
     Path | None,
@@ -127,9 +115,10 @@ Budget = Annotated[
 
 
 def optimize(
+    context: typer.Context,
     models: options.Models,
     output: options.Output = None,
-    out_dir: OutDir = None,
+    out_dir: options.OutDir = None,
     force: options.Force = False,
     target: TargetOption = Target.PORTABLE,
     only: Only = None,
@@ -152,6 +141,11 @@ def optimize(
     budget: Budget = None,
     sizes: options.Sizes = None,
     run_folder: RunFolder = None,
+    workers: options.Workers = None,
+    cluster: options.Cluster = None,
+    timeout: options.Timeout = None,
+    memory: options.Memory = None,
+    keep_going: options.KeepGoing = True,
     record: options.Record = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
@@ -171,32 +165,37 @@ def optimize(
         option = "--budget" if budget else "--size"
         raise UsageError(f"{option} is for measurements", hint="add --tune, or --run FOLDER")
     seconds, dim_sizes = parse_duration(budget or "2m"), options.parse_sizes(sizes)
-    planned = several.plan(models, output, out_dir, writes=not dry_run)
-    if len(planned) > 1:
-        several.reject({"--record": record, "--run": run_folder, "--baseline": baseline})
-    _check_streams(planned[0], external, run_folder, as_json=as_json)
-    named = [path for one in planned for path in (one.source, one.destination)]
-    gating = Gating.of("run", fail_if, baseline, summary, beside=(*named, record))
+    planned = single.plan(models, output, out_dir, ".optimized.onnx", writes=not dry_run)
+    if planned is None:
+        single.reject({"--record": record, "--run": run_folder, "--baseline": baseline})
+    source, destination = (None, None) if planned is None else (planned.source, planned.destination)
+    gating = Gating.of("run", fail_if, baseline, summary, beside=(source, destination, record), many=planned is None)
     gating.check_verified(not dry_run and verify is not VerifyWhen.OFF, "drop --verify off and --dry-run")
     gating.check_timed(tune, "add --tune")
-    _check_folder(run_folder, planned[0].source, record, dim_sizes, force=force)
+    if source is None or destination is None:
+        from sardonyx.cli.many import Shown, run_many
+        from sardonyx.fleet.sources import find_sources
+
+        shown = Shown(lambda run, _: run_sentence(run), lambda run, _: run_document(run, View(verbose=True)))
+        return run_many(context, find_sources(models, exclude=out_dir), gating, shown, writes=not dry_run)
+    _check_streams(source, destination, external, run_folder, as_json=as_json)
+    _check_folder(run_folder, source, record, dim_sizes, force=force)
     limit = seconds if budget and not tune else None  # of the timing for --run; None: the default
-    _announce_run(run_folder, planned[0].source, limit, shown=not quiet)
+    _announce_run(run_folder, source, limit, shown=not quiet)
     if not dry_run:
-        several.make_folder(out_dir)
-        for one in planned:
-            if one.destination != STREAM:
-                files.check_destinations(one.destination, record, force=force)
+        single.make_folder(out_dir)
+        if destination != STREAM:
+            files.check_destinations(destination, record, force=force)
     if verify is not VerifyWhen.OFF and not dry_run:
         options.start_verifier()
 
     from sardonyx import OptimizeOptions, TuneOptions
     from sardonyx import optimize as run_optimize
 
-    def run_one(source: Path, destination: Path, report: Progress | None) -> Run:
+    def run_one(given: Path, result: Path, report: Progress | None) -> Run:
         run = run_optimize(
-            source,
-            None if dry_run else destination,
+            given,
+            None if dry_run else result,
             target=target.value,
             verify=verify.value,
             only=only or None,
@@ -215,16 +214,13 @@ def optimize(
                 keep_modules=tuple(keep_module or ()),
                 verify_seconds=verify_seconds,
                 runtimes=tuple(runtime or (options.RuntimeName.ORT,)),
-                external=False if planned[0].destination == STREAM else external,
+                external=False if destination == STREAM else external,
                 hashes=True if record is not None or run_folder is not None or as_json else None,
             ),
             progress=report,
         )
         return with_command(run)
 
-    if len(planned) > 1:
-        return _optimize_each(planned, run_one, gating, Printed(as_json, quiet, verbose), debug=debug)
-    source, destination = planned[0].source, planned[0].destination
     with on_disk(source, None if dry_run else destination) as (given, result):
         with progress(not quiet) as report:
             run = run_one(given, result or destination, report)
@@ -238,39 +234,21 @@ def optimize(
         show(
             run.to_json,
             lambda: run_document(run, View(verbose)),
-            after=_where(run_folder),
+            after=files.results_line(run_folder),
             as_json=as_json,
             quiet=quiet,
         )
         return _outcome(run, gating, as_json=as_json)
 
 
-def _optimize_each(
-    planned: Sequence[several.Planned],
-    run_one: Callable[[Path, Path, Progress | None], Run],
-    gating: Gating,
-    printed: Printed,
-    *,
-    debug: bool,
-) -> int:
-    """Optimize several models and print one table."""
-    destinations = {one.source: one.destination for one in planned}
-
-    def work(source: Path, report: Progress | None) -> tuple[Run, int]:
-        run = run_one(source, destinations[source], report)
-        failed = 0 if run.status == "done" else VerificationFailed.exit_code
-        return run, gating.outcome(run, run_sentence(run), failed=failed, label=f"{source}: ")
-
-    results = several.run_each([one.source for one in planned], work, shown=not printed.quiet, debug=debug)
-    return several.show(results, runs_document, run_document, printed)
-
-
-def _check_streams(planned: several.Planned, external: bool | None, folder: Path | None, *, as_json: bool) -> None:
+def _check_streams(
+    source: Path, destination: Path, external: bool | None, folder: Path | None, *, as_json: bool
+) -> None:
     """Raise an error if standard input or output cannot be used with the other options."""
-    if planned.destination == STREAM:
+    if destination == STREAM:
         reject_both("--output -", True, "--json", as_json)
         reject_both("--output -", True, "--external-data", external is True)
-    if STREAM in (planned.source, planned.destination) and folder is not None:
+    if STREAM in (source, destination) and folder is not None:
         raise UsageError("--run needs files that it can time", hint="name both models instead of -")
 
 
@@ -308,12 +286,6 @@ def _fill_folder(folder: Path, run: Run, conditions: Conditions, report: Progres
     for text in filled.notes[len(run.notes) :]:
         note(f"note: {one_line(text)}")
     return filled
-
-
-def _where(folder: Path | None) -> str:
-    if folder is None:
-        return ""
-    return f"results in {visible(str(folder))} (open {visible(str(folder / 'report.html'))})\n"
 
 
 def _outcome(run: Run, gating: Gating, *, as_json: bool) -> int:

@@ -20,9 +20,10 @@ from sardonyx.errors import ModelError, UsageError, suggest
 
 OUTPUT = "Output"
 MORE = "More"
+MANY = "Many models"
 GATES = "Gates"
 _HELP = "Help"
-_GROUPS = ("Arguments", "Options", OUTPUT, MORE, GATES, _HELP)
+_GROUPS = ("Arguments", "Options", OUTPUT, MORE, MANY, GATES, _HELP)
 _COMMON = ("seed", "threads", "record", "force", "as_json", "quiet", "verbose")  # the same in every command
 _DEFAULT = re.compile(r"\s*\[default: (?P<value>[^\]]*?)(; [^\];]*)?\].*$")
 _BOUNDS = re.compile(r"\s*\[(required|[\d.x<>=]+)\]$")
@@ -51,7 +52,7 @@ class GroupedCommand(TyperCommand):
         options = [*groups["Options"], *groups[OUTPUT]]
         shown = [parameter for parameter in options if parameter.name not in _COMMON] or groups[MORE]
         rest = [parameter for parameter in (*groups[MORE], *options) if parameter not in shown]
-        more = [*rest, *groups[GATES], *groups[_HELP]]
+        more = [*rest, *groups[MANY], *groups[GATES], *groups[_HELP]]
         for title, parameters in (("Arguments", groups["Arguments"]), ("Options", shown)):
             if parameters:
                 with formatter.section(title):
@@ -144,10 +145,10 @@ def output(default: str) -> Any:
     return typer.Option("--output", "-o", metavar="FILE", help=text, rich_help_panel=OUTPUT)
 
 
-def svg(content: str) -> Any:
+def svg(content: str, *, panel: str = OUTPUT) -> Any:
     """Return the option `--svg` of a command that can plot this content."""
     text = f"Also plot {content} to this SVG file. [default: none]"
-    return typer.Option("--svg", metavar="FILE", help=text, rich_help_panel=OUTPUT)
+    return typer.Option("--svg", metavar="FILE", help=text, rich_help_panel=panel)
 
 
 def table_format(rows: str) -> Any:
@@ -175,8 +176,10 @@ Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An ONNX file.", callback=check_readable, show_default=False)
 ]
 Models = Annotated[
-    list[Path],
-    typer.Argument(metavar="MODEL...", help="ONNX files, or - for standard input.", show_default=False),
+    list[str],
+    typer.Argument(
+        metavar="MODEL...", help="ONNX files, - for standard input, folders, manifests, URLs.", show_default=False
+    ),
 ]
 Output = Annotated[Path | None, output("MODEL.optimized.onnx beside it")]
 Module = Annotated[
@@ -324,6 +327,57 @@ TagAttributes = Annotated[
         rich_help_panel=MORE,
     ),
 ]
+OutDir = Annotated[
+    str | None,
+    typer.Option(
+        "--out-dir",
+        metavar="FOLDER",
+        help="Folder or URL for the results of several models. [default: none]",
+        rich_help_panel=OUTPUT,
+    ),
+]
+KeepGoing = Annotated[
+    bool,
+    typer.Option("--keep-going/--fail-fast", help="Continue after a model that failed, or stop.", rich_help_panel=MANY),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        "-j",
+        metavar="N",
+        min=1,
+        help="Models to work on at once, in processes of this machine. [default: the number of cores]",
+        rich_help_panel=MANY,
+    ),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Run on a Dask cluster: tcp://HOST:PORT, a scheduler file, or FILE.py:FUNCTION. [default: none]",
+        rich_help_panel=MANY,
+    ),
+]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        help="Time after which the work on a model fails: 90s, 10m. [default: none]",
+        rich_help_panel=MANY,
+    ),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory that the work on a model may use, and all at once on this machine: 8GB. [default: what is free]",
+        rich_help_panel=MANY,
+    ),
+]
 FailIf = Annotated[
     list[str] | None,
     typer.Option(
@@ -377,6 +431,12 @@ def reject_both(first: str, first_given: bool, second: str, second_given: bool) 
 _DURATION = re.compile(r"\s*(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>s|m|min|h|)\s*", re.ASCII)
 _SECONDS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 _LONGEST = 7 * 24 * 3600
+_MEMORY = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>[KMGT]?i?B)", re.ASCII | re.IGNORECASE)
+_BYTES = {"b": 1.0} | {
+    f"{prefix}{infix}b": float(base ** (power + 1))
+    for infix, base in (("", 1000), ("i", 1024))
+    for power, prefix in enumerate("kmgt")
+}
 _SIZE_OR_ZERO = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>\d{1,18})", re.ASCII)
 _SIZE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>[1-9]\d{0,17})", re.ASCII)
 
@@ -414,6 +474,21 @@ def parse_duration(text: str) -> float:
     if not 0 < seconds <= _LONGEST:
         raise UsageError(f"'{text}' is not a length of time", hint="write 60, 90s or 2m; up to a week")
     return seconds
+
+
+def parse_memory(text: str | None) -> int | None:
+    """Return the bytes of an amount of memory such as "8GB" or "500 MB"; None for None.
+
+    Raises:
+        UsageError: the text is not an amount of memory.
+    """
+    if text is None:
+        return None
+    match = _MEMORY.fullmatch(text.strip())
+    amount = float(match["number"]) * _BYTES[match["unit"].lower()] if match is not None else 0.0
+    if not 0 < amount < 1e18:
+        raise UsageError(f"'{text}' is not an amount of memory", hint="write 8GB or 500MB")
+    return int(amount)
 
 
 def _size(text: str) -> tuple[str, int]:

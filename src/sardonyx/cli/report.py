@@ -25,11 +25,12 @@ Example:
   sardonyx report --compare yesterday.json today.json -o changed.html
   sardonyx report run.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
-SOURCE is a record of `optimize` (or of `export --optimize`), or a folder written by `optimize --run`; benchmarks,
-profiles, analyses and exports of the same files beside it are included. The page is one file that needs no network: the
-verdict, the module tree, every rewrite with its graph before and after, missed fusions with their reasons, the
-verification, times and memory. Several models get an overview, and runs of one model at different times its history.
-Nothing is computed here: every number comes from a record.
+SOURCE is a record of `optimize` (or of `export --optimize`) or of `quantize`, or a folder written by `optimize --run`;
+benchmarks, profiles, analyses, exports and quantizations of the same files beside it are included. The page is one file
+that needs no network: the verdict, the module tree, every rewrite with its graph before and after, missed fusions with
+their reasons, the verification, precisions, times and memory. Several models get an overview, and runs of one model at
+different times its history. A record of `locate` is shown with the run of its files, or on a page of its own. Nothing
+is computed here: every number comes from a record.
 
 Exit: 0 done, 1 failed, 2 usage.
 """
@@ -85,7 +86,8 @@ def _beside(source: Path, form: str) -> Path:
 def _sentence(result: Report, path: Path) -> str:
     """Return one line with the models, the path and its size."""
     octets = sum(len(text.encode()) for text in result.files.values())
-    models = ", ".join(formatting.name(run.label) for run in result.bundles[:3])
-    more = f" and {len(result.bundles) - 3} more" if len(result.bundles) > 3 else ""
+    labels = [*(bundle.label for bundle in (*result.bundles, *result.quantizations)), *result.locations]
+    models = ", ".join(map(formatting.name, labels[:3]))
+    more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
     files = f" in {formatting.plural(len(result.files), 'file')}" if result.format == "svg" else ""
     return f"{models}{more} → {formatting.visible(str(path))} ({formatting.size(octets)}{files})"

@@ -1,6 +1,7 @@
 """The folder that `sardonyx optimize MODEL --run FOLDER` writes: run, times, profile, costs, and a report of them.
 
 `fill` writes it. If one of the measurements fails, the run gets a note and the folder has the other files.
+`quantize MODEL --run FOLDER` adds a quantization to such a folder, or writes one with a quantization alone.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Benchmark
 from sardonyx.records.profile import Profile
 from sardonyx.records.progress import Progress
+from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run
 from sardonyx.reporting.report import report
 
-RUN, PAGE = "run.json", "report.html"
+RUN, QUANTIZATION, PAGE = "run.json", "quantization.json", "report.html"
 SECONDS = 6.0  # default time limit for timing both files
 _NAMES = (RUN, "bench.json", "profile.json", "analysis.json", PAGE)
 
@@ -47,17 +49,49 @@ def check(
         OutputError: the folder is a file, or contains a run already.
         UsageError: it contains a run of another model, or the model has no dimension that a size is given for.
     """
-    path = Path(folder)
-    if path.exists() and not path.is_dir():
-        raise OutputError(f"{path} is a file", hint="name a folder; it is created if it does not exist")
+    path = _folder(folder)
     if not force and (other := _source_of_run(path)) is not None and Path(other).name != Path(source).name:
         hint = "name another folder, or replace its run with --force"
         raise UsageError(f"{path} contains a run of {other}", hint=hint)
-    for name in _NAMES:
-        if not force and (path / name).exists():
-            raise OutputError(f"{path / name} exists", hint="name another folder, or overwrite it with --force")
+    _check_free(path, _NAMES, force=force)
     if sizes:
         at_size(io.load(source), sizes)
+
+
+def _folder(folder: str | Path) -> Path:
+    path = Path(folder)
+    if path.exists() and not path.is_dir():
+        raise OutputError(f"{path} is a file", hint="name a folder; it is created if it does not exist")
+    return path
+
+
+def _check_free(folder: Path, names: Sequence[str], *, force: bool) -> None:
+    for name in names:
+        if not force and (folder / name).exists():
+            raise OutputError(f"{folder / name} exists", hint="name another folder, or overwrite it with --force")
+
+
+def check_quantization(folder: str | Path, *, force: bool = False) -> None:
+    """Check before any work that a quantization can be written to a folder; one with a run is written again.
+
+    Raises:
+        OutputError: the folder is a file, or contains a quantization or another page already.
+    """
+    path = _folder(folder)
+    _check_free(path, (QUANTIZATION,) if (path / RUN).exists() else (QUANTIZATION, PAGE), force=force)
+
+
+def add_quantization(folder: str | Path, quantization: Quantization) -> None:
+    """Write a quantization to a folder, and a report of all records in it.
+
+    Raises:
+        OutputError: the folder cannot be written.
+    """
+    path = Path(folder)
+    with explained(str(path)):
+        path.mkdir(parents=True, exist_ok=True)
+    _write(path / QUANTIZATION, quantization.to_json())
+    report(path, path / PAGE, force=True)
 
 
 def fill(

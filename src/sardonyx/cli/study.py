@@ -8,14 +8,17 @@ from typing import Annotated
 import msgspec
 import typer
 
-from sardonyx.cli import files, options
-from sardonyx.cli.console import note, progress, show
+from sardonyx.cli import options
+from sardonyx.cli.console import note, progress, put, put_json, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, parse_duration, reject_both
+from sardonyx.errors import UsageError
+from sardonyx.fleet.storage import Store, open_store
 from sardonyx.records.study import Study
 from sardonyx.reporting.document import View
 from sardonyx.reporting.study import files as rendered
 from sardonyx.reporting.study import study_document, study_sentence
+from sardonyx.reporting.writers import parquet
 
 HELP = """\b
 Example:
@@ -33,11 +36,11 @@ Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
 Sources = Annotated[
-    list[Path] | None,
-    typer.Argument(metavar="[MODEL|FOLDER]...", help="ONNX files, or folders of them.", show_default=False),
+    list[str] | None,
+    typer.Argument(metavar="[MODEL|FOLDER]...", help="ONNX files, folders of them, or URLs.", show_default=False),
 ]
 Output = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for all results.", rich_help_panel=OUTPUT)
+    str, typer.Option("--output", "-o", metavar="FOLDER", help="Folder or URL for all results.", rich_help_panel=OUTPUT)
 ]
 Zoo = Annotated[
     str | None,
@@ -60,15 +63,18 @@ Seconds = Annotated[
 ]
 Thorough = Annotated[bool, typer.Option("--thorough", help="Use more seeds, sizes and shuffles; takes longer.")]
 Threads = Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads for timed runs.")]
-Jobs = Annotated[
-    int | None,
-    typer.Option("--jobs", "-j", metavar="N", min=1, help="Processes for work that is not timed. [default: all cores]"),
+NoTiming = Annotated[bool, typer.Option("--no-timing", help="Leave out timed work, for machines that are shared.")]
+ShowStatus = Annotated[
+    str | None,
+    typer.Option(
+        "--status", metavar="FOLDER", help="Print how far the study in a folder is, and exit. [default: none]"
+    ),
 ]
 
 
 def study(
     sources: Sources = None,
-    output: Output = Path("study"),
+    output: Output = "study",
     zoo: Zoo = None,
     only: Only = None,
     skip: Skip = None,
@@ -76,7 +82,12 @@ def study(
     seconds: Seconds = "12",
     thorough: Thorough = False,
     threads: Threads = 1,
-    jobs: Jobs = None,
+    no_timing: NoTiming = False,
+    status: ShowStatus = None,
+    workers: options.Workers = None,
+    cluster: options.Cluster = None,
+    timeout: options.Timeout = None,
+    memory: options.Memory = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
     summary: options.Summary = None,
@@ -88,7 +99,10 @@ def study(
 ) -> int:
     """Run `sardonyx.study`, write and print its record, and check the gates."""
     reject_both("--quiet", quiet, "--verbose", verbose)
-    gating = Gating.of("study", fail_if, baseline, summary, beside=sources or ())
+    reject_both("--workers", workers is not None, "--cluster", cluster is not None)
+    if status is not None:
+        return _show_status(status, as_json=as_json)
+    gating = Gating.of("study", fail_if, baseline, summary, beside=[Path(source) for source in sources or ()])
     budget = parse_duration(seconds)
     try:
         with progress(not quiet) as report:
@@ -105,28 +119,50 @@ def study(
                 thorough=thorough,
                 seed=seed,
                 threads=threads,
-                jobs=jobs,
+                workers=workers,
+                cluster=cluster,
+                timeout=None if timeout is None else parse_duration(timeout),
+                memory=options.parse_memory(memory),
+                timing=not no_timing,
                 progress=report,
             )
     except KeyboardInterrupt:
         note(f"finished work is stored in {output}: repeat the command to continue")
         raise
-    _write(result, output)
-    where = f"results in {output} (open {output / 'findings.md'})"
+    _write(result, open_store(output))
+    where = f"results in {output} (open {output.rstrip('/')}/findings.md)"
     show(
         result.to_json, lambda: study_document(result, View(verbose)), as_json=as_json, quiet=quiet, after=f"{where}\n"
     )
     return gating.outcome(result, study_sentence(result))
 
 
-def _write(result: Study, folder: Path) -> None:
+def _show_status(folder: str, *, as_json: bool) -> int:
+    """Print the status that a running or ended study wrote."""
+    from sardonyx.fleet.progress import STATUS, Status
+
+    data = open_store(folder).read(STATUS)
+    try:
+        status = msgspec.json.decode(data or b"", type=Status)
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"{folder} has no status of a study", hint="name the folder of `--output`") from error
+    if as_json:
+        put_json(msgspec.json.encode(status))
+    else:
+        put(f"{status.state}: {status.line()}\n{status.coordinator}, {status.updated}\n")
+    return 0
+
+
+def _write(result: Study, store: Store) -> None:
     """Write everything that is rendered from the record, and delete files that an earlier run rendered."""
     contents = rendered(result) | {"study.json": msgspec.json.format(result.to_json(), indent=2) + b"\n"}
+    if parquet.is_available():
+        contents |= {
+            f"tables/{table.name}.parquet": parquet.write(table.columns, table.rows) for table in result.tables
+        }
     for name, data in contents.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.write_whole(path, data, force=True)
-    for kind in ("tables", "pictures"):
-        for path in (folder / kind).glob("*.*"):
-            if f"{kind}/{path.name}" not in contents:
-                path.unlink()
+        store.write(name, data)
+    for kind in ("tables/", "pictures/"):
+        for name in store.names(kind):
+            if name not in contents:
+                store.remove(name)

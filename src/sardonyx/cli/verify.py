@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from sardonyx.cli import options
+from sardonyx.cli import options, single
 from sardonyx.cli.console import complain, progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import check_readable, reject_both
+from sardonyx.cli.single import is_file
 from sardonyx.errors import VerificationFailed
 from sardonyx.reporting.document import View
 from sardonyx.reporting.verdict import verdict_document, verdict_sentence
@@ -20,6 +21,7 @@ Example:
   sardonyx verify model.onnx small.onnx
   sardonyx verify model.onnx small.onnx --runtime ort --runtime openvino
   sardonyx verify model.onnx small.onnx --rtol 1e-3 --atol 1e-5
+  sardonyx verify models/ small/
   sardonyx verify model.onnx small.onnx --inputs batch.npz --fail-if 'max_abs>1e-5'
 
 Runs both models on random inputs of several sizes and scales, with the runtime's own optimizations off, and compares
@@ -30,10 +32,14 @@ Exit: 0 match, 1 failed, 2 usage, 3 no match, 4 gate not met.
 """
 
 Reference = Annotated[
-    Path, typer.Argument(metavar="REFERENCE", help="The reference model.", callback=check_readable, show_default=False)
+    str,
+    typer.Argument(
+        metavar="REFERENCE", help="The reference model, a folder of them, or a manifest of pairs.", show_default=False
+    ),
 ]
 Candidate = Annotated[
-    Path, typer.Argument(metavar="CANDIDATE", help="The model to check.", callback=check_readable, show_default=False)
+    str | None,
+    typer.Argument(metavar="CANDIDATE", help="The model to check, or a folder of them.", show_default=False),
 ]
 Rtol = Annotated[
     float | None,
@@ -53,8 +59,9 @@ Atol = Annotated[
 
 
 def verify(
+    context: typer.Context,
     reference: Reference,
-    candidate: Candidate,
+    candidate: Candidate = None,
     rtol: Rtol = None,
     atol: Atol = None,
     inputs: options.Inputs = None,
@@ -63,6 +70,13 @@ def verify(
     runtime: options.Runtimes = None,
     threads: options.Threads = None,
     custom_ops: options.CustomOps = None,
+    out_dir: options.OutDir = None,
+    force: options.Force = False,
+    workers: options.Workers = None,
+    cluster: options.Cluster = None,
+    timeout: options.Timeout = None,
+    memory: options.Memory = None,
+    keep_going: options.KeepGoing = True,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
     summary: options.Summary = None,
@@ -73,7 +87,21 @@ def verify(
 ) -> int:
     """Run `sardonyx.verify` and print its record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
-    gating = Gating.of("verdict", fail_if, baseline, summary, beside=(reference, candidate, inputs))
+    given = [Path(model) for model in (reference, candidate) if model is not None]
+    many = candidate is None or out_dir is not None or not (is_file(reference) and is_file(candidate))
+    gating = Gating.of("verdict", fail_if, baseline, summary, beside=(*given, inputs), many=many)
+    if many:
+        from sardonyx.cli.many import Shown, run_many
+        from sardonyx.fleet.sources import find_pairs
+
+        single.reject({"--baseline": baseline})
+        pairs = find_pairs(reference, candidate)
+        shown = Shown(
+            lambda one, pair: verdict_sentence(one, pair.text, pair.candidate_text),
+            lambda one, pair: verdict_document(one, pair.text, pair.candidate_text, View(verbose=True)),
+        )
+        return run_many(context, pairs, gating, shown, writes=False)
+    check_readable(given)
 
     options.start_verifier()
 
@@ -82,8 +110,7 @@ def verify(
 
     with progress(not quiet) as report:
         verdict = run_verify(
-            reference,
-            candidate,
+            *given,
             rtol=rtol,
             atol=atol,
             inputs=inputs,

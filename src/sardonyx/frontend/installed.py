@@ -6,7 +6,7 @@ import importlib.util
 
 from sardonyx.errors import UsageError, reason
 
-_INSTALL = 'pip install "sardonyx[torch]"'
+_INSTALL = 'pip install "sardonyx[{}]"'
 
 
 def require_torch() -> None:
@@ -20,15 +20,16 @@ def require_torch() -> None:
     except ModuleNotFoundError as error:
         raise missing("torch", "PyTorch models need") from error
     except (ImportError, OSError) as error:  # a library that it was built against is missing
-        raise UsageError(f"torch does not load: {reason(error)}", hint=_INSTALL) from error
+        raise UsageError(f"torch does not load: {reason(error)}", hint=_INSTALL.format("torch")) from error
 
 
-def require_installed(package: str, needed_by: str) -> None:
+def require_installed(package: str, needed_by: str, *, extra: str = "torch") -> None:
     """Check that a package is installed, without importing it.
 
     Args:
         package: The name to import it by.
         needed_by: The beginning of the error message, such as "the demo needs".
+        extra: The extra that it is part of.
 
     Raises:
         UsageError: If it is not installed.
@@ -38,9 +39,9 @@ def require_installed(package: str, needed_by: str) -> None:
     except ImportError:
         spec = None
     if spec is None:
-        raise missing(package, needed_by)
+        raise missing(package, needed_by, extra)
 
 
-def missing(package: str, needed_by: str) -> UsageError:
-    """Return the error for a missing package of the extra `torch`."""
-    return UsageError(f"{needed_by} {package}, which is not installed", hint=_INSTALL)
+def missing(package: str, needed_by: str, extra: str = "torch") -> UsageError:
+    """Return the error for a missing package of an extra."""
+    return UsageError(f"{needed_by} {package}, which is not installed", hint=_INSTALL.format(extra))

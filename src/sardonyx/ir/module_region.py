@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -10,6 +11,7 @@ from msgspec import Struct, field
 
 from sardonyx.errors import ModelError
 from sardonyx.ir.dataflow import Dataflow, Dependence
+from sardonyx.ir.element_types import element_types
 from sardonyx.ir.origins import origins
 from sardonyx.ir.scopes import bodies, is_constant, label, nodes_inside
 from sardonyx.provenance import ROOT, Origins, is_within, lineage, lowest_common, merge, module_of
@@ -23,6 +25,7 @@ class Flow:
     """
 
     def __init__(self, model: ir.Model) -> None:
+        self._model = model
         self.nodes = tuple(model.graph)
         self.outputs = frozenset(model.graph.outputs)
         self.reads: dict[ir.Node, tuple[ir.Value, ...]] = {}
@@ -37,6 +40,11 @@ class Flow:
                 self.readers[value].append(node)
             if not node.domain:  # results of other operators count as data
                 self._flow.visit(node)
+
+    @functools.cached_property
+    def types(self) -> Mapping[ir.Value, ir.DataType]:
+        """Element types, inferred where the file declares none."""
+        return element_types(self._model)
 
     def is_size(self, value: ir.Value) -> bool:
         """Return whether a value depends only on constants and on the sizes of other values."""

@@ -75,7 +75,7 @@ class Proposal(Struct, frozen=True, eq=False):
 class Rule(ABC):
     """The common attributes of all rules."""
 
-    name: ClassVar[str]
+    name: str  # of a pass; passes of one run have different names
     accuracy: ClassVar[Accuracy]
 
 

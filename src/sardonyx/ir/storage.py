@@ -24,7 +24,7 @@ _NO_KERNEL_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPN
 class SourceFile:
     """An open file that holds tensors. It stays readable when its path is replaced by another file."""
 
-    __slots__ = ("_fd", "_stamp", "path", "size")
+    __slots__ = ("_fd", "path", "size", "stamp")
 
     def __init__(self, fd: int, path: str) -> None:
         self._fd = fd
@@ -33,7 +33,7 @@ class SourceFile:
         if not stat.S_ISREG(status.st_mode):
             raise ModelError(f"{path} is not a regular file", hint="give the path of an .onnx file")
         self.size = status.st_size
-        self._stamp = (status.st_size, status.st_mtime_ns)
+        self.stamp = (status.st_size, status.st_mtime_ns)  # changes with the file
 
     @classmethod
     def open(cls, path: str) -> Self:
@@ -55,7 +55,7 @@ class SourceFile:
     def check(self) -> None:
         """Raise an error if the file was modified since it was opened."""
         status = os.fstat(self._fd)
-        if (status.st_size, status.st_mtime_ns) != self._stamp:
+        if (status.st_size, status.st_mtime_ns) != self.stamp:
             raise self._changed()
 
     def copy(self, offset: int, length: int, fd: int, position: int) -> None:

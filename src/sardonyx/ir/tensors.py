@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,15 @@ class FileTensor(StreamedTensor):
     def write_to(self, fd: int, position: int) -> None:
         """Copy the bytes without reading them into memory."""
         self.file.copy(self.offset, self.length, fd, position)
+
+    def lines(self, start: int, stop: int) -> Array:
+        """Return a range of the first axis; only these bytes are read. For types of whole bytes."""
+        self.file.check()
+        shape = self.shape.numpy()
+        width = self.length // shape[0]
+        data = np.empty((stop - start) * width, np.uint8)
+        self.file.read_into(data.data, self.offset + start * width)
+        return unpacked(data, self.dtype, (stop - start, *shape[1:]))
 
     def reshaped(self, shape: Sequence[int]) -> FileTensor:
         """Return the same bytes with another shape."""
@@ -396,6 +406,18 @@ def reshaped(tensor: ir.TensorProtocol, shape: Sequence[int]) -> StreamedTensor:
     if isinstance(tensor, FileTensor):
         return tensor.reshaped(shape)
     return ReshapedTensor(tensor, shape)
+
+
+def stripes(tensor: ir.TensorProtocol, step: int) -> Iterator[tuple[int, Array]]:
+    """Return the values in ranges of the first axis, with their starts; a file tensor is read one range at a time."""
+    count = tensor.shape.numpy()[0]
+    read = tensor.lines if isinstance(tensor, FileTensor) else partial(_range, tensor.numpy())
+    for start in range(0, count, step):
+        yield start, read(start, min(start + step, count))
+
+
+def _range(values: Array, start: int, stop: int) -> Array:
+    return values[start:stop]
 
 
 def write_tensor(tensor: ir.TensorProtocol, fd: int, position: int) -> None:

@@ -269,9 +269,11 @@ class Transactions:
         return True
 
     def _keep_root_name(self, root: ir.Node, removed: Sequence[ir.Node], added: Sequence[ir.Node]) -> None:
-        """Give the last new node the name of the root, so that users can find it."""
-        if added and root in removed and root.name:
-            added[-1].name = root.name
+        """Give the last new node the name of the root, or the same operator before a last Cast, for users to find."""
+        if not added or root not in removed or not root.name:
+            return
+        same = [node for node in added if node.op_type == root.op_type] if added[-1].op_type == "Cast" else []
+        (same or added)[-1].name = root.name
 
 
 def _ref(node: ir.Node) -> NodeRef:

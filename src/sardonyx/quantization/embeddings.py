@@ -33,19 +33,19 @@ class QuantizeEmbeddings(Recipe):
 
     def quantized(self, product: Product, op: Builder) -> ir.Value:
         """Build the lookup of integers and of their scales."""
-        table, scale = self.constants(product, op, _constants)
+        table, scale = self.constants(product, op, self._tensors)
         rows = op.Cast(op.Gather(table, product.activation, axis=0), to=ir.DataType.FLOAT)
         return op.Mul(rows, op.Gather(scale, product.activation, axis=0))
 
     def simulation(self, product: Product, op: Builder) -> ir.Value:
         """Build the same in float32."""
-        return simulation.lookup_of_rows(product, op)
+        _, scale = self.constants(product, op, self._tensors)
+        return simulation.lookup_of_rows(product, scale, weights.SIGNED_MOST, op)
 
-
-def _constants(matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
-    table = matrix.tensor
-    rows, columns = table.shape.numpy()
-    return (
-        weights.lazy(ir.DataType.INT8, (rows, columns), lambda: weights.signed_rows(table)),
-        weights.lazy(ir.DataType.FLOAT, (rows, 1), lambda: weights.row_scales(table)),
-    )
+    def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
+        table = Matrix(matrix.tensor, is_transposed=True)  # its columns are the rows of the table
+        shape = (table.columns, table.rows)
+        return (
+            weights.lazy(ir.DataType.INT8, shape, lambda: weights.signed_columns(table).T),
+            weights.lazy(ir.DataType.FLOAT, (table.columns, 1), lambda: weights.column_scales(table)[:, None]),
+        )

@@ -2,90 +2,156 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 from msgspec import Struct
 
 from sardonyx.errors import VerificationFailed
-from sardonyx.records.quantization import Loss, OutputLoss
-from sardonyx.runtime import Value
+from sardonyx.quantization.answers import Answers, arrays
+from sardonyx.records.quantization import Interval, Loss, MetricMeans, OutputLoss, Scores
 from sardonyx.runtime.values import Array
-from sardonyx.verification.reference import Answer
 from sardonyx.verification.subject import Subject
 
-
-class _Sums(Struct):
-    """What was summed over the samples of one output."""
-
-    error: float = 0.0  # squares
-    source: float = 0.0
-    result: float = 0.0
-    product: float = 0.0
-    worst: float = 0.0
-    agreeing: int = 0
-    rows: int = 0
-
-    def add(self, source: Array, result: Array) -> None:
-        """Add one sample."""
-        a, b = source.astype(np.float64), result.astype(np.float64)
-        both = np.isfinite(a) & np.isfinite(b)  # masks of -inf are the same on both sides
-        error, size = float(np.square(a - b, where=both, out=np.zeros_like(a)).sum()), float(np.square(a[both]).sum())
-        self.error += error
-        self.source += size
-        self.result += float(np.square(b[both]).sum())
-        self.product += float((a[both] * b[both]).sum())
-        self.worst = max(self.worst, _root_ratio(error, size))
-        if a.ndim >= 1 and a.shape[-1] > 1:
-            same = a.argmax(-1) == b.argmax(-1)
-            self.agreeing += int(np.count_nonzero(same))
-            self.rows += int(same.size)
-
-    def record(self, name: str) -> OutputLoss:
-        """Return the numbers of the record."""
-        norms = math.sqrt(self.source * self.result)
-        cosine = self.product / norms if norms else 1.0
-        top1 = self.agreeing / self.rows if self.rows else None
-        return OutputLoss(name, _root_ratio(self.error, self.source), self.worst, min(cosine, 1.0), top1, self.rows)
+RESAMPLES = 1000
+LEVEL = 0.95
+_SUMS = 6  # numbers of one output of one sample: see `_sums`
 
 
-def _root_ratio(error: float, size: float) -> float:
+class Measured(Struct, frozen=True, eq=False):
+    """What was measured on every sample."""
+
+    names: tuple[str, ...]  # of the outputs that are compared
+    sums: Array  # samples × outputs × `_SUMS`
+    source_metric: tuple[float, ...]  # by sample; empty without a metric
+    result_metric: tuple[float, ...]
+    runtime: str
+
+    def scores(self, seed: int = 0) -> Scores | None:
+        """Return the numbers over all samples, with intervals; None if there is no output to compare."""
+        if not self.names:
+            return None
+        counts = resampled(len(self.sums), seed)
+        drawn = np.tensordot(counts, self.sums, axes=1)  # resamples × outputs × sums
+        whole = self.sums.sum(0)[None]
+        top1 = None
+        if whole[0, :, 5].any():
+            top1 = _interval(_lowest_agreement(whole), _lowest_agreement(drawn))
+        metric = None
+        if self.source_metric:
+            drops = np.asarray(self.source_metric) - np.asarray(self.result_metric)
+            metric = _interval(np.array([drops.mean()]), counts @ drops / len(drops))
+        return Scores(
+            _interval(_relative(whole).max(1), _relative(drawn).max(1)),
+            _interval(_cosine(whole).min(1), _cosine(drawn).min(1)),
+            top1,
+            metric,
+        )
+
+    def loss(self, measured_on: str, metric: str | None, seed: int = 0) -> Loss:
+        """Return the record."""
+        whole, each = self.sums.sum(0)[None], _relative(self.sums)
+        relative, cosine = _relative(whole)[0], _cosine(whole)[0]
+        outputs = tuple(
+            OutputLoss(
+                name,
+                float(relative[at]),
+                float(each[:, at].max()),
+                float(cosine[at]),
+                float(whole[0, at, 4] / whole[0, at, 5]) if whole[0, at, 5] else None,
+                int(whole[0, at, 5]),
+            )
+            for at, name in enumerate(self.names)
+        )
+        means = None
+        if metric is not None and self.source_metric:
+            means = MetricMeans(metric, float(np.mean(self.source_metric)), float(np.mean(self.result_metric)))
+        return Loss(measured_on, len(self.sums), self.runtime, outputs, self.scores(seed), means)
+
+
+def resampled(count: int, seed: int) -> Array:
+    """Return how often each sample is drawn in each resample of the bootstrap."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(np.float64)
+
+
+def _interval(value: Array, drawn: Array) -> Interval:
+    low, high = np.quantile(drawn, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    center = float(value[0])
+    return Interval(center, min(float(low), center), max(float(high), center))
+
+
+def _relative(sums: Array) -> Array:
     """Return sqrt(error / size), where x / 0 is 1: the source is zero everywhere and the result is not."""
-    return math.sqrt(error / size) if size else float(error > 0)
+    error, size = sums[..., 0], sums[..., 1]
+    return np.where(size > 0, np.sqrt(error / np.where(size > 0, size, 1)), (error > 0).astype(np.float64))
 
 
-def measure_loss(
-    names: Sequence[str], result: Subject, answers: Sequence[Answer], measured_on: str, threads: int | None
-) -> Loss:
-    """Run the result on the inputs of the source's answers, with the runtime's optimizations on as users run it.
+def _cosine(sums: Array) -> Array:
+    norms = np.sqrt(sums[..., 1] * sums[..., 2])
+    return np.minimum(np.where(norms > 0, sums[..., 3] / np.where(norms > 0, norms, 1), 1.0), 1.0)
+
+
+def _lowest_agreement(sums: Array) -> Array:
+    rows = sums[..., 5]
+    return np.where(rows > 0, sums[..., 4] / np.where(rows > 0, rows, 1), 1.0).min(1)
+
+
+def measure(result: Subject, answers: Answers, threads: int | None) -> Measured:
+    """Run the result on the samples of the source's answers, with the runtime's optimizations on as users run it.
 
     Raises:
         VerificationFailed: The result has NaN or infinities where the source has none.
+        UsageError: The metric fails.
     """
-    sums = {name: _Sums() for name in names}
+    rows: list[dict[str, list[float]]] = []
+    scored: list[float] = []
     with result.session(threads=threads, optimize=True) as engine:
-        for answer in answers:
-            outputs = engine.run(answer.inputs.feeds)
-            for name, a, b in zip(names, answer.outputs, outputs, strict=True):
-                if (pair := _comparable(name, a, b)) is not None:
-                    sums[name].add(*pair)
+        for label, sample, feeds, expected in answers:
+            outputs = arrays(answers.names, engine.run(feeds))
+            rows.append(
+                {
+                    name: _sums(a, outputs[name])
+                    for name, a in expected.items()
+                    if a.dtype.kind == "f" and a.size and _comparable(name, a, outputs[name])
+                }
+            )
+            if answers.metric is not None:
+                scored.append(answers.metric(outputs, sample, label))
         runtime = engine.name
-    outputs = tuple(total.record(name) for name, total in sums.items() if total.source or total.rows)
-    return Loss(measured_on, len(answers), runtime, outputs)
+    blank = [0.0] * _SUMS
+    known = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in known if any(row.get(name, blank)[1] or row.get(name, blank)[5] for row in rows)]
+    table = np.array([[row.get(name, blank) for name in names] for row in rows], np.float64)
+    return Measured(
+        tuple(names), table.reshape(len(rows), len(names), _SUMS), tuple(answers.scored), tuple(scored), runtime
+    )
 
 
-def _comparable(name: str, a: Value, b: Value) -> tuple[Array, Array] | None:
-    """Return two float arrays, or None for outputs of other types.
+def _sums(source: Array, result: Array) -> list[float]:
+    """Return the squares of error, source and result, their product, and the agreeing rows of all rows."""
+    a, b = source.astype(np.float64), result.astype(np.float64)
+    both = np.isfinite(a) & np.isfinite(b)  # masks of -inf are the same on both sides
+    error = float(np.square(np.subtract(a, b, where=both, out=np.zeros_like(a))).sum())
+    squares = [
+        error,
+        float(np.square(a[both]).sum()),
+        float(np.square(b[both]).sum()),
+        float((a[both] * b[both]).sum()),
+    ]
+    if a.ndim < 1 or a.shape[-1] < 2:
+        return [*squares, 0.0, 0.0]
+    same = a.argmax(-1) == b.argmax(-1)
+    return [*squares, float(np.count_nonzero(same)), float(same.size)]
+
+
+def _comparable(name: str, a: Array, b: Array) -> bool:
+    """Check the outputs of source and result; return True.
 
     Raises:
         VerificationFailed: The shapes differ, or only the result has NaN or infinities.
     """
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.dtype.kind != "f" or not a.size:
-        return None
     hint = "nothing was written; `keep` more modules"
     if a.shape != b.shape:
         raise VerificationFailed(f"the output {name!r} has shape {b.shape} instead of {a.shape}", hint=hint)
     if bool((~np.isfinite(b) & np.isfinite(a)).any()):
         raise VerificationFailed(f"the output {name!r} has NaN or infinities that the source does not have", hint=hint)
-    return a, b
+    return True

@@ -14,27 +14,64 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from sardonyx.errors import VerificationFailed
+from sardonyx.quantization.conv_integer import QuantizeConvolutions
+from sardonyx.quantization.dynamic_int8 import QuantizeDynamically
 from sardonyx.quantization.recipe import Simulated
+from sardonyx.quantization.saturation import saturates
+from sardonyx.quantization.static_int8 import QuantizeStatically
 from sardonyx.records.quantization import SimulationCheck
 from sardonyx.runtime import Feeds
 from sardonyx.verification.subject import Subject
 
 _EPS = 2.0**-23
+_DIFFERENCE = "sardonyx_difference_"  # how the names of additional outputs begin
+_KINDS = 4  # of numbers that are compared for a product, at most
+_GROUP_BYTES = 1 << 28  # of the weights of simulations that are run together
 _ROUNDINGS = 64.0  # eps for each square root of the number of terms
+_IN_INTEGERS = (QuantizeDynamically.name, QuantizeConvolutions.name, QuantizeStatically.name)
 
 
-def allowed_error(terms: int) -> float:
+def allowed_error(product: Simulated) -> float:
     """Return how far a product may be from its simulation, relative to the largest result: rounding of its sums."""
-    return _ROUNDINGS * _EPS * math.sqrt(terms)
+    return _ROUNDINGS * _EPS * math.sqrt(max(product.rows, 1)) + product.rounding
 
 
 class ProductErrors(Struct, frozen=True):
-    """The largest relative difference of each product, None if it was never finite, and the record of the check."""
+    """The relative difference of each product in its worst trial, None if it was never finite, and what is allowed."""
 
     errors: list[float | None]
+    allowed: list[float]
     record: SimulationCheck
+    notes: tuple[str, ...]
+
+
+class _Comparison(Struct):
+    """The worst trial of one product."""
+
+    allowed: float
+    error: float | None = None
+    is_rounded: bool = False  # only the simulation with 8-bit activations explains a result
+
+    @property
+    def share(self) -> float:
+        """The difference, divided by what is allowed."""
+        return (self.error or 0.0) / self.allowed
+
+    def add(self, rounding: float, difference: float, size: float, rounded: tuple[float, float] | None) -> None:
+        """Add a trial: the closer of the two simulations counts."""
+        if not math.isfinite(size):  # the activation has NaN or infinities, as in the source
+            return
+        error, allowed, is_rounded = _relative(difference, size), rounding, False
+        if error > rounding and rounded is not None:
+            # An activation between two integers may be rounded to either. Without optimizations it is not rounded.
+            error, is_rounded = _relative(rounded[0], size), True
+            allowed = rounding + _relative(rounded[1], size)
+        self.is_rounded |= is_rounded
+        if self.error is None or error / allowed > self.share:
+            self.error, self.allowed = error, allowed
 
 
 def check_products(
@@ -42,32 +79,116 @@ def check_products(
 ) -> ProductErrors:
     """Run a model that also contains the simulations; it gets the differences as additional outputs.
 
+    Products that the runtime may fuse are compared twice, with its optimizations off and on. The simulations of a large
+    model are run in groups, because their weights are in float32.
+
     Raises:
         VerificationFailed: A product differs from its simulation by more than rounding.
     """
     began = time.perf_counter()
-    own = len(model.graph.outputs)
     _add_differences(model, products)
-    errors: list[float | None] = [None] * len(products)
-    allowed = [allowed_error(product.matrix.rows) for product in products]
-    with Subject(model).session(threads=threads) as engine:
+    found = [_Comparison(allowed_error(product)) for product in products]
+    groups, name = _groups(products), ""
+    for group in groups:
+        part = _part(model, group) if len(groups) > 1 else model
+        places = {output.name: place for place, output in enumerate(part.graph.outputs)}
+        outputs = [places[_output(number, 0)] for number in group]
+        own, subject = [products[number] for number in group], Subject(part)
+        for optimize in (False, True) if any(product.is_fusible for product in own) else (False,):
+            compared = [found[number] for number in group]
+            runtime = _run(subject, outputs, own, compared, trials, threads, optimize=optimize)
+            name = name or runtime
+    record = SimulationCheck(
+        sum(each.error is not None for each in found),
+        len(trials),
+        max(each.share for each in found),
+        name,
+        time.perf_counter() - began,
+    )
+    return ProductErrors(
+        [each.error for each in found], [each.allowed for each in found], record, _notes(found, products)
+    )
+
+
+def _groups(products: Sequence[Simulated]) -> list[list[int]]:
+    """Return the numbers of the products whose simulations are run together, with weights of a limited size."""
+    groups, taken = list[list[int]](), 0
+    for number, product in enumerate(products):
+        size = 4 * product.rows * product.columns
+        if not groups or taken + size > _GROUP_BYTES:
+            groups.append([])
+            taken = 0
+        groups[-1].append(number)
+        taken += size
+    return groups
+
+
+def _part(model: ir.Model, group: Sequence[int]) -> ir.Model:
+    """Return a model with the differences of some products alone.
+
+    Its own outputs stay: ONNX Runtime's Attention fails if the updated cache is not used.
+    """
+    part = model.clone()
+    wanted = {_output(number, kind) for number in group for kind in range(_KINDS)}
+    part.graph.outputs[:] = [
+        output
+        for output in part.graph.outputs
+        if output.name in wanted or not (output.name or "").startswith(_DIFFERENCE)
+    ]
+    RemoveUnusedNodesPass()(part)
+    return part
+
+
+def _output(number: int, kind: int) -> str:
+    """Return the name of an output with a difference or a size."""
+    return f"{_DIFFERENCE}{number}_{kind}"
+
+
+def _run(
+    subject: Subject,
+    outputs: Sequence[int],
+    products: Sequence[Simulated],
+    found: Sequence[_Comparison],
+    trials: Sequence[Feeds],
+    threads: int | None,
+    *,
+    optimize: bool,
+) -> str:
+    """Add the differences of all trials to what was found, and return the name of the runtime."""
+    with subject.session(threads=threads, optimize=optimize) as engine:
         for feeds in trials:
-            measured = [float(np.asarray(value)) for value in engine.run(feeds)[own:]]
-            for number, (difference, size) in enumerate(zip(measured[::2], measured[1::2], strict=True)):
-                if math.isfinite(size):  # otherwise the activation has NaN or infinities, as in the source
-                    errors[number] = max(errors[number] or 0.0, _relative(difference, size))
+            results = engine.run(feeds)
+            for product, comparison, first in zip(products, found, outputs, strict=True):
+                if not optimize or (product.is_fusible and comparison.error is not None):
+                    numbers = [float(np.asarray(value)) for value in results[first : first + _KINDS]]
+                    rounded = None if product.rounded is None else (numbers[2], numbers[3])
+                    comparison.add(allowed_error(product), numbers[0], numbers[1], rounded)
         name = engine.name
-    shares = [(error or 0.0) / limit for error, limit in zip(errors, allowed, strict=True)]
-    worst = max(range(len(products)), key=shares.__getitem__)
-    if shares[worst] > 1:
+    worst = max(range(len(products)), key=lambda number: found[number].share)
+    if found[worst].share > 1:
+        how = " with the optimizations of the runtime" if optimize else ""
         raise VerificationFailed(
-            f"the quantized product {products[worst].node!r} differs from its simulation by {errors[worst]:.2g} of its "
-            f"largest result; rounding explains {allowed[worst]:.2g}",
+            f"the quantized product {products[worst].node!r} differs from its simulation by {found[worst].error:.2g} "
+            f"of its largest result{how}; rounding explains {found[worst].allowed:.2g}",
             hint="nothing was written; `keep` its module, and report this",
         )
-    compared = sum(error is not None for error in errors)
-    record = SimulationCheck(compared, len(trials), shares[worst], name, time.perf_counter() - began)
-    return ProductErrors(errors, record)
+    return name
+
+
+def _notes(found: Sequence[_Comparison], products: Sequence[Simulated]) -> tuple[str, ...]:
+    missing, rounded = sum(each.error is None for each in found), sum(each.is_rounded for each in found)
+    notes = [f"{missing} products were not compared: their activations were never finite"] if missing else []
+    if rounded:
+        notes.append(f"ONNX Runtime rounds the activations of {rounded} products to 8-bit integers in blocks")
+    if any(product.recipe in _IN_INTEGERS for product in products) and saturates():
+        notes.append("this CPU adds 8-bit products with saturation: the weights of `int8` use 7 bits")
+    compensated = [product.is_compensated for product in products if product.is_compensated is not None]
+    if any(compensated):
+        notes.append(f"the rounding errors of {sum(compensated)} weights compensate each other on the data")
+    if not all(compensated):
+        plain = compensated.count(False)
+        notes.append(f"{plain} weights are rounded to the closest integers: no data shows their activations")
+    return tuple(notes)
 
 
 def _relative(difference: float, size: float) -> float:
@@ -78,17 +199,37 @@ def _relative(difference: float, size: float) -> float:
 
 
 def _add_differences(model: ir.Model, products: Sequence[Simulated]) -> None:
-    """Add max |result - simulation| and max |simulation| of every product to the outputs of the graph."""
+    """Add differences and sizes of every product to the outputs of the graph.
+
+    These are max |result - simulation| and max |scale|; with a rounded simulation, its difference from the result
+    and from the simulation as well. A result in integers is the nearest number of its grid to a sum that differs from
+    the simulation by rounding alone: it is within half a step and this rounding of the simulation, which is not on the
+    grid.
+    """
     graph = model.graph
     for number, product in enumerate(products):
         difference = _node(graph, "Sub", product.result, product.simulation)
-        for kind, value in (("difference", difference), ("size", product.simulation)):
+        if product.step:
+            difference = _beyond(graph, difference, product.step / 2, number)
+        values = [difference, product.scale or product.simulation]
+        if product.rounded is not None:
+            values += [_node(graph, "Sub", other, product.rounded) for other in (product.result, product.simulation)]
+        for kind, value in enumerate(values):
             largest = ir.node("ReduceMax", [_node(graph, "Abs", value)], {"keepdims": 0})
             output = largest.outputs[0]
-            output.name = f"sardonyx_{kind}_{number}"
+            output.name = _output(number, kind)
             output.dtype, output.shape = ir.DataType.FLOAT, ir.Shape([])
             graph.append(largest)
             graph.outputs.append(output)
+
+
+def _beyond(graph: ir.Graph, difference: ir.Value, allowed: float, number: int) -> ir.Value:
+    """Return how much larger than allowed the differences are, and 0 where they are not."""
+    name = f"sardonyx_allowed_{number}"
+    tensor = ir.Tensor(np.array(allowed, np.float32), name=name)
+    limit = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT), const_value=tensor)
+    graph.initializers.add(limit)
+    return _node(graph, "Relu", _node(graph, "Sub", _node(graph, "Abs", difference), limit))
 
 
 def _node(graph: ir.Graph, op_type: str, *inputs: ir.Value) -> ir.Value:

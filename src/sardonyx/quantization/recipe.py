@@ -3,34 +3,61 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sardonyx.ir.origins import origins, owner
 from sardonyx.ir.scopes import label, operand
-from sardonyx.passes.base import Accuracy, Builder, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Facts, Match, NodePass, Pass, Refused, Replacement
 from sardonyx.provenance import lineage, module_of
+from sardonyx.quantization.error_compensation import Moments
 from sardonyx.quantization.weights import DerivedTensor, Matrix
 
 SMALLEST = 1024  # elements below which scales and additional nodes cost more than the weight
+_TINY = 2.0**-100
+_AXES_AS_INPUT = 18  # the opset since which the axes of ReduceMax are an input
+_NOT_SPLIT = ("FusedGemm", "Attention")  # operators of ONNX Runtime with more in them than a product
+PRODUCTS = ("MatMul", "Gemm", *(f"com.microsoft::{name}" for name in ("FusedMatMul", *_NOT_SPLIT)))
+_TRANSPOSES = ("transA", "transBatchA", "transBatchB")
+_NAME = "sardonyx_name_in_source"
 NARROWEST = 8  # columns or rows; with fewer, the scales are as large as the weight
 
 
 class Selection(Struct, frozen=True):
-    """The modules that may be quantized: those of `only`, or all if it is None, without those of `keep`."""
+    """The modules that may be quantized: those of `only`, or all if it is None, without those of `keep`.
+
+    `owners` restricts them to nodes whose owner is exactly one of these modules, without what is inside it. A node that
+    belongs to no module, as all nodes of a file without tags, is named by its label instead.
+    """
 
     keep: frozenset[str] = frozenset()
     only: frozenset[str] | None = None
+    owners: frozenset[str] | None = None
 
     def includes(self, node: ir.Node) -> bool:
         """Return whether no part of a node is in a kept module, and all of it is in one of `only`."""
+        module = module_of(owner(node))
+        if self.owners is not None and self.owners.isdisjoint((module,) if module else ("", label(node))):
+            return False
         ancestors = [frozenset(lineage(module_of(path))) for path in origins(node)]
         if any(path & self.keep for path in ancestors):
             return False
         return self.only is None or (bool(ancestors) and all(path & self.only for path in ancestors))
+
+    def of_owners(self, owners: Iterable[str]) -> Selection:
+        """Return the nodes of this selection that these modules own."""
+        return Selection(self.keep, self.only, frozenset(owners))
+
+    @classmethod
+    def any_of(cls, selections: Sequence[Selection]) -> Selection:
+        """Return what some of these select, which differ in their owners alone."""
+        owners = [each.owners for each in selections]
+        some = frozenset[str]().union(*(each for each in owners if each is not None))
+        return cls(selections[0].keep, selections[0].only, None if None in owners else some)
 
 
 class Product(Struct, frozen=True, eq=False):
@@ -49,12 +76,20 @@ class Simulated(Struct, frozen=True, eq=False):
     node: str
     module: str
     recipe: str
-    matrix: Matrix
+    rows: int  # of the weight: the length of the sums, or the entries of a table
+    columns: int
     result: ir.Value
     simulation: ir.Value
+    rounding: float = 0.0  # relative error of storing the result in fewer bits, which the simulation does not have
+    scale: ir.Value | None = None  # errors are relative to its largest number, or to that of the simulation if None
+    is_fusible: bool = False  # the runtime may fuse it to operators of its own
+    rounded: ir.Value | None = None  # the simulation with 8-bit activations, which the runtime may choose
+    is_compensated: bool | None = None  # whether the rounding errors of the weight compensate each other, if they can
+    step: float = 0.0  # between the numbers that a result in integers can hold; the simulation holds all numbers
+    weight: str | None = None  # the name of the constant, which several products may share
 
 
-class Recipe(NodePass):
+class Quantizer(Pass):
     """A rewrite to lower precision. The loss is intended; it is measured and not bounded by a tolerance."""
 
     accuracy = Accuracy.QUANTIZES
@@ -62,9 +97,31 @@ class Recipe(NodePass):
     def __init__(self, selection: Selection | None = None, *, simulate: bool = False) -> None:
         """Quantize the selected modules; with `simulate`, compute each product in float32 as well."""
         self._selection = selection or Selection()
-        self._stored: dict[tuple[ir.Value, bool], tuple[ir.Value, ...]] = {}
         self._simulate = simulate
         self.simulated: list[Simulated] = []
+
+
+class Recipe(Quantizer, NodePass):
+    """A rewrite to lower precision that looks at one product at a time."""
+
+    is_fusible = False
+    compensates = False  # whether the rounding errors of a weight compensate each other if there are moments
+
+    def __init__(
+        self,
+        selection: Selection | None = None,
+        *,
+        simulate: bool = False,
+        moments: Mapping[str, Moments] | None = None,
+    ) -> None:
+        """Quantize the selected modules; with `simulate`, compute each product in float32 as well.
+
+        `moments` are those of activations by the name of the value.
+        """
+        super().__init__(selection, simulate=simulate)
+        self._moments = moments or {}
+        self._stored: dict[tuple[ir.Value, bool], tuple[ir.Value, ...]] = {}
+        self._matrices: dict[tuple[ir.Value, bool], Matrix] = {}
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Match a product of a selected module whose weight is a large constant."""
@@ -80,22 +137,42 @@ class Recipe(NodePass):
             return Refused("it is inside a body or a function", found.nodes)
         if tensor.dtype is not ir.DataType.FLOAT:
             return Refused(f"its weight is {tensor.dtype.name.lower()} and not float", found.nodes)
-        if tensor.size < SMALLEST or min(tensor.shape.numpy()) < NARROWEST:
+        if not is_large(tensor):
             return Refused(f"its weight has fewer than {SMALLEST} elements or {NARROWEST} columns", found.nodes)
         views = frozenset(found.nodes[:-1])  # a transpose of the weight may belong to any of its readers
         return Match(found.nodes, {"product": found}, separate=views)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the quantized product, and beside it the simulation if there is to be one."""
-        product: Product = match.details["product"]
+        product = self._with_moments(match.details["product"])
         if (product.weight, product.matrix.is_transposed) not in self._stored:
             product.matrix.check_finite()
         result = self.quantized(product, op)
+        result.meta[_NAME] = _name_in_source(match.root.outputs[0])
         if self._simulate:
-            simulation = self.simulation(product, op)
-            node = label(match.root)
-            self.simulated.append(Simulated(node, owner(match.root), self.name, product.matrix, result, simulation))
+            matrix, root = product.matrix, match.root
+            self.simulated.append(
+                Simulated(
+                    label(root),
+                    owner(root),
+                    self.name,
+                    matrix.rows,
+                    matrix.columns,
+                    result,
+                    self.simulation(product, op),
+                    weight=product.weight.name,
+                    is_fusible=self.is_fusible,
+                    rounded=self.rounded_simulation(product, op),
+                    is_compensated=None if not self.compensates else matrix.moments is not None,
+                )
+            )
         return result
+
+    def _with_moments(self, product: Product) -> Product:
+        """Return a product whose weight has the moments of its activation; the first product of a weight decides."""
+        key = (product.weight, product.matrix.is_transposed)
+        matrix = structs.replace(product.matrix, moments=self._moments.get(_name_in_source(product.activation)))
+        return structs.replace(product, matrix=self._matrices.setdefault(key, matrix))
 
     @abstractmethod
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
@@ -109,6 +186,15 @@ class Recipe(NodePass):
     def simulation(self, product: Product, op: Builder) -> ir.Value:
         """Build the same arithmetic in float32, in another way."""
 
+    def rounded_simulation(self, product: Product, op: Builder) -> ir.Value | None:
+        """Build the arithmetic that the runtime may use instead, if there is one."""
+        del product, op
+        return None
+
+    def stored(self, weight: ir.Value) -> tuple[ir.Value, ...]:
+        """Return the constants of a weight that is stored as it is in the source, if it is quantized."""
+        return self._stored.get((weight, False), ())
+
     def constants(
         self, product: Product, op: Builder, make: Callable[[Matrix], Sequence[ir.TensorProtocol]]
     ) -> tuple[ir.Value, ...]:
@@ -121,12 +207,23 @@ class Recipe(NodePass):
         return stored
 
 
+def _name_in_source(value: ir.Value) -> str:
+    """Return the name of a value in the source, which the result of another recipe may have replaced."""
+    meta = cast("Mapping[str, str]", value.meta)
+    return meta.get(_NAME) or value.name or ""
+
+
+def is_large(tensor: ir.TensorProtocol) -> bool:
+    """Return whether a weight is large enough for its integers to be smaller."""
+    return tensor.size >= SMALLEST and min(tensor.shape.numpy()) >= NARROWEST
+
+
 def matrix_product(node: ir.Node, graph: Facts) -> Product | Refused | None:
-    """Return MatMul(x, W), MatMul(x, Transpose(W)) or Gemm(x, W, b) with a constant W."""
+    """Return MatMul(x, W), MatMul(x, Transpose(W)) or Gemm(x, W, b) with a constant W, or their fused forms."""
     activation, weight, nodes = operand(node, 0), operand(node, 1), (node,)
     if activation is None or weight is None:
         return None
-    is_transposed = node.op_type == "Gemm" and node.attributes.get_int("transB", 0) == 1
+    is_transposed = node.op_type != "MatMul" and node.attributes.get_int("transB", 0) == 1
     producer = weight.producer()
     if producer is not None and producer.op_type == "Transpose" and graph.rank(weight) == 2:
         perm = producer.attributes.get_ints("perm", (1, 0))
@@ -137,9 +234,11 @@ def matrix_product(node: ir.Node, graph: Facts) -> Product | Refused | None:
     tensor = graph.tensor(weight)
     if tensor is None or not tensor.dtype.is_floating_point():
         return Refused("its weight is the first operand", nodes) if graph.tensor(activation) is not None else None
+    if node.op_type in _NOT_SPLIT:
+        return Refused(f"{node.op_type} is not quantized; quantize before optimizing for the target `ort`", nodes)
     if len(tensor.shape) != 2:
         return Refused("its weight does not have two axes", nodes)
-    if node.op_type == "Gemm" and not _is_plain(node):
+    if not _is_plain(node):
         return Refused("it scales or transposes its operands", nodes)
     return Product(nodes, activation, weight, Matrix(tensor, is_transposed), operand(node, 2))
 
@@ -147,12 +246,22 @@ def matrix_product(node: ir.Node, graph: Facts) -> Product | Refused | None:
 def _is_plain(node: ir.Node) -> bool:
     scaled = node.attributes.get_float("alpha", 1.0) != 1.0
     scaled |= operand(node, 2) is not None and node.attributes.get_float("beta", 1.0) != 1.0
-    return not scaled and node.attributes.get_int("transA", 0) == 0
+    return not scaled and not any(node.attributes.get_int(name, 0) for name in _TRANSPOSES)
 
 
 def with_bias(product: Product, result: ir.Value, op: Builder) -> ir.Value:
     """Return the result with the bias of the product added, if it has one."""
     return result if product.bias is None else op.Add(result, product.bias)
+
+
+def largest_of_rows(value: ir.Value, op: Builder) -> ir.Value:
+    """Return the largest magnitude along the last axis, which is kept; more than 0, so that it can be divided by."""
+    size = op.Abs(value)
+    if op.scope.opset < _AXES_AS_INPUT:
+        largest = op.ReduceMax(size, axes=[-1], keepdims=1)
+    else:
+        largest = op.ReduceMax(size, op.constant(np.array([-1])), keepdims=1)
+    return op.Max(largest, op.constant(scalar(_TINY)))
 
 
 def scalar(value: float) -> np.ndarray:

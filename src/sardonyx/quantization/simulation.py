@@ -1,8 +1,11 @@
 """The arithmetic of quantized products in float32 (fake quantization), written independently of the recipes.
 
-A simulated weight holds the numbers that the integers stand for; a simulated activation is quantized and dequantized
-with float operators. A wrong zero point, axis or block in a recipe makes the product differ from its simulation by far
-more than rounding.
+A simulated weight holds the numbers closest to the source that integers with the stored scales and zero points can
+stand for. With moments of the activation, it holds what the stored integers stand for, if each is the closest to what
+the errors of the rows before it ask for, or to the source. Numbers that lose more than those of plain rounding are not
+used: recipes never return them, so the product then differs from its simulation. A simulated activation is quantized
+and dequantized with float operators. A wrong zero point, axis or block in a recipe makes the product differ from its
+simulation by far more than rounding.
 """
 
 from __future__ import annotations
@@ -12,32 +15,91 @@ import onnx_ir as ir
 
 from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder
-from sardonyx.quantization.recipe import Product, scalar, with_bias
-from sardonyx.quantization.weights import lazy
+from sardonyx.quantization.error_compensation import upper_root
+from sardonyx.quantization.recipe import Product, largest_of_rows, scalar, with_bias
+from sardonyx.quantization.weights import Matrix, lazy
+
+_SAME = 1.0001  # two squared errors are the same up to the rounding of their sums
+_HALF = 0.51  # of a step: numbers between two integers may be rounded to either
+_GROUP = 1 << 22  # elements that are computed at a time
 
 
-def nearest_signed(values: Array, axis: int) -> Array:
-    """Return the closest numbers that signed 8-bit integers with one scale for each slice along `axis` can hold."""
+def nearest_signed(values: Array, axis: int, stored: Array, most: int) -> Array:
+    """Return the closest numbers that signed integers with one stored scale for each slice along `axis` can hold."""
     result = np.array(values, np.float32)
-    for one in np.moveaxis(result, axis, 0):
+    for one, step in zip(np.moveaxis(result, axis, 0), stored, strict=True):
         largest = np.float32(np.abs(one).max())
         if largest > 0:
-            step = largest / np.float32(127)
-            one[...] = np.rint(one / step) * step
+            plain = _signed(one, largest / np.float32(most), most)
+            own = _signed(one, step, most)
+            is_better = _loss(own - one) <= _loss(plain - one) * _SAME
+            one[...] = own if is_better else plain
     return result
 
 
-def nearest_in_blocks(weight: Array, bits: int, size: int) -> Array:
-    """Return the closest numbers that unsigned integers with a scale and zero point for each block can hold."""
-    result = np.array(weight, np.float32)
+def _signed(values: Array, step: np.floating, most: int) -> Array:
+    return np.clip(np.rint(values / step), -most, most) * step
+
+
+def nearest_in_blocks(matrix: Matrix, bits: int, size: int, scales: Array, zeros: Array) -> Array:
+    """Return the closest numbers that unsigned integers with the stored scales and zero points of blocks can hold."""
+    result = np.array(matrix.array(), np.float32)
     most = np.float32(2**bits - 1)
-    for start in range(0, len(result), size):
+    for number, start in enumerate(range(0, len(result), size)):
         block = result[start : start + size]
-        low, high = np.minimum(block.min(0), np.float32(0)), np.maximum(block.max(0), np.float32(0))
-        step = np.where(high > low, (high - low) / most, np.float32(1))
-        zero: Array = np.rint(-low / step)
-        block[...] = (np.clip(np.rint(block / step) + zero, 0, most) - zero) * step
+        plain = _plain(block, most)
+        own = _unsigned(block, scales[number], zeros[number].astype(np.float32), most)
+        is_better = _loss(own - block) <= _loss(plain - block) * _SAME
+        block[...] = np.where(is_better, own, plain)
     return result
+
+
+def compensated_in_blocks(
+    matrix: Matrix, moments: Array, bits: int, size: int, integers: Array, scales: Array, zeros: Array
+) -> Array:
+    """Return what stored integers stand for, or plain rounding in columns where they are not those of least error.
+
+    The error e of a column costs eᵀHe, which is at most that of plain rounding. With H = R Rᵀ, integer i stands for a
+    number that is (Rᵀe)_i / R_ii from what the rows before it ask for: half a step, unless the range ends there.
+    Otherwise all integers of a column are the closest to the source.
+    """
+    result, root = np.array(matrix.array(), np.float32), upper_root(moments)
+    most, step = np.float32(2**bits - 1), max(1, _GROUP // len(result))
+    for start in range(0, result.shape[1], step):
+        columns = slice(start, start + step)
+        weight, levels = result[:, columns], integers[:, columns]
+        scale, zero = (np.repeat(each[:, columns], size, 0)[: len(result)] for each in (scales, zeros))
+        held = (levels - zero.astype(np.float32)) * scale
+        plain = np.concatenate([_plain(weight[top : top + size], most) for top in range(0, len(weight), size)])
+        error = weight - held
+        ordered = (root.T @ error) / root.diagonal()[:, None]
+        is_closest = _is_closest(ordered, scale, levels, most) | _is_closest(error, scale, levels, most)
+        cost, usual = (np.einsum("kc,kc->c", each, moments @ each) for each in (error, weight - plain))
+        weight[...] = np.where(is_closest & (cost <= usual * _SAME), held, plain)
+    return result
+
+
+def _is_closest(distance: Array, scale: Array, levels: Array, most: np.floating) -> Array:
+    """Return for each column whether no number is further from its integer than half a step, within the range."""
+    is_within = np.abs(distance) <= _HALF * scale
+    is_within |= (levels == 0) & (distance < 0) | (levels == most) & (distance > 0)
+    return is_within.all(0)
+
+
+def _plain(block: Array, most: np.floating) -> Array:
+    """Return the closest numbers with the scale and the zero point that the range of each column asks for."""
+    low, high = np.minimum(block.min(0), np.float32(0)), np.maximum(block.max(0), np.float32(0))
+    step = np.where(high > low, (high - low) / most, np.float32(1))
+    return _unsigned(block, step, np.rint(-low / step), most)
+
+
+def _unsigned(values: Array, step: Array, zero: Array, most: np.floating) -> Array:
+    return (np.clip(np.rint(values / step) + zero, 0, most) - zero) * step
+
+
+def _loss(difference: Array) -> Array:
+    """Return the squared error of each column."""
+    return np.square(difference, dtype=np.float64).sum(0)
 
 
 def dynamic_activation(value: ir.Value, op: Builder) -> ir.Value:
@@ -55,25 +117,64 @@ def dynamic_activation(value: ir.Value, op: Builder) -> ir.Value:
     return op.Mul(op.Sub(level, center), step)
 
 
-def product_of_columns(product: Product, op: Builder) -> ir.Value:
-    """Build the product of a dynamically quantized activation and a weight with one scale for each column."""
+def activation_by_rows(value: ir.Value, op: Builder) -> ir.Value:
+    """Build the quantization of rows that are divided by their largest element, and back."""
+    largest = largest_of_rows(value, op)
+    return op.Mul(dynamic_activation(op.Div(value, largest), op), largest)
+
+
+def activation_in_blocks(value: ir.Value, rows: int, size: int, op: Builder) -> ir.Value:
+    """Build the rounding of blocks of each row to signed 8-bit integers, and back, as rows × the summed axis.
+
+    s = max |x| / 127 for each block of `size` elements: round(x * (1 / s)) * s.
+    """
+    blocks, missing = -(-rows // size), -rows % size
+    flat = op.Reshape(value, op.constant(np.array([-1, rows])))
+    if missing:
+        flat = op.Pad(flat, op.constant(np.array([0, 0, 0, missing])))
+    split = op.Reshape(flat, op.constant(np.array([-1, blocks, size])))
+    step = op.Div(largest_of_rows(split, op), op.constant(scalar(127)))
+    level = op.Round(op.Mul(split, op.Div(op.constant(scalar(1)), step)))
+    whole = op.Reshape(op.Mul(level, step), op.constant(np.array([-1, blocks * size])))
+    zero, end, axis = (op.constant(np.array([number])) for number in (0, rows, 1))
+    return op.Slice(whole, zero, end, axis) if missing else whole
+
+
+def product_of_columns(
+    product: Product, stored: ir.Value, most: int, op: Builder, factors: Array | None = None
+) -> ir.Value:
+    """Build the product of an activation that is quantized by rows and a weight with one scale for each column.
+
+    With factors, elements of the activation are quantized after a division by them, and rows of the weight after a
+    multiplication; both are undone here.
+    """
     matrix = product.matrix
-    weight = lazy(ir.DataType.FLOAT, (matrix.rows, matrix.columns), lambda: nearest_signed(matrix.array(), 1))
-    activation = dynamic_activation(product.activation, op)
+    by = np.ones(matrix.rows, np.float32) if factors is None else factors
+    weight = lazy(
+        ir.DataType.FLOAT,
+        (matrix.rows, matrix.columns),
+        lambda: nearest_signed(matrix.array() * by[:, None], 1, read(stored).ravel(), most) / by[:, None],
+    )
+    if factors is None:
+        activation = activation_by_rows(product.activation, op)
+    else:
+        divided = op.Mul(product.activation, op.constant(1 / factors))
+        activation = op.Mul(activation_by_rows(divided, op), op.constant(factors))
     return with_bias(product, op.MatMul(activation, op.constant(weight)), op)
 
 
-def product_of_blocks(product: Product, bits: int, size: int, op: Builder) -> ir.Value:
-    """Build the product with a weight in blocks, which leaves the activation in float32."""
-    matrix = product.matrix
-    weight = lazy(
-        ir.DataType.FLOAT, (matrix.rows, matrix.columns), lambda: nearest_in_blocks(matrix.array(), bits, size)
-    )
-    return with_bias(product, op.MatMul(product.activation, op.constant(weight)), op)
-
-
-def lookup_of_rows(product: Product, op: Builder) -> ir.Value:
+def lookup_of_rows(product: Product, stored: ir.Value, most: int, op: Builder) -> ir.Value:
     """Build the lookup in a table with one scale for each row."""
     tensor = product.matrix.tensor
-    table = lazy(ir.DataType.FLOAT, tuple(tensor.shape.numpy()), lambda: nearest_signed(tensor.numpy(), 0))
+    table = lazy(
+        ir.DataType.FLOAT,
+        tuple(tensor.shape.numpy()),
+        lambda: nearest_signed(tensor.numpy(), 0, read(stored).ravel(), most),
+    )
     return op.Gather(op.constant(table), product.activation, axis=0)
+
+
+def read(stored: ir.Value) -> Array:
+    """Return the values of a constant."""
+    assert stored.const_value is not None
+    return stored.const_value.numpy()

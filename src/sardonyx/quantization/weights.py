@@ -6,7 +6,7 @@ Everything is computed from the source tensor on demand, so that weights stay on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx_ir as ir
@@ -14,9 +14,14 @@ from msgspec import Struct
 
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.storage import Array
-from sardonyx.ir.tensors import ComputedTensor
+from sardonyx.ir.tensors import ComputedTensor, stripes
+from sardonyx.quantization import scales
+from sardonyx.quantization.error_compensation import Moments
+from sardonyx.quantization.scales import block_scales, in_blocks
 
 SIGNED_MOST = 127  # -128 is not used, so that the range is symmetric
+_STRIPE = 1 << 22  # elements that are read at a time
+_PIECE = 1 << 16  # elements that are computed at a time, which fit into the cache
 
 
 class Matrix(Struct, frozen=True, eq=False):
@@ -24,6 +29,7 @@ class Matrix(Struct, frozen=True, eq=False):
 
     tensor: ir.TensorProtocol
     is_transposed: bool  # stored as columns × rows
+    moments: Moments | None = None  # of the activation that it is multiplied with, if there are samples of it
 
     @property
     def rows(self) -> int:
@@ -40,19 +46,47 @@ class Matrix(Struct, frozen=True, eq=False):
         values = self.tensor.numpy()
         return values.T if self.is_transposed else values
 
+    def pieces(self, multiple: int = 1) -> Iterator[tuple[slice, slice, Array]]:
+        """Return the rows, the columns and the values of small pieces; each starts at a multiple of `multiple` rows."""
+        width = self.tensor.shape.numpy()[1]
+        step = max(1, _STRIPE // width) if self.is_transposed else max(1, _STRIPE // width // multiple) * multiple
+        for start, stripe in stripes(self.tensor, step):
+            values = stripe.T if self.is_transposed else stripe
+            rows, columns = (0, start) if self.is_transposed else (start, 0)
+            tall = max(1, _PIECE // values.shape[1] // multiple) * multiple
+            wide = max(1, _PIECE // min(tall, len(values)))
+            for top in range(0, len(values), tall):
+                for left in range(0, values.shape[1], wide):
+                    piece = np.ascontiguousarray(values[top : top + tall, left : left + wide])
+                    height, breadth = piece.shape
+                    yield slice(rows + top, rows + top + height), slice(columns + left, columns + left + breadth), piece
+
+    def column_groups(self) -> Iterator[Array]:
+        """Return all rows of some columns at a time."""
+        step = max(1, _STRIPE // self.rows)
+        if self.is_transposed:
+            yield from (np.ascontiguousarray(stripe.T) for _, stripe in stripes(self.tensor, step))
+        else:
+            values = self.array()
+            for start in range(0, self.columns, step):
+                yield np.ascontiguousarray(values[:, start : start + step])
+
     def check_finite(self) -> None:
         """Refuse a weight with infinities or NaN.
 
         Raises:
             Impossible: if it has some.
         """
-        values = self.tensor.numpy()
-        if not (np.isfinite(values.min()) and np.isfinite(values.max())):
-            raise Impossible("the weight has infinities or NaN")
+        for _, _, values in self.pieces():
+            if not np.isfinite(values).all():
+                raise Impossible("the weight has infinities or NaN")
 
 
 class Blocks(Struct, frozen=True, eq=False):
-    """A weight as unsigned integers of `bits` with a scale and a zero point for each column of each block of rows."""
+    """A weight as unsigned integers of `bits` with a scale and a zero point for each column of each block of rows.
+
+    With moments of its activation, the rounding errors compensate each other; otherwise integers are the closest.
+    """
 
     matrix: Matrix
     bits: int
@@ -65,60 +99,43 @@ class Blocks(Struct, frozen=True, eq=False):
 
     def integers(self) -> Array:
         """Return the integers as blocks × size × columns; rows that pad the last block hold its zero points."""
-        blocks = self._split()
-        scales, zeros = _affine(blocks, self.bits)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            steps = np.rint(blocks / scales[:, None])
-        return np.clip(steps + zeros[:, None], 0, (1 << self.bits) - 1).astype(np.uint8)
+        if self.matrix.moments is not None:
+            return self.matrix.moments.rounded(self.matrix, self.bits, self.size, "integers")
+        scales, zeros = block_scales(self.matrix, self.bits, self.size)
+        result = np.empty((self.count, self.size, self.matrix.columns), np.uint8)
+        for rows, columns, values in self.matrix.pieces(self.size):
+            blocks = in_blocks(values, self.size)
+            where = slice(rows.start // self.size, rows.start // self.size + len(blocks))
+            steps = np.rint(blocks / scales[where, None, columns]) + zeros[where, None, columns]
+            result[where, :, columns] = np.clip(steps, 0, (1 << self.bits) - 1)
+        return result
 
     def scales(self) -> Array:
         """Return the scales as blocks × columns."""
-        return _affine(self._split(), self.bits)[0]
+        if self.matrix.moments is not None:
+            return self.matrix.moments.rounded(self.matrix, self.bits, self.size, "scales")
+        return block_scales(self.matrix, self.bits, self.size)[0]
 
     def zero_points(self) -> Array:
         """Return the zero points as blocks × columns."""
-        return _affine(self._split(), self.bits)[1].astype(np.uint8)
-
-    def _split(self) -> Array:
-        rows, columns = self.matrix.rows, self.matrix.columns
-        padded = np.zeros((self.count * self.size, columns), np.float32)
-        padded[:rows] = self.matrix.array()
-        return padded.reshape(self.count, self.size, columns)
+        if self.matrix.moments is not None:
+            return self.matrix.moments.rounded(self.matrix, self.bits, self.size, "zeros")
+        return block_scales(self.matrix, self.bits, self.size)[1]
 
 
-def _affine(blocks: Array, bits: int) -> tuple[Array, Array]:
-    """Return scale and zero point of each column of each block; the range includes 0, which is represented exactly."""
-    low, high = np.minimum(blocks.min(1), 0), np.maximum(blocks.max(1), 0)
-    scales = ((high - low) / np.float32((1 << bits) - 1)).astype(np.float32)
-    scales[scales == 0] = 1
-    return scales, np.rint(-low / scales)
+def column_scales(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
+    """Return the scale of each column for signed integers of at most `most`."""
+    return scales.column_scales(matrix, most)
 
 
-def column_scales(matrix: Matrix) -> Array:
-    """Return the scale of each column for signed 8-bit integers; 1 for a column of zeros."""
-    return _symmetric(matrix.array(), 0)
-
-
-def signed_columns(matrix: Matrix) -> Array:
-    """Return the weight as signed 8-bit integers with one scale for each column."""
-    return np.rint(matrix.array() / column_scales(matrix)).astype(np.int8)
-
-
-def row_scales(table: ir.TensorProtocol) -> Array:
-    """Return the scale of each row of a table for signed 8-bit integers, as rows × 1."""
-    return _symmetric(table.numpy(), 1)[:, None]
-
-
-def signed_rows(table: ir.TensorProtocol) -> Array:
-    """Return a table as signed 8-bit integers with one scale for each row."""
-    return np.rint(table.numpy() / row_scales(table)).astype(np.int8)
-
-
-def _symmetric(values: Array, axis: int) -> Array:
-    largest = np.maximum(values.max(axis), -values.min(axis))
-    scales = (largest / np.float32(SIGNED_MOST)).astype(np.float32)
-    scales[scales == 0] = 1
-    return scales
+def signed_columns(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
+    """Return the weight as signed 8-bit integers of at most `most` with one scale for each column, as it is stored."""
+    scale = column_scales(matrix, most)
+    result = np.empty(matrix.tensor.shape.numpy(), np.int8)
+    view = result.T if matrix.is_transposed else result
+    for rows, columns, values in matrix.pieces():
+        view[rows, columns] = np.clip(np.rint(values / scale[columns]), -most, most)
+    return view
 
 
 class DerivedTensor(ComputedTensor):
@@ -129,4 +146,4 @@ class DerivedTensor(ComputedTensor):
 
 def lazy(dtype: ir.DataType, shape: tuple[int, ...], compute: Callable[[], Array]) -> DerivedTensor:
     """Return a tensor that is computed whenever it is read."""
-    return DerivedTensor(dtype, shape, lambda: np.ascontiguousarray(compute()).astype(dtype.numpy(), copy=False))
+    return DerivedTensor(dtype, shape, lambda: np.asarray(compute(), order="C").astype(dtype.numpy(), copy=False))

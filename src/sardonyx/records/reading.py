@@ -16,7 +16,9 @@ def kinds() -> dict[str, type[Record]]:
         comparison,
         export,
         extraction,
+        fleet,
         inspection,
+        location,
         module_graph,
         profile,
         quantization,
@@ -34,6 +36,7 @@ def kinds() -> dict[str, type[Record]]:
         inspection.Adoption,
         extraction.Extraction,
         quantization.Quantization,
+        location.Location,
         comparison.Comparison,
         module_graph.HierarchyDag,
         analysis.Analysis,
@@ -41,6 +44,7 @@ def kinds() -> dict[str, type[Record]]:
         bench.Benchmark,
         profile.Profile,
         study.Study,
+        fleet.Fleet,
     )
     return {record.record_tag(): record for record in classes}
 
@@ -56,7 +60,20 @@ def read_file(path: Path, name: str, hint: str) -> Record:
     Raises:
         UsageError: If the file cannot be read, or has no record, or one of another version.
     """
-    data = _bytes(path, name, hint)
+    return decode(_bytes(path, name, hint), name, hint)
+
+
+def decode(data: bytes | str, name: str, hint: str | None = None) -> Record:
+    """Read a record of any class from JSON.
+
+    Args:
+        data: JSON.
+        name: The name of the text in error messages.
+        hint: The hint in error messages.
+
+    Raises:
+        UsageError: If the text has no record, or one of another version.
+    """
     tag = header(data, name, hint).record
     if tag is None:
         raise UsageError(f"{name} is no record of sardonyx: it has no field 'record'", hint=hint)

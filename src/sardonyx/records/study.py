@@ -56,3 +56,4 @@ class Study(Record, frozen=True, tag="study"):
     cells: int  # pieces of work, failed ones included
     seconds: dict[str, float]  # computing time by experiment, over all cells, also those of earlier runs
     notes: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()  # that timed cells ran on; each cell ran on one of them

@@ -40,7 +40,6 @@ from sardonyx.reporting.document import (
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.name_groups import grouped
 from sardonyx.reporting.run import skipped_row
-from sardonyx.reporting.several import ModelResult, results_document
 
 _PLACES_SHOWN = 6  # axes of a dynamic dimension
 _WEIGHTS_SHOWN = 12
@@ -244,39 +243,6 @@ def root_table(nodes: Iterable[RootNode]) -> Section:
     columns = (text_column("node"), text_column("operator"), text_column("why"))
     rows = [Row((formatting.name(node.name), formatting.name(node.op_type), node.reason)) for node in nodes]
     return Section("Nodes at the root", (Table(columns, rows),))
-
-
-# Several models: a row for each.
-
-
-def inspections_document(results: Sequence[ModelResult]) -> Document:
-    """Return the answer of `inspect` for several models."""
-    columns = (
-        text_column("model"),
-        Column("nodes"),
-        Column("parameters"),
-        Column("file"),
-        Column("opset"),
-        Column("modules", detail=2),
-        text_column("architecture (guess)"),
-        text_column("dynamic", detail=1),
-    )
-    return results_document(results, columns, _row_cells, "read")
-
-
-def _row_cells(inspection: Inspection) -> tuple[str, ...]:
-    dims = dict.fromkeys(
-        dim or "?" for port in inspection.inputs for dim in port.shape or () if not isinstance(dim, int)
-    )
-    return (
-        formatting.count(inspection.counts.nodes),
-        formatting.count(inspection.parameters),
-        formatting.size(inspection.file_bytes or inspection.counts.bytes),
-        formatting.opset(inspection.opsets).removeprefix("opset "),
-        formatting.count(len(inspection.modules)),
-        family_name(inspection.fingerprint.family),
-        ", ".join(map(formatting.name, dims)) or "·",
-    )
 
 
 # A single module: its interface, its contents, and what it shares with other modules.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from sardonyx.records import module_tree
-from sardonyx.records.quantization import Quantization
+from sardonyx.records.bench import Comparison
+from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, Quantization
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Cell, Document, Notes, Section, Span, Text, Tone, View, table_section
 from sardonyx.reporting.module_rows import module_cell, module_rows
@@ -11,6 +12,8 @@ from sardonyx.reporting.module_rows import module_cell, module_rows
 _MODULES = 8  # rows of modules, without -v
 _OUTPUTS = 4
 _REASONS = 3
+_POINTS = 8
+_KEPT = 5
 
 
 def quantization_document(quantization: Quantization, view: View) -> Document:
@@ -20,29 +23,118 @@ def quantization_document(quantization: Quantization, view: View) -> Document:
     return Document(
         title=(title, Span(f"  to {options['to']}, target {options['target']}", Tone.FAINT)),
         head=(Notes(_head(quantization)),),
-        blocks=(_loss(quantization, view), _modules(quantization, view), _skipped(quantization, view)),
+        blocks=_blocks(quantization, view),
         sentence=Span(quantization_sentence(quantization), Tone.STRONG),
     )
 
 
+def _blocks(quantization: Quantization, view: View) -> tuple[Section, ...]:
+    if quantization.choice is None:
+        return loss_section(quantization, view), module_section(quantization, view), skipped_section(quantization, view)
+    chosen = (
+        point_section(quantization.choice, view),
+        _kept(quantization.choice, view),
+        loss_section(quantization, view),
+    )
+    return (
+        (*chosen, module_section(quantization, view), skipped_section(quantization, view)) if view.verbose else chosen
+    )
+
+
 def quantization_sentence(quantization: Quantization) -> str:
-    """Return what was quantized, the bytes and the loss, in one line."""
+    """Return what was quantized, the bytes, the time and the loss, in one line."""
     before, after, loss = quantization.before.bytes, quantization.after.bytes, quantization.loss
     sizes = formatting.from_to(formatting.size(before), formatting.size(after))
-    clauses = [
-        f"{formatting.plural(len(quantization.products), 'product')} in {quantization.options['to']}",
-        f"{sizes} ({after / before:.2f} ×)",
-        f"relative L2 {loss.relative_l2:.2g} on {_samples(quantization)}",
-    ]
+    clauses = [f"{_precisions(quantization)}, {sizes} ({after / before:.2f} ×)"]
+    if (time := _time(quantization)) is not None:
+        clauses.append(f"time {_ratio(time)}")
+    clauses.append(f"relative L2 {loss.relative_l2:.2g} on {_samples(quantization)}")
     path = quantization.result.path
     return ", ".join(clauses) + ("" if path is None else f" → {formatting.name(path, 100)}")
 
 
+def _precisions(quantization: Quantization) -> str:
+    choice = quantization.choice
+    if choice is None:
+        return f"{formatting.plural(len(quantization.products), 'product')} in {quantization.options['to']}"
+    counts = choice.points[choice.chosen].groups
+    parts = [f"{count} in {precision}" for precision, count in sorted(counts.items(), key=lambda item: -item[1])]
+    return f"{formatting.plural(len(choice.groups), 'module')}: {', '.join(parts)}"
+
+
+def _time(quantization: Quantization) -> Comparison | None:
+    choice = quantization.choice
+    return None if choice is None else choice.points[choice.chosen].time
+
+
+def _ratio(time: Comparison) -> str:
+    return f"{time.ratio:.2f} × [{time.low:.2f}, {time.high:.2f}]"
+
+
 def _samples(quantization: Quantization) -> str:
     loss = quantization.loss
-    kind = "sample of data" if loss.measured_on == "data" else "generated input"
-    several = "samples of data" if loss.measured_on == "data" else "generated inputs"
-    return formatting.plural(loss.samples, kind, several)
+    unseen = quantization.choice is not None and not quantization.data.shared
+    kind = "sample" if loss.measured_on == "data" else "generated input"
+    several = f"unseen {kind}s" if unseen else f"{kind}s"
+    return formatting.plural(loss.samples, f"unseen {kind}" if unseen else kind, several)
+
+
+def point_section(choice: Choice, view: View) -> Section:
+    """Return the measured models, from the least loss to the largest."""
+    rows: list[tuple[Text | Cell, ...]] = []
+    for number in range(len(choice.points)) if view.verbose else _shown(choice):
+        point = choice.points[number]
+        scores = point.scores
+        rows.append(
+            (
+                ("▸ " if number == choice.chosen else "  ") + _described(point),
+                f"{scores.relative_l2.value:.2g}",
+                "·" if scores.top1 is None else f"{100 * scores.top1.value:.1f} %",
+                f"{point.bytes_ratio:.2f}",
+                _point_time(point),
+                "yes" if point.within else "no",
+            )
+        )
+    budget = ", ".join(choice.budget) + (" (the default)" if choice.is_default else "")
+    headings = ("  model", "rel. L2", "top-1", "bytes", "time", "within")
+    predicted = any(point.time is None and point.predicted_time is not None for point in choice.points)
+    below = "≈: predicted from the times of single shapes" if predicted else ""
+    return table_section(f"Least {choice.objective} with {budget}", headings, rows, below=below)
+
+
+def _shown(choice: Choice) -> list[int]:
+    """Return the chosen model, those of a single precision, and those of the front that are closest to the chosen."""
+    points = choice.points
+    wanted = [choice.chosen, *(number for number, point in enumerate(points) if point.label.startswith("all "))]
+    front = [number for number, point in enumerate(points) if point.on_front]
+    wanted += sorted(front, key=lambda number: abs(number - choice.chosen))
+    return sorted(list(dict.fromkeys(wanted))[:_POINTS])
+
+
+def _described(point: FrontPoint) -> str:
+    """Return a model with how many of its modules have which precision; those in float32 are left out."""
+    counts = {precision: count for precision, count in point.groups.items() if precision != FLOAT32}
+    if point.label.startswith("all "):
+        return f"{point.label} ({sum(counts.values())} of {sum(point.groups.values())})"
+    parts = [f"{count} {precision}" for precision, count in sorted(counts.items(), key=lambda each: -each[1])]
+    return f"{point.label}: {', '.join(parts)}"
+
+
+def _point_time(point: FrontPoint) -> str:
+    if point.time is not None:
+        return f"{point.time.ratio:.2f}"
+    return "·" if point.predicted_time is None else f"≈ {point.predicted_time:.2f}"
+
+
+def _kept(choice: Choice, view: View) -> Section:
+    """Return the modules that stay in float32, and those of other precisions if all are shown."""
+    shown = [group for group in choice.groups if view.verbose or group.chosen == FLOAT32]
+    rows: list[tuple[Text | Cell, ...]] = [
+        (formatting.name(group.name), group.chosen, group.reason, formatting.size(group.bytes)) for group in shown
+    ]
+    title = "Precision of modules" if view.verbose else "Kept in float32"
+    headings = ("module", "precision", "why", "bytes")
+    return table_section(title, headings, rows, text_columns=3, most=None if view.verbose else _KEPT)
 
 
 def _head(quantization: Quantization) -> list[str]:
@@ -55,10 +147,13 @@ def _head(quantization: Quantization) -> list[str]:
         f"{formatting.plural(check.trials, 'trial')}: largest difference {check.worst:.2g} of what rounding explains",
         *raised,
     ]
+    if quantization.data.weak is not None:
+        lines.append(f"weak claim: {quantization.data.weak}")
     return lines + [f"note: {formatting.one_line(note)}" for note in quantization.notes]
 
 
-def _loss(quantization: Quantization, view: View) -> Section:
+def loss_section(quantization: Quantization, view: View) -> Section:
+    """Return the loss of each output, with the intervals of the judged numbers."""
     loss = quantization.loss
     rows: list[tuple[Text | Cell, ...]] = [
         (
@@ -72,17 +167,31 @@ def _loss(quantization: Quantization, view: View) -> Section:
         for output in loss.outputs
     ]
     headings = ("output", "relative L2", "worst sample", "cosine", "top-1 agreement", "rows")
-    below = "" if loss.measured_on == "data" else "random inputs say little about a trained model: measure on data"
     return table_section(
         f"Loss on {_samples(quantization)}, in {formatting.one_line(loss.runtime)}",
         headings,
         rows,
-        below=below if len(rows) <= _OUTPUTS or view.verbose else "",
+        below=_intervals(quantization) if len(rows) <= _OUTPUTS or view.verbose else "",
         most=None if view.verbose else _OUTPUTS,
     )
 
 
-def _modules(quantization: Quantization, view: View) -> Section:
+def _intervals(quantization: Quantization) -> str:
+    """Return the 95 % intervals of the judged numbers, and the means of the metric."""
+    scores, metric = quantization.loss.scores, quantization.loss.metric
+    if scores is None:
+        return ""
+    parts = [f"relative L2 [{scores.relative_l2.low:.2g}, {scores.relative_l2.high:.2g}]"]
+    if scores.top1 is not None:
+        parts.append(f"top-1 [{100 * scores.top1.low:.1f} %, {100 * scores.top1.high:.1f} %]")
+    if metric is not None and scores.metric is not None:
+        drop = f"drop [{scores.metric.low:.3g}, {scores.metric.high:.3g}]"
+        parts.append(f"{formatting.name(metric.function)} {metric.source:.4g} → {metric.result:.4g}, {drop}")
+    return "95 %: " + ", ".join(parts)
+
+
+def module_section(quantization: Quantization, view: View) -> Section:
+    """Return the bytes of each module before and after."""
     changed = [(module.path, module.tag, (module.bytes_before, module.bytes_after)) for module in quantization.modules]
     shown = view if view.verbose else View(depth=2)
     rows: list[tuple[Text | Cell, ...]] = [
@@ -100,7 +209,8 @@ def _factor(row: module_tree.Row) -> str:
     return f"{after / before:.2f} ×"
 
 
-def _skipped(quantization: Quantization, view: View) -> Section:
+def skipped_section(quantization: Quantization, view: View) -> Section:
+    """Return the reasons why products were not quantized."""
     rows: list[tuple[Text | Cell, ...]] = [
         (formatting.one_line(group.reason), ", ".join(map(formatting.name, group.examples[:1])), str(group.count))
         for group in quantization.skipped

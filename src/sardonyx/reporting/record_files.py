@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -14,14 +14,17 @@ from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Benchmark
 from sardonyx.records.export import Export
+from sardonyx.records.location import Location
 from sardonyx.records.profile import Profile
+from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Artifact, Run
-from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
 
-Record = Run | Export | Benchmark | Profile | Analysis
+Record = Run | Export | Benchmark | Profile | Analysis | Location | Quantization
 Source = str | Path | Record
 HOW = "`sardonyx optimize MODEL --record run.json` writes one, and `--run FOLDER` a folder with all records"
-_SHOWN = (Run, Export, Benchmark, Profile, Analysis)
+_SHOWN = (Run, Export, Benchmark, Profile, Analysis, Location, Quantization)
+_Bundle = TypeVar("_Bundle", RunBundle, QuantizationBundle)
 
 
 class LocatedRecord(Struct, frozen=True):
@@ -77,7 +80,7 @@ def _in_file(path: Path) -> LocatedRecord:
     """Return the record in a file."""
     record = reading.read_file(path, str(path), HOW)
     if not isinstance(record, _SHOWN):
-        raise UsageError(f"{path} is {record.title}, and a report shows an optimization", hint=HOW)
+        raise UsageError(f"{path} is {record.title}, and a report shows an optimization or a quantization", hint=HOW)
     return LocatedRecord(record, path)
 
 
@@ -118,6 +121,8 @@ _FIELDS: tuple[tuple[type[Record], str], ...] = (
     (Benchmark, "bench"),
     (Profile, "profile"),
     (Analysis, "analysis"),
+    (Location, "location"),
+    (Quantization, "quantization"),
 )
 
 
@@ -130,14 +135,31 @@ def run_bundles(groups: Iterable[RecordGroup]) -> list[RunBundle]:
     """Return a bundle for each run, with distinct labels.
 
     Raises:
-        UsageError: there is no run, or a folder holds several.
+        UsageError: a group has neither a run nor a quantization, or a folder holds several runs.
     """
     return list(_distinct([pair for group in groups for pair in _of_group(group)]))
 
 
+def quantization_bundles(groups: Iterable[RecordGroup]) -> list[QuantizationBundle]:
+    """Return a bundle for each quantization of a model that has no run among the records, with distinct labels."""
+    listed = list(groups)
+    runs = [run for group in listed for _located, run in runs_of(group)]
+    found: dict[int, tuple[QuantizationBundle, LocatedRecord]] = {}
+    for group in listed:
+        for located in group.records:
+            record = located.record
+            if isinstance(record, Quantization) and not any(belongs(record, run) for run in runs):
+                others = [other.record for other in group.records if belongs(other.record, record)]
+                bench = next((each for each in others if isinstance(each, Benchmark)), None)
+                location = next((each for each in others if isinstance(each, Location)), None)
+                bundle = QuantizationBundle(_model_name(record.source), record, bench, location, notes=group.left_out)
+                found[id(located)] = bundle, located  # once, also if it was given beside several folders
+    return list(_distinct(list(found.values())))
+
+
 def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
     runs = list(runs_of(group))
-    if not runs:
+    if not runs and not any(isinstance(located.record, Quantization) for located in group.records):
         raise UsageError(_nothing(group), hint=HOW)
     if group.folder and len(runs) > 1:
         names = ", ".join(located.place for located, _run in runs)
@@ -167,23 +189,27 @@ def _with(bundle: RunBundle, field: str, record: Record) -> RunBundle:
 
 
 def _unrelated(others: Sequence[LocatedRecord], taken: set[int], runs: int) -> Iterator[str]:
-    """Yield notes about records that belong to no run, if there is a single run."""
+    """Yield notes about records that belong to no run, if there is a single run; quantizations have their own pages."""
     for other in others if runs == 1 else ():
-        if id(other) not in taken:
+        if id(other) not in taken and not isinstance(other.record, Quantization):
             yield f"{other.name} is {other.record.title} of other files: left out"
 
 
-def belongs(record: Record, run: Run) -> bool:
-    """Return whether a record is about both files of a run, or, for an export, about the source."""
+def belongs(record: Record, run: Run | Quantization) -> bool:
+    """Return whether a record is about both files of a run, an export about the source, a quantization about one."""
     match record:
         case Export():
             return _is_same(run.source, record.result.path, record.result.sha256)
+        case Quantization():
+            return any(_is_same(side, record.source.path, record.source.sha256) for side in (run.source, run.result))
         case Benchmark():
             files = [(file.path or file.label, file.sha256) for file in record.files]
         case Profile():
             files = [(model.path or model.label, None) for model in record.models]
         case Analysis():
             files = [(form.name, None) for form in record.forms]
+        case Location():
+            files = [(model.name, None) for model in (record.first, record.second)]
         case _:
             return False
     return all(any(_is_same(side, *file) for file in files) for side in (run.source, run.result))
@@ -197,12 +223,15 @@ def _is_same(artifact: Artifact, path: str | None, sha256: str | None) -> bool:
 
 def _label(located: LocatedRecord, run: Run) -> str:
     """Return the short name of a model: that of the exported file, or of the source."""
-    artifact = run.result if isinstance(located.record, Export) else run.source
+    return _model_name(run.result if isinstance(located.record, Export) else run.source)
+
+
+def _model_name(artifact: Artifact) -> str:
     return PurePath(artifact.path).name.removesuffix(".onnx") if artifact.path else "model"
 
 
-def _distinct(pairs: Sequence[tuple[RunBundle, LocatedRecord]]) -> Iterator[RunBundle]:
-    """Yield bundles with distinct labels: runs of one model get the name of their file or folder, or a number."""
+def _distinct(pairs: Sequence[tuple[_Bundle, LocatedRecord]]) -> Iterator[_Bundle]:
+    """Yield bundles with distinct labels: those of one model get the name of their file or folder, or a number."""
     labels = [bundle.label for bundle, _located in pairs]
     for place, (bundle, _located) in enumerate(pairs):
         alike = [at for at, label in enumerate(labels) if label == bundle.label]
@@ -212,12 +241,23 @@ def _distinct(pairs: Sequence[tuple[RunBundle, LocatedRecord]]) -> Iterator[RunB
         yield bundle
 
 
-def _whereabouts(place: int, alike: Sequence[int], pairs: Sequence[tuple[RunBundle, LocatedRecord]]) -> str:
+def _whereabouts(place: int, alike: Sequence[int], pairs: Sequence[tuple[_Bundle, LocatedRecord]]) -> str:
     paths = {at: located.path for at in alike if (located := pairs[at][1]).path is not None}
     for names in ({at: path.stem for at, path in paths.items()}, {at: path.parent.name for at, path in paths.items()}):
         if len(set(names.values())) == len(alike):
             return names[place]
     return str(place + 1)
+
+
+def locations_without_run(groups: Sequence[RecordGroup]) -> dict[str, Location]:
+    """Return the records of `locate` by a distinct label if there are no runs and other records beside them."""
+    found = [located.record for group in groups for located in group.records]
+    locations = [record for record in found if isinstance(record, Location)]
+    if len(locations) < len(found):
+        return {}
+    names = [PurePath(location.second.name).name for location in locations]
+    labels = [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
+    return dict(zip(labels, locations, strict=True))
 
 
 def _nothing(group: RecordGroup) -> str:
@@ -227,4 +267,4 @@ def _nothing(group: RecordGroup) -> str:
     if not group.records:
         return f"there is no run in {group.place}"
     kinds = ", ".join(f"{other.place} is {other.record.title}" for other in group.records[:3])
-    return f"a report shows an optimization, and there is none: {kinds}"
+    return f"a report shows an optimization or a quantization, and there is none: {kinds}"

@@ -12,10 +12,14 @@ from msgspec import Struct
 
 from sardonyx.atomic_write import check_free, explained, write_whole
 from sardonyx.errors import OutputError, UsageError
+from sardonyx.records.location import Location
+from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
+from sardonyx.reporting.document import View
 from sardonyx.reporting.history import histories, measured, recent
-from sardonyx.reporting.page import render_page
+from sardonyx.reporting.location import location_document
+from sardonyx.reporting.page import render_locations, render_page
 from sardonyx.reporting.page.module_map import MEASURES, map_picture
 from sardonyx.reporting.page.overview import compared
 from sardonyx.reporting.plots import svg
@@ -29,11 +33,22 @@ from sardonyx.reporting.plots.module_contents import (
     module_sides,
     top_module,
 )
+from sardonyx.reporting.plots.precision import front, sensitivity
+from sardonyx.reporting.plots.substitutions import substitution_plot
 from sardonyx.reporting.plots.timeline import timeline
 from sardonyx.reporting.plots.trend import trend
 from sardonyx.reporting.pull_request import pull_request, pull_request_of_two
-from sardonyx.reporting.record_files import HOW, Source, record_groups, run_bundles
-from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.quantization import quantization_document
+from sardonyx.reporting.record_files import (
+    HOW,
+    Source,
+    locations_without_run,
+    quantization_bundles,
+    record_groups,
+    run_bundles,
+)
+from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
+from sardonyx.reporting.writers import markdown
 
 Format = Literal["html", "markdown", "svg"]
 _SUFFIXES: dict[str, Format] = {".html": "html", ".htm": "html", ".md": "markdown", ".markdown": "markdown"}
@@ -45,6 +60,8 @@ class Report(Struct, frozen=True):
     format: Format
     files: dict[str, str]  # text by name; several for pictures
     bundles: tuple[RunBundle, ...]  # the models that are shown
+    locations: Mapping[str, Location] = {}  # records of `locate` without a run, by label
+    quantizations: tuple[QuantizationBundle, ...] = ()  # of models without a run
 
     @property
     def text(self) -> str:
@@ -64,14 +81,15 @@ def report(
 
     Args:
         sources: a run, or a file or a folder that holds one; other records of the same files (of `bench`, `profile`,
-            `analyze`, `export`) may be given with it. Several runs get an overview.
+            `analyze`, `export`, `quantize`) may be given with it. Several runs get an overview. A quantization may also
+            be given alone.
         output: the file to write, or the folder for pictures; nothing is written if None.
         format: "html", "markdown" or "svg"; taken from the name of the output if None.
         compare: show what changed from the first run to the second.
         force: overwrite what exists.
 
     Raises:
-        UsageError: there is no run among the sources, or the options contradict each other.
+        UsageError: there is no run and no quantization among the sources, or the options contradict each other.
         OutputError: the output exists or cannot be written.
     """
     form = format_of(output, format)
@@ -80,46 +98,89 @@ def report(
     listed = [cast("Source", sources)] if isinstance(sources, (str, Path)) or not _several(sources) else sources
     if not listed:
         raise UsageError("there is nothing to report", hint=HOW)
-    bundles = run_bundles(record_groups(cast("Sequence[Source]", listed)))
-    if compare and len(bundles) != 2:
-        raise UsageError(f"two runs can be compared, not {len(bundles)}", hint="name the records of two runs")
-    result = Report(form, _rendered(bundles, form, compare=compare), tuple(bundles))
+    groups = record_groups(cast("Sequence[Source]", listed))
+    locations = {} if compare else locations_without_run(groups)
+    if locations:
+        result = Report(form, _located(locations, form), (), locations)
+    else:
+        result = _report(run_bundles(groups), quantization_bundles(groups), form, compare=compare)
     if output is not None:
         _write(result, Path(output), force=force)
     return result
 
 
-def _rendered(bundles: Sequence[RunBundle], form: Format, *, compare: bool) -> dict[str, str]:
+def _report(
+    bundles: Sequence[RunBundle], quantizations: Sequence[QuantizationBundle], form: Format, *, compare: bool
+) -> Report:
+    if compare and len(bundles) != 2:
+        raise UsageError(f"two runs can be compared, not {len(bundles)}", hint="name the records of two runs")
+    files = _compared(bundles[0], bundles[1], form) if compare else _rendered(bundles, quantizations, form)
+    return Report(form, files, tuple(bundles), quantizations=tuple(quantizations))
+
+
+def _located(locations: Mapping[str, Location], form: Format) -> dict[str, str]:
+    """Return the text of each file for records of `locate` without a run."""
+    match form:
+        case "html":
+            return {"report.html": render_locations(locations)}
+        case "markdown":
+            documents = (location_document(location, View(verbose=True)) for location in locations.values())
+            return {"report.md": "\n".join(map(markdown.write, documents))}
+        case "svg":
+            plots = {label: substitution_plot(location).file() for label, location in locations.items()}
+            return {f"{_plain(label)}.svg": text for label, text in plots.items()}
+
+
+def _compared(first: RunBundle, second: RunBundle, form: Format) -> dict[str, str]:
+    """Return the text of the file that shows what changed from one run to another."""
+    match form:
+        case "html":
+            title = f"{first.label} → {second.label}"
+            return {"report.html": render_page((first, second), title=title, first=compared(first, second))}
+        case "markdown":
+            return {"report.md": pull_request_of_two(first, second)}
+        case "svg":
+            raise UsageError("a comparison has no pictures of its own", hint="compare as html or as markdown")
+
+
+def _rendered(
+    bundles: Sequence[RunBundle], quantizations: Sequence[QuantizationBundle], form: Format
+) -> dict[str, str]:
     """Return the text of each file by its name."""
     match form:
         case "html":
-            first = compared(*bundles) if compare else None
-            title = f"{bundles[0].label} → {bundles[1].label}" if compare else _title(bundles)
-            return {"report.html": render_page(bundles, title=title, first=first)}
+            page = render_page(bundles, quantizations, title=_title(bundles, quantizations))
+            return {"report.html": page}
         case "markdown":
-            return {"report.md": pull_request_of_two(*bundles) if compare else pull_request(bundles)}
+            texts = [pull_request(bundles)] if bundles else []
+            made = [each.quantization for each in (*bundles, *quantizations) if each.quantization is not None]
+            texts += [markdown.write(quantization_document(each, View())) for each in made]
+            return {"report.md": "\n".join(texts)}
         case "svg":
-            if compare:
-                raise UsageError("a comparison has no pictures of its own", hint="compare as html or as markdown")
-            return _drawn(bundles)
+            return _drawn(bundles, quantizations)
 
 
-def _title(bundles: Sequence[RunBundle]) -> str:
+def _title(bundles: Sequence[RunBundle], quantizations: Sequence[QuantizationBundle]) -> str:
     models = histories(bundles)
-    if len(models) > 1:
-        return f"{len(models)} models"
+    count = len(models) + len(quantizations)
+    if count > 1:
+        return f"{count} models"
+    if not models:
+        return quantizations[0].label
     runs = formatting.plural(len(bundles), "run")
     return f"{models[0].model}, {runs}" if len(bundles) > 1 else bundles[0].label
 
 
-def _drawn(bundles: Sequence[RunBundle]) -> dict[str, str]:
+def _drawn(bundles: Sequence[RunBundle], quantizations: Sequence[QuantizationBundle]) -> dict[str, str]:
     """Return the pictures of one model, or those of several, each in a folder named after it, and of histories."""
-    if len(bundles) == 1:
-        return pictures(bundles[0])
+    shown = [(bundle.label, pictures(bundle)) for bundle in recent(bundles)]
+    shown += [(each.label, _written(_quantization_pictures(each.quantization, each.label))) for each in quantizations]
+    if len(shown) == 1:
+        return shown[0][1]
     drawn = {
-        f"{number}-{_plain(bundle.label)}/{name}": text
-        for number, bundle in enumerate(recent(bundles), 1)
-        for name, text in pictures(bundle).items()
+        f"{number}-{_plain(label)}/{name}": text
+        for number, (label, files) in enumerate(shown, 1)
+        for name, text in files.items()
     }
     for number, history in enumerate(histories(bundles), 1):
         for measure in measured(history) if len(history.runs) > 1 else ():
@@ -193,6 +254,23 @@ def pictures(bundle: RunBundle) -> dict[str, str]:
         drawn["memory.svg"] = timeline(lines, bundle.label)
     if bundle.bench is not None:
         drawn["latency.svg"] = boxplot(bundle.bench)
+    if bundle.quantization is not None:
+        drawn |= _quantization_pictures(bundle.quantization, bundle.label)
+    return _written(drawn)
+
+
+def _quantization_pictures(quantization: Quantization, label: str) -> dict[str, svg.Picture | None]:
+    """Return the front and the sensitivity, if precisions were chosen."""
+    choice = quantization.choice
+    if choice is None:
+        return {}
+    return {
+        "front.svg": front(choice, f"Measured models of {label}"),
+        "sensitivity.svg": sensitivity(quantization, choice, f"Loss of each module of {label} alone"),
+    }
+
+
+def _written(drawn: Mapping[str, svg.Picture | None]) -> dict[str, str]:
     return {name: picture.file() for name, picture in drawn.items() if picture is not None}
 
 

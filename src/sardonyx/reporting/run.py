@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sardonyx.records.run import ModuleCount, OpCount, PassRecord, RefusalGroup, RolledBack, Run, Verdict
+from sardonyx.records.run import ModuleCount, OpCount, PassRecord, RefusalGroup, RolledBack, Run
 from sardonyx.reporting import attention_sites, formatting
 from sardonyx.reporting.document import (
     Cell,
@@ -24,11 +24,9 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.module_rows import module_cell, module_rows
-from sardonyx.reporting.several import ModelResult, results_document
 from sardonyx.reporting.tuning import tuning_clause, tuning_section
 from sardonyx.reporting.verdict import (
     failure,
-    largest_difference,
     verdict_section,
     verdict_summary,
     verification,
@@ -277,43 +275,3 @@ def rollback_sentence(rollback: RolledBack) -> str:
     where = f"at {formatting.name(rollback.root)} in {formatting.module(rollback.owner)}"
     where = "everywhere" if rollback.root == WHOLE_PASS else where
     return f"{formatting.name(rollback.pass_name)} {where}: {formatting.one_line(rollback.reason)}"
-
-
-# Several runs: a row for each.
-
-
-def runs_document(results: Sequence[ModelResult]) -> Document:
-    """Return the answer of `optimize` for several models."""
-    columns = (
-        text_column("model"),
-        Column("nodes"),
-        Column("change"),
-        Column("size"),
-        Column("opset", detail=2),
-        text_column("verification"),
-        text_column("result", detail=1),
-    )
-    return results_document(results, columns, _row_cells, "optimized")
-
-
-def _row_cells(run: Run) -> tuple[str, ...]:
-    before, after = run.before, run.after
-    nodes = formatting.from_to(formatting.count(before.nodes), formatting.count(after.nodes))
-    size = formatting.from_to(formatting.size(before.bytes), formatting.size(after.bytes))
-    written = "nothing written" if run.result.path is None else run.result.path
-    return (
-        nodes,
-        formatting.percent(before.nodes, after.nodes),
-        size,
-        formatting.opset(run.result.opsets).removeprefix("opset "),
-        _verified(run.verdict),
-        written,
-    )
-
-
-def _verified(verdict: Verdict | None) -> str:
-    if verdict is None or not verdict.passed:
-        return "off" if verdict is None else "failed"
-    return (
-        f"{formatting.plural(len(verdict.trials), 'trial')}, worst {formatting.difference(largest_difference(verdict))}"
-    )

@@ -26,6 +26,7 @@ from typing import IO, Any, NoReturn
 
 _EXIT_SECONDS = 5.0  # time for a process to end
 _MAX_LENGTH = 300  # characters of the last line of its error output
+_MAX_LOG = 100_000  # bytes that are returned at once of all that it printed
 
 
 class WorkerDied(Exception):
@@ -42,6 +43,7 @@ class Worker:
 
     def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
         self._error_output = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        self._read = 0  # bytes of it that were returned
         self._process: subprocess.Popen[bytes] | _Fork = subprocess.Popen(
             [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
@@ -60,6 +62,7 @@ class Worker:
         """
         worker = cls.__new__(cls)
         worker._error_output = tempfile.TemporaryFile()  # noqa: SIM115 (lives as long as the process)
+        worker._read = 0
         worker._process = _Fork(main, worker._error_output.fileno())
         return worker
 
@@ -67,6 +70,18 @@ class Worker:
     def process(self) -> int:
         """Return the process ID."""
         return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._process.poll() is None
+
+    def printed(self) -> str:
+        """Return what the process has written to standard error since the last call."""
+        size = os.fstat(self._error_output.fileno()).st_size
+        data = os.pread(self._error_output.fileno(), min(size - self._read, _MAX_LOG), self._read)
+        self._read = size
+        return data.decode(errors="replace")
 
     def ask(self, request: Any) -> Any:
         """Send one request and wait for its reply.
@@ -142,6 +157,12 @@ class _Fork:
     def kill(self) -> None:
         if self._code is None:
             os.kill(self.pid, signal.SIGKILL)
+
+    def poll(self) -> int | None:
+        """Return the exit code if the process has ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
 
     def wait(self, seconds: float) -> int:
         """Return the exit code, negative for a signal, as soon as the process has ended."""

@@ -1,16 +1,16 @@
-"""The cells of a study on disk: one file for each, written atomically.
+"""The stored cells of a study: one file for each, written atomically.
 
 The file name ends in a hash of everything that can change the answer: the model's bytes, the options of the cell, the
-code of sardonyx, the runtime, and for timed cells the machine. A changed option therefore finds no file, and a file
-that is found only has to be checked for damage.
+code of sardonyx, and the runtime. A changed option therefore finds no file, and a file that is found only has to be
+checked for damage, and for timed cells for the machine. Several studies may share a store at the same time: equal cells
+have equal answers, and each file is replaced as a whole.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-from collections.abc import Generator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,16 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from sardonyx.atomic_write import Draft, explained
-from sardonyx.errors import OutputError
+from sardonyx.atomic_write import explained
+from sardonyx.fleet.storage import Store, open_store
+from sardonyx.fleet.work import Outcome
 from sardonyx.records.environment import environment
-from sardonyx.studies.experiment import Cell, Outcome
+from sardonyx.studies.experiment import Cell
 
 FOLDER = "cells"
-_RENDERING = ("cli", "reporting")  # packages that do not change answers
+LOGS = "logs"  # what cells printed
 _LONGEST = 60  # characters of a model's name in a file name
+_NOT_STORED = ("log", "died")  # of an outcome
 
 
 class _StoredCell(Struct, frozen=True):
@@ -40,83 +42,83 @@ class CellStore:
     """The stored cells of a study.
 
     Args:
-        folder: the folder of the study.
+        store: the store of the study, or its folder or URL.
         code: a hash of the code that computes the cells.
     """
 
-    def __init__(self, folder: Path, code: str) -> None:
-        self._folder, self._code = folder / FOLDER, code
-        with explained(str(self._folder)):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            for partial in self._folder.rglob(".*.part"):  # left by a run that was killed while writing
-                partial.unlink()
+    def __init__(self, store: Store | str | Path, code: str) -> None:
+        self._store = store if isinstance(store, Store) else open_store(store)
+        self._code = code
+        self._loaded: dict[str, bytes | None] = {}
+        folder = self._store.path(FOLDER)
+        if folder is not None:
+            with explained(str(folder)):
+                folder.mkdir(parents=True, exist_ok=True)  # it shows that the folder is one of a study
+        self._store.remove_abandoned()
 
-    def find(self, cell: Cell, model: str) -> Outcome | None:
-        """Return the stored outcome of a cell for a model with this hash; None if it failed, is damaged or missing."""
-        try:
-            stored = msgspec.json.decode(self._path(cell, model).read_bytes(), type=_StoredCell)
-            if stored.checksum != _checksum(stored.outcome):
-                return None
-            outcome = msgspec.json.decode(stored.outcome, type=Outcome)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    def load(self, cells: Iterable[tuple[Cell, str]]) -> None:
+        """Read many cells at once, each with the hash of its model, so that `find` has no need to wait for each.
+
+        A cell that is missing now is read again by `find`: another study may have stored it since.
+        """
+        if self._store.path(FOLDER) is not None:
+            return  # a file on a disk is read in microseconds
+        there = set(self._store.names(f"{FOLDER}/"))
+        names = [name for name in (self._name(cell, model) for cell, model in cells) if name in there]
+        self._loaded = dict(zip(names, self._store.read_all(names), strict=True))
+
+    def find(self, cell: Cell, model: str, machine: str | None = None) -> Outcome | None:
+        """Return the stored outcome of a cell.
+
+        Args:
+            cell: the cell.
+            model: a hash of its model.
+            machine: where a timed cell must have been computed; None: anywhere.
+
+        Returns:
+            None if it is missing or damaged, if it failed, or if it was timed on another machine.
+        """
+        name = self._name(cell, model)
+        data = self._loaded.pop(name, None) or self._store.read(name)
+        outcome = None if data is None else _decode(data)
+        if outcome is None or outcome.answer is None:
             return None
-        return outcome if outcome.answer is not None else None
+        return outcome if not cell.timed or machine in (None, outcome.machine) else None
 
     def store(self, cell: Cell, model: str, outcome: Outcome) -> None:
-        """Write the outcome of a cell, replacing an earlier one."""
-        path = self._path(cell, model)
-        encoded = msgspec.Raw(msgspec.json.encode(outcome))
-        data = msgspec.json.encode(_StoredCell(asdict(cell), encoded, _checksum(encoded)))
-        with explained(str(path)):
-            path.parent.mkdir(exist_ok=True)
-            with Draft(str(path)) as draft:
-                with open(draft.fileno(), "wb", closefd=False) as stream:
-                    stream.write(data)
-                draft.commit(replace=True)
+        """Write the outcome of a cell, and what it printed to a file of its own.
 
-    def _path(self, cell: Cell, model: str) -> Path:
-        name = ".".join(_plain(part) for part in (cell.model, cell.key) if part)
-        return self._folder / _plain(cell.experiment) / f"{name}.{cell_hash(cell, model, self._code)}.json"
+        It replaces an earlier outcome, but a failure replaces no answer.
+        """
+        if outcome.answer is None and self.find(cell, model) is not None:
+            return  # another study computed it in the meantime
+        fields = {name: value for name, value in asdict(outcome).items() if name not in _NOT_STORED}
+        encoded = msgspec.Raw(msgspec.json.encode(fields))
+        data = msgspec.json.encode(_StoredCell(asdict(cell), encoded, _checksum(encoded)))
+        self._store.write(self._name(cell, model), data)
+        if outcome.log.strip():
+            self._store.write(f"{LOGS}/{self._name(cell, model).partition('/')[2]}.txt", outcome.log.encode())
+
+    def _name(self, cell: Cell, model: str) -> str:
+        file = ".".join(_plain(part) for part in (cell.model, cell.key) if part)
+        return f"{FOLDER}/{_plain(cell.experiment)}/{file}.{cell_hash(cell, model, self._code)}.json"
 
 
 def cell_hash(cell: Cell, model: str, code: str) -> str:
     """Return a hash of everything that can change the answer of a cell; `model` and `code` are hashes themselves."""
-    here = environment()
-    parts: list[Any] = [cell.experiment, cell.key, cell.options, cell.timed, model, code, here.packages]
-    if cell.timed:
-        parts += [here.platform, here.cpus]
+    parts = [cell.experiment, cell.key, cell.options, cell.timed, model, code, environment().packages]
     return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
 
 
-@contextlib.contextmanager
-def locked(folder: Path) -> Generator[None]:
-    """Lock a folder for one study; the operating system releases the lock however the process ends.
-
-    Raises:
-        OutputError: another study has locked it.
-    """
-    with explained(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / ".lock", "ab")  # noqa: SIM115 - closed below
-    with file:
-        try:
-            _lock(file.fileno())
-        except OSError:
-            raise OutputError(
-                f"another study is running in {folder}", hint="wait for it, or use another folder with `output`"
-            ) from None
-        yield
-
-
-def _lock(descriptor: int) -> None:
+def _decode(data: bytes) -> Outcome | None:
+    """Return the outcome in a file; None if the file is damaged."""
     try:
-        import fcntl
-    except ImportError:  # not a POSIX system
-        import msvcrt
-
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-    else:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        stored = msgspec.json.decode(data, type=_StoredCell)
+        return (
+            msgspec.json.decode(stored.outcome, type=Outcome) if stored.checksum == _checksum(stored.outcome) else None
+        )
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def _checksum(outcome: msgspec.Raw) -> str:
@@ -126,13 +128,3 @@ def _checksum(outcome: msgspec.Raw) -> str:
 def _plain(text: str) -> str:
     """Return a name that every file system accepts; the hash in the file name keeps it unique."""
     return re.sub(r"[^A-Za-z0-9_-]+", "-", text)[:_LONGEST]
-
-
-def code_hash() -> str:
-    """Return a hash of the code that computes cells; the version alone does not change with every edit."""
-    root = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        if path.relative_to(root).parts[0] not in _RENDERING:
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()

@@ -1,6 +1,6 @@
 """The interface of an experiment: cells that are computed and stored one by one, and tables and findings from them.
 
-A cell is the smallest piece of work that a killed study does not repeat. It runs in a worker process (several at once
+A cell is the smallest piece of work that a killed study does not repeat. It runs in a child process (several at once
 unless it is timed), gets nothing but its own fields, and returns plain JSON data. Tables and findings are computed from
 the answers alone, so that a resumed study has the same result as an uninterrupted one.
 """
@@ -13,19 +13,24 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from sardonyx.fleet.sources import download
+from sardonyx.fleet.storage import Store
+from sardonyx.fleet.work import Answer, Needs, Work, estimated_memory
 from sardonyx.records.study import Finding, Table
 
 SECONDS = 12.0
-Answer = dict[str, Any]  # of one cell, as JSON: tuples become lists, and numbers that are not finite become None
+_MODEL = "model"  # the folder that a model at a URL is copied to
 
 
 class Subject(Struct, frozen=True):
     """A model of the study."""
 
     name: str
-    path: Path  # an ONNX file
+    path: Path  # an ONNX file; of a model at a URL, its name
     family: str | None = None  # its true architecture family, for models of the built-in zoo
+    url: str | None = None
 
 
 NO_MODEL = Subject("", Path())  # the subject of cells that need no model
@@ -53,14 +58,6 @@ class StudyOptions(Struct, frozen=True):
     def only(self, *names: str) -> dict[str, Any]:
         """Return some options, as options of a cell; those left out must not change its answer."""
         return {name: getattr(self, name) for name in names}
-
-
-class Outcome(Struct, frozen=True):
-    """The outcome of a cell: its answer, or the reason why there is none."""
-
-    answer: Answer | None
-    reason: str | None  # one line if it failed, otherwise None
-    seconds: float
 
 
 class CellAnswer(Struct, frozen=True):
@@ -99,3 +96,53 @@ class Experiment(ABC):
     def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
         """Return the conclusions of this experiment from all tables of the study."""
         return ()
+
+
+class CellWork(Work):
+    """A cell as a piece of work.
+
+    Args:
+        experiment: computes the answer.
+        cell: the cell.
+        subject: its model.
+        makes: the store and the name of the model, if the cell makes it.
+    """
+
+    def __init__(
+        self, experiment: Experiment, cell: Cell, subject: Subject, makes: tuple[Store, str] | None = None
+    ) -> None:
+        self._experiment, self._cell, self._makes = experiment, cell, makes
+        path = subject.path.absolute()  # a worker of a cluster has another working directory
+        self._subject = replace(subject, path=path)
+        size = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) if path.is_file() else 0
+        self._needs = Needs(estimated_memory(size), cell.timed)
+
+    @property
+    def name(self) -> str:
+        """Return the experiment and the model."""
+        return f"{self._cell.experiment} of {self._cell.model}" if self._cell.model else self._cell.experiment
+
+    @property
+    def needs(self) -> Needs:
+        """Return what it needs of a machine; the memory is estimated from the size of the files."""
+        return self._needs
+
+    def fetch(self, folder: Path) -> None:
+        """Copy a model at a URL."""
+        if self._subject.url is not None and self._makes is None:
+            download(self._subject.url, folder / _MODEL)
+
+    def compute(self, folder: Path) -> Answer:
+        """Run the experiment."""
+        path, url = self._subject.path, self._subject.url
+        if self._makes is not None:
+            path = folder / path.name
+        elif url is not None:
+            path = folder / _MODEL / url.rpartition("/")[2]
+        return self._experiment.run(self._cell, replace(self._subject, path=path))
+
+    def publish(self, folder: Path, answer: Answer) -> None:
+        """Move the model that the cell made to the store."""
+        if self._makes is not None:
+            store, name = self._makes
+            store.upload(folder / self._subject.path.name, name)

@@ -1,8 +1,8 @@
 """`sardonyx.study`: plan the cells of all experiments, compute those that are not stored, and build tables from them.
 
-Cells that are not timed run first, in several processes at once; timed cells run last, one at a time. Every finished
-cell is stored at once, so that a killed study can continue, and tables are built from answers as they are read back, so
-that a resumed study has the same result.
+Cells run on an engine (`sardonyx.fleet`): child processes, an executor or a Dask cluster. Timed cells run last, one at
+a time on a machine. Every finished cell is stored at once, so that a killed study can continue, and tables are built
+from answers as they are read back, so that a resumed study has the same result.
 """
 
 from __future__ import annotations
@@ -12,24 +12,28 @@ import difflib
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from sardonyx.errors import OutputError, RuntimeFailure, SardonyxError, UsageError
+from sardonyx.errors import OutputError, RuntimeFailure, UsageError
+from sardonyx.fleet.engines import Engine, ExecutorEngine, LocalEngine, connect
+from sardonyx.fleet.execution import run_all
+from sardonyx.fleet.isolation import Limits, code_hash, machine
+from sardonyx.fleet.progress import STATUS, Tracker
+from sardonyx.fleet.sources import digest, find_sources, is_url, onnx_files
+from sardonyx.fleet.storage import Store, open_store
+from sardonyx.fleet.work import Outcome
 from sardonyx.frontend.installed import require_installed
-from sardonyx.ir import io
-from sardonyx.ir.scopes import scopes
-from sardonyx.ir.tensors import FileTensor
 from sardonyx.records.environment import environment
 from sardonyx.records.progress import Progress
 from sardonyx.records.study import Failure, Finding, Study, Table
 from sardonyx.studies import cells, experiments
 from sardonyx.studies.cells import CellStore
-from sardonyx.studies.experiment import NO_MODEL, SECONDS, Cell, CellAnswer, Experiment, Outcome, StudyOptions, Subject
-from sardonyx.studies.processes import StudyProgress, compute_all
-from sardonyx.studies.zoo import MODELS, ZooExport, recipes
+from sardonyx.studies.experiment import NO_MODEL, SECONDS, Cell, CellAnswer, CellWork, Experiment, StudyOptions, Subject
+from sardonyx.studies.zoo import ZooExport, file_name, recipes
 
 
 class Studied(Study, frozen=True):
@@ -50,14 +54,19 @@ def study(
     thorough: bool = False,
     seed: int = 0,
     threads: int = 1,
-    jobs: int | None = None,
+    workers: int | None = None,
+    cluster: str | None = None,
+    executor: Executor | None = None,
+    timeout: float | None = None,
+    memory: int | None = None,
+    timing: bool = True,
     progress: Progress | None = None,
 ) -> Studied:
     """Run experiments on any set of models, and store every finished cell in a folder.
 
     Args:
-        models: ONNX files, and folders of them.
-        output: the folder of the study; with the folder of a stopped study, it continues.
+        models: ONNX files, folders of them, and URLs of either.
+        output: the folder or URL of the study; with that of a stopped study, it continues.
         zoo: name of a built-in set of models, built from configs ("small").
         only: names of the experiments to run; None: all.
         skip: names of experiments not to run.
@@ -66,7 +75,13 @@ def study(
         thorough: use more seeds, sizes and shuffles.
         seed: of all random numbers.
         threads: of the runtime in timed cells.
-        jobs: number of processes for cells that are not timed; None: the number of cores.
+        workers: number of processes for cells that are not timed; None: the number of cores.
+        cluster: a Dask cluster to run on instead: the address of a scheduler, a scheduler file, or `FILE.py:FUNCTION`.
+        executor: any other executor to run on instead.
+        timeout: seconds after which a cell fails; None: no limit.
+        memory: bytes that one cell may use, and that cells running at once on this machine are estimated to use;
+            None: no limit for one, and what is free for all.
+        timing: compute timed cells too.
         progress: called with the current work and the fraction done.
 
     Returns:
@@ -75,25 +90,36 @@ def study(
     Raises:
         UsageError: there are no models, or an experiment does not exist.
         RuntimeFailure: no cell of any model could be computed.
-        OutputError: the folder contains something else, or another study is running in it.
+        OutputError: the folder contains something else, or cannot be written.
     """
     if not models and zoo is None:
         raise UsageError("there is nothing to study", hint='give ONNX files or folders of them, or `zoo="small"`')
     study_options = StudyOptions(target, seed, threads, seconds, thorough)
     chosen = select_experiments(experiments.ALL, only, skip)
-    folder = Path(output)
-    _check_folder(folder)
-    subjects = find_subjects(models, exclude=folder)
+    store = open_store(output)
+    _check_folder(store)
+    subjects = find_subjects(models, exclude=None if store.path(cells.FOLDER) is None else Path(store.url))
     zoo_export = ZooExport(recipes(zoo)) if zoo is not None else None
     if zoo_export is not None:
         require_installed("torch", "the models of a zoo need")
-    with cells.locked(folder):
-        runner = StudyRunner(CellStore(folder, cells.code_hash()), study_options, jobs or os.cpu_count() or 1, progress)
-        subjects += runner.export_zoo(zoo_export, folder) if zoo_export is not None else []
+    limits = Limits(timeout, memory, code_hash())
+    with contextlib.closing(_engine(workers, cluster, executor, memory)) as engine:
+        tracker = Tracker(progress, lambda data: store.write(STATUS, data), engine.address)
+        runner = StudyRunner(store, code_hash(), study_options, engine, limits, tracker, timing)
+        subjects += runner.export_zoo(zoo_export) if zoo_export is not None else []
         options = {"target": target, "seed": seed, "threads": threads, "seconds": seconds, "thorough": thorough}
         options |= {"zoo": zoo, "experiments": [experiment.name for experiment in chosen]}
         _check_unique(subjects)
-        return runner.run(subjects, chosen, options)
+        try:
+            return runner.run(subjects, chosen, options)
+        finally:
+            tracker.end()
+
+
+def _engine(workers: int | None, cluster: str | None, executor: Executor | None, memory: int | None) -> Engine:
+    if cluster is not None:
+        return connect(cluster)
+    return LocalEngine(workers, memory) if executor is None else ExecutorEngine(executor)
 
 
 def select_experiments(
@@ -127,26 +153,36 @@ class _PlannedCell(Struct):
 
 
 class StudyRunner(Struct):
-    """One run of a study in one folder."""
+    """One run of a study in one store."""
 
-    store: CellStore
+    store: Store
+    code: str  # a hash of the code that computes cells
     options: StudyOptions
-    jobs: int
-    progress: Progress | None = None
+    engine: Engine
+    limits: Limits = Limits()
+    tracker: Tracker = field(default_factory=Tracker)
+    timing: bool = True
     reused: int = 0
+    _cells: CellStore | None = None
     _digests: dict[str, str] = field(default_factory=lambda: {NO_MODEL.name: ""})
     _exports: list[_PlannedCell] = field(default_factory=list[_PlannedCell])
 
-    def export_zoo(self, export: ZooExport, folder: Path) -> list[Subject]:
-        """Export the models of a built-in set that are not in the folder yet, and return all that could be exported."""
-        (folder / MODELS).mkdir(exist_ok=True)
+    @property
+    def cells(self) -> CellStore:
+        """The stored cells."""
+        if self._cells is None:
+            self._cells = CellStore(self.store, self.code)
+        return self._cells
+
+    def export_zoo(self, export: ZooExport) -> list[Subject]:
+        """Export the models of a built-in set that are not in the store yet, and return all that could be exported."""
         plan = [
             _PlannedCell(export, cell, subject)
-            for subject in export.subjects(folder / MODELS)
+            for subject in export.subjects(self.store)
             for cell in export.cells(subject, self.options)
         ]
         self._digests |= dict.fromkeys((planned.subject.name for planned in plan), "")
-        self._compute(plan, self.jobs)
+        self._compute(plan)
         self._exports = plan
         for planned in plan:
             del self._digests[planned.subject.name]
@@ -156,22 +192,23 @@ class StudyRunner(Struct):
 
     def run(self, subjects: Sequence[Subject], chosen: Sequence[Experiment], options: Mapping[str, Any]) -> Studied:
         """Compute the cells that are not stored, and build tables and findings from all of them."""
-        self._digests |= {subject.name: digest(subject.path) for subject in subjects}
+        self._digests |= {subject.name: digest(subject.url or os.fspath(subject.path)) for subject in subjects}
         plan = [
             _PlannedCell(experiment, cell, subject)
             for experiment in chosen
             for subject in (subjects if experiment.of_models else (NO_MODEL,))
             for cell in experiment.cells(subject, self.options)
+            if self.timing or not cell.timed
         ]
-        self._compute([planned for planned in plan if not planned.cell.timed], self.jobs)
+        self._compute([planned for planned in plan if not planned.cell.timed])
         plan += [
             _PlannedCell(experiment, cell, subject)
             for experiment in chosen
             for subject in (subjects if experiment.of_models else (NO_MODEL,))
             for cell in experiment.then(subject, _answers(plan, experiment, subject), self.options)
+            if self.timing or not cell.timed
         ]
-        self._compute([planned for planned in plan if planned.outcome is None and not planned.cell.timed], self.jobs)
-        self._compute([planned for planned in plan if planned.outcome is None], 1)
+        self._compute([planned for planned in plan if planned.outcome is None])
         all_cells = self._exports + plan
         failures = tuple(_failures(all_cells))
         of_models = sum(planned.subject is not NO_MODEL for planned in all_cells)
@@ -188,29 +225,36 @@ class StudyRunner(Struct):
             failures=failures,
             cells=len(all_cells),
             seconds=_seconds(all_cells),
+            machines=_machines(all_cells),
             reused=self.reused,
         )
 
-    def _compute(self, plan: Sequence[_PlannedCell], jobs: int) -> None:
+    def _compute(self, plan: Sequence[_PlannedCell]) -> None:
         """Set the outcome of every cell: the stored one, or a computed one, which is stored at once."""
-        for planned in plan:
-            planned.outcome = self._stored(planned)
-        self.reused += sum(planned.outcome is not None for planned in plan)
-        missing = [planned for planned in plan if planned.outcome is None]
-        progress = StudyProgress(len(plan), len(missing), self.progress)
-        tasks = [(planned.experiment, planned.cell, planned.subject) for planned in missing]
-        with contextlib.closing(compute_all(tasks, jobs)) as reports:
-            for report in reports:
-                planned = missing[report.index]
-                if report.outcome is not None:
-                    self.store.store(planned.cell, self._digests[planned.subject.name], report.outcome)
-                    planned.outcome = report.outcome
-                progress.update(planned.cell, ended=report.outcome is not None)
+        self.cells.load((planned.cell, self._digests[planned.subject.name]) for planned in plan)
+        works = [self._work(planned) for planned in plan]
+        self.tracker.expect(len(works))
+        reports = run_all(
+            works, self.engine, self.limits, lambda index: self._stored(plan[index]), self.tracker.refresh
+        )
+        for report in reports:
+            planned = plan[report.index]
+            if report.outcome is not None:
+                planned.outcome = report.outcome
+                self.reused += report.found
+                if not report.found:
+                    self.cells.store(planned.cell, self._digests[planned.subject.name], report.outcome)
+            self.tracker.update(works[report.index].name, report)
+
+    def _work(self, planned: _PlannedCell) -> CellWork:
+        makes = (self.store, file_name(planned.subject.name)) if isinstance(planned.experiment, ZooExport) else None
+        return CellWork(planned.experiment, planned.cell, planned.subject, makes)
 
     def _stored(self, planned: _PlannedCell) -> Outcome | None:
-        outcome = self.store.find(planned.cell, self._digests[planned.subject.name])
+        here = machine() if isinstance(self.engine, LocalEngine) else None  # of others, the machine is not known before
+        outcome = self.cells.find(planned.cell, self._digests[planned.subject.name], here)
         if outcome is not None and isinstance(planned.experiment, ZooExport):
-            return outcome if planned.experiment.is_there(planned.subject, outcome.answer or {}) else None
+            return outcome if planned.experiment.is_there(self.store, planned.subject, outcome.answer or {}) else None
         return outcome
 
     def _tables(self, plan: Sequence[_PlannedCell], chosen: Sequence[Experiment]) -> dict[str, Table]:
@@ -250,6 +294,12 @@ def _seconds(plan: Iterable[_PlannedCell]) -> dict[str, float]:
     return {name: round(seconds, 3) for name, seconds in spent.items()}
 
 
+def _machines(plan: Iterable[_PlannedCell]) -> tuple[str, ...]:
+    """Return the machines on which cells were timed."""
+    timed = (planned.outcome for planned in plan if planned.cell.timed)
+    return tuple(sorted({outcome.machine for outcome in timed if outcome is not None and outcome.machine}))
+
+
 def _check_unique(subjects: Sequence[Subject]) -> None:
     """Raise an error if two models have the same name."""
     for name, count in Counter(subject.name for subject in subjects).items():
@@ -257,8 +307,11 @@ def _check_unique(subjects: Sequence[Subject]) -> None:
             raise UsageError(f"two models of the study are named {name}", hint="rename one of the files")
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(store: Store) -> None:
     """Raise an error if the folder contains something other than a study."""
+    if store.path(cells.FOLDER) is None:
+        return
+    folder = Path(store.url)
     if folder.is_dir() and not (folder / cells.FOLDER).is_dir() and any(folder.iterdir()):
         raise OutputError(f"{folder} is not empty and is not a study", hint="use a new folder with `output`")
     if folder.exists() and not folder.is_dir():
@@ -271,21 +324,21 @@ _ALL_FAILED = "`sardonyx optimize` and `sardonyx export` show more about one mod
 _FORMS = "give ONNX files or folders that contain some"
 
 
-def find_subjects(sources: Iterable[str | Path], *, exclude: Path) -> list[Subject]:
-    """Return the models in files and folders, each file once; those of a folder are sorted by path.
+def find_subjects(sources: Iterable[str | Path], *, exclude: Path | None) -> list[Subject]:
+    """Return the models in files and folders and at URLs, each file once; those of a folder are sorted by path.
 
     Args:
-        sources: files, and folders to search recursively.
+        sources: files, folders to search recursively, and URLs of either.
         exclude: the folder of the study itself, whose files are not its subjects.
 
     Raises:
         UsageError: a source does not exist, or contains no ONNX file.
     """
-    excluded = exclude.resolve()
     paths: dict[Path, Path] = {}  # the path as given, by the resolved path
-    for source in map(Path, sources):
-        models = [source] if source.is_file() else sorted(source.rglob("*.onnx"))
-        models = [path for path in models if path == source or excluded not in path.resolve().parents]
+    given = list(sources)
+    remote = find_sources(source for source in given if isinstance(source, str) and is_url(source))
+    for source in (Path(source) for source in given if not (isinstance(source, str) and is_url(source))):
+        models = [source] if source.is_file() else onnx_files(source, exclude)
         if not models:
             what = "contains no ONNX file" if source.is_dir() else "does not exist"
             raise UsageError(f"{source} {what}", hint=_FORMS)
@@ -295,18 +348,4 @@ def find_subjects(sources: Iterable[str | Path], *, exclude: Path) -> list[Subje
     return [
         Subject(path.stem if stems[path.stem] == 1 else os.fspath(path.with_suffix("")), path)
         for path in paths.values()
-    ]
-
-
-def digest(path: Path) -> str:
-    """Return a hash of all bytes of a model: of its file, and of the files with its weights."""
-    file_hash = io.sha256_of(path)
-    try:
-        model = io.load(path)
-    except SardonyxError:
-        return file_hash  # not a model: its cells will report what is wrong
-    own_path = os.path.realpath(path)
-    tensors = (value.const_value for scope in scopes(model) for value in scope.graph.initializers.values())
-    weight_files = {tensor.file.path for tensor in tensors if isinstance(tensor, FileTensor)}
-    others = sorted(name for name in weight_files if os.path.realpath(name) != own_path)
-    return "+".join((file_hash, *map(io.sha256_of, others)))
+    ] + [Subject(source.name, Path(f"{Path(source.name).name}.onnx"), url=source.location) for source in remote]

@@ -13,6 +13,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from sardonyx.errors import UsageError
+from sardonyx.fleet.storage import Store
 from sardonyx.ir import io
 from sardonyx.records.study import Table
 from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
@@ -98,6 +99,11 @@ SMALL = (
 SETS: Mapping[str, Sequence[Recipe]] = {"small": SMALL}
 
 
+def file_name(model: str) -> str:
+    """Return the name of an exported model in the store of the study."""
+    return f"{MODELS}/{model}.onnx"
+
+
 def recipes(name: str) -> Sequence[Recipe]:
     """Return the recipes of a set.
 
@@ -117,11 +123,16 @@ class ZooExport(Experiment):
     def __init__(self, recipes: Sequence[Recipe]) -> None:
         self._by_name = {recipe.name: recipe for recipe in recipes}
 
-    def subjects(self, folder: Path) -> list[Subject]:
+    def subjects(self, store: Store) -> list[Subject]:
         """Return the subjects that will exist when all recipes are exported."""
-        return [
-            Subject(recipe.name, folder / f"{recipe.name}.onnx", recipe.family) for recipe in self._by_name.values()
-        ]
+        return [self._subject(recipe, store) for recipe in self._by_name.values()]
+
+    def _subject(self, recipe: Recipe, store: Store) -> Subject:
+        name = file_name(recipe.name)
+        path = store.path(name)
+        if path is None:
+            return Subject(recipe.name, Path(f"{recipe.name}.onnx"), recipe.family, f"{store.url}/{name}")
+        return Subject(recipe.name, path, recipe.family)
 
     def cells(self, subject: Subject, options: StudyOptions) -> list[Cell]:
         """Return one cell, which exports the model."""
@@ -148,8 +159,11 @@ class ZooExport(Experiment):
         )
         return {"sha256": record.result.sha256, "nodes": record.counts.nodes, "parameters": record.module.parameters}
 
-    def is_there(self, subject: Subject, answer: Answer) -> bool:
-        """Return whether the exported file still exists, unchanged."""
+    def is_there(self, store: Store, subject: Subject, answer: Answer) -> bool:
+        """Return whether the exported file still exists, unchanged if it is on a disk."""
+        name = file_name(subject.name)
+        if store.path(name) is None:
+            return name in store.names(name)
         return subject.path.is_file() and io.sha256_of(subject.path) == answer.get("sha256")
 
     def tables(self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]) -> list[Table]:

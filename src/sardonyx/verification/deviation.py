@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from sardonyx.verification.tolerance import Array, Limit, as_parts, ratio
+from sardonyx.verification.tolerance import Array, Limit, as_parts, median, ratio
 
 NOISE_FACTOR = 4.0  # allowed error, as a multiple of how far disturbed roundings move the reference
 SLICE_FACTOR = 4.0  # the mean error of a slice scatters more than that of the whole tensor
@@ -103,7 +103,7 @@ class Deviation:
     def _local_scale(self) -> Array:
         """Return s: the median magnitude of the tensor, or the mean magnitude of a slice if that is smaller."""
         nonzero = self._size[self._size > 0]
-        scale = np.full((1,) * self._size.ndim, float(np.median(nonzero)) if nonzero.size else 0.0)
+        scale = np.full((1,) * self._size.ndim, median(nonzero))
         for axes in self._groups:
             scale = np.minimum(scale, self._mean(self._size, axes))
         return scale

@@ -304,6 +304,12 @@ class Inputs:
                     return True
         return False
 
+    def extent(self, plan: Plan, way: int) -> tuple[int, int]:
+        """Return the number of elements of all inputs, and the largest size of a dimension."""
+        sizes = self._sizes(plan, way)
+        shapes = [self._dims.shape(value.name or "", sizes, way // 2) for value in self._required]
+        return sum(map(math.prod, shapes)), max((size for shape in shapes for size in shape), default=0)
+
     def _sizes(self, plan: Plan, way: int) -> dict[str, int]:
         return self._ways[way][0](plan.round, dict(plan.sizes))
 

@@ -18,19 +18,17 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.element_types import element_types
 from sardonyx.ir.ops import (
     ARITHMETIC,
     CASTS,
     CONVOLUTIONS,
     EXACT_UNARY,
     MATRIX_PRODUCTS,
-    PREDICATES,
-    READS_SHAPE,
     RECURRENT,
     SOFTMAXES,
     UNARY,
 )
-from sardonyx.ir.scopes import bodies
 from sardonyx.runtime import Value
 
 _BY_ROW = SOFTMAXES - {"Hardmax"} | {"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"}
@@ -44,8 +42,6 @@ _SUMS = MATRIX_PRODUCTS | CONVOLUTIONS | RECURRENT | _BY_ROW | _BY_CHANNEL | {
     "Attention", "CumSum", "DequantizeLinear", "Einsum", "ReduceL2", "ReduceMean", "ReduceSum", "ReduceSumSquare",
 }  # fmt: skip
 _ELEMENTWISE = ARITHMETIC | UNARY - EXACT_UNARY - CASTS | {"Mean", "PRelu", "Pow", "ReduceProd", "Sum"}
-_KEEPS_TYPE_OF_SECOND = frozenset(("Where", "DequantizeLinear"))
-_OTHER_TYPE = PREDICATES | READS_SHAPE  # their results have another type than their operand
 # The size of the disturbance: eps for types whose sums round at every term; eps / 2, the largest error of one rounding,
 # for the narrow types, whose sums the runtime accumulates in single precision.
 _FLOATS = {
@@ -96,38 +92,6 @@ def sample(number: int) -> dict[str, Value]:
 
 def _rounds(node: ir.Node) -> bool:
     return bool(node.outputs) and (node.op_type in _SUMS or node.op_type in _ELEMENTWISE)
-
-
-def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
-    """Return element types, inferred from declarations, constants and the rule that most operators keep the type."""
-    types: dict[ir.Value, ir.DataType] = {}
-
-    def look(value: ir.Value | None) -> ir.DataType | None:
-        if value is None:
-            return None
-        constant = value.const_value
-        return types.get(value) or (constant.dtype if constant is not None else value.dtype)
-
-    def visit(graph: ir.Graph) -> None:
-        for node in graph:
-            for _, body in bodies(node):
-                visit(body)
-            typed = 1 if node.op_type in _KEEPS_TYPE_OF_SECOND else 0
-            kind = look(node.outputs[0]) if node.outputs else None
-            if "to" in node.attributes:
-                kind = ir.DataType(node.attributes["to"].as_int())
-            elif node.op_type == "Constant" and "value" in node.attributes:
-                kind = node.attributes["value"].as_tensor().dtype
-            elif kind is None and len(node.inputs) > typed and node.op_type not in _OTHER_TYPE:
-                kind = look(node.inputs[typed])
-            if kind is not None:
-                types.update(dict.fromkeys(node.outputs, kind))
-
-    visit(model.graph)
-    for value in model.graph.initializers.values():
-        if value.const_value is not None:
-            types[value] = value.const_value.dtype
-    return types
 
 
 def _name(value: ir.Value | None) -> str:

@@ -117,6 +117,8 @@ def is_constant(values: Sequence[Value]) -> bool:
 Progress: TypeAlias = Callable[[str], None]
 _EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, which is slow, may be used
 _MOST_STALLS = 2  # runs that time out, after which no other input is tried
+_MOST_ELEMENTS = 1 << 24  # of inputs that are tried because the sizes that the graph asks for were not accepted
+_LONGEST = 256  # size of a dimension that is tried once some inputs were accepted
 _MOST_CRASHES = 12  # the same for runs that crash their process, each of which needs a new one
 
 
@@ -292,6 +294,8 @@ class Reference:
         for way in range(self._way, last):
             if self._stalls >= _MOST_STALLS or self._crashes >= _MOST_CRASHES:
                 return None
+            if way and self._is_huge(plan, way):
+                continue
             try:
                 inputs = self.inputs.generate(plan, way, run=engine.run)
                 outputs = engine.run(inputs.feeds)
@@ -309,6 +313,14 @@ class Reference:
                 self._budget.count(self.inputs.cost(plan), engine.usage.seconds, engine.usage.peak_bytes)
             return Answer(plan.seed, plan.label, inputs, outputs, _seconds(engine), plan.hides_row)
         return None
+
+    def _is_huge(self, plan: Plan, way: int) -> bool:
+        """Return whether a trial may need gigabytes.
+
+        Long sides are tried for sounds, which have one such side and accept no shorter one.
+        """
+        elements, longest = self.inputs.extent(plan, way)
+        return elements > _MOST_ELEMENTS or (self._budget.trials > 0 and longest > _LONGEST)
 
     def _repeats(self, engine: Engine, inputs: TrialInputs, outputs: Sequence[Value]) -> bool:
         """Return whether a second run gives the same: some kernels do not initialize the results of empty sums."""

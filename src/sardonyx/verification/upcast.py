@@ -17,8 +17,9 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.dataflow import Dataflow, Dependence
+from sardonyx.ir.element_types import element_types
 from sardonyx.ir.scopes import nested_graphs
-from sardonyx.verification.noise import NARROW, element_types
+from sardonyx.verification.noise import NARROW
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
 _UNSUPPORTED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # their element type is not known here

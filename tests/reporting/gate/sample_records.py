@@ -14,7 +14,9 @@ from msgspec.structs import replace
 
 import sardonyx
 from reporting.sample_analysis import sample_analysis
-from reporting.sample_quantization import sample_quantization
+from reporting.sample_fleet import sample_fleet
+from reporting.sample_location import sample_location
+from reporting.sample_quantization import sample_choice
 from reporting.sample_run import sample_run, sample_verdict
 from sardonyx.records.analysis import AttentionCost, Decomposed
 from sardonyx.records.bench import BenchFile, Benchmark, Comparison, Finding, Machine, Point, Start, Timing
@@ -110,13 +112,15 @@ def records(folder: Path) -> dict[str, Any]:
         gate.MODULE: sardonyx.inspect(path, module="layer"),
         gate.OPPORTUNITIES: sardonyx.opportunities(path),
         gate.EXTRACTION: sardonyx.extract(path, "layer", folder / "layer.onnx"),
-        gate.QUANTIZATION: sample_quantization(),
+        gate.QUANTIZATION: sample_choice(),
+        gate.LOCATION: sample_location(),
         gate.ADOPTION: Adoption("m.onnx", None, 4, 1, Coverage(2, 1, 1, 0), {}, (), False),
         gate.COMPARISON: sardonyx.compare(path, small),
         gate.ANALYSIS: sample_analysis(),
         gate.DECOMPOSED: Decomposed("net.py:build", None, 12, 24, (attention,), (), {}),
         gate.BENCHMARK: benchmark(timing(0.9, 0.88, 0.92)),
         gate.PROFILE: _profile(),
+        gate.FLEET: sample_fleet(40),
         gate.STUDY: Study(ENVIRONMENT, {}, ("a", "b"), (), (), (Failure("order", "a", "broken"),), 12, {}),
     }
     return {kind.title: record for kind, record in made.items()}

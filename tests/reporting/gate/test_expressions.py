@@ -122,9 +122,9 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         parsed = gate.RUN.parse(text, baseline=True)
     except UsageError:
         return
-    assert parsed.name in MEASURES
+    assert parsed.name in gate.RUN.names
     assert math.isfinite(parsed.limit.number)
-    parsed.tripped(MEASURES[parsed.name], Measure(12))
+    parsed.tripped(MEASURES.get(parsed.name, Measure(0.9, 1.0)), Measure(12))  # a run that was not tuned has no ratio
 
 
 NUMBERS = st.floats(0, 1e300).map(repr)

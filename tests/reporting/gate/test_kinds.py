@@ -54,6 +54,7 @@ def test_the_numbers_match_the_record(every: dict[str, Any]) -> None:
     assert values(gate.COMPARISON, "nodes", "nodes_removed", "removed", "added") == [1, 2, 2, 0]
     assert values(gate.PROFILE, "kernel_ms", "kernel_ratio", "nodes") == [3, 0.75, 3]
     assert values(gate.STUDY, "models", "failures", "cells") == [2, 1, 12]
+    assert values(gate.FLEET, "models", "done", "failed", "reused") == [40, 38, 2, 0]
     assert values(gate.OPPORTUNITIES, "nodes", "nodes_after") == [3, 1]
     assert values(gate.BENCHMARK, "peak_mb", "load_ms", "nodes") == [2, 200, 1]
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
-import importlib.util
 import inspect
-import sys
-import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import torch
 from msgspec import Struct
 from torch import Tensor, nn
 
-from sardonyx.errors import UsageError, did_you_mean, reason, suggest
+from sardonyx.errors import UsageError, reason, suggest
 from sardonyx.frontend.models import huggingface
-from sardonyx.frontend.models.sources import Dtype, SourceKind, contents, parse_source
+from sardonyx.frontend.models.sources import Dtype, SourceKind, parse_source
+from sardonyx.frontend.models.user_files import load_function, user_error
 from sardonyx.frontend.models.weights import build_seeded, seeded
 from sardonyx.frontend.quiet import quietly
 
@@ -49,16 +46,11 @@ def call_factory(
 
 
 def _run_factory(path: Path, name: str, seed: int) -> Any:
-    script = _load(path)
-    factory = getattr(script, name, None)
-    if not callable(factory):
-        known = [key for key, value in vars(script).items() if callable(value) and not key.startswith("_")]
-        hints = (did_you_mean(name, known), contents(path))
-        raise UsageError(f"{path} has no function '{name}'", hint=" ".join(filter(None, hints)))
+    factory = load_function(path, name)
     try:
         return factory(seed=seed) if _takes_seed(factory) else factory()
     except Exception as error:  # the user's code may raise anything; it is reported
-        raise _user_error(path, f"{name}() failed", error) from error
+        raise user_error(path, f"{name}() failed", error) from error
 
 
 def _takes_seed(factory: Callable[..., Any]) -> bool:
@@ -67,33 +59,6 @@ def _takes_seed(factory: Callable[..., Any]) -> bool:
     except ValueError:  # a builtin without a signature
         return False
     return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-
-
-def _load(path: Path) -> ModuleType:
-    """Import the file under a unique name, so that it does not replace an installed module."""
-    spec = importlib.util.spec_from_file_location(f"sardonyx_source.{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} is not a Python file", hint="write file.py:factory")
-    script = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = script  # dataclasses and pickle look their module up there
-    sys.path.insert(0, str(path.resolve().parent))  # its imports work as when it is run as a script
-    try:
-        spec.loader.exec_module(script)
-    except Exception as error:  # the user's code may raise anything; it is reported
-        del sys.modules[spec.name]
-        raise _user_error(path, "it cannot be imported", error) from error
-    finally:
-        sys.path.remove(str(path.resolve().parent))
-    return script
-
-
-def _user_error(path: Path, what: str, error: Exception) -> UsageError:
-    """Return an error that names the line of the user's file where the exception was raised."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
-    line = error.lineno if isinstance(error, SyntaxError) else (lines[-1] if lines else None)
-    where = f"{path}:{line}" if line else str(path)
-    return UsageError(f"{where}: {what}: {reason(error)}", hint="see the traceback")
 
 
 def _example(inputs: Any, where: str) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None]:

@@ -55,7 +55,7 @@ def capture(
         watched.register_forward_hook(after, with_kwargs=True),
     ]
     try:
-        run(module, *_copied(args, kwargs))
+        run(module, *copied(args, kwargs))
     except Exception as error:  # a forward may raise anything
         raise UsageError(
             f"the live model does not run on these inputs: {reason(error)}", hint="check their types and sizes"
@@ -85,7 +85,7 @@ def example_feeds(
     )
 
 
-def _copied(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[list[Any], dict[str, Any]]:
+def copied(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[list[Any], dict[str, Any]]:
     """Return the arguments with copied tensors: a forward may write into its inputs."""
     flat = Flat([list(args), dict(kwargs)])
     return flat.rebuilt([leaf.tensor.clone() for leaf in flat.leaves])

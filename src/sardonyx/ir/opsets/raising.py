@@ -40,7 +40,7 @@ class Plan(Struct, frozen=True, eq=False):
 class RaiseOpset(Rule):
     """The rule under which a conversion is recorded."""
 
-    name: ClassVar[str] = "raise-opset"
+    name: str = "raise-opset"
     accuracy: ClassVar[Accuracy] = Accuracy.REASSOCIATES
     algebra: ClassVar[str] = "a node of an older opset  =>  the same in a newer one, for a fusion that needs it"
     about: ClassVar[str] = (

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from sardonyx.records.expressions import Gate, Measure
 from sardonyx.reporting.gate.evaluate import Baseline, Outcome, hold, kind_of, kinds, parse_all, read_baseline
-from sardonyx.reporting.gate.expressions import Gate, Measure
 from sardonyx.reporting.gate.kinds import NEEDS_TUNING, NEEDS_VERDICT, RecordKind
-from sardonyx.reporting.gate.measurement_metrics import ANALYSIS, BENCHMARK, DECOMPOSED, PROFILE, STUDY
+from sardonyx.reporting.gate.measurement_metrics import ANALYSIS, BENCHMARK, DECOMPOSED, FLEET, PROFILE, STUDY
 from sardonyx.reporting.gate.model_metrics import (
     ADOPTION,
     COMPARISON,
     EXPORT,
     EXTRACTION,
     INSPECTION,
+    LOCATION,
     MODULE,
     OPPORTUNITIES,
     QUANTIZATION,
@@ -27,7 +28,9 @@ __all__ = [
     "DECOMPOSED",
     "EXPORT",
     "EXTRACTION",
+    "FLEET",
     "INSPECTION",
+    "LOCATION",
     "MODULE",
     "NEEDS_TUNING",
     "NEEDS_VERDICT",

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from sardonyx.errors import UsageError
 from sardonyx.records import reading
+from sardonyx.records.expressions import Gate, Measure, shown
 from sardonyx.reporting.gate import measurement_metrics, model_metrics
-from sardonyx.reporting.gate.expressions import Gate, Measure, shown
 from sardonyx.reporting.gate.kinds import Measures, RecordKind
 
 _HOW = "a baseline is a record that `--record FILE` or `--json` of a sardonyx command wrote"
@@ -40,6 +40,7 @@ def kinds() -> tuple[RecordKind, ...]:
         model_metrics.OPPORTUNITIES,
         model_metrics.EXTRACTION,
         model_metrics.QUANTIZATION,
+        model_metrics.LOCATION,
         model_metrics.ADOPTION,
         model_metrics.COMPARISON,
         measurement_metrics.ANALYSIS,
@@ -47,6 +48,7 @@ def kinds() -> tuple[RecordKind, ...]:
         measurement_metrics.BENCHMARK,
         measurement_metrics.PROFILE,
         measurement_metrics.STUDY,
+        measurement_metrics.FLEET,
     )
 
 

@@ -12,11 +12,16 @@ from typing import Any
 from msgspec import Struct
 
 from sardonyx.records.base import Record
+from sardonyx.records.expressions import Gate, Measure, Wording, parse, ratio, share, worst
 from sardonyx.records.inspection import Coverage
 from sardonyx.records.run import Counts, Tuning, Verdict
-from sardonyx.reporting.gate.expressions import Gate, Measure, parse, ratio, share, worst
 
 Measures = dict[str, Measure]
+_FAIL_IF = Wording(
+    "--fail-if",
+    "write a name, a comparison and a limit: --fail-if 'nodes>120', --fail-if 'bytes > baseline + 1%'",
+    "give an earlier record: --baseline FILE",
+)
 
 
 class RecordKind(Struct, frozen=True, eq=False):
@@ -37,7 +42,15 @@ class RecordKind(Struct, frozen=True, eq=False):
 
     def parse(self, text: str, *, baseline: bool = False) -> Gate:
         """Return a parsed expression about a record of this kind; `baseline`: whether there is one."""
-        return parse(text, tuple(self.names), shares=self.shares, forms=self.forms, alone=self.alone, baseline=baseline)
+        return parse(
+            text,
+            tuple(self.names),
+            shares=self.shares,
+            forms=self.forms,
+            alone=self.alone,
+            baseline=baseline,
+            wording=_FAIL_IF,
+        )
 
 
 # Names that several kinds have.

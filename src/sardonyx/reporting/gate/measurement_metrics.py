@@ -6,13 +6,15 @@ A measured time has an interval, and a gate trips only if the whole interval is 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from sardonyx.records.analysis import Analysis, Decomposed
 from sardonyx.records.bench import Benchmark, Comparison, Timing
+from sardonyx.records.expressions import Measure, ratio, share
+from sardonyx.records.fleet import Fleet
 from sardonyx.records.profile import Profile
 from sardonyx.records.study import Study
-from sardonyx.reporting.gate.expressions import Measure, ratio, share
 from sardonyx.reporting.gate.kinds import Measures, RecordKind
 
 FORMS = ("standard", "decomposed", "fused")
@@ -126,6 +128,23 @@ def _of_profile(profile: Profile) -> Measures:
     }
 
 
+def _of_fleet(fleet: Fleet) -> Measures:
+    counts = Counter(row.status for row in fleet.models)
+    every = len(fleet.models)
+    before, after = (
+        sum(row.numbers.get(f"{what}_{when}", 0) for row in fleet.models)
+        for what in ["bytes" if fleet.command == "quantize" else "nodes"]
+        for when in ("before", "after")
+    )
+    return {
+        "models": Measure(every),
+        "done": Measure(counts["done"] + counts["reused"], every),
+        "failed": Measure(counts["failed"], every),
+        "reused": Measure(counts["reused"], every),
+        "saved": Measure(1 - after / before if before else math.nan, 1.0),
+    }
+
+
 def _of_study(study: Study) -> Measures:
     return {
         "models": Measure(len(study.models)),
@@ -180,6 +199,19 @@ PROFILE = RecordKind(
     },
     shares=("attributed", "kernel_ratio"),
     common=("nodes",),
+)
+FLEET = RecordKind(
+    Fleet,
+    _of_fleet,
+    {
+        "models": "models of the command",
+        "done": "models with a result",
+        "failed": "models that failed",
+        "reused": "models with a result of an earlier run",
+        "saved": "share of the nodes of all models that is saved; of their bytes for `quantize`",
+    },
+    shares=("done", "failed", "reused", "saved"),
+    alone=("failed",),
 )
 STUDY = RecordKind(
     Study,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from sardonyx.records.comparison import Comparison
 from sardonyx.records.export import Export
+from sardonyx.records.expressions import Measure, ratio
 from sardonyx.records.extraction import Extraction
 from sardonyx.records.inspection import Adoption, Inspection, ModuleInspection, Opportunities
+from sardonyx.records.location import Location
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run, Verdict
-from sardonyx.reporting.gate.expressions import Measure
 from sardonyx.reporting.gate.kinds import (
     COUNTED,
     FILE,
@@ -119,17 +120,30 @@ def _of_extraction(extraction: Extraction) -> Measures:
 def _of_quantization(quantization: Quantization) -> Measures:
     before = plain(counted(quantization.before)) | {"file_bytes": quantization.source.bytes}
     after = plain(counted(quantization.after)) | {"file_bytes": quantization.result.bytes}
-    loss = quantization.loss
     return (
         changed(before, after)
         | {
             "products": Measure(len(quantization.products)),
-            "relative_l2": Measure(loss.relative_l2),
-            "cosine": Measure(min((output.cosine for output in loss.outputs), default=1.0)),
+            "samples": Measure(quantization.loss.samples),
             "seconds": spent(quantization.seconds),
         }
-        | ({} if loss.top1 is None else {"top1": Measure(loss.top1, 1.0)})
+        | _losses(quantization)
     )
+
+
+def _losses(quantization: Quantization) -> Measures:
+    """Return the judged loss with its intervals, and the time of the result if it was measured."""
+    scores, choice = quantization.loss.scores, quantization.choice
+    names = ("relative_l2", "cosine", "top1", "metric")
+    intervals = {} if scores is None else {name: getattr(scores, name) for name in names}
+    losses = {
+        "metric_drop" if name == "metric" else name: Measure(each.value, 1.0, each.low, each.high)
+        for name, each in intervals.items()
+        if each is not None
+    }
+    time = None if choice is None else choice.points[choice.chosen].time
+    timed = {} if time is None else {"latency_ratio": ratio(time.ratio, time.low, time.high, time.finding)}
+    return losses | timed
 
 
 def _of_adoption(adoption: Adoption) -> Measures:
@@ -144,6 +158,16 @@ def _of_comparison(comparison: Comparison) -> Measures:
         "removed": Measure(len(comparison.removed)),
         "moved": Measure(len(comparison.moved)),
         "changed": Measure(len(comparison.changed)),
+    }
+
+
+def _of_location(location: Location) -> Measures:
+    return {
+        "error": Measure(location.error, 1.0),
+        "largest_share": Measure(max((share.share for share in location.shares), default=0.0), 1.0),
+        "spread": Measure(location.spread),
+        "runs": Measure(location.runs),
+        "seconds": Measure(location.seconds),
     }
 
 
@@ -234,6 +258,9 @@ QUANTIZATION = RecordKind(
         "relative_l2": "norm of the difference over the norm of the source's output, of the worst output",
         "cosine": "cosine of the angle between the outputs of source and result, of the worst output",
         "top1": "share of rows whose largest element is the same, of the worst output",
+        "metric_drop": "mean of --metric over the samples, of the source minus that of the result",
+        "latency_ratio": "time of a run of the result over that of the source, if it was chosen; below 1 is faster",
+        "samples": "samples on which the loss is measured",
     }
     | SECONDS,
     shares=(*SIZES, "top1"),
@@ -253,4 +280,16 @@ COMPARISON = RecordKind(
     },
     shares=[f"{name}{end}" for name in COUNTED if name != "bytes" for end in ("", "_removed")],
     common=("nodes", "constants", "initializers"),
+)
+LOCATION = RecordKind(
+    Location,
+    _of_location,
+    {
+        "error": "relative error of the outputs, root mean square",
+        "largest_share": "share of the most responsible module in the squared error",
+        "spread": "effective number of modules that cause the error",
+        "runs": "runs of either model",
+    }
+    | SECONDS,
+    shares=("error", "largest_share"),
 )

@@ -4,4 +4,5 @@ Each part of the page is a file here that returns a `Section`; its template is i
 Names from a model reach the page only as escaped text or inside the data island.
 """
 
+from sardonyx.reporting.page.page import render_locations as render_locations
 from sardonyx.reporting.page.page import render_page as render_page

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from msgspec import Struct
 
 from sardonyx.records.bench import Benchmark, Comparison, Finding
-from sardonyx.records.run import Artifact, OutputDifference, Run
+from sardonyx.records.run import Artifact, Environment, OutputDifference, Run
 from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run import architecture_guess, opset_changes
@@ -42,7 +42,7 @@ def section(bundle: RunBundle) -> Section:
         fewer=formatting.percent(run.before.nodes, run.after.nodes),
         pace=pace,
         headline=None if pace is None else _pace_words(pace.compared),
-        interval=None if pace is None else _interval(pace.compared),
+        interval=None if pace is None else interval_places(pace.compared),
         worst=_worst(run),
         facts=list(_facts(bundle)),
         notes=[formatting.one_line(note) for note in (*run.notes, *bundle.notes)],
@@ -150,7 +150,7 @@ def _tuned(run: Run) -> Pace | None:
     )
 
 
-def _interval(compared: Comparison) -> dict[str, float]:
+def interval_places(compared: Comparison) -> dict[str, float]:
     """Return the positions of the interval, the ratio and 1.0 on a line, in percent of its length."""
     low, high = min(compared.low, 1.0), max(compared.high, 1.0)
     room = 0.15 * (high - low) or 0.01
@@ -170,11 +170,8 @@ def _worst(run: Run) -> tuple[OutputDifference, float] | None:
 def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
     """Yield when, how, where and with what the run was made, and facts about its files, each with its label."""
     run, environment = bundle.run, bundle.run.environment
-    if environment.date:
-        yield "Date", formatting.date(environment.date)
-    if environment.command:
-        yield "Command", formatting.visible(shlex.join(environment.command))
-    yield "Files", f"{_file(run.source, run.before.bytes)} → {_file(run.result, run.after.bytes)}"
+    yield from origin_facts(environment)
+    yield "Files", f"{file_name(run.source, run.before.bytes)} → {file_name(run.result, run.after.bytes)}"
     yield "Constants", formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes))
     machine = formatting.plural(environment.cpus, "core")
     if bundle.bench is not None:
@@ -182,9 +179,7 @@ def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
         yield "Threads", f"{bundle.bench.options['threads']} while timing"
     elif run.tuning is not None:
         yield "Threads", f"{run.tuning.threads} while tuning"
-    yield "Machine", formatting.one_line(f"{machine}; {environment.platform}")
-    packages = ", ".join(f"{package} {version}" for package, version in sorted(environment.packages.items()))
-    yield "Versions", formatting.one_line(f"sardonyx {environment.sardonyx}, Python {environment.python}, {packages}")
+    yield from machine_facts(environment, machine)
     guess = architecture_guess(run)
     if guess is not None:
         yield "Architecture (guess)", guess
@@ -192,7 +187,22 @@ def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
         yield "Opset", change
 
 
-def _file(artifact: Artifact, constants: int) -> str:
+def origin_facts(environment: Environment) -> Iterator[tuple[str, str]]:
+    """Yield the date and the command of a record, if it has them."""
+    if environment.date:
+        yield "Date", formatting.date(environment.date)
+    if environment.command:
+        yield "Command", formatting.visible(shlex.join(environment.command))
+
+
+def machine_facts(environment: Environment, machine: str) -> Iterator[tuple[str, str]]:
+    """Yield the machine and the versions of a record."""
+    yield "Machine", formatting.one_line(f"{machine}; {environment.platform}")
+    packages = ", ".join(f"{package} {version}" for package, version in sorted(environment.packages.items()))
+    yield "Versions", formatting.one_line(f"sardonyx {environment.sardonyx}, Python {environment.python}, {packages}")
+
+
+def file_name(artifact: Artifact, constants: int) -> str:
     """Return the name of a file and its size; weights in another file are not part of it."""
     if artifact.path is None:
         return "a model in memory" if artifact.bytes else "not written"

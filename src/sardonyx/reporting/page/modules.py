@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
 from msgspec import Struct
 
 from sardonyx.records import module_tree as tree
+from sardonyx.records.profile import ProfiledModel
+from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import ModuleCount, Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import View
@@ -48,10 +51,14 @@ class ModuleTree(Struct, frozen=True):
 
 def module_tree(bundle: RunBundle) -> ModuleTree:
     """Return every module that owns something before or after, and those above them."""
-    counts = {module.path: module for module in bundle.run.modules}
-    times = [{module.path: module.self_ms for module in model.modules} for model in bundle.profiled or ()]
+    return _tree(bundle.run.modules, bundle.profiled or ())
+
+
+def _tree(counted: Iterable[ModuleCount], profiled: Sequence[ProfiledModel] = ()) -> ModuleTree:
+    counts = {module.path: module for module in counted}
+    times = [{module.path: module.self_ms for module in model.modules} for model in profiled]
     tags = {path: module.tag for path, module in counts.items()}
-    for model in bundle.profiled or ():
+    for model in profiled:
         for module in model.modules:
             if module.self_ms:
                 tags.setdefault(module.path, module.tag)
@@ -89,6 +96,21 @@ def _in_order(root: tree.Branch) -> tuple[tuple[tree.Branch, ...], tuple[int, ..
 
 
 def island(modules: ModuleTree, run: Run) -> dict[str, Any]:
+    """Return the tree as JSON data, with the rewrites and the missed fusions of each module."""
+    at = {branch.path: place for place, branch in enumerate(modules.modules)}
+    return {
+        **_tree_data(modules),
+        "rewrites": [[record.name, _by_place(record.modules, at)] for record in run.passes if record.modules],
+        "missed": [
+            [record.name, group.reason, _by_place(group.modules, at)]
+            for record in run.passes
+            for group in record.refusals
+            if group.modules
+        ],
+    }
+
+
+def _tree_data(modules: ModuleTree) -> dict[str, Any]:
     """Return the tree as JSON data: columns instead of objects, names and tags in tables."""
     at = {branch.path: place for place, branch in enumerate(modules.modules)}
     kinds = Strings(branch.tag for branch in modules.modules)
@@ -103,13 +125,6 @@ def island(modules: ModuleTree, run: Run) -> dict[str, Any]:
         "own": {name: [amounts[place] for amounts in own] for place, name in enumerate(COLUMNS[:width])},
         "rows": [
             [row.depth, row.branch.label, row.branch.copies, [at[path] for path in row.paths]] for row in modules.rows
-        ],
-        "rewrites": [[record.name, _by_place(record.modules, at)] for record in run.passes if record.modules],
-        "missed": [
-            [record.name, group.reason, _by_place(group.modules, at)]
-            for record in run.passes
-            for group in record.refusals
-            if group.modules
         ],
     }
 
@@ -136,21 +151,46 @@ class Line(Struct, frozen=True):
     copies: int
     kind: str
     depth: int
+    precisions: str  # of the modules below it; empty if nothing was quantized
     cells: tuple[str, ...]
-    before: float  # share of all nodes of the larger graph, in percent
+    before: float  # share of all nodes or bytes of the larger graph, in percent
     after: float
 
 
 def section(bundle: RunBundle) -> Section:
     """Return the upper levels of the tree as markup, and the whole tree as data."""
     modules = module_tree(bundle)
+    return Section("modules", "Modules", _markup(modules, {}, _profiled(bundle)), island(modules, bundle.run))
+
+
+def quantized_section(quantization: Quantization, precisions: Mapping[str, str]) -> Section:
+    """Return the tree of a quantization, with the precisions of each module and those below it."""
+    modules = _tree(quantization.modules)
+    within: dict[str, set[str]] = {branch.path: set() for branch in modules.modules}
+    for path, precision in precisions.items():
+        for above in _upward(path):
+            within.get(above, set()).add(precision)
+    names = sorted(set(precisions.values()))
+    places = [[names.index(each) for each in sorted(within[branch.path])] for branch in modules.modules]
+    data = {**_tree_data(modules), "precisions": [names, places]}
+    return Section("modules", "Modules", _markup(modules, within, None), data)
+
+
+def _upward(path: str) -> Iterator[str]:
+    """Yield the path of a module and of those above it, the model included."""
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield ""
+
+
+def _markup(modules: ModuleTree, precisions: Mapping[str, set[str]], profiled: dict[str, str] | None) -> Markup:
     totals = modules.totals()
-    most = max(*totals[""][:2], 1)
     depth = _depth(modules.rows)
-    lines = [_line(row, totals, most) for row in modules.rows if row.depth <= depth]
+    lines = [_line(row, totals, precisions) for row in modules.rows if row.depth <= depth]
     sizes = {"modules": len(modules.modules), "whole": len(modules.rows), "depth": depth}
-    markup = rendered("modules", lines=lines, timed=modules.timed, profiled=_profiled(bundle), **sizes)
-    return Section("modules", "Modules", markup, island(modules, bundle.run))
+    untimed = not modules.timed and not precisions
+    return rendered("modules", lines=lines, timed=modules.timed, untimed=untimed, profiled=profiled, **sizes)
 
 
 def _profiled(bundle: RunBundle) -> dict[str, str] | None:
@@ -172,7 +212,10 @@ def _depth(rows: Sequence[tree.Row]) -> int:
     return 1
 
 
-def _line(row: tree.Row, totals: Mapping[str, Amounts], most: float) -> Line:
+def _line(row: tree.Row, totals: Mapping[str, Amounts], precisions: Mapping[str, set[str]]) -> Line:
+    """Return a row; its bars show the bytes if something was quantized, otherwise the nodes."""
+    first = COLUMNS.index("bytes_before" if precisions else "nodes_before")
+    most = max(*totals[""][first : first + 2], 1)
     summed = [sum(column) for column in zip(*(totals[path] for path in row.paths), strict=True)]
     before, after, parameters, bytes_before, bytes_after, *times = summed
     return Line(
@@ -181,12 +224,13 @@ def _line(row: tree.Row, totals: Mapping[str, Amounts], most: float) -> Line:
         row.branch.copies,
         formatting.name(row.branch.tag),
         row.depth,
+        ", ".join(sorted({each for path in row.paths for each in precisions.get(path, ())})),
         (
             *(formatting.count(int(nodes)) for nodes in (before, after)),
             formatting.amount(int(parameters)) if parameters else "·",
             *(formatting.size(int(octets)) if octets else "·" for octets in (bytes_before, bytes_after)),
             *(ms(time) for time in times),
         ),
-        round(100 * before / most, 2),
-        round(100 * after / most, 2),
+        round(100 * summed[first] / most, 2),
+        round(100 * summed[first + 1] / most, 2),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata, resources
 from typing import Any
 
@@ -12,23 +12,26 @@ import msgspec
 from markupsafe import Markup
 from msgspec import Struct
 
+from sardonyx.records.location import Location
 from sardonyx.reporting.history import recent
 from sardonyx.reporting.page import (
     attention,
     graph,
     headline,
+    location,
     measurements,
     missed_fusions,
     module_map,
     modules,
     passes,
+    precision,
     rewrites,
     verification,
 )
 from sardonyx.reporting.page.overview import overview
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots import svg
-from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
 
 SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order of the page
     headline.section,
@@ -39,6 +42,8 @@ SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order 
     missed_fusions.section,
     attention.section,
     verification.section,
+    location.section,
+    precision.section,
     passes.section,
     measurements.section,
 )
@@ -77,13 +82,14 @@ STYLES = (
     "attention.css",
     "verification.css",
     "passes.css",
+    "precision.css",
     "measured.css",
 )
 VENDORED = "vendor/dagre.min.js"  # a library, with its licence beside it
 EARLY = "theme.js"  # runs before anything is painted
 
 
-class _Model(Struct, frozen=True):
+class Model(Struct, frozen=True):
     """One model of the page with its sections."""
 
     label: str
@@ -95,16 +101,35 @@ class _Model(Struct, frozen=True):
         return [section for section in self.sections if section.html]
 
 
-def render_page(bundles: Sequence[RunBundle], *, title: str | None = None, first: Section | None = None) -> str:
+def render_page(
+    bundles: Sequence[RunBundle],
+    quantizations: Sequence[QuantizationBundle] = (),
+    *,
+    title: str | None = None,
+    first: Section | None = None,
+) -> str:
     """Return the page of one model, or of several with a selection among them; `first` replaces their overview."""
-    models = [_Model(bundle.label, tuple(_sections(bundle))) for bundle in (bundles if first else recent(bundles))]
+    models = [Model(bundle.label, tuple(_sections(bundle))) for bundle in (bundles if first else recent(bundles))]
+    models += [Model(bundle.label, precision.sections(bundle)) for bundle in quantizations]
+    labels = ", ".join(bundle.label for bundle in (*bundles, *quantizations))
+    return whole(models, title or labels, first or overview(bundles))
+
+
+def render_locations(locations: Mapping[str, Location]) -> str:
+    """Return the page of records of `locate` without a run; each has a label."""
+    models = [Model(label, (location.location_section(record),)) for label, record in locations.items()]
+    return whole(models, ", ".join(locations), None)
+
+
+def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
+    """Return a page with the sections of models, and `first` before them if it is given."""
     texts = _assets((EARLY,)), _library() + _assets(SCRIPTS)
     scripts = [f'"use strict";\n(() => {{\n{text}}})();\n' for text in texts]
     return rendered(
         "page",
-        title=title or ", ".join(bundle.label for bundle in bundles),
+        title=title,
         models=models,
-        overview=first or overview(bundles),
+        overview=first,
         style=Markup(_palette() + _assets(STYLES)),
         early_script=Markup(scripts[0]),
         script=Markup(scripts[1]),
@@ -118,7 +143,7 @@ def _sections(bundle: RunBundle) -> list[Section]:
     return [section for build in SECTIONS if (section := build(bundle)) is not None]
 
 
-def _island(models: Sequence[_Model]) -> dict[str, Any]:
+def _island(models: Sequence[Model]) -> dict[str, Any]:
     described = [
         {"label": model.label, "sections": {part.id: part.data for part in model.sections if part.data is not None}}
         for model in models

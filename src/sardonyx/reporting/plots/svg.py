@@ -122,7 +122,12 @@ def rect(
 
 def dot(x: float, y: float, *, radius: float = 4.5, hover: str = "") -> str:
     """Return a point in the colour of its series."""
-    return f'<circle class="dot" cx="{at(x)}" cy="{at(y)}" r="{at(radius)}">{_hover(hover)}</circle>'
+    return circle(x, y, "dot", radius=radius, hover=hover)
+
+
+def circle(x: float, y: float, kind: str, *, radius: float, hover: str = "") -> str:
+    """Return a circle; `hover` is its tooltip."""
+    return f'<circle class="{kind}" cx="{at(x)}" cy="{at(y)}" r="{at(radius)}">{_hover(hover)}</circle>'
 
 
 def group(index: int, body: Iterable[str]) -> str:

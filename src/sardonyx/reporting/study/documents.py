@@ -145,11 +145,12 @@ def _measured(study: Study) -> Section:
         f"Sardonyx {here.sardonyx}, Python {here.python}, {versions}",
         f"{here.platform}, {formatting.plural(here.cpus, 'CPU')}",
         "; ".join(f"{name} {_option(value)}" for name, value in sorted(study.options.items())),
+        f"timed on {'; '.join(study.machines)}; every ratio was measured on one machine" if study.machines else "",
         *study.notes,
     )
     lines: list[Text] = [formatting.one_line(fact) for fact in facts if fact]
     lines += [
-        (_link(table), f": {formatting.one_line(table.about)}{' Times are of this machine.' if table.timed else ''}")
+        (_link(table), f": {formatting.one_line(table.about)}{' Times are of these machines.' if table.timed else ''}")
         for table in study.tables
         if table.about
     ]

@@ -23,6 +23,7 @@ function moduleTimes(model, side) {
 
 /** Draws a module into its host. */
 function drawModule(host, model, path) {
+  if (!model.part("graph")) return; // of a quantization, whose record has none
   const graphs = graphsOf(model);
   if (!graphs) {
     host.replaceChildren(h("p", { class: "soft" }, "This run has no graph: optimize the model again to get one."));

@@ -78,6 +78,7 @@ class ModuleDetail {
   }
 
   rewrites(path) {
+    if (!this.data.rewrites) return null; // of a quantization
     const found = this.data.rewrites.map(([pass, counts]) => [pass, this.within(counts, path)]).filter(([, count]) => count);
     if (!found.length) return h("p", { class: "soft" }, "Nothing was rewritten in it.");
     const all = found.reduce((sum, [, count]) => sum + count, 0);
@@ -88,7 +89,7 @@ class ModuleDetail {
   }
 
   missed(path) {
-    const found = this.data.missed.map(([pass, reason, counts]) => [pass, reason, this.within(counts, path)]).filter((each) => each[2]);
+    const found = (this.data.missed ?? []).map(([pass, reason, counts]) => [pass, reason, this.within(counts, path)]).filter((each) => each[2]);
     if (!found.length) return null;
     found.sort((a, b) => b[2] - a[2]);
     const rest = found.length - SHOWN_REASONS;

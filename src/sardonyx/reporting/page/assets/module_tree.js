@@ -14,6 +14,7 @@ class ModuleTree {
     this.kinds = data.kinds[1].map((kind) => data.kinds[0][kind]);
     const tags = readStrings(data.tags[0]);
     this.tags = data.tags[1].map((tag) => tags[tag] ?? "");
+    this.precisions = data.precisions ? data.precisions[1].map((places) => places.map((place) => data.precisions[0][place])) : [];
     this.columns = Object.keys(data.own);
     this.own = data.own;
     this.totals = Object.fromEntries(this.columns.map((column) => [column, this.summed(data.own[column])]));

@@ -30,7 +30,7 @@ class ModuleTable {
     this.body = this.table.tBodies[0];
     this.status = root.querySelector(".modules-status");
     this.view = new ModuleView(this.tree, Number(this.table.dataset.depth));
-    this.heat = HEATS[0];
+    this.heat = HEATS.find(([name]) => name === (data.precisions ? "bytes" : "nodes"));
     this.detail = new ModuleDetail(model, this.tree, data, () => this.focusSelected());
     this.active = null; // key of the line with the keyboard focus
     this.more = new IntersectionObserver((seen) => seen.some((each) => each.isIntersecting) && this.draw(), { rootMargin: "800px 0px" });
@@ -68,6 +68,7 @@ class ModuleTable {
     });
     const heats = tool("heat");
     for (const heat of HEATS) if (heat[2][0] in this.tree.own) heats.append(h("option", { value: heat[0] }, heat[1]));
+    heats.value = this.heat[0];
     heats.addEventListener("change", () => {
       this.heat = HEATS.find((each) => each[0] === heats.value);
       this.refresh();
@@ -268,6 +269,7 @@ class ModuleTable {
       toggle,
       h("a", { class: "path", href: `#module=${encodeURIComponent(this.tree.paths[members[0]])}`, tabindex: -1 }, this.marked(this.view.label(line))),
       this.copies(line),
+      this.precisions(members),
       kind ? h("span", { class: "modules-kind" }, this.marked(kind)) : null,
     );
   }
@@ -277,6 +279,12 @@ class ModuleTable {
     if (this.view.canPart(line)) return h("button", { ...props, title: `${line.copies} that are equal: show them one by one (x)` }, `×${line.copies}`);
     if (line.copies > 1 && line.count > 1) return h("span", { class: "chip" }, `×${line.copies}`);
     return this.view.isPart(line) ? h("button", { ...props, title: "Show repeated layers together again (x)" }, "⊟") : null;
+  }
+
+  /** Returns the precisions of modules and of those below them, null if nothing was quantized. */
+  precisions(members) {
+    const names = new Set(members.flatMap((member) => this.tree.precisions[member] ?? []));
+    return names.size ? h("span", { class: "chip" }, [...names].sort().join(", ")) : null;
   }
 
   /** Returns a name with the search text marked in it. */

@@ -1,4 +1,4 @@
-"""`--fail-if` expressions: a name, a comparison and a limit; parsed by a fixed grammar, never evaluated as code.
+"""Expressions of gates and budgets: a name, a comparison and a limit; parsed, never evaluated as code.
 
 expression = [form "."] name sign limit  |  name    (a name alone: > 0, for numbers that should be zero)
 limit      = number [unit | "%"]  |  "baseline" [("+" | "-") number [unit | "%"]]  |  number "*" "baseline"
@@ -100,7 +100,14 @@ _OF_BYTES = {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2**10, "
 _OF_SECONDS = {"ms": 1e-3, "s": 1}
 _UNITS: Mapping[str, float] = {"": 1} | _OF_COUNTS | _OF_BYTES | _OF_SECONDS
 _WITH_UNIT = {"_mb": "MB", "_ms": "milliseconds"}  # suffixes of names that include their unit
-_EXAMPLE = "write a name, a comparison and a limit: --fail-if 'nodes>120', --fail-if 'bytes > baseline + 1%'"
+
+
+class Wording(Struct, frozen=True):
+    """How messages name an expression."""
+
+    option: str  # that it is a value of
+    example: str  # how to write one
+    baseline: str = ""  # how to give a baseline
 
 
 class Limit(Struct, frozen=True):
@@ -172,6 +179,7 @@ def parse(
     forms: Sequence[str] = (),
     alone: Collection[str] = (),
     baseline: bool = True,
+    wording: Wording,
 ) -> Gate:
     """Return the parsed expression, or raise a usage error with a hint.
 
@@ -182,50 +190,53 @@ def parse(
         forms: prefixes that a name may have, followed by a dot.
         alone: names that may be given without a limit, which is then 0.
         baseline: whether there is a baseline.
+        wording: how messages name it.
     """
+    option, example = wording.option, wording.example
     match = _FORM.fullmatch(f"{text} > 0" if text.strip() in alone else text)
     if match is None:
-        raise UsageError(f"cannot read --fail-if {text!r}", hint=_EXAMPLE)
+        raise UsageError(f"cannot read {option} {text!r}", hint=example)
     name, form = match["name"], match["form"]
     if form is not None and form not in forms:
-        raise UsageError(f"--fail-if {text!r}: there is no form {form!r}", hint=_forms_hint(name, forms))
+        raise UsageError(f"{option} {text!r}: there is no form {form!r}", hint=_forms_hint(name, forms))
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
         meant = f"did you mean {close[0]}? " if close else ""
-        raise UsageError(f"--fail-if: unknown name {name!r}", hint=f"{meant}known names: {', '.join(names)}")
+        raise UsageError(f"{option}: unknown name {name!r}", hint=f"{meant}known names: {', '.join(names)}")
     if match["baseline"] and not baseline:
-        raise UsageError(f"--fail-if {text!r} needs a baseline", hint="give an earlier record: --baseline FILE")
-    limit = _near_baseline(match, text, name) if match["baseline"] else _plain(match, text, name, shares)
+        raise UsageError(f"{option} {text!r} needs a baseline", hint=wording.baseline)
+    given = f"{option} {text!r}"
+    limit = _near_baseline(match, given, name) if match["baseline"] else _plain(match, given, name, shares)
     if not all(map(math.isfinite, (limit.number, limit.times or 0))):
-        raise UsageError(f"--fail-if {text!r}: that number is too large", hint=_EXAMPLE)
+        raise UsageError(f"{given}: that number is too large", hint=example)
     return Gate(name if form is None else f"{form}.{name}", match["sign"], limit, " ".join(text.split()))
 
 
-def _plain(match: re.Match[str], text: str, name: str, shares: Collection[str]) -> Limit:
+def _plain(match: re.Match[str], given: str, name: str, shares: Collection[str]) -> Limit:
     unit = match["number_unit"]
     if unit == "%" and name not in shares:
-        raise UsageError(f"--fail-if {text!r}: {name} has no percentage", hint="give a plain number")
-    return Limit(float(match["number"]) * _factor(unit, text, name), unit == "%")
+        raise UsageError(f"{given}: {name} has no percentage", hint="give a plain number")
+    return Limit(float(match["number"]) * _factor(unit, given, name), unit == "%")
 
 
-def _near_baseline(match: re.Match[str], text: str, name: str) -> Limit:
+def _near_baseline(match: re.Match[str], given: str, name: str) -> Limit:
     unit = match["more_unit"] or ""
-    more = float(match["more"] or 0) * _factor(unit, text, name)
+    more = float(match["more"] or 0) * _factor(unit, given, name)
     return Limit(-more if match["direction"] == "-" else more, unit == "%" and more != 0, float(match["times"] or 1))
 
 
-def _factor(unit: str, text: str, name: str) -> float:
+def _factor(unit: str, given: str, name: str) -> float:
     """Return the factor of a unit; a usage error if the name cannot have that unit."""
     if unit in ("", "%"):
         return 1
     if unit not in _UNITS:
         units = ", ".join(filter(None, _UNITS))
-        raise UsageError(f"--fail-if {text!r}: unknown unit {unit!r}", hint=f"one of %, {units}")
+        raise UsageError(f"{given}: unknown unit {unit!r}", hint=f"one of %, {units}")
     implied = next((implied for ending, implied in _WITH_UNIT.items() if name.endswith(ending)), None)
     if implied is not None:
-        raise UsageError(f"--fail-if {text!r}: {name} is in {implied} already", hint="leave the unit out")
+        raise UsageError(f"{given}: {name} is in {implied} already", hint="leave the unit out")
     if (unit in _OF_BYTES and "bytes" not in name) or (unit in _OF_SECONDS and name != "seconds"):
-        raise UsageError(f"--fail-if {text!r}: {name} has no {unit!r}", hint="leave the unit out")
+        raise UsageError(f"{given}: {name} has no {unit!r}", hint="leave the unit out")
     return _UNITS[unit]
 
 

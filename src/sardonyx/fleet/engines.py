@@ -1,0 +1,282 @@
+"""Where work runs: child processes of this machine, any `concurrent.futures.Executor`, or a Dask cluster.
+
+An engine takes work and returns a future of its outcome. It says how much work it wants at a time; the order, retries
+and results are the same for all of them (execution.py).
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from sardonyx.errors import RuntimeFailure, UsageError, reason
+from sardonyx.fleet.isolation import ChildPool, Limits, isolated
+from sardonyx.fleet.work import Needs, Outcome, Work
+from sardonyx.frontend.installed import require_installed
+
+_Client = Any  # distributed.Client, whose types are incomplete
+_AHEAD = 4  # works for each place of a cluster that are submitted before they can run, so that no worker waits
+_CONNECT = 10.0  # seconds
+_RECONNECT = 300.0  # seconds in which a restarted scheduler must answer
+_GB = 1e9
+
+
+class Load(Struct):
+    """The works that were submitted and have not ended."""
+
+    works: int = 0
+    timed: int = 0
+    memory: int = 0  # the sum of their estimates
+
+    def add(self, needs: Needs, sign: int = 1) -> None:
+        """Add a work, or take one away with the sign -1."""
+        self.works += sign
+        self.timed += sign * needs.timed
+        self.memory += sign * needs.memory
+
+
+class Engine(ABC):
+    """Runs work."""
+
+    address = ""  # of a dashboard
+
+    @abstractmethod
+    def has_room(self, needs: Needs, load: Load) -> bool:
+        """Return whether to submit work with these needs now; True if there is no other."""
+
+    @abstractmethod
+    def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
+        """Start work, or put it in the queue of the engine; `begun` is called when it begins, from any thread."""
+
+    def recover(self) -> None:
+        """Prepare to submit again after futures were cancelled, or raise an error if that is impossible."""
+        raise RuntimeFailure("the executor cancelled work", hint="repeat the command to continue")
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all work and free what the engine holds."""
+
+
+class LocalEngine(Engine):
+    """Child processes of this process.
+
+    Args:
+        workers: how many at once; None: the number of cores.
+        memory: bytes that the estimates of works that run at once may add up to; None: what is free now.
+    """
+
+    def __init__(self, workers: int | None = None, memory: int | None = None) -> None:
+        self._workers = workers or os.cpu_count() or 1
+        self._memory = memory or _free_memory()
+        self._children = ChildPool()
+        self._threads = ThreadPoolExecutor(self._workers)
+
+    def has_room(self, needs: Needs, load: Load) -> bool:
+        """Return whether a process and enough memory are free."""
+        if not load.works:
+            return True
+        if needs.timed or load.timed or load.works >= self._workers:
+            return False
+        return self._memory is None or needs.memory + load.memory <= self._memory
+
+    def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
+        """Run work in a thread that waits for a child process."""
+
+        def run() -> Outcome:
+            begun()
+            return isolated(work, limits, self._children)
+
+        return self._threads.submit(run)
+
+    def close(self) -> None:
+        """End all child processes."""
+        self._children.close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class ExecutorEngine(Engine):
+    """Any executor; it belongs to the caller, who also says how much it takes at once."""
+
+    def __init__(self, executor: Executor, places: int | None = None) -> None:
+        self._executor = executor
+        self._places = places or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
+
+    def has_room(self, needs: Needs, load: Load) -> bool:
+        """Return whether the queue of the executor is short."""
+        if needs.timed or load.timed:
+            return not load.works
+        return load.works < _AHEAD * self._places
+
+    def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
+        """Give the work to the executor."""
+        begun()
+        return self._executor.submit(isolated, work, limits)
+
+    def close(self) -> None:
+        """Leave the executor to the caller."""
+
+
+class DaskEngine(Engine):
+    """A Dask cluster.
+
+    Workers may declare the resources `timing=1` (one worker of a machine; timed work then runs on these, one at a time
+    on each) and `memory=GB` (estimates of works that run at once on a worker do not add up to more).
+
+    Args:
+        client: connected to the scheduler.
+        connect: returns a new client, after the scheduler was restarted.
+        cluster: what to close at the end.
+    """
+
+    def __init__(self, client: _Client, connect: Callable[[], _Client] | None = None, cluster: Any = None) -> None:
+        self._client, self._connect, self._cluster = client, connect, cluster
+        self.address: str = str(client.dashboard_link or "")
+        self._looked = 0.0
+        self._places = 1
+        self._resources: dict[str, float] = {}  # the most that any worker has of each
+        self._timers = 0  # machines with a worker for timed work
+        self._look()
+
+    def has_room(self, needs: Needs, load: Load) -> bool:
+        """Return whether the queue is short; timed work begins when other work has ended."""
+        self._look()
+        if needs.timed:
+            return load.timed == load.works < max(self._timers, 1)
+        return not load.timed and load.works < _AHEAD * self._places
+
+    def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
+        """Submit work with the resources that it needs and that workers declare."""
+        begun()
+        wanted: dict[str, float] = {}
+        if work.needs.timed and "timing" in self._resources:
+            wanted["timing"] = 1
+        if work.needs.memory and "memory" in self._resources:  # more than any worker has would wait for ever
+            wanted["memory"] = min(work.needs.memory / _GB, self._resources["memory"])
+        executor = self._client.get_executor(pure=False, **({"resources": wanted} if wanted else {}))
+        return executor.submit(isolated, work, limits)
+
+    def recover(self) -> None:
+        """Connect again, within some minutes."""
+        until = time.monotonic() + _RECONNECT
+        while True:
+            try:
+                if self._client.status != "running":
+                    self._client = self._connect() if self._connect is not None else self._client
+                self._looked = 0.0
+                self._look()
+                return
+            except Exception as error:
+                if time.monotonic() > until or self._connect is None:
+                    raise RuntimeFailure(
+                        f"the connection to the Dask scheduler is lost: {reason(error)}",
+                        hint="start it again and repeat the command to continue",
+                    ) from error
+                time.sleep(1)
+
+    def close(self) -> None:
+        """Disconnect, and end the cluster if it was made for this; work that waits on another cluster is forgotten."""
+        self._client.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def _look(self) -> None:
+        """Find out what the workers declare, every few seconds."""
+        if time.monotonic() - self._looked < 5:
+            return
+        workers: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+        self._places = max(1, sum(worker["nthreads"] for worker in workers.values()))
+        self._resources = {}
+        timers: list[str] = []
+        for worker in workers.values():
+            declared: dict[str, float] = worker.get("resources") or {}
+            timers += [worker["host"]] if declared.get("timing") else []
+            for name, amount in declared.items():
+                self._resources[name] = max(amount, self._resources.get(name, 0))
+        self._timers = len(set(timers))
+        for host in timers:
+            if timers.count(host) > 1:
+                raise UsageError(
+                    f"{timers.count(host)} Dask workers on {host} declare the resource timing",
+                    hint="declare it for one worker of each machine: timed work must run alone",
+                )
+        self._looked = time.monotonic()
+
+
+def connect(cluster: str) -> DaskEngine:
+    """Connect to a Dask cluster.
+
+    Args:
+        cluster: the address of a scheduler (`tcp://host:8786`), a scheduler file, or `FILE.py:NAME` or `MODULE:NAME` of
+            a function or class that returns a cluster.
+
+    Raises:
+        UsageError: Dask is not installed, or there is no such cluster.
+    """
+    require_installed("distributed", "a cluster needs", extra="fleet")
+    _quiet()
+    made = None if "://" in cluster or Path(cluster).is_file() else _made(cluster)
+
+    def client() -> _Client:
+        from distributed import Client
+
+        if made is not None:
+            return Client(made, timeout=_CONNECT, set_as_default=False)
+        if Path(cluster).is_file():
+            return Client(scheduler_file=cluster, timeout=_CONNECT, set_as_default=False)
+        return Client(cluster, timeout=_CONNECT, set_as_default=False)
+
+    try:
+        return DaskEngine(client(), client, made)
+    except (OSError, TimeoutError, ValueError) as error:
+        raise UsageError(
+            f"there is no Dask scheduler at {cluster}: {reason(error)}",
+            hint="start one with `dask scheduler`, and workers with `dask worker ADDRESS`",
+        ) from error
+
+
+def _made(cluster: str) -> object:
+    """Return the cluster that a function or class makes."""
+    place, _, name = cluster.rpartition(":")
+    try:
+        if place.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+            assert spec is not None, "it has the ending of a module"
+            assert spec.loader is not None, "so it has a loader"
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(place)
+        return getattr(module, name)()
+    except Exception as error:  # whatever the code of the user raises
+        raise UsageError(
+            f"{cluster} is not a Dask cluster: {reason(error)}",
+            hint="give tcp://HOST:PORT, a scheduler file, or FILE.py:FUNCTION that returns a cluster",
+        ) from error
+
+
+def _quiet() -> None:
+    """Keep Dask's own messages off the terminal; what they say of lost connections becomes a reason or one error."""
+    import logging
+
+    import distributed as _  # noqa: F401 (it sets levels of its own when it is imported)
+
+    for name in ("distributed", "distributed.deploy.ssh", "distributed.client", "distributed.scheduler"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+
+
+def _free_memory() -> int | None:
+    """Return the bytes of memory that are free or can be freed; None where it is not known."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)

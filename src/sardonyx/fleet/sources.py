@@ -1,0 +1,348 @@
+"""The models of a command about many: files, folders, patterns, manifests, URLs, and models that are built.
+
+Every model gets a name, which is the path of its results in the folder of the command. Models of a folder or a pattern
+are named by their path in it, so that equal file names in different folders stay apart.
+"""
+
+from __future__ import annotations
+
+import glob
+import importlib
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sardonyx.errors import ModelError, UsageError
+from sardonyx.fleet.storage import open_store
+
+SUFFIX = ".onnx"
+MANIFEST = ".jsonl"
+RESERVED = ("summary", "status")  # names of files that a command writes besides results
+_RESERVED_FOLDERS = ("cells", "tables", "logs")
+_FORMS = "give ONNX files, folders or patterns of them, or a manifest; docs/fleet.md lists all forms"
+_LINE = 'write one object a line: {"source": "model.onnx", "options": {"seed": 3}}'
+_BUILT = re.compile(r"(?:hf|hf-config|torchvision|timm):.+|.+\.py:\w+")
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.IGNORECASE)
+
+
+class Source(Struct, frozen=True):
+    """A model of a command about many, and what a manifest says about it."""
+
+    text: str  # as it is shown
+    location: str  # an absolute path, a URL, or what `sardonyx export` accepts
+    name: str  # of its results: a relative path with `/`
+    options: tuple[str, ...] = ()  # words of the command line, for this model alone
+    export: tuple[str, ...] = ()  # words for `sardonyx export`, for a model that is built
+    candidate: str | None = None  # the location of the model to compare it with
+    candidate_text: str = ""  # as it is shown
+    problem: str = ""  # why there is nothing to do with it
+
+    @property
+    def is_built(self) -> bool:
+        """Whether it is exported first."""
+        return is_built(self.location)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it has to be copied to a local disk first."""
+        return is_url(self.location)
+
+
+def is_built(source: str) -> bool:
+    """Return whether a source is one that `sardonyx export` accepts."""
+    return _BUILT.fullmatch(source) is not None and not os.path.exists(source)
+
+
+def is_url(source: str) -> bool:
+    """Return whether a source is a URL."""
+    return _URL.fullmatch(source) is not None
+
+
+def find_sources(given: Iterable[str], *, exclude: str | None = None) -> list[Source]:
+    """Return the models, those of a folder sorted by path.
+
+    Args:
+        given: files, folders, patterns, manifests, URLs, and what `sardonyx export` accepts.
+        exclude: the folder or URL for results, whose files are not sources.
+
+    Raises:
+        UsageError: a folder or pattern contains no model, a manifest is not valid, or two models have the same name.
+    """
+    folder = None if exclude is None or is_url(exclude) else Path(exclude)
+    sources = [source for text in given for source in _expanded(text, folder)]
+    check_names(sources)
+    return sources
+
+
+def onnx_files(folder: Path, exclude: Path | None = None) -> list[Path]:
+    """Return the ONNX files of a folder and those below it, sorted by path.
+
+    Args:
+        folder: searched recursively; hidden files and folders are left out.
+        exclude: a folder whose files are left out.
+    """
+    return [
+        path
+        for path in sorted(folder.rglob(f"*{SUFFIX}"))
+        if path.is_file() and not _is_excluded(path, folder, exclude)
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+
+
+def _is_excluded(path: Path, root: Path, exclude: Path | None) -> bool:
+    """Return whether a file is in the folder for results, unless that contains the whole folder of sources."""
+    if exclude is None:
+        return False
+    excluded = exclude.resolve()
+    return excluded in path.resolve().parents and not root.resolve().is_relative_to(excluded)
+
+
+def _expanded(text: str, exclude: Path | None, base: Path | None = None) -> list[Source]:
+    """Return the models of one source; `base` is the folder that relative paths begin at, if it is not this one."""
+    if text.endswith(MANIFEST):
+        return list(_of_manifest(text, exclude))
+    if is_url(text):
+        return _of_url(text)
+    if is_built(text):
+        return [Source(text, _absolute_factory(text, base), plain_name(text))]
+    path = Path(text) if base is None else base / text
+    if path.is_dir():
+        found = onnx_files(path, exclude)
+        names = [path_name(file.relative_to(path)) for file in found]
+    elif glob.has_magic(text) and not path.exists():
+        found, names = _matching(path, exclude)
+    else:
+        return [_of_file(path, path_name(Path(path.name)))]
+    if not found:
+        what = "contains no ONNX file" if path.is_dir() else "matches no file"
+        raise UsageError(f"{text} {what}", hint=_FORMS)
+    return [_of_file(file, name) for file, name in zip(found, names, strict=True)]
+
+
+def _of_file(path: Path, name: str) -> Source:
+    return Source(str(path), os.path.abspath(path), name)
+
+
+def _matching(pattern: Path, exclude: Path | None) -> tuple[list[Path], list[str]]:
+    """Return the files that a pattern matches, and their names: their paths in the folder before the first `*`."""
+    parts = pattern.parts
+    fixed = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+    root = Path(*parts[:fixed])
+    found = sorted(map(Path, glob.glob(str(pattern), recursive=True)))
+    found = [file for file in found if file.is_file() and not _is_excluded(file, root, exclude)]
+    return found, [path_name(file.relative_to(root)) for file in found]
+
+
+def _of_url(url: str) -> list[Source]:
+    """Return the model at a URL, or all models below it."""
+    if url.endswith(SUFFIX):
+        return [Source(url, url, path_name(Path(url.rsplit("/", 1)[1])))]
+    root = url.rstrip("/")
+    names = [name for name in open_store(root).names() if name.endswith(SUFFIX)]
+    if not names:
+        raise UsageError(f"{url} contains no ONNX file", hint=_FORMS)
+    return [Source(f"{root}/{name}", f"{root}/{name}", path_name(Path(name))) for name in names]
+
+
+def _absolute_factory(text: str, base: Path | None) -> str:
+    """Return a built source in which a file of Python code has an absolute path."""
+    file, _, factory = text.rpartition(":")
+    return f"{os.path.abspath((base or Path()) / file)}:{factory}" if file.endswith(".py") else text
+
+
+def path_name(path: Path) -> str:
+    """Return the name of the model in a file."""
+    text = path.as_posix()
+    return text.removesuffix(SUFFIX) or text
+
+
+def plain_name(text: str) -> str:
+    """Return a name for a model that is built, which every file system accepts."""
+    return re.sub(r"[^\w.=-]+", "-", text).strip("-.")
+
+
+# Manifests: one JSON object a line.
+
+
+class _Line(Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of a manifest."""
+
+    source: str
+    name: str | None = None
+    options: list[str] | dict[str, Any] = []
+    export: list[str] | dict[str, Any] = []
+    candidate: str | None = None
+
+
+def _of_manifest(text: str, exclude: Path | None) -> Iterator[Source]:
+    """Yield the models of a manifest; its relative paths begin at its own folder."""
+    lines, base = _manifest_lines(text)
+    for number, data in enumerate(lines, 1):
+        if not data.strip():
+            continue
+        try:
+            line = msgspec.json.decode(data, type=_Line)
+            yield from _of_line(line, exclude, base)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise UsageError(f"{text}, line {number}: {error}", hint=_LINE) from error
+        except UsageError as error:
+            raise UsageError(f"{text}, line {number}: {error.message}", hint=error.hint or _LINE) from error
+
+
+def _manifest_lines(text: str) -> tuple[list[bytes], Path | None]:
+    if is_url(text):
+        folder, _, name = text.rpartition("/")
+        data = open_store(folder).read(name)
+        if data is None:
+            raise UsageError(f"{text} does not exist", hint=_FORMS)
+        return data.splitlines(), None
+    try:
+        return Path(text).read_bytes().splitlines(), Path(text).parent
+    except OSError as error:
+        raise UsageError(f"{text} cannot be read: {error.strerror}", hint=_FORMS) from error
+
+
+def _of_line(line: _Line, exclude: Path | None, base: Path | None) -> list[Source]:
+    if line.source.endswith(MANIFEST):
+        raise UsageError("a manifest cannot name another one", hint="give both to the command")
+    sources = _expanded(line.source, exclude, base)
+    if len(sources) > 1 and (line.name is not None or line.candidate is not None):
+        raise UsageError(f"{line.source} is {len(sources)} models", hint="name and candidate are for one model")
+    if line.name is not None:
+        sources = [replace(sources[0], name=line.name)]
+    elif len(sources) == 1 and _is_local_name(line.source):
+        sources = [replace(sources[0], name=path_name(Path(line.source)))]
+    options, export = words(line.options), words(line.export)
+    if export and not sources[0].is_built:
+        raise UsageError(f"{line.source} is not exported", hint="leave out export")
+    if line.candidate is not None:
+        other = _expanded(line.candidate, None, base)[0]
+        sources = [replace(sources[0], candidate=other.location, candidate_text=other.text)]
+    return [replace(source, options=options, export=export) for source in sources]
+
+
+def _is_local_name(text: str) -> bool:
+    """Return whether a path in a manifest is also a name: relative, and below the manifest's folder."""
+    return not (is_url(text) or is_built(text)) and not _why_not_a_name(path_name(Path(text)))
+
+
+def words(options: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
+    """Return options as words of a command line; `{"keep-opset": true, "skip": ["a"]}` is --keep-opset --skip a."""
+    if not isinstance(options, dict):
+        return tuple(options)
+    result: list[str] = []
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
+            result += [flag] if one is True else [] if one is False or one is None else [flag, str(one)]
+    return tuple(result)
+
+
+# Names.
+
+
+def check_names(sources: Sequence[Source]) -> None:
+    """Raise an error if a name cannot be that of a result, or two models have the same one."""
+    seen: dict[str, Source] = {}
+    for source in sources:
+        if why := _why_not_a_name(source.name):
+            raise UsageError(f"{source.text}: {source.name!r} is no name for a result: {why}", hint=_RENAME)
+        other = seen.setdefault(source.name, source)
+        if other is not source:
+            raise UsageError(
+                f"{other.text} and {source.text} are both named {source.name}",
+                hint="give the folder that contains both, or names in a manifest",
+            )
+
+
+_RENAME = 'give it another one in a manifest: {"source": …, "name": …}'
+
+
+def _why_not_a_name(name: str) -> str:
+    parts = name.split("/")
+    rules: tuple[tuple[str, Callable[[], bool]], ...] = (
+        ("it is empty", lambda: not all(parts)),
+        ("it is not below the folder", lambda: ".." in parts or "." in parts),
+        ("hidden files are not results", lambda: any(part.startswith(".") for part in parts)),
+        ("it contains a character that file systems do not accept", lambda: not name.isprintable() or "\\" in name),
+        ("the command writes a file of that name", lambda: name in RESERVED or parts[0] in _RESERVED_FOLDERS),
+    )
+    return next((why for why, breaks in rules if breaks()), "")
+
+
+def find_pairs(reference: str, candidate: str | None) -> list[Source]:
+    """Return references with their candidates: of two folders by name, of two models, or of a manifest.
+
+    A model without a partner is a source with a problem.
+
+    Raises:
+        UsageError: there is no candidate, or `find_sources` raises it.
+    """
+    for text in (reference, *filter(None, (candidate,))):
+        if not (os.path.exists(text) or is_url(text) or is_built(text) or glob.has_magic(text)):
+            raise UsageError(f"{text} does not exist", hint=_PAIRS)
+    references = find_sources([reference])
+    if candidate is None:
+        if not all(source.candidate for source in references):
+            raise UsageError(f"{reference} has no candidate to compare with", hint=_PAIRS)
+        return references
+    candidates = find_sources([candidate])
+    if len(references) == len(candidates) == 1:
+        return [_paired(references[0], candidates[0])]
+    by_name = {source.name: source for source in candidates}
+    known = {source.name for source in references}
+    pairs = [_paired(source, by_name.get(source.name)) for source in references]
+    pairs = [replace(pair, problem=pair.problem and f"{candidate} has no {pair.name}{SUFFIX}") for pair in pairs]
+    rest = [source for source in candidates if source.name not in known]
+    return [*pairs, *(replace(source, problem=f"{reference} has no {source.name}{SUFFIX}") for source in rest)]
+
+
+_PAIRS = "give two models, two folders, or a manifest whose lines have a source and a candidate"
+
+
+def _paired(reference: Source, candidate: Source | None) -> Source:
+    if candidate is None:
+        return replace(reference, problem="it has no partner")
+    return replace(reference, candidate=candidate.location, candidate_text=candidate.text)
+
+
+# What is done with a model before any work on it.
+
+
+def digest(location: str) -> str:
+    """Return a hash of the bytes of a model and of its weights; of a model at a URL, of its size, date and tag."""
+    from sardonyx.ir.io import external_files, sha256_of
+
+    if is_built(location):
+        file = location.rpartition(":")[0]
+        return sha256_of(file) if os.path.isfile(file) else ""
+    if is_url(location):
+        fsspec: Any = importlib.import_module("fsspec.core")  # an extra, and it has no types
+        system, path = fsspec.url_to_fs(location)
+        return str(system.ukey(path))
+    paths = [location, *(os.path.join(os.path.dirname(location), name) for name in external_files(location))]
+    return "+".join(sha256_of(path) for path in paths if os.path.isfile(path))
+
+
+def download(location: str, folder: Path) -> Path:
+    """Copy a model at a URL, with its weights, to a folder that does not exist yet; return its path."""
+    from sardonyx.ir.io import external_files
+
+    folder.mkdir()
+    parent, _, name = location.rpartition("/")
+    store = open_store(parent)
+    store.download(name, folder / name)
+    for weights in external_files(folder / name):
+        inside = posixpath.normpath(weights)
+        if inside.startswith(("..", "/")):  # it would be written outside of the folder here
+            raise ModelError(f"{location} has its weights in another folder: {weights}", hint="download it first")
+        (folder / inside).parent.mkdir(parents=True, exist_ok=True)
+        store.download(inside, folder / inside)
+    return folder / name

@@ -1,0 +1,116 @@
+"""The budget of a quantization: expressions that the result has to meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from sardonyx.errors import UsageError
+from sardonyx.records.expressions import Gate, Measure, Wording, parse, shown
+from sardonyx.records.quantization import Scores
+
+Objective = Literal["time", "bytes"]
+LOSSES = ("relative_l2", "cosine", "top1", "metric")
+NAMES = (*LOSSES, "bytes", "time")
+DEFAULT = ("relative_l2<=0.01", "top1>=0.99")
+_EXAMPLE = "write a name, a comparison and a limit: 'relative_l2<=0.01,top1>=99%', 'bytes<=0.3'"
+
+
+class Budget(Struct, frozen=True):
+    """Expressions over the loss, and over bytes and time relative to the source; all of them have to be true."""
+
+    limits: tuple[Gate, ...]
+    is_default: bool = False
+
+    @classmethod
+    def of(cls, texts: Sequence[str], *, has_metric: bool) -> Budget:
+        """Parse expressions; each text may hold several, separated by commas. The default budget if there are none.
+
+        Raises:
+            UsageError: An expression cannot be parsed, or needs a metric and there is none.
+        """
+        parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+        limits = tuple(_limit(part) for part in parts or DEFAULT)
+        if not has_metric and (unknown := next((each for each in limits if each.name == "metric"), None)):
+            raise UsageError(
+                f"the budget {unknown.text!r} needs a metric", hint="name a function of a file with `metric`"
+            )
+        return cls(limits, not parts)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The expressions."""
+        return tuple(each.text for each in self.limits)
+
+    def bounds(self, name: str) -> bool:
+        """Return whether some expression is about this number."""
+        return any(each.name == name for each in self.limits)
+
+    def without_rows(self) -> Budget:
+        """Return the budget of a model whose outputs have no rows to compare.
+
+        Raises:
+            UsageError: The user's budget limits top-1 agreement.
+        """
+        if not self.is_default and self.bounds("top1"):
+            raise UsageError(
+                "the outputs have no rows to compare, so there is no top1", hint="leave it out of `budget`"
+            )
+        return Budget(tuple(each for each in self.limits if each.name != "top1"), self.is_default)
+
+    def broken(self, measures: Mapping[str, Measure], *, surely: bool = False) -> list[str]:
+        """Return the expressions about these numbers that are not met, with the value.
+
+        Args:
+            measures: The numbers by name; expressions about others are left out.
+            surely: An expression has to hold for the whole interval of the number. That of top-1 agreement, which
+                counts rows, is wide if there are few: its value counts.
+        """
+        lines: list[str] = []
+        for each in self.limits:
+            measure = measures.get(each.name)
+            if measure is None:
+                continue
+            value = _worst_end(measure, each.sign) if surely and each.name != "top1" else measure.value
+            if not measure.known or not each.tripped(Measure(value, 1.0)):
+                lines.append(f"{each.text} ({each.name} is {shown(float(f'{measure.value:.3g}'))})")
+        return lines
+
+    def excess(self, measures: Mapping[str, Measure]) -> float:
+        """Return how far the numbers are from the budget: the largest ratio of a value to its limit."""
+        ratios = [_excess(measures[each.name], each) for each in self.limits if each.name in measures]
+        return max(ratios, default=0.0)
+
+
+def loss_measures(scores: Scores) -> dict[str, Measure]:
+    """Return the losses by name, with their intervals."""
+    intervals = {name: getattr(scores, name) for name in LOSSES}
+    return {
+        name: Measure(interval.value, 1.0, interval.low, interval.high)
+        for name, interval in intervals.items()
+        if interval is not None
+    }
+
+
+def _limit(text: str) -> Gate:
+    if "baseline" in text:
+        raise UsageError(f"the budget {text!r}: there is no baseline", hint=_EXAMPLE)
+    gate = parse(text, NAMES, shares=NAMES, wording=Wording("the budget", _EXAMPLE))
+    if gate.sign in ("==", "!="):
+        raise UsageError(f"the budget {text!r} is not an upper or a lower limit", hint=_EXAMPLE)
+    if gate.name in ("bytes", "time") and text.rstrip()[-1].isalpha():
+        raise UsageError(f"the budget {text!r}: {gate.name} is a ratio to the source", hint=_EXAMPLE)
+    return gate
+
+
+def _worst_end(measure: Measure, sign: str) -> float:
+    return measure.highest if sign.startswith("<") else measure.lowest
+
+
+def _excess(measure: Measure, limit: Gate) -> float:
+    bound = limit.limit.number / (100 if limit.limit.percent else 1)
+    value = measure.value if limit.sign.startswith("<") else 1 - measure.value
+    bound = bound if limit.sign.startswith("<") else 1 - bound
+    return value / bound if bound > 0 else (0.0 if value <= bound else float("inf"))

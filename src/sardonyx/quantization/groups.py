@@ -1,0 +1,137 @@
+"""Groups of modules whose precision is chosen together.
+
+A group is a module that owns products. Modules that share a weight are one group, because the weight is stored twice if
+only one of them is quantized. If there are more groups than can be measured, modules are joined within the one that
+contains them, the smallest first. Products of no module, as all of a file without tags, are grouped in the order in
+which they run: neighbours can stay in integers from one to the next.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec import Struct
+
+from sardonyx.provenance import lineage, lowest_common, module_of
+from sardonyx.quantization.recipe import Simulated
+
+_MOST_SHAPES = 8  # different shapes that are timed; the smallest of more are timed together
+
+
+class Group(Struct, frozen=True):
+    """Modules whose precision is chosen together."""
+
+    name: str
+    modules: tuple[str, ...]  # or labels of nodes that belong to no module
+    products: int
+    elements: int  # of the weights
+    shapes: tuple[tuple[int, int], ...]  # of the weights, sorted
+
+
+def find_groups(products: Sequence[Simulated], most: int) -> list[Group]:
+    """Return at most this many groups of products, in the given order, which is that in which they run."""
+    owned: dict[str, list[Simulated]] = defaultdict(list)
+    for product in products:
+        owned[module_of(product.module)].append(product)
+    runs = _runs(owned.get("", ()), max(1, most - len(owned) + 1))
+    if runs:
+        del owned[""]
+        owned |= {run[0].node: run for run in runs}
+    labels = {run[0].node: tuple(dict.fromkeys(product.node for product in run)) for run in runs}
+    sizes = {module: sum(_elements(product) for product in held) for module, held in owned.items()}
+    joined = _joined(owned)
+    merged = coarsened([(modules, sum(sizes[module] for module in modules)) for modules in joined], most)
+    groups: list[Group] = []
+    for keys in merged:
+        held = [product for module in keys for product in owned[module]]
+        modules = tuple(name for key in keys for name in labels.get(key, (key,)))
+        shapes = tuple(sorted((product.rows, product.columns) for product in held))
+        weights = {_weight(product): _elements(product) for product in held}
+        name = modules[0] if len(modules) == 1 else _common_name(modules)
+        groups.append(Group(name, modules, len(held), sum(weights.values()), shapes))
+    return groups
+
+
+def _runs(products: Sequence[Simulated], most: int) -> list[list[Simulated]]:
+    """Return products of no module as at most this many runs of neighbours; those without weights follow the others."""
+    weighted = [product for product in products if _elements(product)]
+    labels = list(dict.fromkeys(product.node for product in weighted))
+    length = -(-len(labels) // most)
+    place = {label: at // length for at, label in enumerate(labels)}
+    return [[product for product in weighted if place[product.node] == run] for run in sorted(set(place.values()))]
+
+
+def _elements(product: Simulated) -> int:
+    return product.rows * product.columns
+
+
+def _weight(product: Simulated) -> str:
+    return product.weight or product.node
+
+
+def _common_name(modules: Sequence[str]) -> str:
+    """Return the module that contains all of these, or their names if it is the model itself."""
+    common = lowest_common(modules)
+    return common or " + ".join(modules[:2]) + (" …" if len(modules) > 2 else "")
+
+
+def _joined(owned: Mapping[str, Sequence[Simulated]]) -> list[tuple[str, ...]]:
+    """Return the modules, those that share a weight together."""
+    holders: dict[str, int] = {}
+    sets: list[list[str]] = []
+    for module, products in owned.items():
+        weights = {_weight(product) for product in products}
+        shared = sorted({holders[weight] for weight in weights if weight in holders})
+        number = shared[0] if shared else len(sets)
+        if not shared:
+            sets.append([])
+        for other in shared[1:]:
+            sets[number] += sets[other]
+            holders.update({weight: number for weight, held in holders.items() if held == other})
+            sets[other] = []
+        sets[number].append(module)
+        holders.update(dict.fromkeys(weights, number))
+    return [tuple(modules) for modules in sets if modules]
+
+
+def coarsened(groups: Sequence[tuple[tuple[str, ...], int]], most: int) -> list[tuple[str, ...]]:
+    """Join the smallest groups inside one module until there are at most this many, in their first order.
+
+    Args:
+        groups: The modules of each group, and its size.
+        most: The largest number of groups.
+    """
+    left = list(groups)
+    while len(left) > max(1, most):
+        inside: dict[str, list[int]] = defaultdict(list)
+        for number, (modules, _) in enumerate(left):
+            for module in lineage(lowest_common(modules)):
+                inside[module].append(number)
+        several = {module: numbers for module, numbers in inside.items() if len(numbers) > 1}
+        deepest = max(module.count(".") + bool(module) for module in several)
+        best = min(
+            (module for module in several if module.count(".") + bool(module) == deepest),
+            key=lambda module: sum(left[number][1] for number in several[module]),
+        )
+        left = _merge(left, several[best][: len(left) - most + 1] if best == "" else several[best])
+    return [modules for modules, _ in left]
+
+
+def _merge(groups: list[tuple[tuple[str, ...], int]], numbers: Iterable[int]) -> list[tuple[tuple[str, ...], int]]:
+    chosen = sorted(numbers)
+    modules = tuple(module for number in chosen for module in groups[number][0])
+    size = sum(groups[number][1] for number in chosen)
+    rest = {number: group for number, group in enumerate(groups) if number not in set(chosen)}
+    rest[chosen[0]] = (modules, size)
+    return [rest[number] for number in sorted(rest)]
+
+
+def shape_classes(groups: Sequence[Group]) -> list[int]:
+    """Return a number for each group; groups with products of the same shapes have the same."""
+    sizes: dict[tuple[tuple[int, int], ...], int] = defaultdict(int)
+    for group in groups:
+        sizes[group.shapes] += group.elements
+    largest = sorted(sizes, key=lambda shapes: -sizes[shapes])
+    number = {shapes: min(at, _MOST_SHAPES - 1) for at, shapes in enumerate(largest)}
+    return [number[group.shapes] for group in groups]

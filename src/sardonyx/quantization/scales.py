@@ -1,0 +1,131 @@
+"""Scales and zero points with the least squared error, found by a small search; plain rounding is one of the choices.
+
+The range of a column or block may be clipped: a few large values then lose more, and all others less. Weights are read
+in pieces, so that the memory does not depend on their size.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sardonyx.ir.storage import Array
+from sardonyx.ir.tensors import FileTensor
+
+if TYPE_CHECKING:
+    from sardonyx.quantization.weights import Matrix
+
+RATIOS = {4: (0.95, 0.9, 0.85, 0.8), 8: (0.9, 0.8)}  # of the range of a block that are tried, beside all of it
+_KEPT_BYTES = 1 << 26  # of scales that are kept, because every tensor of a weight is computed on its own
+_kept: OrderedDict[tuple[object, ...], tuple[Array, ...]] = OrderedDict()
+
+
+def block_scales(matrix: Matrix, bits: int, size: int) -> tuple[Array, Array]:
+    """Return scales and zero points of unsigned integers as blocks × columns; 0 is represented exactly."""
+    key = (*identity(matrix), bits, size)
+    if (known := _recall(key)) is None:
+        count = -(-matrix.rows // size)
+        scales, zeros = np.empty((count, matrix.columns), np.float32), np.empty((count, matrix.columns), np.uint8)
+        for rows, columns, values in matrix.pieces(size):
+            blocks = in_blocks(values, size)
+            where = slice(rows.start // size, rows.start // size + len(blocks))
+            scales[where, columns], zeros[where, columns] = best_scales(blocks, bits)
+        known = _remember(key, (scales, zeros))
+    return known[0], known[1]
+
+
+def column_scales(matrix: Matrix, most: int) -> Array:
+    """Return the scale of each column for signed integers of at most `most`; 1 for a column of zeros."""
+    key = (*identity(matrix), most)
+    if (known := _recall(key)) is None:
+        largest = np.zeros(matrix.columns, np.float32)
+        for _, columns, values in matrix.pieces():
+            np.maximum(largest[columns], np.maximum(values.max(0), -values.min(0)), out=largest[columns])
+        scales = (largest / np.float32(most)).astype(np.float32)
+        scales[scales == 0] = 1
+        known = _remember(key, (_best_columns(matrix, scales, most),))
+    return known[0]
+
+
+def in_blocks(values: Array, size: int) -> Array:
+    """Return rows × columns as blocks × size × columns; zeros pad the last block."""
+    missing = -len(values) % size
+    if missing:
+        values = np.concatenate([values, np.zeros((missing, values.shape[1]), values.dtype)])
+    return values.reshape(-1, size, values.shape[1])
+
+
+def plain_blocks(blocks: Array, bits: int, ratio: float = 1.0) -> tuple[Array, Array]:
+    """Return scales and zero points for a share of the range of each block, which includes 0."""
+    low, high = np.minimum(blocks.min(1), 0) * np.float32(ratio), np.maximum(blocks.max(1), 0) * np.float32(ratio)
+    scales = ((high - low) / np.float32((1 << bits) - 1)).astype(np.float32)
+    scales[scales == 0] = 1
+    return scales, np.rint(-low / scales)
+
+
+def best_scales(blocks: Array, bits: int, weights: Array | None = None) -> tuple[Array, Array]:
+    """Return the best of the plain scales, those of clipped ranges, and the least squares for the integers of these.
+
+    The squared error of row k of a block counts `weights[block, k]` times.
+    """
+    scales, zeros = plain_blocks(blocks, bits)
+    _, error = _steps(blocks, scales, zeros, bits, weights)
+    for ratio in RATIOS[bits]:
+        clipped, center = plain_blocks(blocks, bits, ratio)
+        other = _steps(blocks, clipped, center, bits, weights)[1]
+        better = other < error
+        scales, zeros = np.where(better, clipped, scales), np.where(better, center, zeros)
+        error = np.minimum(error, other)
+    steps, error = _steps(blocks, scales, zeros, bits, weights)
+    size = _sum(steps, steps, weights)
+    solved = np.where(size > 0, _sum(blocks, steps, weights) / np.where(size > 0, size, 1), 0).astype(np.float32)
+    solved = np.where(solved > 0, solved, scales)
+    better = _steps(blocks, solved, zeros, bits, weights)[1] < error
+    return np.where(better, solved, scales), zeros
+
+
+def _steps(blocks: Array, scales: Array, zeros: Array, bits: int, weights: Array | None) -> tuple[Array, Array]:
+    """Return how many scales each value is rounded to, and the squared error of each column of each block."""
+    steps = blocks / scales[:, None]
+    np.rint(steps, out=steps)
+    np.clip(steps, -zeros[:, None], (1 << bits) - 1 - zeros[:, None], out=steps)
+    difference = steps * scales[:, None]
+    np.subtract(blocks, difference, out=difference)
+    return steps, _sum(difference, difference, weights)
+
+
+def _sum(a: Array, b: Array, weights: Array | None) -> Array:
+    return np.einsum("kic,kic->kc", a, b) if weights is None else np.einsum("kic,kic,ki->kc", a, b, weights)
+
+
+def _best_columns(matrix: Matrix, scales: Array, most: int) -> Array:
+    ratios = np.array((1.0, *RATIOS[8]), np.float32)
+    errors = np.zeros((len(ratios), matrix.columns))
+    for _, columns, values in matrix.pieces():
+        for number, ratio in enumerate(ratios):
+            scale = scales[columns] * ratio
+            difference = values - np.clip(np.rint(values / scale), -most, most) * scale
+            errors[number, columns] += np.einsum("kc,kc->c", difference, difference)
+    return scales * ratios[errors.argmin(0)]
+
+
+def identity(matrix: Matrix) -> tuple[object, ...]:
+    """Return what identifies the values; tensors of a file are created anew for each candidate."""
+    tensor = matrix.tensor
+    named = (tensor.file.path, tensor.file.stamp, tensor.offset) if isinstance(tensor, FileTensor) else (tensor,)
+    return (*named, matrix.is_transposed)
+
+
+def _recall(key: tuple[object, ...]) -> tuple[Array, ...] | None:
+    if key in _kept:
+        _kept.move_to_end(key)
+    return _kept.get(key)
+
+
+def _remember(key: tuple[object, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    _kept[key] = arrays
+    while len(_kept) > 1 and sum(each.nbytes for kept in _kept.values() for each in kept) > _KEPT_BYTES:
+        _kept.popitem(last=False)
+    return arrays

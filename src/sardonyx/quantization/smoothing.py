@@ -1,0 +1,65 @@
+"""x W = (x / c) (c W), with factors c for which the rows of c W take over a part of the large elements of x.
+
+An element of an activation that is much larger than the others takes precision from all of them, because they share a
+scale. The rows of a weight can be larger, because each column has a scale. c_k is a power of the root mean square of
+x_k divided by the largest magnitude of row k (this is the migration of SmoothQuant, Xiao et al., 2022). The power is
+the one with the least expected error; it is 0 where smoothing does not help.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sardonyx.ir.storage import Array
+from sardonyx.ir.tensors import ComputedTensor
+from sardonyx.quantization.weights import Matrix
+
+_OUTLIER = 10  # the mean square of an element that is smoothed, relative to that of all
+_CLEAR_GAIN = 0.6  # of the expected squared error, which is an estimate
+_POWERS = (0.0, 0.25, 0.5, 0.75)
+_USUAL_PEAK, _ROW_PEAK = 10.0, 4.0  # squares of the largest element of a row, by the mean square of all and of one
+_ACTIVATION_STEPS, _WEIGHT_STEPS = 255 / 2, 127  # of the largest magnitude
+
+
+def smoothing(matrix: Matrix) -> Array | None:
+    """Return the factors of the elements of an activation, or None if they do not help or there are no samples."""
+    if matrix.moments is None:
+        return None
+    squares = matrix.moments.array().diagonal().astype(np.float64)
+    if squares.max() < _OUTLIER * squares.mean():
+        return None
+    largest, sums = np.zeros(matrix.rows, np.float32), np.zeros(matrix.rows)
+    for rows, _, values in matrix.pieces():
+        np.maximum(largest[rows], np.abs(values).max(1), out=largest[rows])
+        sums[rows] += np.square(values, dtype=np.float64).sum(1)
+    usable = (largest > 0) & (squares > 0)
+    ratios = np.sqrt(np.where(usable, squares, 1)) / np.where(usable, largest, 1)
+    ratios = np.maximum(ratios / np.median(ratios), 1)  # elements that are rarely large are not made larger
+    tried = [(ratios**power).astype(np.float32) for power in _POWERS]
+    columns = np.zeros((len(tried), matrix.columns), np.float32)
+    for rows, part, values in matrix.pieces():
+        for factors, found in zip(tried, columns, strict=True):
+            np.maximum(found[part], np.abs(values * factors[rows, None]).max(0), out=found[part])
+    errors = [
+        _expected_error(squares / np.square(factors), sums * np.square(factors), found)
+        for factors, found in zip(tried, columns, strict=True)
+    ]
+    best = int(np.argmin(errors))
+    return tried[best] if errors[best] < _CLEAR_GAIN * errors[0] else None
+
+
+def _expected_error(squares: Array, sums: Array, largest: Array) -> float:
+    """Return the expected squared error of the result: that of the activation's rounding, and that of the weight's."""
+    peak = max(_USUAL_PEAK * squares.mean(), _ROW_PEAK * squares.max())
+    activation = peak / _ACTIVATION_STEPS**2 * sums.sum()
+    weight = squares.sum() * (np.square(largest, dtype=np.float64) / _WEIGHT_STEPS**2).sum()
+    return float(activation + weight)
+
+
+def smoothed(matrix: Matrix, factors: Array | None) -> Matrix:
+    """Return the weight with its rows multiplied by the factors."""
+    if factors is None:
+        return matrix
+    tensor, by = matrix.tensor, factors[None] if matrix.is_transposed else factors[:, None]
+    scaled = ComputedTensor(tensor.dtype, tensor.shape.numpy(), lambda: tensor.numpy() * by)
+    return Matrix(scaled, matrix.is_transposed)

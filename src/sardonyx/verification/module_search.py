@@ -1,0 +1,404 @@
+"""Find the first border value that differs in two models, and the share of the final error that each part causes.
+
+The border values p0 … pn are in the order in which the second model computes them. The cut after pi is the set of the
+values up to pi that are needed later. Two questions are asked about a cut:
+
+    values        do the values of both models agree there, within the tolerance of `verify`?
+    substitution  how large is the error of the outputs if the rest of the second model gets the first model's values?
+
+The first cut whose values differ is found by search with several cuts a run. With the error E(i) of a substitution at
+cut i, the nodes between the cuts i and j cause the share (E(i)² - E(j)²) / E² of the squared error E² of the outputs.
+A border that differs without an effect is not the cause: a few elements round differently than the tolerance, which is
+made for outputs, allows, or a mask hides with another number. The effect of a substitution is the change D(i) of the
+second model's outputs. The first cut with an effect is then searched instead.
+
+The other direction is a transplant: the first model computes the part between two cuts from the second model's values,
+and the second model goes on with the results. It shows what one module alone contributes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from msgspec import Struct
+
+from sardonyx.errors import RuntimeFailure
+from sardonyx.records.run import Accuracy
+from sardonyx.runtime import Array, Value
+from sardonyx.verification.output_comparison import Noise, OutputComparer
+from sardonyx.verification.tolerance import REASSOCIATED_RMS, epsilon, is_float, limit
+
+_FIRST_CUTS = 4  # of the first run; later runs compare as many as fit the memory
+_MOST_CUTS = 64
+_HELD_BYTES = 1 << 26  # border values of one model that are held at a time, unless single ones are larger
+_HOPELESS = 0.05  # a relative error that rounding does not explain
+_WORSE = 2.0  # a substitution that multiplies the error by this shows that the values mean different things
+_LITTLE = 0.1  # an effect, as part of the error, below which a difference of the size of rounding is not the cause
+_NOTHING = REASSOCIATED_RMS * 2.0**-23  # a relative change of the outputs below which no difference is the cause
+_SMALL = 0.05  # a share of the error that is not divided further
+
+
+class FirstModel(Protocol):
+    """The model whose values are right by definition."""
+
+    def values(self, places: Sequence[int]) -> Mapping[int, Value]:
+        """Return the values at some borders."""
+        ...
+
+    def values_from(self, given: Mapping[int, Array], places: Sequence[int]) -> Mapping[int, Value]:
+        """Return the values at some borders if those at earlier ones are replaced."""
+        ...
+
+
+class SecondModel(Protocol):
+    """The model that is compared with it."""
+
+    def values(self, places: Sequence[int]) -> Mapping[int, Value]:
+        """Return the values at some borders."""
+        ...
+
+    def outputs_after(self, values: Mapping[int, Array]) -> list[Value]:
+        """Return the outputs if the values at some borders are replaced."""
+        ...
+
+
+# Values at borders, and a function that returns them with one sample of disturbed roundings.
+Disturbed: TypeAlias = tuple[Mapping[int, Value], Callable[[int], Mapping[int, Value]]]
+Disturb: TypeAlias = Callable[[Sequence[int]], Disturbed | None]
+
+
+class Border(Struct, frozen=True):
+    """A border value: its name, its module, and the index of the last border that is computed from it."""
+
+    name: str
+    module: str
+    last_use: int
+    named: bool
+
+
+class Finding(Struct, frozen=True):
+    """The first border that differs."""
+
+    index: int
+    error: float
+    reason: str
+    is_rounding: bool  # the error as a whole is that of rounding; only single elements differ more
+
+
+class Interval(Struct, frozen=True):
+    """The part of the model between two cuts, and its share of the squared error."""
+
+    start: int  # the cut before it; -1: the inputs
+    end: int
+    share: float
+
+
+class ModuleSearch:
+    """The search over the borders of one pair of models on one set of inputs."""
+
+    def __init__(
+        self,
+        borders: Sequence[Border],
+        first: FirstModel,
+        second: SecondModel,
+        expected: Sequence[Value],
+        results: Sequence[Value],
+        disturb: Disturb,
+    ) -> None:
+        self.borders, self._first, self._second = borders, first, second
+        self._expected, self._results, self._disturb = expected, results, disturb
+        self._total = relative_error(expected, results)
+        self._differs: dict[int, Finding | None] = {}
+        self._left_out: set[int] = set()  # borders whose values mean different things in the two models
+        self._errors: dict[int, float | None] = {-1: self._total, len(borders) - 1: 0.0}
+        self._effects: dict[int, float] = {}
+        self._cuts = _FIRST_CUTS
+        self.harmless: Finding | None = None  # a first difference without an effect on the outputs
+
+    def first_difference(self) -> Finding | None:
+        """Return the first border whose values differ, or None if no border before the outputs can be compared.
+
+        A border that differs without an effect on the outputs is not returned if a later one has an effect.
+        """
+        while True:
+            finding = self._search()
+            if finding is None:
+                return None
+            if self._is_other_meaning(finding.index):
+                self._leave_out(finding.index)
+                continue
+            cause = self._first_effect(finding.index) if self._is_harmless(finding) else None
+            if cause is None:
+                return finding
+            self.harmless = finding
+            return cause
+
+    def _is_harmless(self, finding: Finding) -> bool:
+        self.error_after(finding.index)
+        effect = self._effects.get(finding.index, math.inf)
+        return effect < max(_NOTHING, _LITTLE * self._total if finding.is_rounding else 0.0)
+
+    def _leave_out(self, index: int) -> None:
+        """Leave out a border; the errors after cuts are those of other cuts then."""
+        self._left_out.add(index)
+        self._errors = {-1: self._total, len(self.borders) - 1: 0.0}
+
+    def _first_effect(self, start: int) -> Finding | None:
+        """Return the first border after one at which a substitution has an effect, by binary search."""
+        places = [index for index in range(start, len(self.borders)) if index not in self._left_out]
+        low, high = 0, len(places) - 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            error = self.error_after(places[middle])
+            if error is None or error > _WORSE * self._total:
+                self._leave_out(places.pop(middle))
+                high -= 1
+            elif self._effects[places[middle]] >= _LITTLE * self._total:
+                high = middle
+            else:
+                low = middle
+        self._compare([places[high]])
+        return self._differs[places[high]]
+
+    def share_of(self, finding: Finding) -> float | None:
+        """Return the share of the squared error that the nodes before the first differing border cause."""
+        before, after = self.error_after(self._before(finding.index)), self.error_after(finding.index)
+        return None if before is None or after is None else self._share(before, after)
+
+    @property
+    def left_out(self) -> list[int]:
+        """Borders that were left out because their values mean different things."""
+        return sorted(self._left_out)
+
+    def _before(self, index: int) -> int:
+        return next((other for other in range(index - 1, -1, -1) if other not in self._left_out), -1)
+
+    def _is_other_meaning(self, index: int) -> bool:
+        """Return whether the second model cannot use the first model's value, such as a transposed one."""
+        if index == len(self.borders) - 1:
+            return False
+        before, after = self.error_after(self._before(index)), self.error_after(index)
+        return after is None or (before is not None and after > _WORSE * before)
+
+    def _live(self, index: int) -> list[int]:
+        """Return the borders whose values form the cut after one."""
+        return [
+            other
+            for other in range(index + 1)
+            if other not in self._left_out and (other == index or self.borders[other].last_use > index)
+        ]
+
+    def _search(self) -> Finding | None:
+        """Return the first border whose cut differs, by a search with several cuts a run."""
+        places = [index for index in range(len(self.borders)) if index not in self._left_out]
+        low, high = -1, len(places) - 1  # cuts that agree and that differ
+        while high - low > 1:
+            count = min(self._cuts, high - low - 1)
+            steps = _between(low, high, count)
+            self._compare(sorted({index for step in steps for index in self._live(places[step])}))
+            bad = next((step for step in steps if any(self._differs[j] for j in self._live(places[step]))), high)
+            low, high = max((step for step in steps if step < bad), default=low), bad
+        if not places:
+            return None
+        live = [places[high], *self._live(places[high])]
+        self._compare(live)
+        return next((finding for index in live if (finding := self._differs[index]) is not None), None)
+
+    def _compare(self, places: Sequence[int]) -> None:
+        """Compare the values at some borders; results are kept."""
+        places = [index for index in places if index not in self._differs]
+        if not places:
+            return
+        one, other = self._first.values(places), self._second.values(places)
+        held = max(sum(_bytes(value) for value in values.values()) for values in (one, other))
+        self._cuts = max(2, min(_MOST_CUTS, int(_HELD_BYTES / max(held / len(places), 1))))
+        noises = _Noises(self._disturb, places)
+        for index in places:
+            self._differs[index] = self._difference(index, one[index], other[index], noises)
+
+    def _difference(self, index: int, one: Value, other: Value, noises: _Noises) -> Finding | None:
+        border = self.borders[index]
+        comparable = comparable_arrays(one, other)
+        if comparable is None:
+            self._left_out.add(index)
+            return None
+        a, b = comparable
+        if a.shape != b.shape:
+            if not border.named:
+                self._left_out.add(index)
+                return None
+            return Finding(index, 1.0, f"shape {list(b.shape)} instead of {list(a.shape)}", False)
+        error = relative_error([a], [b])
+        noise = noises.of(index) if error < _HOPELESS else lambda: None
+        lines = OutputComparer([border.name], Accuracy.REASSOCIATES, frozenset()).compare([a], [b], noise)
+        if not lines:
+            return None
+        rounding = is_float(a.dtype) and error <= limit(a.dtype, Accuracy.REASSOCIATES).rms
+        return Finding(index, error, lines[0].partition(": ")[2], rounding)
+
+    def error_after(self, index: int) -> float | None:
+        """Return the error of the outputs with the first model's values at a cut; None: the second one does not run."""
+        if index not in self._errors:
+            live = self._live(index)
+            values = _arrays(self._first.values(live))
+            try:
+                outputs = self._second.outputs_after(values)
+            except RuntimeFailure:
+                self._errors[index] = None
+            else:
+                self._errors[index] = relative_error(self._expected, outputs)
+                self._effects[index] = relative_error(self._results, outputs)
+        return self._errors[index]
+
+    @property
+    def errors(self) -> list[tuple[int, float]]:
+        """The cuts whose substitution was measured, in order, and the errors that are left; -1: the inputs."""
+        return [(index, error) for index in sorted(self._errors) if (error := self._errors[index]) is not None]
+
+    def alone(self, start: int, end: int) -> float | None:
+        """Return the share of the squared error that goes away if only the part between two cuts is the first model's.
+
+        None: one of the models does not run on the values of the other one.
+        """
+        inputs: Mapping[int, Value] = self._second.values(self._live(start)) if start >= 0 else {}
+        try:
+            values = self._first.values_from(_arrays(inputs), [place for place in self._live(end) if place > start])
+            error = relative_error(self._expected, self._second.outputs_after(_arrays(values)))
+        except RuntimeFailure:
+            return None
+        return self._share(self._total, error)
+
+    def _share(self, before: float, after: float) -> float:
+        return (before**2 - after**2) / self._total**2 if self._total else 0.0
+
+    def intervals(self, most_runs: int) -> list[Interval]:
+        """Divide the model into intervals of one module where their share is large.
+
+        Args:
+            most_runs: The largest number of further runs.
+        """
+        known = [index for index in sorted(self._errors) if self._errors[index] is not None]
+        done: list[Interval] = []
+        pending: list[tuple[float, int, int]] = []
+        for start, end in itertools.pairwise(known):
+            self._queue(pending, done, start, end)
+        for _ in range(most_runs):
+            if not pending:
+                break
+            _, start, end = heapq.heappop(pending)
+            middle = self._middle(start, end)
+            if middle is None:
+                done.append(self._interval(start, end))
+                continue
+            self._queue(pending, done, start, middle)
+            self._queue(pending, done, middle, end)
+        done += [self._interval(start, end) for _, start, end in pending]
+        return sorted(done, key=lambda interval: interval.start)
+
+    def _interval(self, start: int, end: int) -> Interval:
+        return Interval(start, end, self._share(self._errors[start] or 0.0, self._errors[end] or 0.0))
+
+    def _queue(self, pending: list[tuple[float, int, int]], done: list[Interval], start: int, end: int) -> None:
+        interval = self._interval(start, end)
+        modules = {self.borders[index].module for index in range(start + 1, end + 1) if index not in self._left_out}
+        if len(modules) > 1 and interval.share > _SMALL:
+            heapq.heappush(pending, (-interval.share, start, end))
+        else:
+            done.append(interval)
+
+    def _middle(self, start: int, end: int) -> int | None:
+        """Return the cut nearest to the middle at which the substitution runs, from a few."""
+        inner = [index for index in range(start + 1, end) if index not in self._left_out]
+        inner.sort(key=lambda index: abs(2 * index - start - end))
+        return next((index for index in inner[:3] if self.error_after(index) is not None), None)
+
+    def module_error(self, index: int) -> float | None:
+        """Return the relative error of the values at a border, or None if they cannot be compared."""
+        if index < 0 or index in self._left_out:
+            return None
+        comparable = comparable_arrays(self._first.values([index])[index], self._second.values([index])[index])
+        return None if comparable is None else relative_error([comparable[0]], [comparable[1]])
+
+
+def _between(low: int, high: int, count: int) -> list[int]:
+    """Return up to so many numbers between two, at equal distances."""
+    return sorted({low + (high - low) * step // (count + 1) for step in range(1, count + 1)} - {low, high})
+
+
+class _Noises:
+    """The noise of some borders, measured by one disturbed copy that is opened when it is first needed."""
+
+    def __init__(self, disturb: Disturb, places: Sequence[int]) -> None:
+        self._open, self._places = disturb, places
+        self._opened = False
+        self._clean: Mapping[int, Value] = {}
+        self._sample: Callable[[int], Mapping[int, Value]] | None = None
+        self._samples: list[Mapping[int, Value]] = []
+
+    def of(self, index: int) -> Callable[[], Noise | None]:
+        """Return the source of the noise of one border."""
+
+        def disturbed(sample: int) -> Sequence[Value]:
+            while len(self._samples) <= sample and self._sample is not None:
+                self._samples.append(self._sample(len(self._samples)))
+            return [self._samples[sample][index]]
+
+        def measure() -> Noise | None:
+            if not self._opened:
+                self._opened = True
+                opened = self._open(self._places)
+                if opened is not None:
+                    self._clean, self._sample = opened
+            return None if self._sample is None else Noise([self._clean[index]], disturbed)
+
+        return measure
+
+
+def comparable_arrays(one: Value, other: Value) -> tuple[Array, Array] | None:
+    """Return two tensors in the narrower of their floating-point types, or None if their types do not compare."""
+    if not isinstance(one, np.ndarray) or not isinstance(other, np.ndarray):
+        return None
+    if one.dtype == other.dtype:
+        return one, other
+    if not is_float(one.dtype) or not is_float(other.dtype):
+        return None
+    narrow = max((one.dtype, other.dtype), key=epsilon)
+    return one.astype(narrow), other.astype(narrow)
+
+
+def relative_error(expected: Sequence[Value], results: Sequence[Value]) -> float:
+    """Return the root mean square over the outputs of their relative errors; NaN and other shapes count as 1."""
+    errors = [_relative(one, other) for one, other in zip(expected, results, strict=False)]
+    return math.sqrt(sum(error**2 for error in errors) / len(errors)) if errors else 0.0
+
+
+def _relative(one: Value, other: Value) -> float:
+    comparable = comparable_arrays(one, other)
+    if comparable is None or comparable[0].shape != comparable[1].shape:
+        return 1.0
+    a, b = comparable
+    if a.size == 0:
+        return 0.0
+    if not is_float(a.dtype):
+        return math.sqrt(float(np.mean(np.asarray(a != b))))
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    finite = np.isfinite(a) & np.isfinite(b)
+    size = math.sqrt(float(np.mean(np.square(a[finite])))) if finite.any() else 1.0
+    same = np.isnan(a) & np.isnan(b) | (a == b)
+    with np.errstate(invalid="ignore"):
+        gaps = np.where(same, 0.0, np.where(finite, np.abs(a - b), size or 1.0))
+    error = math.sqrt(float(np.mean(np.square(gaps))))
+    return error / size if size else (1.0 if error else 0.0)
+
+
+def _arrays(values: Mapping[int, Value]) -> dict[int, Array]:
+    return {place: value for place, value in values.items() if isinstance(value, np.ndarray)}
+
+
+def _bytes(value: Value) -> int:
+    return value.nbytes if isinstance(value, np.ndarray) else 0

@@ -1,0 +1,73 @@
+"""Pieces of work for tests, in a file that child processes and Dask workers can import."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from sardonyx.errors import ModelError
+from sardonyx.fleet.work import Answer, Needs, Work
+
+
+class Planted(Work):
+    """Does one thing, and appends a line to a log when it begins and when it ends."""
+
+    def __init__(self, log: Path, index: int, does: str = "answer", seconds: float = 0.0, needs: Needs | None = None):
+        self._log, self._index, self._does, self._seconds = log, index, does, seconds
+        self._needs = needs or Needs()
+
+    @property
+    def name(self) -> str:
+        return f"{self._does} {self._index}"
+
+    @property
+    def needs(self) -> Needs:
+        return self._needs
+
+    def compute(self, folder: Path) -> Answer:
+        self._write("begins")
+        time.sleep(self._seconds)
+        getattr(self, f"_{self._does}")()
+        (folder / "result").write_text(f"result {self._index}")
+        self._write("ends")
+        return {"index": self._index, "pid": os.getpid(), "parent": os.getppid()}
+
+    def publish(self, folder: Path, answer: Answer) -> None:
+        (folder / "result").replace(self._log.parent / f"result-{self._index}")
+
+    def _write(self, what: str) -> None:
+        with self._log.open("a") as log:
+            log.write(f"{self._index} {what} {time.time()} {os.getpid()}\n")
+
+    def _answer(self) -> None:
+        sys.stderr.write("this is printed\n")
+
+    def _fail(self) -> None:
+        raise ModelError("this model cannot be read")
+
+    def _raise(self) -> None:
+        raise KeyError("nothing")
+
+    def _crash(self) -> None:
+        ctypes.string_at(0)  # reads address 0: the process gets SIGSEGV
+
+    def _kill(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _hang(self) -> None:
+        time.sleep(600)
+
+    def _grow(self) -> None:
+        held = [b"x" * 10_000_000 for _ in range(40)]
+        time.sleep(20)
+        del held
+
+    def _crash_once(self) -> None:
+        marker = self._log.parent / f"crashed-{self._index}"
+        if not marker.exists():
+            marker.touch()
+            self._crash()

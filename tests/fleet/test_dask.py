@@ -1,0 +1,159 @@
+"""Work on a real Dask cluster: the same outcomes as here, although workers and the scheduler are killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fleet.planted_work import Planted
+from fleet.test_execution import outcomes, spans
+from sardonyx.errors import UsageError
+from sardonyx.fleet import engines
+from sardonyx.fleet.engines import LocalEngine, connect
+from sardonyx.fleet.work import Needs
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+
+
+class Cluster:
+    """A scheduler and workers, as processes of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        self._log = (folder / "dask.txt").open("ab")
+        self._scheduler: subprocess.Popen[bytes] | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def start_scheduler(self) -> None:
+        self._scheduler = self._start("scheduler", "--host", self.address, "--no-dashboard", "--no-show")
+
+    def kill_scheduler(self) -> None:
+        assert self._scheduler is not None
+        os.killpg(self._scheduler.pid, signal.SIGKILL)
+        self._scheduler.wait()
+
+    def start_worker(self, resources: str = "") -> None:
+        words = ("--resources", resources) if resources else ()
+        self.workers.append(
+            self._start("worker", self.address, "--nthreads", "1", "--no-nanny", "--no-dashboard", *words)
+        )
+
+    def kill_worker(self) -> None:
+        worker = self.workers.pop(0)
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
+
+    def close(self) -> None:
+        for process in (*self.workers, self._scheduler):
+            if process is not None and process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self._log.close()
+
+    def _start(self, *words: str) -> subprocess.Popen[bytes]:
+        env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), str(ROOT / "src")))}
+        command = [sys.executable, "-m", "dask", *words]
+        return subprocess.Popen(command, env=env, start_new_session=True, stdout=self._log, stderr=self._log)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES", getattr(request, "param", "3"))
+    cluster = Cluster(tmp_path)
+    cluster.start_scheduler()
+    yield cluster
+    cluster.close()
+
+
+def begun(log: Path, count: int = 1) -> None:
+    """Wait until some work has begun."""
+    until = time.monotonic() + 60
+    while (not log.exists() or log.read_text().count("begins") < count) and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+def meanwhile(do: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=do)
+    thread.start()
+    return thread
+
+
+def test_a_cluster_gives_what_this_machine_gives(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_worker("timing=1,memory=2")
+    kinds = ("answer", "fail", "crash", "answer")
+    (tmp_path / "here").mkdir()
+    here = [Planted(tmp_path / "here/log", index, does) for index, does in enumerate(kinds)]
+    there = [
+        Planted(tmp_path / "log", index, does, needs=Needs(10**12, index == 0)) for index, does in enumerate(kinds)
+    ]
+    local = outcomes(here, LocalEngine(1))
+    remote = outcomes(there, connect(cluster.address))
+    assert [outcome.reason for outcome in remote] == [outcome.reason for outcome in local]
+    assert [outcome.attempts for outcome in remote] == [outcome.attempts for outcome in local]
+    assert [outcome.answer and outcome.answer["parent"] for outcome in remote] == [
+        cluster.workers[0].pid if does == "answer" else None for does in kinds
+    ]
+    assert all((tmp_path / f"result-{index}").read_text() == f"result {index}" for index in (0, 3))
+    times = spans(tmp_path / "log")
+    assert times[0][0] >= times[3][1]  # the timed one is the last
+
+
+@pytest.mark.parametrize("cluster", ["0"], indirect=True)  # Dask gives up at once: it also counts work that only waited
+def test_work_of_a_killed_worker_runs_again(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_worker()
+    cluster.start_worker()
+
+    def kill() -> None:
+        begun(tmp_path / "log", 2)
+        cluster.kill_worker()
+
+    thread = meanwhile(kill)
+    ended = outcomes([Planted(tmp_path / "log", index, seconds=1.0) for index in range(4)], connect(cluster.address))
+    thread.join()
+    assert [outcome.reason for outcome in ended] == [None] * 4
+    assert len((tmp_path / "log").read_text().splitlines()) == 9  # one began twice: nothing else was done again
+    assert set(spans(tmp_path / "log")) == {0, 1, 2, 3}
+
+
+def test_a_restarted_scheduler_gets_the_work_again(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_worker()
+
+    def restart() -> None:
+        begun(tmp_path / "log", 2)
+        cluster.kill_scheduler()
+        cluster.kill_worker()
+        cluster.start_scheduler()
+        cluster.start_worker()
+
+    thread = meanwhile(restart)
+    ended = outcomes([Planted(tmp_path / "log", index, seconds=0.5) for index in range(4)], connect(cluster.address))
+    thread.join()
+    assert [outcome.reason for outcome in ended] == [None] * 4
+
+
+def test_two_workers_of_a_machine_for_timed_work_are_an_error(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.start_worker("timing=1")
+    cluster.start_worker("timing=1")
+    works = [Planted(tmp_path / "log", 0, seconds=12.0)]
+    with pytest.raises(UsageError, match=r"2 Dask workers on 127.0.0.1 declare the resource timing"):
+        outcomes(works * 8, connect(cluster.address))
+
+
+def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "_CONNECT", 1.0)
+    with pytest.raises(UsageError, match=r"there is no Dask scheduler at tcp://127.0.0.1:1: OSError"):
+        connect("tcp://127.0.0.1:1")
+    with pytest.raises(UsageError, match=r"nothing.py:make is not a Dask cluster: FileNotFoundError"):
+        connect("nothing.py:make")

@@ -1,0 +1,267 @@
+"""Choosing the precision of modules: groups, the front, the budget, and the choice itself on a small model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sardonyx
+from quantization.small_model import build
+from sardonyx.errors import GateNotMet, UsageError
+from sardonyx.quantization import choice, timing
+from sardonyx.quantization.budget import Budget, loss_measures
+from sardonyx.quantization.front import Option, pareto, predicted_loss, sweep
+from sardonyx.quantization.groups import coarsened, find_groups
+from sardonyx.quantization.job import Job
+from sardonyx.quantization.precisions import Assignment, Recipes
+from sardonyx.quantization.recipe import Selection, Simulated
+from sardonyx.records.bench import Comparison, Finding
+from sardonyx.records.expressions import Measure
+from sardonyx.records.quantization import Interval, Quantization, Scores
+
+NUMBERS = st.floats(0, 10)
+OPTIONS = st.lists(
+    st.builds(Option, st.sampled_from(["int8", "int4", "fp16"]), NUMBERS, NUMBERS),
+    max_size=3,
+    unique_by=lambda o: o.precision,
+)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return build(tmp_path / "m.onnx")
+
+
+@pytest.fixture
+def data() -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(1)
+    return [{"ids": rng.integers(0, 200, (2, 8))} for _ in range(24)]
+
+
+@pytest.fixture
+def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """Ratios of times by label, in place of measurements, which differ from run to run."""
+    ratios: dict[str, float] = {}
+
+    def time(_timer: timing.Timer, models: Any) -> timing.Timed:
+        found = {}
+        for label in models:
+            ratio = ratios.get(label, 0.9)
+            finding = Finding.FASTER if ratio < 0.98 else Finding.SLOWER if ratio > 1.02 else Finding.SAME
+            found[label] = Comparison(ratio, ratio - 0.01, ratio + 0.01, 0.012, finding, 12)
+        return timing.Timed(2.0, {"batch": 1}, found)
+
+    monkeypatch.setattr(timing.Timer, "time", time)
+    return ratios
+
+
+def _by_hand(groups: list[list[Option]], rate: float) -> float:
+    """The largest gain - rate · loss² of all assignments."""
+    return sum(max([0.0, *(option.gain - rate * option.loss**2 for option in options)]) for options in groups)
+
+
+@given(st.lists(OPTIONS, max_size=5), st.floats(0.01, 100))
+def test_the_sweep_contains_the_best_assignment_for_every_multiplier(groups: list[list[Option]], rate: float) -> None:
+    plans = sweep(groups)
+    assert plans[0] == (None,) * len(groups)
+
+    def value(plan: tuple[str | None, ...]) -> float:
+        chosen = [o for options, name in zip(groups, plan, strict=True) for o in options if o.precision == name]
+        return sum(option.gain - rate * option.loss**2 for option in chosen)
+
+    assert max(map(value, plans)) == pytest.approx(_by_hand(groups, rate), abs=1e-6)
+    gains = [
+        sum(o.gain for options, name in zip(groups, plan, strict=True) for o in options if o.precision == name)
+        for plan in plans
+    ]
+    assert gains == sorted(gains)
+
+
+def test_losses_add_in_squares() -> None:
+    groups = [[Option("int8", 1, 0.03), Option("int4", 2, 0.3)], [Option("int8", 1, 0.04)]]
+    assert predicted_loss(groups, ("int8", "int8")) == pytest.approx(0.05)
+    assert predicted_loss(groups, (None, None)) == 0
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=8))
+def test_a_point_on_the_front_is_dominated_by_none(points: list[tuple[float, float]]) -> None:
+    on = pareto(points)
+    assert not points or any(on)
+    for one, is_on in zip(points, on, strict=True):
+        beaten = any(a <= one[0] and b <= one[1] and (a, b) != one for a, b in points)
+        assert is_on is not beaten
+
+
+PATHS = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map(".".join)
+
+
+@given(st.lists(PATHS, min_size=1, max_size=20, unique=True), st.integers(1, 6))
+def test_groups_are_joined_until_they_can_be_measured(paths: list[str], most: int) -> None:
+    groups = coarsened([((path,), 1 + len(path)) for path in paths], most)
+    assert len(groups) <= most or len(groups) == 1
+    assert sorted(path for group in groups for path in group) == sorted(paths)
+    assert len(paths) > most or groups == [(path,) for path in paths]
+
+
+def test_a_plan_mixes_precisions_of_one_recipe(model: Path) -> None:
+    selection = Selection()
+    plan = (
+        Assignment("int4", selection.of_owners(["encoder.first"])),
+        Assignment("int8-weights", selection.of_owners(["head"])),
+    )
+    _, products = Job(model, Recipes("ort")).simulated(plan)
+    assert {(each.module, each.recipe) for each in products} == {
+        ("encoder.first", "quantize-to-matmul-nbits-4"),
+        ("head", "quantize-to-matmul-nbits-8"),
+    }
+
+
+def test_the_smallest_model_within_the_budget_is_chosen(model: Path, data: Any, times: dict[str, float]) -> None:
+    made = sardonyx.quantize(model, to="int8", budget="relative_l2<=0.009", objective="bytes", data=data)
+    assert made.choice is not None
+    found = made.choice
+    chosen = found.points[found.chosen]
+    parts = made.data
+    assert (parts.calibrate, parts.choose, parts.judge, parts.shared) == (6, 6, 12, False)
+    assert chosen.within
+    assert chosen.scores.relative_l2.high <= 0.009
+    assert chosen.bytes == min(point.bytes for point in found.points if point.within)
+    assert made.after.bytes == chosen.bytes
+    kept = [group for group in found.groups if group.chosen == "float32"]
+    assert [group.name for group in kept] == ["head"]  # the most sensitive one
+    assert kept[0].reason.startswith("relative L2 0.0")
+    assert {product.module for product in made.products} == {"embed", "encoder.first", "encoder.second"}
+    assert made.loss.scores is not None
+    assert made.loss.scores.relative_l2.value == pytest.approx(made.loss.relative_l2)
+    assert found.broken == ()
+    for point in found.points:  # losses of modules add in squares, nearly
+        assert point.predicted_l2 == pytest.approx(point.scores.relative_l2.value, rel=0.3)
+    assert Quantization.from_json(made.to_json()).choice == found
+
+
+def test_products_of_a_file_without_tags_are_chosen_one_by_one(model: Path, data: Any, times: dict[str, float]) -> None:
+    untagged = onnx.load(model)
+    for at, node in enumerate(untagged.graph.node):
+        node.name = f"n{at}"
+    onnx.save(untagged, model)
+    made = sardonyx.quantize(model, to="int8", budget="relative_l2<=0.009", objective="bytes", data=data)
+    assert made.choice is not None
+    precisions = {group.modules: group.chosen for group in made.choice.groups}
+    gather, first, second, head = (("n0",), ("n1",), ("n5",), ("n8",))  # in the order in which they run
+    assert precisions == {gather: "int8", first: "int8", second: "int8", head: "float32"}
+    assert list(precisions) == [gather, first, second, head]
+    assert len(made.products) == 3
+
+
+def _product(node: str, elements: int) -> Simulated:
+    value = ir.Value(name=node)
+    return Simulated(node, "", "quantize", elements, 1, value, value)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 8))
+def test_products_of_no_module_are_grouped_with_their_neighbours(sizes: list[int], most: int) -> None:
+    products = [_product(f"n{at}", size) for at, size in enumerate(sizes)]
+    groups = find_groups(products, most)
+    weighted = [f"n{at}" for at, size in enumerate(sizes) if size]
+    assert len(groups) <= most
+    assert [label for group in groups for label in group.modules] == (weighted or [""])
+    assert sum(group.elements for group in groups) == sum(sizes)
+
+
+def test_modules_that_are_not_faster_stay_in_float32(model: Path, data: Any, times: dict[str, float]) -> None:
+    times.update({"int8": 0.7, "int4": 1.3, "int8-weights": 1.0, "int8-static": 1.0, "all int8": 0.8})
+    made = sardonyx.quantize(model, budget="relative_l2<=0.5", data=data)
+    assert made.choice is not None
+    assert {group.chosen for group in made.choice.groups} == {"int8"}
+    assert made.choice.objective == "time"
+    why = {option.precision: option.excluded for option in made.choice.groups[-1].options}
+    assert why == {"int8": None, "int4": "slower", "int8-weights": "not faster", "int8-static": "not faster"}
+
+
+def test_a_model_that_is_not_faster_is_not_written(model: Path, data: Any, times: dict[str, float]) -> None:
+    times.update({"int8": 1.0, "all int8": 1.1})
+    with pytest.raises(
+        GateNotMet, match="nothing within the budget is faster than float32; nearest: all int8"
+    ) as error:
+        sardonyx.quantize(model, to="int8", budget="relative_l2<=0.5", data=data)
+    assert error.value.exit_code == 4
+
+
+def test_a_budget_that_nothing_meets_names_the_nearest_model(
+    model: Path, data: Any, tmp_path: Path, times: dict[str, float]
+) -> None:
+    with pytest.raises(
+        GateNotMet, match=r"nothing meets the budget relative_l2<=1e-6; nearest: mixed 1, relative_l2 0\.0\d+ \[0\.0\d+"
+    ):
+        sardonyx.quantize(model, tmp_path / "q.onnx", to="int8", budget="relative_l2<=1e-6", data=data)
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_modules_are_measured_in_groups_if_there_are_many(
+    model: Path, data: Any, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "_FEWEST_GROUPS", 1)
+    monkeypatch.setattr(choice, "_MOST_SINGLES", 3)
+    made = sardonyx.quantize(model, to="int8", budget="relative_l2<=0.5", objective="bytes", data=data)
+    assert made.choice is not None
+    assert {group.name: group.modules for group in made.choice.groups} == {
+        "embed": ("embed",),
+        "encoder": ("encoder.first", "encoder.second"),
+        "head": ("head",),
+    }
+    assert "the precisions of 4 modules were chosen in 3 groups" in made.notes
+
+
+def test_the_default_budget_is_named(model: Path, data: Any, times: dict[str, float]) -> None:
+    made = sardonyx.quantize(model, data=data, only=["encoder.first"])
+    assert made.choice is not None
+    assert made.choice.is_default
+    assert made.choice.budget == ("relative_l2<=0.01", "top1>=0.99")
+    assert made.choice.precisions == ("int8", "int8-static", "int8-weights", "int4")
+
+
+def test_a_model_that_breaks_the_budget_on_unseen_samples_is_reported(
+    model: Path, data: Any, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        choice.Budget, "broken", lambda self, measures, surely=False: [] if surely else ["x<=1 (x is 2)"]
+    )
+    made = sardonyx.quantize(model, to="int8", budget="relative_l2<=1", data=data)
+    assert made.choice is not None
+    assert made.choice.broken == ("x<=1 (x is 2)",)
+
+
+def test_budgets_hold_for_the_whole_interval_or_for_the_value() -> None:
+    budget = Budget.of(["relative_l2<=1%, top1>=0.9", "bytes<0.5"], has_metric=False)
+    scores = Scores(Interval(0.009, 0.008, 0.011), Interval(1, 1, 1), Interval(0.95, 0.92, 0.97))
+    measures = loss_measures(scores) | {"bytes": Measure(0.3, 1.0)}
+    assert budget.broken(measures) == []
+    assert budget.broken(measures, surely=True) == ["relative_l2<=1% (relative_l2 is 0.009)"]
+    few_rows = Measure(0.95, 1.0, 0.8, 1.0)
+    assert budget.broken({"top1": few_rows}, surely=True) == []
+    assert budget.excess(measures) == pytest.approx(0.9)
+    assert Budget.of([], has_metric=False).texts == ("relative_l2<=0.01", "top1>=0.99")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("relative_l2", "cannot read the budget 'relative_l2'"),
+        ("speed<1", "the budget: unknown name 'speed'"),
+        ("metric<=0.01", "the budget 'metric<=0.01' needs a metric"),
+        ("top1==1", "the budget 'top1==1' is not an upper or a lower limit"),
+        ("bytes<=30MB", "the budget 'bytes<=30MB': bytes is a ratio to the source"),
+        ("bytes<baseline", "the budget 'bytes<baseline': there is no baseline"),
+    ],
+)
+def test_a_budget_that_cannot_be_read_is_refused(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Budget.of([text], has_metric=False)
+    assert error.value.message == message

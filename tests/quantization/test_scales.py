@@ -1,0 +1,158 @@
+"""Scales of quantized weights: the search never loses more than plain rounding, and reads weights in pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+import onnx.parser
+import onnx_ir as ir
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sardonyx
+from sardonyx.ir import io
+from sardonyx.quantization import dynamic_int8, scales, weights
+from sardonyx.quantization.error_compensation import Moments
+from sardonyx.quantization.smoothing import smoothing
+from sardonyx.quantization.weights import Blocks, Matrix
+
+SEED, LARGE = st.integers(0, 2**32 - 1), st.sampled_from([1.0, 30.0, 1e20, 1e-30])
+
+
+def _matrix(seed: int, rows: int, columns: int, large: float, *, is_transposed: bool) -> Matrix:
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal((rows, columns)).astype(np.float32)
+    values[rng.integers(rows), rng.integers(columns)] *= large
+    values[:, 0] = 0
+    stored = np.ascontiguousarray(values.T) if is_transposed else values
+    return Matrix(ir.Tensor(stored), is_transposed)
+
+
+def _loss(matrix: Matrix, held: np.ndarray) -> np.ndarray:
+    return np.square(matrix.array().astype(np.float64) - held)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=SEED, rows=st.integers(1, 90), columns=st.integers(1, 40), bits=st.sampled_from([4, 8]), large=LARGE,
+    is_transposed=st.booleans(),
+)  # fmt: skip
+def test_no_block_loses_more_than_by_plain_rounding(bits: int, **case: Any) -> None:
+    matrix = _matrix(**case)
+    blocks = Blocks(matrix, bits, 32)
+    scale, zero = blocks.scales()[:, None], blocks.zero_points()[:, None].astype(np.float32)
+    held = ((blocks.integers() - zero) * scale).reshape(-1, matrix.columns)[: matrix.rows]
+    split = scales.in_blocks(matrix.array(), 32)
+    step, center = (each[:, None] for each in scales.plain_blocks(split, bits))
+    plain = (np.clip(np.rint(split / step) + center, 0, 2**bits - 1) - center) * step
+    found = scales.in_blocks(_loss(matrix, held), 32).sum(1)
+    usual = scales.in_blocks(_loss(matrix, plain.reshape(-1, matrix.columns)[: matrix.rows]), 32).sum(1)
+    rounding = 1e-12 * np.square(split, dtype=np.float64).sum(1)
+    assert (found <= usual * 1.0001 + rounding).all()
+    assert (held[:, 0] == 0).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=SEED, rows=st.integers(1, 90), columns=st.integers(1, 40), large=LARGE,
+    is_transposed=st.booleans(), most=st.sampled_from([127, 63]),
+)  # fmt: skip
+def test_no_column_loses_more_than_by_plain_rounding(most: int, **case: Any) -> None:
+    matrix = _matrix(**case)
+    held = weights.signed_columns(matrix, most) * weights.column_scales(matrix, most)
+    step = np.abs(matrix.array()).max(0) / np.float32(most)
+    step[step == 0] = 1
+    plain = np.rint(matrix.array() / step) * step
+    assert (_loss(matrix, held).sum(0) <= _loss(matrix, plain).sum(0) * 1.0001).all()
+    assert np.abs(weights.signed_columns(matrix, most)).max(initial=0) <= most
+
+
+def test_clipping_a_range_with_one_large_value_loses_less() -> None:
+    matrix = _matrix(0, 4096, 8, 1.0, is_transposed=False)
+    blocks = Blocks(matrix, 4, 128)
+    split = scales.in_blocks(matrix.array(), 128)
+    step, center = (each[:, None] for each in scales.plain_blocks(split, 4))
+    plain = (np.clip(np.rint(split / step) + center, 0, 15) - center) * step
+    held = (blocks.integers().astype(np.float32) - blocks.zero_points()[:, None]) * blocks.scales()[:, None]
+    assert np.square(split - held).sum() < 0.92 * np.square(split - plain).sum()
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_pieces_cover_a_weight_of_a_file_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_transposed: bool
+) -> None:
+    """With small limits, so that rows and columns are cut."""
+    monkeypatch.setattr(weights, "_STRIPE", 700)
+    monkeypatch.setattr(weights, "_PIECE", 150)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 70] x) => (float[n, 33] y) { y = MatMul (x, w) }'
+    )
+    stored = np.random.default_rng(0).standard_normal((70, 33)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(stored, "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    tensor = io.load(tmp_path / "m.onnx").graph.initializers["w"].const_value
+    assert tensor is not None
+    matrix = Matrix(tensor, is_transposed)
+    seen = np.zeros((matrix.rows, matrix.columns), np.float32)
+    for rows, columns, values in matrix.pieces(8):
+        assert rows.start % 8 == 0
+        seen[rows, columns] += values
+    np.testing.assert_array_equal(seen, matrix.array())
+
+
+def test_rows_that_count_more_lose_less() -> None:
+    rng = np.random.default_rng(0)
+    values, counts = rng.standard_normal((2, 32, 16)).astype(np.float32), np.ones((2, 32), np.float32)
+    counts[:, ::8] = 100
+
+    def error_of_important_rows(weights: np.ndarray | None) -> float:
+        step, zero = (each[:, None] for each in scales.best_scales(values, 4, weights))
+        held = (np.clip(np.rint(values / step) + zero, 0, 15) - zero) * step
+        return float(np.square(held - values)[:, ::8].sum())
+
+    assert error_of_important_rows(counts) < 0.9 * error_of_important_rows(None)
+
+
+def _with_large_element() -> tuple[onnx.ModelProto, Any]:
+    """Return one product, and samples whose element 7 is forty times as large as the others."""
+    rng = np.random.default_rng(0)
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 96] x) => (float[n, 64] y) { y = MatMul (x, w) }'
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(rng.standard_normal((96, 64)).astype(np.float32), "w"))
+    x = rng.standard_normal((128, 96)).astype(np.float32)
+    x[:, 7] *= 40
+    return model, [{"x": rows} for rows in np.split(x, 16)]
+
+
+def test_smoothing_loses_less_if_one_element_of_every_row_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, samples = _with_large_element()
+    made = sardonyx.quantize(model, to="int8", data=samples)
+    assert made.check.worst <= 1
+    monkeypatch.setattr(dynamic_int8, "smoothing", lambda _: None)
+    assert made.loss.relative_l2 < 0.6 * sardonyx.quantize(model, to="int8", data=samples).loss.relative_l2
+
+
+def test_wrong_factors_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, samples = _with_large_element()
+    right = dynamic_int8.smoothed
+    monkeypatch.setattr(dynamic_int8, "smoothed", lambda matrix, factors: right(matrix, 1 / factors))
+    with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
+        sardonyx.quantize(model, to="int8", data=samples)
+
+
+def test_elements_of_usual_size_are_not_smoothed() -> None:
+    weight = ir.Tensor(np.random.default_rng(0).standard_normal((96, 64)).astype(np.float32))
+    folder, squares = TemporaryDirectory(), np.ones(96, np.float32)
+    assert smoothing(Matrix(weight, False)) is None
+    assert smoothing(Matrix(weight, False, Moments(np.diag(squares), folder))) is None
+    squares[7] = 1600
+    factors = smoothing(Matrix(weight, False, Moments(np.diag(squares), folder)))
+    assert factors is not None
+    assert (factors.argmax(), factors.min()) == (7, 1)

@@ -1,0 +1,50 @@
+"""The section of `locate` on the page, with a run and without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+import sardonyx
+from reporting.sample_location import sample_location
+from reporting.sample_run import sample_run
+from sardonyx.records.location import LocatedModel
+from sardonyx.records.run import Artifact
+
+
+def test_a_location_without_a_run_has_a_page(tmp_path: Path) -> None:
+    record = tmp_path / "location.json"
+    record.write_bytes(sample_location().to_json())
+    text = sardonyx.report(record).text
+    assert "encoder.0 is the first module that differs and causes 90 % of the error" in text
+    assert "after encoder.0: 10 % of the squared error is left" in text
+    assert text.count('data-section="location"') == 1
+
+
+def test_every_form_of_a_location() -> None:
+    assert "Share of the error, by module" in sardonyx.report(sample_location(), format="markdown").text
+    pictures = sardonyx.report([sample_location(), sample_location()], format="svg").files
+    assert [text[:4] for text in pictures.values()] == ["<svg", "<svg"]
+
+
+def test_locations_are_not_compared() -> None:
+    with pytest.raises(sardonyx.UsageError, match="there is none: the given Location is a location"):
+        sardonyx.report([sample_location(), sample_location()], compare=True)
+
+
+@pytest.mark.parametrize("belongs", [True, False])
+def test_a_location_of_the_files_of_a_run_is_a_section(belongs: bool) -> None:
+    run = sample_run()
+    location = sample_location()
+    if belongs:
+        files = (_located(run.source), _located(run.result))
+        location = replace(location, first=files[0], second=files[1])
+    text = sardonyx.report([run, location]).text
+    assert ('data-section="location"' in text) is belongs
+    assert ("is a location of other files: left out" in text) is not belongs
+
+
+def _located(artifact: Artifact) -> LocatedModel:
+    return LocatedModel(artifact.path or "", "onnx", "onnxruntime")
