@@ -11,6 +11,7 @@ import onnx.checker
 import onnx.numpy_helper
 import onnx.parser
 import pytest
+from msgspec.structs import replace
 
 import sardonyx
 from quantization.small_model import build
@@ -166,13 +167,19 @@ def test_patterns_name_modules(model: Path) -> None:
 
 
 def test_what_cannot_be_quantized_is_named(tmp_path: Path) -> None:
-    made = sardonyx.quantize(build(tmp_path / "inf.onnx", worst=float("inf")), to="int4")
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[n, 64] x) => (float[n, 64] y, float[n, 64] z) { a = MatMul (x, v) y = MatMul (a, w) z = MatMul (x, w) }
+    """
+    model = onnx.parser.parse_model(text)
+    broken, weight = np.random.default_rng(0).standard_normal((2, 64, 64)).astype(np.float32)
+    broken[0, 0] = np.inf  # so that all of y is infinite or NaN
+    arrays = {"v": broken, "w": weight}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    made = sardonyx.quantize(model, to="int4")
     assert {group.reason for group in made.skipped} == {"the weight has infinities or NaN"}
-    assert (len(made.products), made.check.products) == (3, 1)
-    assert made.notes == (
-        "2 products were not compared: their activations were never finite",
-        "2 weights are rounded to the closest integers: no data shows their activations",
-    )
+    assert (len(made.products), made.check.products) == (2, 1)
+    assert made.notes[0] == "1 products were not compared: their activations were never finite"
 
 
 def test_the_loss_is_measured_on_the_data_that_is_given(model: Path) -> None:
@@ -348,7 +355,10 @@ def test_the_simulations_of_large_models_are_run_in_groups(
     whole = sardonyx.quantize(model, to=to)
     monkeypatch.setattr(product_check, "_GROUP_BYTES", 40_000)
     made = sardonyx.quantize(model, to=to)
-    assert (made.products, made.notes) == (whole.products, whole.notes)
+    assert made.notes == whole.notes
+    for one, other in zip(made.products, whole.products, strict=True):  # what the runtime fuses depends on the group
+        assert replace(one, error=0, allowed=0) == replace(other, error=0, allowed=0)
+        assert (one.error, one.allowed) == pytest.approx((other.error, other.allowed), rel=1e-3)
     monkeypatch.setattr(Blocks if to == "int4" else weights, *_LATE_FAULTS[to])
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
         sardonyx.quantize(model, to=to)

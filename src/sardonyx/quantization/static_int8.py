@@ -1,11 +1,11 @@
 """Conv(x, W, b) => Conv(DQ(Q(x)), DQ(q(W)), DQ(q(b))), with ranges from calibration; MatMul and Gemm likewise.
 
-Activations become signed 8-bit integers with one scale and zero point, W signed ones with a scale for each output
-channel (of 7 bits on a CPU that adds 8-bit products with saturation), b 32-bit ones with the scale of the sums. Results
-of convolutions, and of what lies between quantized products, are stored in integers too, so that a runtime can compute
-without float32. Refuses a transposed convolution, a bias or a weight that is computed, a batch normalization that is
-not folded, and a value without a range. Helps because 8-bit products and activations are faster on most CPUs, and the
-weight takes a quarter of the bytes.
+Activations become unsigned 8-bit integers with one scale and zero point (ONNX Runtime fuses no signed ones on x86), W
+signed ones with a scale for each output channel (of 7 bits on a CPU that adds 8-bit products with saturation), b 32-bit
+ones with the scale of the sums. Results of convolutions, and of what lies between quantized products, are stored in
+integers too, so that a runtime can compute without float32. Refuses a transposed convolution, a bias or a weight that
+is computed, a batch normalization that is not folded, and a value without a range. Helps because 8-bit products and
+activations are faster on most CPUs, and the weight takes a quarter of the bytes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from sardonyx.quantization.convolutions import column_scales, filter_integers
 from sardonyx.quantization.integer_regions import HARD, REARRANGEMENTS, last_value, stored_values
 from sardonyx.quantization.recipe import Quantizer, Selection, Simulated, scalar, with_bias
 from sardonyx.quantization.static_products import ROOTS, StaticProduct, static_product
-from sardonyx.quantization.weights import SIGNED_MOST, lazy
+from sardonyx.quantization.weights import lazy
 
+_MOST = 255  # the largest integer of an activation
 _UNIT = Range(0.0, 1.0, 0.0, 1.0)  # of HardSigmoid
 _LARGEST_BIAS = 2.0**30  # levels; the sums of the products are added to it in 32 bits
 
 
 class Grid(Struct, frozen=True):
-    """The numbers that a value can hold: (q - zero) * scale, for q from -128 to 127."""
+    """The numbers that a value can hold: (q - zero) * scale, for q from 0 to 255."""
 
     scale: float  # of float32
     zero: int
@@ -43,8 +44,8 @@ class Grid(Struct, frozen=True):
     @classmethod
     def of(cls, limits: Range) -> Grid:
         """Return the grid of a range, which includes 0."""
-        scale = float(np.float32((limits.high - limits.low) / 255))
-        return cls(scale, int(np.clip(np.rint(-128 - limits.low / scale), -128, 127)))
+        scale = float(np.float32((limits.high - limits.low) / _MOST))
+        return cls(scale, int(np.clip(np.rint(-limits.low / scale), 0, _MOST)))
 
 
 class Step(Struct, frozen=True, eq=False):
@@ -166,7 +167,7 @@ class QuantizeStatically(Quantizer, ModelPass):
         grid = Grid.of(limits)
         known = self._grids.get(grid)
         if known is None or not all(constant.is_initializer() for constant in known):
-            known = (op.constant(scalar(grid.scale), "scale"), op.constant(np.array(grid.zero, np.int8), "zero"))
+            known = (op.constant(scalar(grid.scale), "scale"), op.constant(np.array(grid.zero, np.uint8), "zero"))
             self._grids[grid] = known
         result = op.DequantizeLinear(op.QuantizeLinear(value, *known), *known)
         self._stored.add(result)
@@ -257,5 +258,5 @@ def affine(value: ir.Value, alpha: float, beta: float, op: Builder) -> ir.Value 
     if tensor is None:
         return None
     scaled = op.DequantizeLinear(integers, op.constant(scalar(float(tensor.numpy()) * alpha), "scale"), zero)
-    constant = (np.array(SIGNED_MOST, np.int8), scalar(beta / SIGNED_MOST), np.array(0, np.int8))
+    constant = (np.array(_MOST, np.uint8), scalar(beta / _MOST), np.array(0, np.uint8))
     return op.Add(scaled, op.DequantizeLinear(*(op.constant(array, "beta") for array in constant)))
