@@ -41,7 +41,6 @@ RESTARTS = (1 / 3, 2 / 3)  # shares of the models that are done when the coordin
 VARYING = {  # what depends on the machine, the moment and the place, not on the model
     *("seconds", "peak", "estimate", "attempts", "machine", "machines", "environment"),
     *("date", "updated", "command", "path", "folder", "source"),
-    *("matching", "left_out"),  # rewrites that were checked one by one, as many as there is time for
 }
 KINDS = ("run", "chaos", "overhead", "scaling", "s3", "opportunities", "timing", "table")
 BENCH = 4.0  # seconds for each model

@@ -20,10 +20,11 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch
 
@@ -46,6 +47,7 @@ VARIANTS: tuple[tuple[Variant, ...], ...] = (
     (("dynamo", 0), ("torchscript", 1), ("dynamo", 2)),
 )
 Row = dict[str, Any]
+Given, Made = TypeVar("Given"), TypeVar("Made")
 
 
 class Plan(NamedTuple):
@@ -110,22 +112,38 @@ def export_all(folder: Path, count: int, have: set[str]) -> Iterator[Row]:
     from catalogue_case import in_process
     from catalogue_models import Subject, subjects
 
+    def made(plan: Plan) -> tuple[Plan, int, float, Row]:
+        subject, began = Subject(plan.library, plan.name), time.monotonic()
+        due = [each for each in plan.variants if f"exported/{subject.key}.{each[0]}.{each[1]}" not in have]
+        answer = in_process(lambda: export(subject, due, folder), LIMIT, WAITS) if due else {}
+        return plan, len(due), time.monotonic() - began, answer
+
     everything = [(each.library, each.name) for each in subjects()]
     warm()
-    for plan in plans(everything, known((HERE / "catalogue.md").read_text()), 2 * count):  # some fail
+    chosen = plans(everything, known((HERE / "catalogue.md").read_text()), 2 * count)  # some fail
+    for plan, due, seconds, answer in ahead(made, chosen):
         if count <= sum(name.startswith("exported/") for name in have):
             return
-        subject = Subject(plan.library, plan.name)
-        due = [each for each in plan.variants if f"exported/{subject.key}.{each[0]}.{each[1]}" not in have]
-        if not due:
-            continue
-        began = time.monotonic()
-        answer = in_process(lambda subject=subject, due=due: export(subject, due, folder), LIMIT, WAITS)
-        for row in answer.get("rows", ()):
+        rows = answer.get("rows", ())
+        for row in rows:
             have.add(row["name"])
             yield row
-        faults = answer.get("faults", answer.get("error", ""))
-        print(f"{subject.key}: {len(answer.get('rows', ()))} of {len(due)}, {time.monotonic() - began:.1f} s {faults}")
+        if due:
+            faults = answer.get("faults", answer.get("error", ""))
+            print(f"{plan.library}.{plan.name}: {len(rows)} of {due}, {seconds:.1f} s {faults}", flush=True)
+
+
+def ahead(work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Made]:
+    """Yield the results in order; as many are computed at a time as there are cores."""
+    waiting = deque[Future[Made]]()
+    cores = len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(cores) as pool:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > cores:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 def export(subject: Any, variants: Sequence[Variant], folder: Path) -> Row:
@@ -201,9 +219,11 @@ def draw_all(folder: Path, count: int, have: set[str]) -> Iterator[Row]:
     (folder / "drawn").mkdir(parents=True, exist_ok=True)
     made = sum(name.startswith("drawn/") for name in have)
     seed = max((int(name.rsplit(".", 1)[1]) for name in have if name.startswith("drawn/")), default=-1) + 1
-    while made < count:
-        answer = in_process(lambda seed=seed: {"row": draw(seed, folder)}, DRAWN_LIMIT, 3)
-        seed += 1
+    for answer in ahead(
+        lambda seed: in_process(lambda: {"row": draw(seed, folder)}, DRAWN_LIMIT, 3), range(seed, 10**6)
+    ):
+        if made >= count:
+            return
         if answer.get("row"):
             made += 1
             have.add(answer["row"]["name"])

@@ -66,27 +66,29 @@ class Wrong(NodePass):
 
 
 class RightButOnce(NodePass):
-    """Relu(x) => Max(x, 0), but Min where the node is the one called `broken`."""
+    """-x => x * -1, but |x| where the node is the one called `broken`."""
 
     name = "right-but-once"
     accuracy = Accuracy.EXACT
-    roots = ("Relu",)
+    roots = ("Neg",)
     example = NOTHING
 
     def match(self, node: ir.Node, graph: Facts) -> Match | None:
         return Match((node,))
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
-        zero = op.constant(np.zeros((), np.float32))
-        return (op.Min if match.root.outputs[0].name == "broken" else op.Max)(match.root.inputs[0], zero)
+        source = match.root.inputs[0]
+        if match.root.outputs[0].name == "broken":
+            return op.Abs(source)
+        return op.Mul(source, op.constant(np.array(-1, np.float32)))
 
 
 def chain(length: int, broken: int) -> onnx.ModelProto:
-    """Relus with a Sin between each, so that each one affects the output."""
+    """Negations with a Sin between each, so that each one affects the output."""
     names = [f"r{i}" if i != broken else "broken" for i in range(length)]
     nodes, last = [], "x"
     for i, name in enumerate(names):
-        nodes += [f"s{i} = Sin({last})", f"{name} = Relu(s{i})"]
+        nodes += [f"s{i} = Sin({last})", f"{name} = Neg(s{i})"]
         last = name
     text = '<ir_version: 10, opset_import: ["" : 18]> agraph (float[N] x) => (float[N] y) {%s y = Sin(%s)}'
     return onnx.parser.parse_model(text % ("\n".join(nodes), last))
@@ -101,7 +103,7 @@ def test_exactly_the_wrong_rewrite_is_undone(mode: Any) -> None:
     assert (undone.pass_name, undone.root) == ("right-but-once", "broken")
     assert undone.reason
     ops = {each.op_type: each.after for each in run.ops}
-    assert (ops.get("Max"), ops.get("Relu"), ops.get("Min")) == (19, 1, None)
+    assert (ops.get("Mul"), ops.get("Neg"), ops.get("Abs")) == (19, 1, None)
 
 
 def test_a_pass_that_is_wrong_repeatedly_is_disabled() -> None:

@@ -78,8 +78,6 @@ def test_measured_blocks_are_not_compared() -> None:
 
 def test_only_times_and_last_digits_may_differ() -> None:
     assert readme.steady("in 780 ms, worst 2.1e-07") == readme.steady("in 1.1 s, worst 9.9e-08")
-    checked = "{} rewrites (60 distinct) also match one by one{}"
-    some, all_of_them = checked.format("79 of 127", "; 48 left out for lack of time"), checked.format("127 of 127", "")
-    assert readme.steady(some) == readme.steady(all_of_them)
+    assert readme.steady("y float32 2e-07 3e-05 342 7e-06") == readme.steady("y float32 1e-07 5e-04 7.49e+03 7e-06")
     assert readme.steady("178 → 108 nodes") != readme.steady("178 → 109 nodes")
     assert readme.steady("verified on 5 trials") != readme.steady("verified on 4 trials")

@@ -44,9 +44,9 @@ def planted(root: str, build: Build, accuracy: Accuracy = Accuracy.EXACT) -> Nod
     return Planted()
 
 
-def checked(text: str, one: Pass, seconds: float = 60.0) -> Findings:
+def checked(text: str, one: Pass, most: float | None = None) -> Findings:
     """The checks of the rewrites of one pass."""
-    checks = LocalChecks(seconds)
+    checks = LocalChecks(most)
     facts = Facts(io.from_proto(onnx.parser.parse_model(HEADER + text)), evaluate=runtime.evaluate)
     Rewriter(facts, [one], observe=checks.observe).run()
     return checks.findings
@@ -144,7 +144,7 @@ def test_facts_of_the_shape_inference_are_checked() -> None:
     text = "g (float[N, 3] x, float[2] u) => (int64[2] y) { s = Shape(x) t = Cast <to = 7> (u) y = Neg(t) z = Neg(s) }"
     model = io.from_proto(onnx.parser.parse_model(HEADER + text))
     shape, cast = (node.outputs[0] for node in model.graph if node.op_type in ("Shape", "Cast"))
-    facts, checks = Facts(model), LocalChecks(60.0)
+    facts, checks = Facts(model), LocalChecks()
     facts.infer()
     assert facts.contents(shape)
     facts.carry_over(shape, cast)
@@ -166,9 +166,9 @@ def test_equal_rewrites_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(result.shapes) == len(checks) == 1
 
 
-def test_rewrites_left_out_for_lack_of_time_are_counted() -> None:
+def test_rewrites_beyond_the_budget_are_counted() -> None:
     text = "g (float[N] x) => (float[N] y) { y = Abs(x) }"
-    result = checked(text, planted("Abs", lambda match, op: op.Neg(first(match))), seconds=-1.0)
+    result = checked(text, planted("Abs", lambda match, op: op.Neg(first(match))), most=-1)
     assert not result.failing
     assert result.states[State.LEFT_OUT] == 1
 
@@ -183,7 +183,7 @@ def test_rewrites_that_cannot_run_alone_are_counted() -> None:
 @pytest.mark.parametrize("one", ALL, ids=lambda one: one.name)
 def test_no_pass_fails_on_its_own_example(one: Pass) -> None:
     target = "ort" if type(one).__module__.startswith("sardonyx.passes.ort.") else "portable"
-    checks = LocalChecks(60.0)
+    checks = LocalChecks()
     model = io.from_proto(onnx.parser.parse_model(one.example.before))
     Rewriter(Facts(model, target=target, evaluate=runtime.evaluate), [one], observe=checks.observe).run()
     assert not checks.findings.failing

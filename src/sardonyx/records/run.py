@@ -270,7 +270,7 @@ class RewriteChecks(msgspec.Struct, frozen=True):
     distinct: int  # with different structure; equal ones are verified once
     matching: int  # rewrites with matching results
     not_runnable: int  # rewrites that cannot be run separately
-    left_out: int  # rewrites omitted for lack of time
+    left_out: int  # rewrites beyond the budget of these checks
 
 
 class TokenTie(msgspec.Struct, frozen=True):

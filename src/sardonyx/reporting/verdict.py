@@ -172,7 +172,7 @@ def rewrite_lines(verdict: Verdict) -> list[str]:
         text
         for count, text in (
             (checks.not_runnable, f"{checks.not_runnable} cannot be run by themselves"),
-            (checks.left_out, f"{checks.left_out} left out for lack of time"),
+            (checks.left_out, f"{checks.left_out} beyond the budget of these checks"),
         )
         if count
     ]

@@ -45,13 +45,18 @@ _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _CHUNK_ELEMENTS = 1 << 17  # border elements that are sent to the worker together
 _RUN_SECONDS = 5.0  # time limit for one chunk
 _NOISE_SAMPLES = 4
-_SECONDS = 0.3  # for one excerpt, after the first chunk
+_MOST_ELEMENTS = 1 << 19  # of the borders of one excerpt, after the first chunk
 # Operators that only move elements or select among them, and with those that select by comparing.
 _MOVING = MOVES_DATA | FILLS | READS_SHAPE | {"Concat", "Where"}
 _CHOOSING = _MOVING | {"Clip", "Relu", "Max", "Min"}
 _MOST_NODES = 60  # in an excerpt
 _MOST_LEVELS = 12  # by which the border is moved up
-_SHARE_OF_ONE_PASS = 0.5  # of the time, so that the first passes leave time for the last
+_SHARE_OF_ONE_PASS = 0.5  # of the budget, so that the first passes leave some of it for the last
+# The budget is counted in what is run, not in seconds, so that the same rewrites are checked on a busy machine: one for
+# each excerpt (about 10 ms on a CPU of 2020) and one for this many border elements. A long check is counted by its time.
+_UNITS, _UNITS_OF_A_NODE = 100, 0.1  # the budget of a model
+_ELEMENTS_OF_A_UNIT = 1 << 16
+_LONG, _UNITS_OF_A_SECOND = 1.0, 100
 _SUSPECTED = 4  # rounds of values if the rewrite failed on a narrower border
 
 
@@ -61,7 +66,7 @@ class State(Enum):
     HOLDS = "holds"
     FAILS = "fails"
     IMPOSSIBLE = "impossible"  # the nodes before the rewrite do not run on any border
-    LEFT_OUT = "left out"  # no time was left
+    LEFT_OUT = "left out"  # nothing of the budget was left
 
 
 class Outcome(Struct, frozen=True):
@@ -98,6 +103,7 @@ class Check:
         constants = [*excerpt.before.constants.values(), *excerpt.after.constants.values()]
         self._generator = Generator(excerpt.border, constants, excerpt.operators)
         self._sides: dict[str, _Side] = {}
+        self.elements = 0  # of the borders that were run
 
     def outcome(self) -> Outcome:
         """Run the check."""
@@ -130,11 +136,11 @@ class Check:
 
     def _on_values(self, way: Way) -> Outcome:
         self._open("after", self._excerpt.after.filled(self._generator.types(way)))
-        began = time.perf_counter()
         for trials in _chunks(self._trials(way)):
+            self.elements += sum(trial.size for trial in trials)
             for trial, line in self._differences(trials):
                 return Outcome(State.FAILS, f"{line} ({trial.text})")
-            if time.perf_counter() - began > _SECONDS:
+            if self.elements > _MOST_ELEMENTS:
                 break
         return Outcome(State.HOLDS)
 
@@ -338,11 +344,11 @@ class Findings(Struct):
 class LocalChecks:
     """Checks the rewrites of any number of candidates; outcomes are cached."""
 
-    def __init__(self, seconds: float) -> None:
-        """Spend about this many seconds in total."""
-        self._most = seconds
-        self.seconds = 0.0  # spent so far
-        self._spent: dict[str, float] = {}  # by pass
+    def __init__(self, most: float | None = None) -> None:
+        """Spend about this many units in total; by default, more for a model with more nodes."""
+        self._most = most
+        self._spent = Counter[str]()  # units by pass
+        self.seconds = 0.0
         self._late = False
         self._outcomes: dict[bytes, Outcome] = {}
         self.findings = Findings()
@@ -360,40 +366,47 @@ class LocalChecks:
         findings = self.findings
         findings.rewrites += 1
         findings.shapes.add(excerpt.signature())
-        spent = self._spent.get(rule.name, 0.0)
-        self._late = self.seconds > self._most or spent > self._most * _SHARE_OF_ONE_PASS
-        outcome = self._checked(excerpt, rule.accuracy)
+        if self._most is None:
+            self._most = _UNITS + _UNITS_OF_A_NODE * len(facts.model.graph)
+        self._late = self._spent.total() > self._most or self._spent[rule.name] > self._most * _SHARE_OF_ONE_PASS
+        outcome = self._checked(excerpt, rule)
         findings.states[outcome.state] += 1
         if outcome.state is State.HOLDS:
             findings.holding.add(rule.name)
         if outcome.state is State.FAILS:
             owner = origins.owner(rewrite.match.root)
             findings.failing.append(RolledBack(rule.name, root, owner, outcome.reason))
-        seconds = time.perf_counter() - began
-        self.seconds += seconds
-        self._spent[rule.name] = spent + seconds
+        self.seconds += time.perf_counter() - began
 
-    def _checked(self, excerpt: Excerpt, accuracy: Accuracy) -> Outcome:
+    def _checked(self, excerpt: Excerpt, rule: Rule) -> Outcome:
         """Return the outcome at the narrowest border where the rewrite holds, otherwise at the widest that runs.
 
         If values of the border are assumed to hold the sizes that shape inference found, the rewrite must also hold at
         the widest border, where they are computed.
         """
-        outcome = self._outcome(excerpt, accuracy)
+        outcome = self._outcome(excerpt, rule)
         if outcome.state is State.HOLDS and excerpt.assumes_sizes:
-            outcome = self._outcome(excerpt.widest(_MOST_NODES), accuracy)
+            outcome = self._outcome(excerpt.widest(_MOST_NODES), rule)
             return Outcome(State.HOLDS) if outcome.state is State.IMPOSSIBLE else outcome
         rounds = 1
         for wider in itertools.islice(excerpt.widened(_MOST_NODES), _MOST_LEVELS):
             if outcome.state in (State.HOLDS, State.LEFT_OUT):
                 break
             rounds = _SUSPECTED if outcome.state is State.FAILS else rounds
-            further = self._outcome(wider, accuracy, rounds)
+            further = self._outcome(wider, rule, rounds)
             outcome = outcome if further.state is State.IMPOSSIBLE else further
         return outcome
 
-    def _outcome(self, excerpt: Excerpt, accuracy: Accuracy, rounds: int = 1) -> Outcome:
-        key = f"{accuracy.value} {rounds} ".encode() + excerpt.signature()
+    def _outcome(self, excerpt: Excerpt, rule: Rule, rounds: int = 1) -> Outcome:
+        key = f"{rule.accuracy.value} {rounds} ".encode() + excerpt.signature()
         if key not in self._outcomes:
-            self._outcomes[key] = Outcome(State.LEFT_OUT) if self._late else Check(excerpt, accuracy, rounds).outcome()
+            self._outcomes[key] = Outcome(State.LEFT_OUT) if self._late else self._run(excerpt, rule, rounds)
         return self._outcomes[key]
+
+    def _run(self, excerpt: Excerpt, rule: Rule, rounds: int) -> Outcome:
+        began, check = time.perf_counter(), Check(excerpt, rule.accuracy, rounds)
+        outcome = check.outcome()
+        seconds = time.perf_counter() - began
+        units = 1 + check.elements // _ELEMENTS_OF_A_UNIT
+        self._spent[rule.name] += max(units, round(seconds * _UNITS_OF_A_SECOND)) if seconds > _LONG else units
+        return outcome
