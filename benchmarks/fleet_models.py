@@ -47,7 +47,8 @@ VARIANTS: tuple[tuple[Variant, ...], ...] = (
     (("dynamo", 0), ("torchscript", 1), ("dynamo", 2)),
 )
 Row = dict[str, Any]
-Given, Made = TypeVar("Given"), TypeVar("Made")
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 
 class Plan(NamedTuple):
