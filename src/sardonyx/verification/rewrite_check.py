@@ -52,8 +52,8 @@ _CHOOSING = _MOVING | {"Clip", "Relu", "Max", "Min"}
 _MOST_NODES = 60  # in an excerpt
 _MOST_LEVELS = 12  # by which the border is moved up
 _SHARE_OF_ONE_PASS = 0.5  # of the budget, so that the first passes leave some of it for the last
-# The budget is counted in what is run, not in seconds, so that a busy machine checks the same rewrites: one unit for each
-# excerpt (about 10 ms) and one for this many border elements. A long check is counted by its time.
+# The budget is counted in what is run, not in seconds, so that a busy machine checks the same rewrites: one unit for
+# each excerpt (about 10 ms) and one for this many border elements. A long check is counted by its time.
 _UNITS, _UNITS_OF_A_NODE = 100, 0.1  # the budget of a model
 _ELEMENTS_OF_A_UNIT = 1 << 16
 _LONG, _UNITS_OF_A_SECOND = 1.0, 100
