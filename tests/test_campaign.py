@@ -62,7 +62,7 @@ def test_files_are_timed_from_the_command_line(model: Path, clock: str) -> None:
     assert 0.2 < race.comparison("two").ratio < 5
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_timing_is_shown_relative_to_the_first_file(capsys: pytest.CaptureFixture[str], model: Path) -> None:
     latency.main([f"one={model}", f"two={model}", "--seconds", "0.1"])
     one, two = capsys.readouterr().out.splitlines()
@@ -113,7 +113,7 @@ def test_distance_is_relative_and_nan_is_infinite() -> None:
 # Shelf
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_peers_result_is_computed_once_per_content(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +139,7 @@ def test_wrong_and_unloadable_results_are_reported(model: Path, tmp_path: Path) 
     assert "cannot load" in why
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_cached_file_is_deleted_when_dropped(model: Path, tmp_path: Path) -> None:
     kept = shelf.Shelf(tmp_path / "shelf")
     path = kept.file("onnxruntime", model)
@@ -187,7 +187,7 @@ def test_nodes_are_counted_verified_and_compared_with_the_best_peer(model: Path,
     assert mean.figure == pytest.approx(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_verification_table_counts_the_sizes_of_every_dim(model: Path, tmp_path: Path) -> None:
     model.rename(tmp_path / "tiny.dynamo.onnx")
     place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"])
@@ -205,7 +205,7 @@ def test_a_failed_verification_fails_the_claim() -> None:
     assert section.rows[0][-1] == "FAILED: error: it broke"
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_time_is_ours_over_the_rivals(model: Path, tmp_path: Path) -> None:
     model.rename(tmp_path / "tiny.dynamo.onnx")
     place = stage.Stage(tmp_path, Rivals(tmp_path / "shelf"), tmp_path, ["tiny"], ["dynamo"], repeats=1)
