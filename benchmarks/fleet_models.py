@@ -141,7 +141,7 @@ def ahead(work: Callable[[Given], Made], items: Iterable[Given]) -> Iterator[Mad
     with ThreadPoolExecutor(cores) as pool:
         for item in items:
             waiting.append(pool.submit(work, item))
-            if len(waiting) > cores:
+            if len(waiting) > 4 * cores:  # a slow one does not hold up the others
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -11,7 +11,7 @@ import onnx.helper
 import pytest
 
 from sardonyx.errors import ModelError, UsageError
-from sardonyx.fleet.sources import Source, download, find_pairs, find_sources
+from sardonyx.fleet.sources import Source, digest, download, find_pairs, find_sources
 
 FILES = ("a.onnx", "x/a.onnx", "y/a.onnx", "y/z/b.onnx", "y/readme.txt", ".hidden/c.onnx", "out/d.onnx")
 
@@ -157,3 +157,18 @@ def test_models_below_a_url_have_names_too() -> None:
         assert [source.name for source in find_sources(["memory://bucket/x/a.onnx"])] == ["a"]
     finally:
         memory.rm("/bucket", recursive=True)
+
+
+def test_a_model_at_a_url_has_another_digest_if_it_or_its_weights_change() -> None:
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    location = "memory://digests/a.onnx"
+    seen: list[str] = []
+    try:
+        for name, content in (("a.onnx", b"1"), ("a.onnx", b"23"), ("a.onnx.data", b"4"), ("a.onnx.data", b"56")):
+            memory.pipe(f"/digests/{name}", content)
+            seen.append(digest(location))
+            assert digest(location) == seen[-1]
+    finally:
+        memory.rm("/digests", recursive=True)
+    assert len(set(seen)) == 4

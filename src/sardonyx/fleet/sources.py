@@ -317,7 +317,10 @@ def _paired(reference: Source, candidate: Source | None) -> Source:
 
 
 def digest(location: str) -> str:
-    """Return a hash of the bytes of a model and of its weights; of a model at a URL, of its size, date and tag."""
+    """Return a hash of the bytes of a model and of its weights.
+
+    Of a model at a URL, and of a file beside it with the usual name for weights, size, date and tag count.
+    """
     from sardonyx.ir.io import external_files, sha256_of
 
     if is_built(location):
@@ -326,7 +329,8 @@ def digest(location: str) -> str:
     if is_url(location):
         fsspec: Any = importlib.import_module("fsspec.core")  # an extra, and it has no types
         system, path = fsspec.url_to_fs(location)
-        return str(system.ukey(path))
+        weights = f"{path}.data"
+        return "+".join(str(system.ukey(each)) for each in (path, weights) if each == path or system.exists(each))
     paths = [location, *(os.path.join(os.path.dirname(location), name) for name in external_files(location))]
     return "+".join(sha256_of(path) for path in paths if os.path.isfile(path))
 

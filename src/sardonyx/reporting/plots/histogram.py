@@ -29,7 +29,7 @@ def histogram(shares: Sequence[float], what: str) -> svg.Picture:
         hover = f"{_range(place)}: {formatting.plural(counts[place], 'model')}"
         bars.append(svg.rect(x + 1, bottom - height, step - 2, height, hover=hover))
         if place < 0:
-            body.append(svg.text(x, bottom + 18, "< 0", "soft"))
+            body.append(svg.text(x + 0.3 * step, bottom + 18, "< 0", "soft", anchor="middle"))
         elif place % 2 == 0:
             body.append(svg.text(x, bottom + 18, f"{100 * place // _BINS} %", "soft", anchor="middle"))
     body += [svg.group(0, bars), svg.line(_LEFT, bottom, _WIDTH - _RIGHT, bottom, "axis")]
