@@ -53,6 +53,7 @@ class Planted(Work):
         raise KeyError("nothing")
 
     def _crash(self) -> None:
+        sys.stderr.write("this is printed before the crash\n")
         ctypes.string_at(0)  # reads address 0: the process gets SIGSEGV
 
     def _kill(self) -> None:

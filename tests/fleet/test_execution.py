@@ -60,6 +60,8 @@ def test_every_kind_of_failure_ends_one_work_alone(tmp_path: Path) -> None:
     assert [outcome.attempts for outcome in ended] == [1, 1, 1, 2, 2, 1, 1, 1]
     assert ended[6].answer is None
     assert "this is printed" in ended[0].log
+    assert "this is printed before the crash" in ended[3].log
+    assert ended[6].peak > 300_000_000
     assert sorted(path.name for path in tmp_path.glob("result-*")) == ["result-0", "result-7"]
 
 
@@ -83,12 +85,14 @@ def test_memory_of_the_process_is_measured(tmp_path: Path) -> None:
 def test_estimated_memory_decides_what_runs_at_once(tmp_path: Path) -> None:
     needs = [Needs(memory) for memory in (600, 600, 300, 300, 5000)]
     works = [Planted(tmp_path / "log", index, seconds=1.0, needs=each) for index, each in enumerate(needs)]
-    outcomes(works, LocalEngine(4, memory=1000))
+    with contextlib.closing(LocalEngine(4, memory=1000)) as engine:
+        reported = [(report.index, report.outcome is None) for report in run_all(works, engine)]
     times = spans(tmp_path / "log")
     for (a, first), (b, second) in itertools.combinations(enumerate(needs), 2):
         together = times[a][0] < times[b][1] and times[b][0] < times[a][1]
         assert not together or first.memory + second.memory <= 1000
-    assert times[3][0] < times[2][1]  # the two small ones run at once
+    small = [is_begin for index, is_begin in reported if index in (2, 3)]
+    assert small == [True, True, False, False]  # the two small ones run at once
 
 
 def test_timed_work_runs_alone_and_last(tmp_path: Path) -> None:

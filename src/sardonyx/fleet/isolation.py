@@ -43,6 +43,15 @@ class Limits(Struct, frozen=True):
     code: str | None = None  # `code_hash` of the command; a worker with other code refuses
 
 
+class Ended(Struct, frozen=True):
+    """How a child ended its work."""
+
+    reply: Reply
+    died: bool  # by itself, not at a limit
+    peak: int  # memory in bytes
+    log: str  # what it printed
+
+
 class ChildPool:
     """The child processes of this process: idle ones are used again, since starting one takes a second."""
 
@@ -52,24 +61,22 @@ class ChildPool:
         self._busy: set[Worker] = set()
         self._closed = False
 
-    def run(self, work: Work, folder: Path, limits: Limits) -> tuple[Reply, int, str]:
-        """Compute work in a child; return its reply, its peak memory in bytes, and what it printed.
-
-        Raises:
-            WorkerDied: the child ended, or was ended because of a limit; the message says how.
-        """
+    def run(self, work: Work, folder: Path, limits: Limits) -> Ended:
+        """Compute work in a child, until it replies, dies, or is ended because of a limit."""
         child = self._take()
         watch = _Watch(child, limits)
         watch.start()
+        died = False
         try:
-            data = child.ask((work, folder))
+            reply = msgspec.json.decode(child.ask((work, folder)), type=Reply)
         except WorkerDied as error:
-            raise WorkerDied(watch.exceeded or f"its process {error}") from error
+            died = watch.exceeded is None
+            reply = Reply(None, watch.exceeded or f"its process {error}")
         finally:
             watch.stop()
             log = child.printed()
             self._give_back(child, keep=watch.exceeded is None and child.is_running and _memory(child.process) < _LARGE)
-        return msgspec.json.decode(data, type=Reply), watch.peak, log
+        return Ended(reply, died, watch.peak, log)
 
     def close(self) -> None:
         """End all children, whatever they are doing."""
@@ -139,21 +146,24 @@ def isolated(work: Work, limits: Limits, children: ChildPool | None = None) -> O
     """Run a piece of work in a child process; every failure becomes the reason of the outcome."""
     start = time.perf_counter()
     answer: Answer | None = None
-    reason, died, peak, log = None, False, 0, ""
+    ended: Ended | None = None
     try:
         if limits.code is not None and limits.code != code_hash():
             raise RuntimeFailure(f"the worker on {platform.node()} has another version of sardonyx")
         with work.scratch() as folder, _alone() if work.needs.timed else contextlib.nullcontext():
             work.fetch(folder)
-            reply, peak, log = (children or _CHILDREN).run(work, folder, limits)
-            answer, reason = reply.answer, reply.reason
+            ended = (children or _CHILDREN).run(work, folder, limits)
+            answer, reason = ended.reply.answer, ended.reply.reason
             if answer is not None:
                 work.publish(folder, answer)
-    except WorkerDied as error:
-        reason, died = str(error), "its process" in str(error)
+    except WorkerDied as error:  # before it was asked
+        reason = str(error)
     except Exception as error:  # it ends nothing but this work
         answer, reason = None, reason_of(error)
-    return Outcome(answer, reason, time.perf_counter() - start, peak, machine(), died=died, log=log)
+    seconds = time.perf_counter() - start
+    if ended is None:
+        return Outcome(answer, reason, seconds, machine=machine())
+    return Outcome(answer, reason, seconds, ended.peak, machine(), died=ended.died, log=ended.log)
 
 
 @contextlib.contextmanager

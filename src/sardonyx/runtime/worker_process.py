@@ -87,7 +87,7 @@ class Worker:
         """Send one request and wait for its reply.
 
         Raises:
-            Died: if the worker ended.
+            WorkerDied: The worker ended.
         """
         requests, replies = self._process.stdin, self._process.stdout
         assert requests is not None, "it is a pipe"
