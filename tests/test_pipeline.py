@@ -23,7 +23,7 @@ from sardonyx.optimizer import details
 from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.optimizer.pipeline import WHOLE_PASS, optimize
 from sardonyx.passes import Example, NodePass
-from sardonyx.records.run import Accuracy, Run
+from sardonyx.records.run import Accuracy, Run, Verdict
 
 NOTHING = Example(before="", after="", near_miss="")
 TOWER = """
@@ -104,6 +104,28 @@ def test_exactly_the_wrong_rewrite_is_undone(mode: Any) -> None:
     assert undone.reason
     ops = {each.op_type: each.after for each in run.ops}
     assert (ops.get("Mul"), ops.get("Neg"), ops.get("Abs")) == (19, 1, None)
+
+
+def test_the_wrong_rewrite_is_searched_with_the_trials_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sardonyx.verification import Oracle
+    from sardonyx.verification.rewrite_check import LocalChecks
+
+    verdicts: list[Verdict] = []
+
+    def check(*given: Any, **options: Any) -> Verdict:
+        verdicts.append(original(*given, **options))
+        return verdicts[-1]
+
+    original = Oracle.check
+    monkeypatch.setattr(Oracle, "check", check)
+    monkeypatch.setattr(LocalChecks, "observe", lambda *_: None)  # otherwise the check of single rewrites finds it
+    run = optimize(chain(20, broken=13), passes=[RightButOnce()], only=["right-but-once"])
+    assert [each.root for each in run.rolled_back] == ["broken"]
+    first, *probes, last = verdicts
+    failed = [trial.style for trial in first.trials if not trial.passed]
+    assert 0 < len(failed) < len(first.trials) == len(last.trials)
+    assert probes
+    assert all([trial.style for trial in probe.trials] == failed for probe in probes)
 
 
 def test_a_pass_that_is_wrong_repeatedly_is_disabled() -> None:

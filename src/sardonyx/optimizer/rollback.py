@@ -134,10 +134,11 @@ class Verifier:
         self, candidate: Candidate, good: int, bad: int, verdict: Verdict, forbidden: Forbidden
     ) -> tuple[Event, Verdict]:
         """Bisect between `good` rewrites, which pass, and `bad` rewrites, which fail; return the rewrite that fails."""
+        failed = verdict
         while bad - good > 1:
             self._job.progress(f"looking for the failing rewrite among {bad - good}", None)
             middle = (good + bad) // 2
-            probe = self._verdict(self._candidate(middle, forbidden))
+            probe = self._verdict(self._candidate(middle, forbidden), failed)
             if probe.passed:
                 good = middle
             else:
@@ -167,9 +168,11 @@ class Verifier:
         self.seconds["verification"] += time.perf_counter() - began
         return LocalChecks()
 
-    def _verdict(self, candidate: Candidate) -> Verdict:
+    def _verdict(self, candidate: Candidate, failed: Verdict | None = None) -> Verdict:
+        """Verify a candidate; after a verdict that failed, on the trials that failed only."""
         began = time.perf_counter()
-        verdict = self._oracle.check(candidate.model, run_tables.loosest(candidate.log.events, self._job.passes))
+        accuracy = run_tables.loosest(candidate.log.events, self._job.passes)
+        verdict = self._oracle.check(candidate.model, accuracy, failed=failed)
         self.seconds["verification"] += time.perf_counter() - began
         return verdict
 

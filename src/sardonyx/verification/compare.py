@@ -166,9 +166,15 @@ class Oracle:
         return list(self._reference.answers())
 
     def check(
-        self, candidate: Model, accuracy: Accuracy = Accuracy.REASSOCIATES, tolerance: Tolerance | None = None
+        self,
+        candidate: Model,
+        accuracy: Accuracy = Accuracy.REASSOCIATES,
+        tolerance: Tolerance | None = None,
+        failed: Verdict | None = None,
     ) -> Verdict:
         """Compare a candidate with the reference, also within a requested tolerance if one is given.
+
+        If a verdict is given that `failed`, only the trials that failed in it are run, if any did.
 
         Raises:
             UsageError: The class has no tolerance: a quantized model differs on purpose.
@@ -181,6 +187,9 @@ class Oracle:
             )
         reference = self._reference
         answers = self.answers() + (reference.special_answers() if accuracy is Accuracy.EXACT else [])
+        wrong = [number for number, trial in enumerate(failed.trials) if not trial.passed] if failed is not None else []
+        numbers = [number for number in wrong if number < len(answers)] or range(len(answers))
+        answers = [answers[number] for number in numbers]
         is_itself = reference.live is not None and candidate is self._model
         subject = reference.subject if is_itself else Subject(candidate)
         failures = interface_changes(reference.subject.model, subject.model)
@@ -191,12 +200,12 @@ class Oracle:
         if _feedable(reference.subject.model, subject.model):
             try:
                 results = self._results(reference.as_run(subject), answers)
-                self._clean = dict(enumerate(results)) if is_itself else {}
+                self._clean = dict(zip(numbers, results, strict=True)) if is_itself else {}
             except RuntimeFailure as failure:
                 failures.append(f"the reference loads but the other model does not: {failure.message}")
             else:
-                pairs = zip(answers, results, strict=True)
-                trials = [self._compare_trial(comparer, subject, number, *pair) for number, pair in enumerate(pairs)]
+                runs = zip(numbers, answers, results, strict=True)
+                trials = [self._compare_trial(comparer, subject, *each) for each in runs]
         requested = self._requested(tolerance, names, failures, answers, results)
         failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
         if trials and not failures and comparer.inexact and accuracy is not Accuracy.EXACT:
