@@ -121,6 +121,12 @@ def test_a_padding_token_that_the_model_compares_with_is_generated() -> None:
     assert (array(inputs.generate(normal()).feeds["ids"])[0, -1]) == 7
 
 
+def test_a_comparison_with_infinity_names_no_token() -> None:
+    body = """g (float[b, n] x) => (bool[b, n] y) {
+        low = Constant <value = float {-inf}> () y = Equal (x, low) }"""
+    assert Inputs(loaded(body)).use("x").specials == ()
+
+
 def test_divisors_are_not_zero() -> None:
     inputs = Inputs(loaded("g (int32[n] a, int32[n] b) => (int32[n] y) { y = Div (a, b) }"))
     for plan in inputs.plans((0, 1, 2, 3)):

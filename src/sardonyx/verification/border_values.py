@@ -169,7 +169,7 @@ class Generator:
                 (1 << bits - 1) - 1,
                 0,
                 -1,
-                *(int(n) for n in self._near_constants if n == int(n)),
+                *(int(n) for n in self._near_constants if n.is_integer() and abs(n) < 2.0**62),
             ]
             numbers = _mixed(numbers, np.array(ends, np.int64), rng)
         return numbers

@@ -208,7 +208,7 @@ def _combined(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> 
     others = [v for i, v in enumerate(node.inputs) if i != operand and v is not None]
     constants = [c for c in (_scalar(v) for v in others) if c is not None]
     if op == "Equal" and step.same:
-        evidence.specials.update(int(c) - step.offset for c in constants if c == int(c))
+        evidence.specials.update(int(c) - step.offset for c in constants if c.is_integer())
     shifted = step.same and bool(constants) and (op == "Add" or (op == "Sub" and operand == 0))
     offset = step.offset + (
         int(constants[0]) * (1 if op == "Add" else -1) if shifted and abs(constants[0]) < 1e9 else 0
