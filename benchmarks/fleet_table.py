@@ -38,7 +38,7 @@ def runs(found: dict[str, Row]) -> Iterator[str]:
     """Yield how the runs over all models ended, and how they compare."""
     yield "## The same result everywhere\n"
     yield "`sardonyx optimize` with verification. Models are compared byte by byte with those of local processes, and"
-    yield "the rows of the summary without times and machines.\n"
+    yield "the rows of the summary without times and machines. A run that was continued has no wall time.\n"
     reports = {"2 local processes": found["run"]["local"], "Dask, 2 workers": found["run"]["dask"]}
     if "chaos" in found:
         kills = found["chaos"]["kills"]
@@ -53,7 +53,7 @@ def runs(found: dict[str, Row]) -> Iterator[str]:
                 report["models"],
                 report["ended"].get("done", 0) + report["ended"].get("reused", 0),
                 report["ended"].get("failed", 0),
-                f"{report['wall'] / 60:.0f} min",
+                "–" if "kills" not in report and "reused" in report["ended"] else f"{report['wall'] / 60:.0f} min",
                 f"{report['cell_seconds'] / report['models']:.2f} s",
                 "–" if compared is None else f"{compared['models'] - _models(compared['different'])}",
                 "–" if compared is None else f"{_models(compared['different']) + len(compared['rows_different'])}",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import msgspec
 import pytest
 
 from sardonyx.fleet import progress
+from sardonyx.fleet.engines import ExecutorEngine
 from sardonyx.fleet.execution import Report
 from sardonyx.fleet.progress import Status, Tracker
 from sardonyx.fleet.work import Outcome
@@ -39,6 +42,14 @@ def test_the_status_counts_what_is_done_failed_reused_and_running(clock: list[fl
     assert (last.done, last.failed, last.reused, last.running, last.left) == (3, 1, 1, 2, 60.0)
     tracker.end()
     assert (written[-1].state, written[-1].running) == ("stopped", 0)
+
+
+def test_work_that_waits_at_the_engine_is_not_running() -> None:
+    with ThreadPoolExecutor(1) as executor:
+        tracker = Tracker(engine=ExecutorEngine(executor))
+        for index, name in enumerate("ab"):
+            tracker.update(name, Report(index))
+        assert (tracker.status("running").running, tracker.status("running").names) == (1, ("a",))
 
 
 def test_the_status_is_written_again_while_nothing_ends(clock: list[float]) -> None:

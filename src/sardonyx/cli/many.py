@@ -391,7 +391,7 @@ class _Results:
         if engine.address:
             note(f"dashboard: {engine.address}")
         store = self._store
-        tracker = Tracker(report, store and (lambda data: store.write(STATUS, data)), engine.address)
+        tracker = Tracker(report, store and (lambda data: store.write(STATUS, data)), engine)
         tracker.expect(len(self._works))
         limits = Limits(options.seconds, options.memory, code_hash())
         if self._cells is not None:

@@ -24,7 +24,7 @@ from sardonyx.fleet.work import Needs, Outcome, Work
 from sardonyx.frontend.installed import require_installed
 
 _Client = Any  # distributed.Client, whose types are incomplete
-_AHEAD = 4  # works for each place of a cluster that are submitted before they can run, so that no worker waits
+_AHEAD = 2  # works for each place of a cluster that are submitted before they can run, so that no worker waits
 _CONNECT = 10.0  # seconds
 _RECONNECT = 300.0  # seconds in which a restarted scheduler must answer
 _GB = 1e9
@@ -48,6 +48,7 @@ class Engine(ABC):
     """Runs work."""
 
     address = ""  # of a dashboard
+    places = 1  # works that run at once; what is submitted beyond them waits
 
     @abstractmethod
     def has_room(self, needs: Needs, load: Load) -> bool:
@@ -75,16 +76,16 @@ class LocalEngine(Engine):
     """
 
     def __init__(self, workers: int | None = None, memory: int | None = None) -> None:
-        self._workers = workers or os.cpu_count() or 1
+        self.places = workers or os.cpu_count() or 1
         self._memory = memory or _free_memory()
         self._children = ChildPool()
-        self._threads = ThreadPoolExecutor(self._workers)
+        self._threads = ThreadPoolExecutor(self.places)
 
     def has_room(self, needs: Needs, load: Load) -> bool:
         """Return whether a process and enough memory are free."""
         if not load.works:
             return True
-        if needs.timed or load.timed or load.works >= self._workers:
+        if needs.timed or load.timed or load.works >= self.places:
             return False
         return self._memory is None or needs.memory + load.memory <= self._memory
 
@@ -108,13 +109,13 @@ class ExecutorEngine(Engine):
 
     def __init__(self, executor: Executor, places: int | None = None) -> None:
         self._executor = executor
-        self._places = places or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
+        self.places = places or getattr(executor, "_max_workers", None) or os.cpu_count() or 1
 
     def has_room(self, needs: Needs, load: Load) -> bool:
         """Return whether the queue of the executor is short."""
         if needs.timed or load.timed:
             return not load.works
-        return load.works < _AHEAD * self._places
+        return load.works < _AHEAD * self.places
 
     def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Give the work to the executor."""
@@ -141,7 +142,6 @@ class DaskEngine(Engine):
         self._client, self._connect, self._cluster = client, connect, cluster
         self.address: str = str(client.dashboard_link or "")
         self._looked = 0.0
-        self._places = 1
         self._resources: dict[str, float] = {}  # the most that any worker has of each
         self._timers = 0  # machines with a worker for timed work
         self._look()
@@ -151,7 +151,7 @@ class DaskEngine(Engine):
         self._look()
         if needs.timed:
             return load.timed == load.works < max(self._timers, 1)
-        return not load.timed and load.works < _AHEAD * self._places
+        return not load.timed and load.works < _AHEAD * self.places
 
     def submit(self, work: Work, limits: Limits, begun: Callable[[], None]) -> Future[Outcome]:
         """Submit work with the resources that it needs and that workers declare."""
@@ -193,7 +193,7 @@ class DaskEngine(Engine):
         if time.monotonic() - self._looked < 5:
             return
         workers: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
-        self._places = max(1, sum(worker["nthreads"] for worker in workers.values()))
+        self.places = max(1, sum(worker["nthreads"] for worker in workers.values()))
         self._resources = {}
         timers: list[str] = []
         for worker in workers.values():

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Struct
 
+from sardonyx.fleet.engines import Engine
 from sardonyx.fleet.execution import Report
 from sardonyx.records.progress import Progress
 
@@ -53,16 +54,16 @@ class Tracker:
     Args:
         progress: the callback.
         write: writes the bytes of `status.json`.
-        dashboard: the address of the engine's own page.
+        engine: where the work runs.
     """
 
     def __init__(
         self,
         progress: Progress | None = None,
         write: Callable[[bytes], object] | None = None,
-        dashboard: str = "",
+        engine: Engine | None = None,
     ) -> None:
-        self._progress, self._write, self._dashboard = progress, write, dashboard
+        self._progress, self._write, self._engine = progress, write, engine
         self._total = self._done = self._reused = self._failed = 0
         self._running: Counter[str] = Counter()
         self._start = time.monotonic()
@@ -102,20 +103,22 @@ class Tracker:
         ended = self._done + self._failed
         computed = ended - self._reused
         known = computed >= _ENOUGH and seconds > 0
+        running = self._running.total() if state == "running" else 0
+        running = running if self._engine is None else min(running, self._engine.places)  # others wait at the engine
         return Status(
             state,
             self._total,
             self._done,
             self._reused,
             self._failed,
-            self._running.total() if state == "running" else 0,
-            tuple(self._running)[:_MOST] if state == "running" else (),
+            running,
+            tuple(self._running)[: min(_MOST, running)],
             round(seconds, 1),
             round(seconds / computed * (self._total - ended), 1) if known and state == "running" else None,
             round(60 * computed / seconds, 1) if known else 0.0,
             time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             f"{platform.node()}, process {os.getpid()}",
-            self._dashboard,
+            self._engine.address if self._engine is not None else "",
         )
 
     def _save(self, status: Status) -> None:

@@ -104,7 +104,7 @@ def study(
         require_installed("torch", "the models of a zoo need")
     limits = Limits(timeout, memory, code_hash())
     with contextlib.closing(_engine(workers, cluster, executor, memory)) as engine:
-        tracker = Tracker(progress, lambda data: store.write(STATUS, data), engine.address)
+        tracker = Tracker(progress, lambda data: store.write(STATUS, data), engine)
         runner = StudyRunner(store, code_hash(), study_options, engine, limits, tracker, timing)
         subjects += runner.export_zoo(zoo_export) if zoo_export is not None else []
         options = {"target": target, "seed": seed, "threads": threads, "seconds": seconds, "thorough": thorough}
