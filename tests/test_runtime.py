@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 from narrowing import array
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import ReferenceSession, Session, evaluate
-from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
+from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout, free_memory
 from sardonyx.verification.subject import Subject
 
 
@@ -270,3 +270,29 @@ def test_a_process_with_threads_does_not_fork() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc returns freed memory on request")
+def test_the_worker_returns_the_memory_of_closed_models(tmp_path: Path) -> None:
+    """Weights of 100 kB are allocated on the heap, where a small model that is open keeps them from being returned."""
+    path = tmp_path / "model.onnx"
+    names = [f"w{number}" for number in range(1000)]
+    model = text_model(
+        "g (float[N] x) => (float[N] y) { y = Sum(x, " + ", ".join(f"{name}_0" for name in names) + ") }"
+    )
+    for name in names:
+        model.graph.initializer.append(numpy_helper.from_array(np.full(25_000, 1, np.float32), name))
+        model.graph.node.insert(0, helper.make_node("ReduceMax", [name], [f"{name}_0"], keepdims=0))
+    onnx.save(model, path)
+    feeds = {"x": np.ones(2, np.float32)}
+    small = RemoteSession(text_model("g (float[N] x) => (float[N] y) { y = Sqrt(x) }").SerializeToString())
+    small.run(feeds)
+    before = small.usage.peak_bytes
+    with RemoteSession(path) as large:
+        large.run(feeds)
+        assert large.usage.peak_bytes > before + 80_000_000
+        small.run(feeds)
+    free_memory()
+    small.run(feeds)
+    assert small.usage.peak_bytes < before + 40_000_000
+    small.close()

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from sardonyx.errors import SardonyxError
 from sardonyx.fleet.work import Answer, Work
+from sardonyx.runtime.remote import free_memory
 from sardonyx.runtime.worker_process import serve
 
 
@@ -33,6 +34,8 @@ def compute(request: tuple[Work, Path] | None) -> bytes:
         return msgspec.json.encode(Reply(work.compute(folder)))
     except Exception as error:  # work that fails does not stop other work
         return msgspec.json.encode(Reply(None, reason_of(error)))
+    finally:
+        free_memory()  # so that the next work does not depend on this one
 
 
 def reason_of(error: Exception) -> str:

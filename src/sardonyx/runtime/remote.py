@@ -9,6 +9,7 @@ opened again by its next run.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import os
 import sys
@@ -82,6 +83,11 @@ class _Shared:
         is_same = self._process == os.getpid() and self._libraries == library.custom_op_libraries()
         return worker is not None and worker is self._worker and is_same
 
+    @property
+    def is_started(self) -> bool:
+        """Return whether there is a worker of this process."""
+        return self._worker is not None and self._process == os.getpid()
+
     def stop(self) -> None:
         """End the worker; the next request starts another one."""
         if self._worker is not None and self._process == os.getpid():
@@ -131,6 +137,16 @@ def start_early() -> None:
     Call it at the start of a process that will verify. It is then a fork, which need not import numpy again.
     """
     _shared.fork()
+
+
+def free_memory() -> None:
+    """Make the worker return the memory of closed models to the system.
+
+    What it keeps would count as memory of the next model, and fewer trials of that one would fit.
+    """
+    with _shared.lock, contextlib.suppress(RuntimeFailure):
+        if _shared.is_started:
+            _shared.ask(("free",), None)
 
 
 class RemoteSession:
