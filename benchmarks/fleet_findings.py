@@ -149,7 +149,10 @@ def page(rows: Sequence[Mapping[str, Any]], results: Path) -> Iterator[str]:
     """Yield the parts of the page."""
     models = models_of(rows, records_of(results / "local"))
     by_name = {model.name: model for model in models}
-    yield HEAD.format(count=len(models), real=sum(not model.drawn for model in models))
+    yield HEAD.format(
+        total=len(rows), count=len(models), real=sum(not model.drawn for model in models), machine=machine_of(results)
+    )
+    yield from _short(by_name, results)
     yield from _about(rows, by_name)
     yield from _exporters(models)
     yield from _passes(models)
@@ -161,18 +164,18 @@ def page(rows: Sequence[Mapping[str, Any]], results: Path) -> Iterator[str]:
 
 HEAD = """# What 1,000 models say
 
-`sardonyx optimize` with verification was run over {count:,} models: exports of the architectures of transformers, timm
-and torchvision with small configs and seeded weights, trained models that ship in Python packages, and random graphs of
-the project's own fuzzer. {real:,} of them are not random graphs; tables are about these unless they say otherwise.
-A few files of packages that Sardonyx had optimized before are left out.
-Intervals in parentheses are of 95 %, from a bootstrap over architectures.
+`sardonyx optimize` with verification was run over {total:,} models, of which {count:,} have a result: exports of the
+architectures of transformers, timm and torchvision with small configs and seeded weights, trained models that ship in
+Python packages, and random graphs of the project's own fuzzer. {real:,} of them are not random graphs; tables are about
+these unless they say otherwise. Files that Sardonyx had optimized before are left out.
+Intervals in parentheses are of 95 %, from a bootstrap over architectures. Measured on {machine}.
 """
 
 REPEAT = """## Repeat it
 
 ```shell
 make setup precision
-python benchmarks/fleet_models.py fleet/models --count 1000 --packages .venv/precision
+python benchmarks/fleet_models.py fleet/models --packages .venv/precision .venv/lib/python3.11/site-packages
 python benchmarks/fleet.py run fleet/results --models fleet/models
 python benchmarks/fleet.py opportunities fleet/results --models fleet/models
 python benchmarks/fleet.py timing fleet/results --models fleet/models
@@ -182,6 +185,48 @@ python benchmarks/fleet_findings.py fleet/results --models fleet/models
 Weights are seeded and the catalogue has a fixed order, so that the set is the same with the same versions of torch,
 transformers, timm and torchvision.
 """
+
+
+def machine_of(results: Path) -> str:
+    """Return the processors that optimized, and the version of the runtime."""
+    summary = results / "local" / "summary.json"
+    if not summary.exists():
+        return "an unknown machine"
+    fleet = json.loads(summary.read_bytes())
+    processors = {", ".join(machine.split(", ")[1:3]) for machine in fleet["machines"]}  # without host and system
+    return f"{'; '.join(sorted(processors))}, ONNX Runtime {fleet['environment']['packages']['onnxruntime']}"
+
+
+def _short(by_name: Mapping[str, Model], results: Path) -> Iterator[str]:
+    """Yield the answers in a few lines."""
+    real = [model for model in by_name.values() if not model.drawn]
+    saved: Counter[str] = Counter()
+    for model in real:
+        saved.update({name: nodes for name, (_, nodes) in model.passes.items()})
+    first = [name for name, _ in saved.most_common(3)]
+    share = interval(real, lambda some: sum(_share_of_saved(some, name) for name in first))
+    yield "## In short\n"
+    yield f"- Half of the models lose {interval(real, _median_saved).percent()} of their nodes or more."
+    yield f"  {_listed(first)} save {share.percent()} of all nodes that are saved."
+    tables = results / "opportunities" / "tables"
+    if tables.exists():
+        found = missed(by_name, tables)
+        places = sum(each.places for group in found.values() for each in group)
+        (what, name, reason), most = max(found.items(), key=lambda item: sum(each.places for each in item[1]))
+        part = sum(each.places for each in most) / places
+        yield f"- {100 * part:.0f} % of the places that are left are one pattern: {what} (`{name}`: {reason})."
+    times = timed(by_name, results / "timing.jsonl")
+    if times:
+        gained = interval(times, lambda some: float(np.median([1 - each.ratio for each in some])))
+        related = interval(times, lambda some: rank_correlation([(each.saved, -each.ratio) for each in some]))
+        kinds = Counter(each.finding for each in times)
+        yield f"- Beyond what ONNX Runtime finds itself, the median model saves {gained.percent()} of its time. Of"
+        yield f"  {len(times)} timed ones, {kinds['faster']} are faster and {kinds['slower']} slower."
+        yield f"- Models that save more nodes save more time: the rank correlation is {related.number()}.\n"
+
+
+def _median_saved(models: Sequence[Model]) -> float:
+    return float(np.median([model.saved for model in models]))
 
 
 def _families(models: Iterable[Model]) -> dict[str, list[Model]]:
