@@ -180,12 +180,13 @@ def _require_all(works: Sequence[Work], engine: Engine) -> None:
 class _Sleeping:
     """Takes the place of the child processes of a worker."""
 
-    def run(self, work: Pause, folder: Path, limits: Any) -> tuple[Any, int, str]:
+    def run(self, work: Pause, folder: Path, limits: Any) -> Any:
         """Compute in this thread."""
         from sardonyx.fleet.child import Reply
+        from sardonyx.fleet.isolation import Ended
 
         del limits
-        return Reply(work.compute(folder), None), 0, ""
+        return Ended(Reply(work.compute(folder)), died=False, peak=0, log="")
 
 
 async def be_workers(address: str, count: int) -> None:
