@@ -169,7 +169,7 @@ def test_a_study_of_models_in_s3_gives_what_a_folder_gives(
     monkeypatch.setattr(remote_storage, "_TRIES", 12)
     (tmp_path / "models").mkdir()
     for number in range(2):
-        model = build(tmp_path / "models" / f"m{number}.onnx", worst=1.0 + number)
+        model = build(tmp_path / "models" / f"m{number}.onnx", seed=number)
         (tmp_path / "copy").write_bytes(model.read_bytes())
         store.upload(tmp_path / "copy", f"models/m{number}.onnx")
     only = {"only": ["families", "shape-chains"], "workers": 2}

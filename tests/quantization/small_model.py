@@ -45,9 +45,9 @@ def broken(outputs, sample):
 NAMES = {"e": "/embed/Gather", "a": "/encoder/first/MatMul", "d": "/encoder/second/Gemm", "f": "/head/MatMul"}
 
 
-def build(path: Path) -> Path:
+def build(path: Path, *, seed: int = 0) -> Path:
     """A table and three products, of 70 and 64 rows: one MatMul, one Gemm with a stored transpose, one transposed."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
 
     def normal(*shape: int) -> np.ndarray:
         return (rng.standard_normal(shape) / 8).astype(np.float32)
