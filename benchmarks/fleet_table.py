@@ -39,6 +39,7 @@ def runs(found: dict[str, Row]) -> Iterator[str]:
     yield "## The same result everywhere\n"
     yield "`sardonyx optimize` with verification. Models are compared byte by byte with those of local processes, and"
     yield "the rows of the summary without times and machines. A run that was continued has no wall time.\n"
+    unequal = found["run"]["comparison"]["rows_different"]
     reports = {"2 local processes": found["run"]["local"], "Dask, 2 workers": found["run"]["dask"]}
     if "chaos" in found:
         kills = found["chaos"]["kills"]
@@ -61,12 +62,16 @@ def runs(found: dict[str, Row]) -> Iterator[str]:
         )
     header = ("where", "models", "done", "failed", "wall", "a model", "equal models", "differences")
     yield table(header, rows) + "\n"
+    if unequal:
+        yield f"Rows of the summary that differ without kills: {', '.join(unequal)}."
+        yield "Verification runs as many trials as fit into its time, and a model that is not deterministic fails on"
+        yield "another trial.\n"
     if "chaos" in found:
         repeated = found["chaos"]["repeated"]
         yield f"With kills, {repeated['begun']} cells were begun more than once and {repeated['ended']} ended more than"
         yield "once; each is once in the result.\n"
     if found["run"]["local"]["reasons"]:
-        yield "Models that failed, in all runs with the same reason:\n"
+        yield "Models that failed with local processes:\n"
         yield table(("models", "reason"), [(count, text) for text, count in found["run"]["local"]["reasons"]]) + "\n"
 
 
