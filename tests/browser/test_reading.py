@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +158,14 @@ def test_tab_moves_through_the_page_with_a_visible_focus(opened: Open) -> None:
     assert set(ORDER) - {"verdict"} <= seen
 
 
+def wait_until(page: Page, expression: str) -> None:
+    """Wait until an expression is true; `wait_for_function` polls with eval, which the pages do not allow."""
+    end = time.monotonic() + PATIENCE
+    while not page.evaluate(expression):
+        assert time.monotonic() < end, expression
+        page.wait_for_timeout(50)
+
+
 def test_boxes_that_scroll_sideways_show_it(opened: Open) -> None:
     page = opened("transformer", width=400)
     page.wait_for_selector("nav.sections[data-more~=right]")
@@ -172,7 +181,7 @@ def test_boxes_that_scroll_sideways_show_it(opened: Open) -> None:
     page.emulate_media(media="screen")
     fits = "(box) => box.dataset.more || box.scrollWidth - 1 <= box.clientWidth"
     marked = f"[...document.querySelectorAll('.scroll')].every({fits})"
-    page.wait_for_function(marked)
+    wait_until(page, marked)
     assert opened("transformer", width=2000).locator(".modules-scroll[data-more='']").count() == 1
 
 
@@ -181,6 +190,6 @@ def test_a_picture_of_the_whole_page_shows_every_section(opened: Open) -> None:
     page.wait_for_selector("[data-section=rewrites] select", state="attached")  # nothing was scrolled near
     page.wait_for_selector("[data-section=missed] details", state="attached")
     empty = "[...document.querySelectorAll('main select')].filter((each) => !each.options.length).length"
-    page.wait_for_function(f"{empty} === 0")
+    wait_until(page, f"{empty} === 0")
     assert page.evaluate("scrollY") == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
