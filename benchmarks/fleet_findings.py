@@ -301,8 +301,8 @@ def _passes(models: Sequence[Model]) -> Iterator[str]:
         for name in best
     ]
     yield "## Which passes pay\n"
-    yield f"The {PASSES} passes that save most nodes, of {total:,} saved in all. Passes work on what others leave: a"
-    yield "pass that makes room for another one is credited with its own nodes only.\n"
+    yield f"The {PASSES} passes that save most nodes, of {total:,} saved in all. A pass counts for the nodes it"
+    yield "removes itself, not for those that a later pass can remove because of it.\n"
     yield table(("pass", "models it changes", "rewrites", "nodes saved", "share of all saved"), lines) + "\n"
     families = {name: group for name, group in _families(real).items() if len(group) >= FEWEST}
     yield "The share of a family's saved nodes, in percent:\n"
