@@ -72,6 +72,10 @@ def test_the_theme_follows_the_system_until_one_is_chosen_and_then_stays(opened:
     button.click()
     assert (page.locator("html").get_attribute("data-theme"), background(page)) == ("dark", dark)
     page.emulate_media(color_scheme="light")
+    stored = page.evaluate("localStorage.getItem('sardonyx-theme')")
+    assert stored == "dark"
+    # A browser writes its storage when it has time, and a reload may come before that.
+    page.add_init_script(f"localStorage.setItem('sardonyx-theme', '{stored}')")
     page.reload()
     page.wait_for_selector(":root[data-ready]", state="attached")
     assert background(page) == dark
