@@ -225,23 +225,32 @@ def overhead(results: Path, cells: Sequence[int]) -> None:
 def scaling(results: Path, models: Path, limit: int | None, simulated: Sequence[int]) -> None:
     """Measure 1 and 2 workers on real models, simulate more, and time the stores."""
     manifest = manifest_of(models_of(models, limit or 60), models, results / "scaling.jsonl")
-    real: list[Row] = []
-    for workers in (1, 2):
-        out = results / f"scaling-{workers}"
-        shutil.rmtree(out, ignore_errors=True)
-        with cluster(results / f"scaling-cluster-{workers}", workers) as made:
-            line = words("optimize", manifest, out, "--cluster", made.address)
-            _, wall = command(line, results / "scaling.log")
-        total = sum(row["seconds"] for row in _rows(out))
-        real.append({"workers": workers, "cells": len(_rows(out)), "wall": wall, "cell_seconds": total})
-        real[-1]["efficiency"] = real[0]["wall"] / workers / wall
-    source = results / "local" if (results / "local" / SUMMARY).exists() else results / "scaling-1"
+    real = [_real_row(results, manifest, engine, workers) for engine in ("local", "dask") for workers in (1, 2)]
+    for row in real:
+        alone = next(each for each in real if each["engine"] == row["engine"])
+        row["efficiency"] = alone["wall"] / row["workers"] / row["wall"]
+    source = results / "local" if (results / "local" / SUMMARY).exists() else results / "scaling-local-1"
     times = [row["seconds"] for row in _rows(source) if row["seconds"] > 0]
     rows = [fleet_costs.simulate(results / f"simulated-{count}", count, times) for count in simulated]
     stores = {"folder": fleet_costs.writes(str(results / "store"), (10_000, 1_000_000))}
     with faulty_server():
         stores["s3"] = fleet_costs.writes("s3://fleet/store", (10_000, 1_000_000))
     save(results, "scaling", {"real": real, "simulated": rows, "stores": stores, "cores": len(os.sched_getaffinity(0))})
+
+
+def _real_row(results: Path, manifest: Path, engine: str, workers: int) -> Row:
+    """Optimize the models of a manifest; local processes show how far two cores of this machine are independent."""
+    out = results / f"scaling-{engine}-{workers}"
+    shutil.rmtree(out, ignore_errors=True)
+    log = results / "scaling.log"
+    if engine == "local":
+        _, wall = command(words("optimize", manifest, out, "--workers", str(workers)), log)
+    else:
+        with cluster(results / f"scaling-cluster-{workers}", workers) as made:
+            _, wall = command(words("optimize", manifest, out, "--cluster", made.address), log)
+    rows = _rows(out)
+    total = sum(row["seconds"] for row in rows)
+    return {"engine": engine, "workers": workers, "cells": len(rows), "wall": wall, "cell_seconds": total}
 
 
 # ------------------------------------------------------------------------------------------ s3

@@ -40,14 +40,15 @@ def runs(found: dict[str, Row]) -> Iterator[str]:
     yield "`sardonyx optimize` with verification. Models are compared byte by byte with those of local processes, and"
     yield "the rows of the summary without times and machines. A run that was continued has no wall time.\n"
     unequal = found["run"]["comparison"]["rows_different"]
-    reports = {"2 local processes": found["run"]["local"], "Dask, 2 workers": found["run"]["dask"]}
+    dask = found["run"]["dask"] | {"comparison": found["run"]["comparison"]}
+    reports = {"2 local processes": found["run"]["local"], "Dask, 2 workers": dask}
     if "chaos" in found:
         kills = found["chaos"]["kills"]
         label = f"Dask, {kills['workers']} workers and {kills['coordinator']} coordinators killed"
         reports[label] = found["chaos"]
     rows = []
     for label, report in reports.items():
-        compared = found["run"]["comparison"] if label.startswith("Dask, 2") else report.get("comparison")
+        compared = report.get("comparison")
         rows.append(
             (
                 label,
@@ -104,23 +105,32 @@ def scaling(found: dict[str, Row]) -> Iterator[str]:
     """Yield efficiency by the number of workers, and what limits it."""
     report = found["scaling"]
     yield "## Scaling\n"
-    yield "Measured with real models; the wall time includes the start of the command."
-    yield f"The cells of one worker take {report['real'][0]['cell_seconds']:.0f} s.\n"
+    yield "Measured with real models; the wall time includes the start of the command. Two processes on the cores of"
+    yield "this machine slow each other down: local processes show by how much, without a scheduler.\n"
     rows = [
-        (row["workers"], row["cells"], f"{row['wall']:.0f} s", f"{100 * row['efficiency']:.0f} %")
+        (
+            row["engine"],
+            row["workers"],
+            row["cells"],
+            f"{row['wall']:.0f} s",
+            f"{row['cell_seconds']:.0f} s",
+            f"{100 * row['efficiency']:.0f} %",
+        )
         for row in report["real"]
     ]
-    yield table(("workers", "models", "wall", "efficiency"), rows) + "\n"
+    yield table(("engine", "workers", "models", "wall", "sum of the models' times", "efficiency"), rows) + "\n"
     yield "Simulated: Dask's scheduler and the real coordinator, and workers as threads of one process that sleep for"
     yield f"times drawn from the measured ones. All of them share {report['cores']} of the cores."
-    yield "Efficiency is the sum of the cells' times / (workers × wall). The last two columns are the number of workers"
-    yield "at which one core of the scheduler, or of the coordinator, would be busy all the time. CPU times are without"
-    yield "what the processes use when they are idle.\n"
+    yield "No schedule is shorter than the longest cell, nor than the sum of all cells / workers; efficiency is the"
+    yield "larger one of these (at least) / wall. The last two columns are the number of workers at which one core of"
+    yield "the scheduler, or of the coordinator, would be busy all the time. CPU times are without what the processes"
+    yield "use when they are idle.\n"
     rows = [
         (
             f"{row['workers']:,}",
             f"{row['cells']:,}",
             f"{row['mean']:.1f} s",
+            f"{row['least']:.0f} s",
             f"{row['wall']:.0f} s",
             f"{100 * row['efficiency']:.0f} %",
             *(f"{1000 * row['cpu'][name]:.1f} ms" for name in ("scheduler", "coordinator")),
@@ -128,7 +138,8 @@ def scaling(found: dict[str, Row]) -> Iterator[str]:
         )
         for row in report["simulated"]
     ]
-    header = ["workers", "cells", "a cell", "wall", "efficiency", "scheduler CPU a cell", "coordinator CPU a cell"]
+    header = ["workers", "cells", "a cell", "at least", "wall", "efficiency"]
+    header += ["scheduler CPU a cell", "coordinator CPU a cell"]
     yield table((*header, "limit, scheduler", "limit, coordinator"), rows) + "\n"
     rows = [
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 from cli.conftest import Result
 from reporting.gate.sample_records import write_model
 from sardonyx.cli import bench, optimize
-from sardonyx.cli.console import TimeLeft, announce, duration
+from sardonyx.cli.console import TimeLeft, announce, live_table
 from sardonyx.cli.durations import bench_seconds, run_seconds
 from sardonyx.errors import UsageError
+from sardonyx.fleet.progress import Status
+from sardonyx.records.progress import duration
 
 Command = Callable[..., Result]
 
@@ -61,6 +64,24 @@ def test_the_duration_is_announced_on_a_terminal_only(monkeypatch: pytest.Monkey
         monkeypatch.setattr(sys, "stderr", stream)
         announce("timing", 12.3, shown=shown)
         assert stream.getvalue() == expected
+
+
+def test_a_run_over_many_models_shows_a_table_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("bert[0]", "a\nb")
+    status = Status("running", 1200, 410, 0, 3, 2, names, 65.0, 130.0, 31.5, "2026-01-01T00:00:00Z", "here")
+    for stream, shown in ((_Terminal(), True), (_Terminal(), False), (io.StringIO(), True)):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with live_table(shown) as show:
+            if show is not None:
+                show(status)
+        if not (shown and stream.isatty()):
+            assert (show, stream.getvalue()) == (None, "")
+            continue
+        lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line).strip() for line in stream.getvalue().splitlines()]
+        table = [re.split(r"\s{2,}", line) for line in lines if line.startswith(("done", "410"))]
+        assert table[0] == ["done", "failed", "running", "a minute", "time left", "time"]
+        assert table[1] == ["410 of 1,200", "3", "2", "31.5", "2 min", "65 s"]
+        assert any("bert[0], a" in line for line in lines), "brackets of names are no markup"
 
 
 def test_bench_and_run_announce_how_long_they_take(

@@ -25,11 +25,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_the_status_counts_what_is_done_failed_reused_and_running(clock: list[float]) -> None:
-    lines: list[tuple[str, float | None]] = []
+    shown: list[Status] = []
     written: list[Status] = []
-    tracker = Tracker(
-        lambda *line: lines.append(line), lambda data: written.append(msgspec.json.decode(data, type=Status))
-    )
+    tracker = Tracker(shown.append, lambda data: written.append(msgspec.json.decode(data, type=Status)))
     tracker.expect(10)
     tracker.update("a", Report(0, DONE, found=True))
     for index, name in enumerate("bcdef", 1):
@@ -37,7 +35,7 @@ def test_the_status_counts_what_is_done_failed_reused_and_running(clock: list[fl
     for index, (name, outcome) in enumerate((("b", DONE), ("c", FAILED), ("d", DONE)), 1):
         clock[0] += 10
         tracker.update(name, Report(index, outcome))
-    assert lines[-1] == ("4/10 · 1 failed · e, f · 6 a minute · about 60 s left", 0.4)
+    assert shown[-1].line() == "4/10 · 1 failed · e, f · 6 a minute · about 60 s left"
     last = written[-1]
     assert (last.done, last.failed, last.reused, last.running, last.left) == (3, 1, 1, 2, 60.0)
     tracker.end()

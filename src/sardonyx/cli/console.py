@@ -15,12 +15,16 @@ from msgspec import structs
 
 from sardonyx.cli.options import Format
 from sardonyx.errors import OutputError, SardonyxError
+from sardonyx.records.progress import duration
 from sardonyx.reporting.document import Document, Tone
 from sardonyx.reporting.formatting import one_line
 from sardonyx.reporting.writers import terminal
 from sardonyx.reporting.writers.terminal import Style
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sardonyx.fleet.progress import Status
     from sardonyx.records.analysis import Analysis
     from sardonyx.records.bench import Benchmark
     from sardonyx.records.export import Export
@@ -193,6 +197,40 @@ def progress(shown: bool) -> Generator[Progress | None]:
         yield report
 
 
+@contextlib.contextmanager
+def live_table(shown: bool) -> Generator[Callable[[Status], object] | None]:
+    """Show the status of a run over many models on standard error if it is a terminal, otherwise nothing."""
+    if not shown or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    with Live(console=Console(stderr=True), transient=True) as live:
+        yield lambda status: live.update(_status_table(status))
+
+
+def _status_table(status: Status) -> Table:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    counts = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for name in ("done", "failed", "running", "a minute", "time left", "time"):
+        counts.add_column(name, justify="right")
+    pace = f"{status.per_minute:.1f}" if status.per_minute else ""
+    left = duration(status.left) if status.left is not None else ""
+    done = f"{status.done:,} of {status.total:,}"
+    failed = Text(str(status.failed), style="red" if status.failed else "")
+    counts.add_row(done, failed, str(status.running), pace, left, duration(status.seconds))
+    bar = ProgressBar(total=max(1, status.total), completed=status.done + status.failed, width=48)
+    names = Text(one_line(", ".join(status.names)), style="dim", no_wrap=True, overflow="ellipsis")
+    whole = Table.grid()
+    for part in (counts, bar, names):
+        whole.add_row(part)
+    return whole
+
+
 class TimeLeft:
     """Estimates the rest of a phase from the time that its first part took."""
 
@@ -211,11 +249,6 @@ class TimeLeft:
         if done < _LEAST_DONE or spent < 1:
             return ""
         return f"{duration(spent * (1 - fraction) / done)} left"
-
-
-def duration(seconds: float) -> str:
-    """Return a rough duration: 45 s, 3 min."""
-    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
 
 
 def announce(what: str, seconds: float, *, shown: bool) -> None:

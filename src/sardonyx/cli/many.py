@@ -21,7 +21,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.cli.console import COMMAND_LINE, Progress, complain, note, progress, put, style_for
+from sardonyx.cli.console import COMMAND_LINE, complain, live_table, note, put, style_for
 from sardonyx.cli.gates import Gating, about_all
 from sardonyx.cli.options import parse_duration, parse_memory, reject_both
 from sardonyx.errors import (
@@ -34,7 +34,7 @@ from sardonyx.errors import (
 from sardonyx.fleet.engines import LocalEngine, connect
 from sardonyx.fleet.execution import run_all
 from sardonyx.fleet.isolation import Limits, code_hash
-from sardonyx.fleet.progress import STATUS, Tracker
+from sardonyx.fleet.progress import STATUS, Status, Tracker
 from sardonyx.fleet.sources import Source, digest, download, is_url
 from sardonyx.fleet.storage import Store, open_store
 from sardonyx.fleet.work import Answer, Needs, Outcome, Work, estimated_memory
@@ -319,7 +319,7 @@ def _run_job(job: Job, store: Store | None) -> int:
     start = time.monotonic()
     results = _Results(job, store)
     try:
-        with progress(not job.options.quiet) as report:
+        with live_table(not job.options.quiet) as report:
             results.run(report)
     except KeyboardInterrupt:
         if job.options.out_dir is not None:
@@ -384,7 +384,7 @@ class _Results:
         self._digests: dict[int, str] = {}
         self._files: dict[str, str] = {}  # hashes of the files that options name
 
-    def run(self, report: Progress | None) -> None:
+    def run(self, report: Callable[[Status], object] | None) -> None:
         """Run all models; without `keep_going`, until one fails."""
         options = self._job.options
         engine = LocalEngine(options.workers, options.memory) if options.cluster is None else connect(options.cluster)

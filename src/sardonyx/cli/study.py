@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from sardonyx.cli import options
-from sardonyx.cli.console import note, progress, put, put_json, show
+from sardonyx.cli.console import live_table, note, put, put_json, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import OUTPUT, parse_duration, reject_both
 from sardonyx.errors import UsageError
@@ -105,7 +105,7 @@ def study(
     gating = Gating.of("study", fail_if, baseline, summary, beside=[Path(source) for source in sources or ()])
     budget = parse_duration(seconds)
     try:
-        with progress(not quiet) as report:
+        with live_table(not quiet) as report:
             from sardonyx import study as run_study
 
             result = run_study(

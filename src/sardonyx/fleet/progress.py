@@ -1,4 +1,4 @@
-"""How far a run over many models is: for the line on the terminal, and for others in `status.json`."""
+"""How far a run over many models is: for the table on the terminal, and for others in `status.json`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from sardonyx.fleet.engines import Engine
 from sardonyx.fleet.execution import Report
-from sardonyx.records.progress import Progress
+from sardonyx.records.progress import duration
 
 STATUS = "status.json"
 _EVERY = 2.0  # seconds between two writes of the status
@@ -44,26 +44,26 @@ class Status(Struct, frozen=True):
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.running} running"] if self.running > len(self.names) else [", ".join(self.names)]
         parts += [f"{self.per_minute:.0f} a minute"] if self.per_minute >= 1 else []
-        parts += [f"about {_duration(self.left)} left"] if self.left is not None else []
+        parts += [f"about {duration(self.left)} left"] if self.left is not None else []
         return " · ".join(filter(None, parts))
 
 
 class Tracker:
-    """Counts reports, calls a progress callback, and writes the status.
+    """Counts reports, shows the status, and writes it.
 
     Args:
-        progress: the callback.
+        show: called with the status when it changes, and every half second.
         write: writes the bytes of `status.json`.
         engine: where the work runs.
     """
 
     def __init__(
         self,
-        progress: Progress | None = None,
+        show: Callable[[Status], object] | None = None,
         write: Callable[[bytes], object] | None = None,
         engine: Engine | None = None,
     ) -> None:
-        self._progress, self._write, self._engine = progress, write, engine
+        self._show, self._write, self._engine = show, write, engine
         self._total = self._done = self._reused = self._failed = 0
         self._running: Counter[str] = Counter()
         self._start = time.monotonic()
@@ -88,8 +88,8 @@ class Tracker:
     def refresh(self) -> None:
         """Show the status now, and write it if the last one is some seconds old."""
         status = self.status("running")
-        if self._progress is not None:
-            self._progress(status.line(), (self._done + self._failed) / max(1, self._total))
+        if self._show is not None:
+            self._show(status)
         if time.monotonic() - self._written >= _EVERY:
             self._save(status)
 
@@ -125,7 +125,3 @@ class Tracker:
         if self._write is not None:
             self._write(msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")
         self._written = time.monotonic()
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

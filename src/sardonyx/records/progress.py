@@ -10,6 +10,11 @@ from typing import TypeAlias
 Progress: TypeAlias = Callable[[str, float | None], None]
 
 
+def duration(seconds: float) -> str:
+    """Return a rough duration: 45 s, 3 min."""
+    return f"{max(1, round(seconds))} s" if seconds < 90 else f"{round(seconds / 60)} min"
+
+
 class Clock:
     """Times the phases of a command, and reports each to the progress callback."""
 

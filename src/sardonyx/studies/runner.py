@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any, Literal
@@ -22,13 +22,12 @@ from sardonyx.errors import OutputError, RuntimeFailure, UsageError
 from sardonyx.fleet.engines import Engine, ExecutorEngine, LocalEngine, connect
 from sardonyx.fleet.execution import run_all
 from sardonyx.fleet.isolation import Limits, code_hash, machine
-from sardonyx.fleet.progress import STATUS, Tracker
+from sardonyx.fleet.progress import STATUS, Status, Tracker
 from sardonyx.fleet.sources import digest, find_sources, is_url, onnx_files
 from sardonyx.fleet.storage import Store, open_store
 from sardonyx.fleet.work import Outcome
 from sardonyx.frontend.installed import require_installed
 from sardonyx.records.environment import environment
-from sardonyx.records.progress import Progress
 from sardonyx.records.study import Failure, Finding, Study, Table
 from sardonyx.studies import cells, experiments
 from sardonyx.studies.cells import CellStore
@@ -60,7 +59,7 @@ def study(
     timeout: float | None = None,
     memory: int | None = None,
     timing: bool = True,
-    progress: Progress | None = None,
+    progress: Callable[[Status], object] | None = None,
 ) -> Studied:
     """Run experiments on any set of models, and store every finished cell in a folder.
 
@@ -82,7 +81,7 @@ def study(
         memory: bytes that one cell may use, and that cells running at once on this machine are estimated to use;
             None: no limit for one, and what is free for all.
         timing: compute timed cells too.
-        progress: called with the current work and the fraction done.
+        progress: called with the status (done, failed, running, time left) when it changes, and every half second.
 
     Returns:
         Tables, findings, and failures.
