@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import numpy_helper
 
 from sardonyx.errors import RuntimeFailure, UsageError
@@ -140,6 +141,15 @@ def test_amplified_rounding_is_allowed_up_to_the_noise_of_the_reference() -> Non
     assert verdict.passed, verdict.failures
     assert verdict.outputs[0].max_ulp > 64, "the case needs no noise to pass: it shows nothing"
     assert not same(steep("7.7", "9.1"), steep("7.7", "9.1001")).passed
+
+
+def test_the_noise_of_a_slow_model_is_measured_on_a_busy_machine_too() -> None:
+    """Its copy takes 20 times as long; if it were stopped like a candidate, right rewrites would be rolled back."""
+    oracle = Oracle(text_model("g (float[n, 8] x) => (float[n, 8] y) { y = Tanh (x) }"))
+    slow = replace(oracle.answers()[0], seconds=9.0)
+    assert oracle._measure_noise(0, slow) is not None
+    assert oracle._probe is not None
+    assert oracle._probe.seconds == 9 * 200
 
 
 def test_a_tie_that_rounding_decides_passes_and_a_wrong_choice_fails() -> None:
