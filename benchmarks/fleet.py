@@ -176,13 +176,16 @@ def chaos(results: Path, models: Path, limit: int | None, every: float = KILLS) 
     start = time.monotonic()
     with cluster(results / "chaos-cluster") as made:
         line = words("optimize", manifest, out, "--cluster", made.address)
-        code, kills = _disturbed(
-            line, results / "chaos.log", made, lambda: len(list(out.rglob("*.onnx"))), len(rows), every
-        )
+        code, kills = _disturbed(line, results / "chaos.log", made, lambda: _written(out), len(rows), every)
         counted = made.counted()
     repeated = {kind: sum(count - 1 for count in counts.values()) for kind, counts in counted.items()}
     report: Row = {"code": code, "wall": time.monotonic() - start, "kills": kills, "repeated": repeated}
     save(results, "chaos", report | summary_of(out) | {"comparison": compare(results / "local", out)})
+
+
+def _written(folder: Path) -> int:
+    """Return how many models are in a folder, in which others are made and removed meanwhile."""
+    return sum(name.endswith(".onnx") for _, _, names in os.walk(folder) for name in names)
 
 
 def _disturbed(
