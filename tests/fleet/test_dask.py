@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from fleet.test_execution import outcomes, spans
 from sardonyx.errors import UsageError
 from sardonyx.fleet import engines
 from sardonyx.fleet.engines import LocalEngine, connect
-from sardonyx.fleet.work import Needs
+from sardonyx.fleet.work import Needs, Outcome
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -141,6 +143,29 @@ def test_a_restarted_scheduler_gets_the_work_again(cluster: Cluster, tmp_path: P
     ended = outcomes([Planted(tmp_path / "log", index, seconds=0.5) for index in range(4)], connect(cluster.address))
     thread.join()
     assert [outcome.reason for outcome in ended] == [None] * 4
+
+
+class Ended:
+    """A Dask future of work that has ended, whose result cannot be fetched."""
+
+    def __init__(self, error: BaseException, status: str) -> None:
+        self._error, self.status = error, status
+
+    def result(self) -> Outcome:
+        raise self._error
+
+
+@pytest.mark.parametrize("lost", [CancelledError(), asyncio.CancelledError(), OSError("Stream is closed")])
+def test_work_that_ended_when_the_scheduler_was_lost_is_submitted_again(lost: BaseException) -> None:
+    answer = Future[Outcome]()
+    engines._answer(answer, Ended(lost, "finished"))
+    assert isinstance(answer.exception(timeout=0), CancelledError)
+
+
+def test_work_that_failed_with_an_error_of_the_system_is_not_submitted_again() -> None:
+    answer = Future[Outcome]()
+    engines._answer(answer, Ended(OSError("No space left on device"), "error"))
+    assert str(answer.exception(timeout=0)) == "No space left on device"
 
 
 def test_two_workers_of_a_machine_for_timed_work_are_an_error(cluster: Cluster, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,8 +162,11 @@ class DaskEngine(Engine):
             wanted["timing"] = 1
         if work.needs.memory and "memory" in self._resources:  # more than any worker has would wait for ever
             wanted["memory"] = min(work.needs.memory / _GB, self._resources["memory"])
-        executor = self._client.get_executor(pure=False, **({"resources": wanted} if wanted else {}))
-        return executor.submit(isolated, work, limits)
+        answer = Future[Outcome]()
+        answer.set_running_or_notify_cancel()
+        submitted = self._client.submit(isolated, work, limits, pure=False, resources=wanted or None)
+        submitted.add_done_callback(partial(_answer, answer))
+        return answer
 
     def recover(self) -> None:
         """Connect again, within some minutes."""
@@ -209,6 +213,24 @@ class DaskEngine(Engine):
                     hint="declare it for one worker of each machine: timed work must run alone",
                 )
         self._looked = time.monotonic()
+
+
+def _answer(answer: Future[Outcome], ended: Any) -> None:
+    """Give the result of a Dask future to another one.
+
+    Dask's own executor gives none if the scheduler is lost between the end of the work and the transfer of its result.
+    """
+    import asyncio
+
+    try:
+        outcome = ended.result()
+    except (asyncio.CancelledError, CancelledError) as error:
+        answer.set_exception(CancelledError(reason(error)))
+    except Exception as error:
+        is_lost = isinstance(error, OSError) and ended.status != "error"  # the connection failed, not the work
+        answer.set_exception(CancelledError(reason(error)) if is_lost else error)
+    else:
+        answer.set_result(outcome)
 
 
 def connect(cluster: str) -> DaskEngine:
@@ -269,7 +291,8 @@ def _quiet() -> None:
 
     import distributed as _  # noqa: F401 (it sets levels of its own when it is imported)
 
-    for name in ("distributed", "distributed.deploy.ssh", "distributed.client", "distributed.scheduler"):
+    loggers = ("distributed", "distributed.deploy.ssh", "distributed.client", "distributed.scheduler")
+    for name in (*loggers, "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
