@@ -296,3 +296,19 @@ def test_the_worker_returns_the_memory_of_closed_models(tmp_path: Path) -> None:
     small.run(feeds)
     assert small.usage.peak_bytes < before + 40_000_000
     small.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+def test_the_memory_of_intermediate_results_is_returned_after_each_run() -> None:
+    """All but the first region of the arena, which is as large as the first result or 1 MB."""
+    small = RemoteSession(text_model("g (float[N] x) => (float[N] y) { y = Sqrt(x) }").SerializeToString())
+    feeds = {"x": np.ones(1, np.float32)}
+    small.run(feeds)
+    before = small.usage.peak_bytes
+    code = "g (float[1] x, int64[1] n) => (float[1] y) { s = Sqrt(x) a = Expand(s, n) b = Exp(a) y = ReduceMax(b) }"
+    with RemoteSession(text_model(code).SerializeToString()) as large:
+        large.run({**feeds, "n": np.array([1 << 24])})
+        assert large.usage.peak_bytes > before + 60_000_000
+        small.run(feeds)
+    assert small.usage.peak_bytes < before + 20_000_000
+    small.close()
