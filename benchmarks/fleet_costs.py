@@ -158,15 +158,13 @@ def _simulated_row(workers: int, works: Sequence[Pause], engine: DaskEngine, sch
     costs = {name: max(1e-6, after[name] - start[name] - beats[name] * wall) / len(works) for name in start}
     mean = sum(work.seconds for work in works) / len(works)
     longest = max(work.seconds for work in works)
-    least = max(longest, mean * len(works) / workers)  # no schedule is shorter
     return {
         "workers": workers,
         "cells": len(works),
         "mean": mean,
         "longest": longest,
         "wall": wall,
-        "least": least,
-        "efficiency": least / wall,
+        "efficiency": max(longest, mean * len(works) / workers) / wall,  # no schedule is shorter
         "cpu": costs,
         "idle": beats,
         "limit": {name: mean * (1 - beats[name]) / costs[name] for name in ("scheduler", "coordinator")},

@@ -122,24 +122,26 @@ def scaling(found: dict[str, Row]) -> Iterator[str]:
     yield "Simulated: Dask's scheduler and the real coordinator, and workers as threads of one process that sleep for"
     yield f"times drawn from the measured ones. All of them share {report['cores']} of the cores."
     yield "No schedule is shorter than the longest cell, nor than the sum of all cells / workers; efficiency is the"
-    yield "larger one of these (at least) / wall. The last two columns are the number of workers at which one core of"
-    yield "the scheduler, or of the coordinator, would be busy all the time. CPU times are without what the processes"
-    yield "use when they are idle.\n"
+    yield "larger one of these / wall. A longest cell much above the sum leaves most workers idle at the end. The last"
+    yield "two columns are the number of workers at which one core of the scheduler, or of the coordinator, would be"
+    yield "busy all the time. CPU times are without what the processes use when they are idle; that of the simulated"
+    yield "workers is spent in one process, and limits the largest simulation.\n"
     rows = [
         (
             f"{row['workers']:,}",
             f"{row['cells']:,}",
             f"{row['mean']:.1f} s",
-            f"{row['least']:.0f} s",
+            f"{row['longest']:.0f} s",
+            f"{row['mean'] * row['cells'] / row['workers']:.0f} s",
             f"{row['wall']:.0f} s",
             f"{100 * row['efficiency']:.0f} %",
-            *(f"{1000 * row['cpu'][name]:.1f} ms" for name in ("scheduler", "coordinator")),
+            *(f"{1000 * row['cpu'][name]:.1f} ms" for name in ("scheduler", "coordinator", "workers")),
             *(f"{row['limit'][name]:,.0f}" for name in ("scheduler", "coordinator")),
         )
         for row in report["simulated"]
     ]
-    header = ["workers", "cells", "a cell", "at least", "wall", "efficiency"]
-    header += ["scheduler CPU a cell", "coordinator CPU a cell"]
+    header = ["workers", "cells", "a cell", "longest", "sum / workers", "wall", "efficiency"]
+    header += [f"CPU a cell, {name}" for name in ("scheduler", "coordinator", "workers")]
     yield table((*header, "limit, scheduler", "limit, coordinator"), rows) + "\n"
     rows = [
         (
