@@ -164,7 +164,8 @@ def _simulated_row(workers: int, works: Sequence[Pause], engine: DaskEngine, sch
         "mean": mean,
         "longest": longest,
         "wall": wall,
-        "efficiency": max(longest, mean * len(works) / workers) / wall,  # no schedule is shorter
+        "efficiency": mean * len(works) / (workers * wall),
+        "against_best": max(longest, mean * len(works) / workers) / wall,  # no schedule is shorter
         "cpu": costs,
         "idle": beats,
         "limit": {name: mean * (1 - beats[name]) / costs[name] for name in ("scheduler", "coordinator")},

@@ -39,7 +39,6 @@ def runs(found: dict[str, Row]) -> Iterator[str]:
     yield "## The same result everywhere\n"
     yield "`sardonyx optimize` with verification. Models are compared byte by byte with those of local processes, and"
     yield "the rows of the summary without times and machines. A run that was continued has no wall time.\n"
-    unequal = found["run"]["comparison"]["rows_different"]
     dask = found["run"]["dask"] | {"comparison": found["run"]["comparison"]}
     reports = {"2 local processes": found["run"]["local"], "Dask, 2 workers": dask}
     if "chaos" in found:
@@ -63,8 +62,9 @@ def runs(found: dict[str, Row]) -> Iterator[str]:
         )
     header = ("where", "models", "done", "failed", "wall", "a model", "equal models", "differences")
     yield table(header, rows) + "\n"
+    unequal = [(label, row) for label, report in reports.items() for row in _unequal_rows(report)]
     if unequal:
-        yield f"Rows of the summary that differ without kills: {', '.join(unequal)}."
+        yield table(("where", "row of the summary that differs"), unequal) + "\n"
         yield "Verification runs as many trials as fit into its time, and a model that is not deterministic fails on"
         yield "another trial.\n"
     if "chaos" in found:
@@ -74,6 +74,10 @@ def runs(found: dict[str, Row]) -> Iterator[str]:
     if found["run"]["local"]["reasons"]:
         yield "Models that failed with local processes:\n"
         yield table(("models", "reason"), [(count, text) for text, count in found["run"]["local"]["reasons"]]) + "\n"
+
+
+def _unequal_rows(report: Row) -> list[str]:
+    return report.get("comparison", {}).get("rows_different", [])
 
 
 def _models(names: list[str]) -> int:
@@ -121,11 +125,12 @@ def scaling(found: dict[str, Row]) -> Iterator[str]:
     yield table(("engine", "workers", "models", "wall", "sum of the models' times", "efficiency"), rows) + "\n"
     yield "Simulated: Dask's scheduler and the real coordinator, and workers as threads of one process that sleep for"
     yield f"times drawn from the measured ones. All of them share {report['cores']} of the cores."
-    yield "No schedule is shorter than the longest cell, nor than the sum of all cells / workers; efficiency is the"
-    yield "larger one of these / wall. A longest cell much above the sum leaves most workers idle at the end. The last"
-    yield "two columns are the number of workers at which one core of the scheduler, or of the coordinator, would be"
-    yield "busy all the time. CPU times are without what the processes use when they are idle; that of the simulated"
-    yield "workers is spent in one process, and limits the largest simulation.\n"
+    yield "Efficiency is the sum of the cells' times / (workers × wall). It is low here because one cell takes longer"
+    yield "than a worker's share of all others, so most workers are idle at the end. No schedule is shorter than the"
+    yield "longest cell, nor than the sum / workers; `best / wall` compares with the larger one of these. The last two"
+    yield "columns are the number of workers at which one core of the scheduler, or the coordinator, would be busy all"
+    yield "the time. CPU times are without what the processes use when they are idle; that of the simulated workers is"
+    yield "spent in one process, and limits the largest simulation.\n"
     rows = [
         (
             f"{row['workers']:,}",
@@ -135,12 +140,13 @@ def scaling(found: dict[str, Row]) -> Iterator[str]:
             f"{row['mean'] * row['cells'] / row['workers']:.0f} s",
             f"{row['wall']:.0f} s",
             f"{100 * row['efficiency']:.0f} %",
+            f"{100 * row['against_best']:.0f} %",
             *(f"{1000 * row['cpu'][name]:.1f} ms" for name in ("scheduler", "coordinator", "workers")),
             *(f"{row['limit'][name]:,.0f}" for name in ("scheduler", "coordinator")),
         )
         for row in report["simulated"]
     ]
-    header = ["workers", "cells", "a cell", "longest", "sum / workers", "wall", "efficiency"]
+    header = ["workers", "cells", "a cell", "longest", "sum / workers", "wall", "efficiency", "best / wall"]
     header += [f"CPU a cell, {name}" for name in ("scheduler", "coordinator", "workers")]
     yield table((*header, "limit, scheduler", "limit, coordinator"), rows) + "\n"
     rows = [
