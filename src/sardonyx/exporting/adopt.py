@@ -47,8 +47,7 @@ def adopt(
         for node in nodes:
             attribute_tags.request(node)
     origins.write(tagged_model.model, tagged_model.hierarchy)
-    if output is not None:
-        io.save(tagged_model.model, output, force=force)
+    saved = io.save(tagged_model.model, output, force=force) if output is not None else io.Saved(None)
     evidence = Counter(kind for node in nodes if (kind := origins.evidence(node)) is not None)
     return Adopted(
         source=tagged_model.name,
@@ -59,5 +58,6 @@ def adopt(
         evidence={kind.value: count for kind, count in evidence.most_common()},
         root_nodes=root_nodes(nodes),
         attributes=any(map(attribute_tags.has_attribute_tags, nodes)),
+        notes=saved.notes,
         model=tagged_model.model,
     )

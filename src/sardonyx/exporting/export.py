@@ -246,7 +246,7 @@ class _ExportJob:
         `io.save` decides if the model is to be optimized.
         """
         draft = Path(tempfile.mkdtemp(dir=self._settings.folder)) / "exported.onnx"
-        io.save(self.model, draft, external=None if self._settings.optimize else True)
+        io.save(self.model, draft, external=None if self._settings.optimize else True, durable=False)
         return io.LoadedFile.read(draft)
 
     def verify(self, dims: DynamicDims) -> None:
@@ -313,11 +313,11 @@ class _ExportJob:
             run = self._optimize(output, external, force=force)
             return _Written(run.result, run, self._verified, self._notes)
         with self._clock.phase("writing"):
-            digest = None
+            saved = io.Saved(None)
             if output is not None:
-                digest = io.save(self.model, output, force=force, external=external, hashed=self._settings.verify)
-            artifact = run_tables.artifact(self.model, output, digest)
-        return _Written(artifact, None, self._verified, self._notes)
+                saved = io.save(self.model, output, force=force, external=external, hashed=self._settings.verify)
+            artifact = run_tables.artifact(self.model, output, saved.digest)
+        return _Written(artifact, None, self._verified, (*saved.notes, *self._notes))
 
     def write_for_generation(
         self, output: Path, inputs: Sequence[ExampleInput], options: ExportOptions, *, force: bool
@@ -328,7 +328,13 @@ class _ExportJob:
             written = self.write(path, options.external, force=force)
             verdict = self._check_generation(path, self._verified, options.verify_tokens) if self._verified else None
             notes = (*self._notes, *write_beside(path.parent, self._call.module, inputs))
-        artifact = structs.replace(written.artifact, path=os.fspath(output / MODEL))
+            artifact = structs.replace(written.artifact, path=os.fspath(output / MODEL))
+            if output.is_dir() and os.listdir(output):  # files are replaced one by one, but a model always fits its data
+                model, drafts = io.load(path), (MODEL, *io.external_files(path))
+                saved = io.save(model, output / MODEL, force=True, hashed=artifact.sha256 is not None)
+                artifact, notes = run_tables.artifact(model, output / MODEL, saved.digest), (*saved.notes, *notes)
+                for name in drafts:
+                    os.unlink(path.parent / name)
         return _Written(artifact, written.run and structs.replace(written.run, result=artifact), verdict, notes)
 
     def _check_generation(self, path: Path, verdict: Verdict, steps: int) -> Verdict:

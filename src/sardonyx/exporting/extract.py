@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sardonyx.analysis.inspector import inspect
 from sardonyx.atomic_write import check_free
@@ -110,13 +110,13 @@ def extract(
             check = _module_check(whole, cut, plain, args, keywords, seed=seed, threads=threads, report=report)
             verified = _verified(check, whole, cut, plain, args, keywords)
         _set_ranks(cut.model, check)
+    saved = io.Saved(None)
     if output is not None:
         report("writing", None)
-        digest = io.save(cut.model, output, force=force, hashed=True)
-        result = run_tables.artifact(cut.model, output, digest)
-    else:
-        result = run_tables.artifact(cut.model, None, None)
+        saved = io.save(cut.model, output, force=force, hashed=True)
+    result = run_tables.artifact(cut.model, output, saved.digest)
     total = time.perf_counter() - began
+    verified = structs.replace(verified, notes=(*verified.notes, *saved.notes))
     return _record(whole, cut, verified, result, call, {"cut": cut_seconds, "total": total})
 
 

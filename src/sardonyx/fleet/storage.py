@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from sardonyx.atomic_write import Draft, draft_name, explained, is_abandoned, is_draft
+from sardonyx.atomic_write import Draft, draft_name, explained, is_abandoned, is_draft, last_change
 from sardonyx.errors import OutputError
 
 ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -124,7 +124,7 @@ class FolderStore(Store):
         path = str(self.path(name))
         with explained(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with Draft(path) as draft:
+            with Draft(path, durable=False) as draft:  # of thousands; one that is damaged is computed again
                 with open(draft.fileno(), "wb", closefd=False) as stream:
                     stream.write(data)
                 if not replace:
@@ -197,23 +197,10 @@ class FolderStore(Store):
             folders[:] = [name for name in folders if not is_draft(name)]
             for name in drafts:
                 draft = os.path.join(folder, name)
-                if is_abandoned(name) or _last_change(draft) < before:
+                if is_abandoned(name) or last_change(draft) < before:
                     shutil.rmtree(draft, ignore_errors=True)
                     with contextlib.suppress(OSError):
                         os.unlink(draft)
-
-
-def _last_change(path: str) -> float:
-    """Return when a file, or anything in a folder, last changed."""
-    inside = (os.path.join(folder, name) for folder, folders, files in os.walk(path) for name in (*folders, *files))
-    return max(map(_modified, (path, *inside)))
-
-
-def _modified(path: str) -> float:
-    try:
-        return os.lstat(path).st_mtime
-    except OSError:  # renamed or deleted in the meantime
-        return time.time()
 
 
 def _unreadable(path: str, error: OSError) -> OutputError:

@@ -69,7 +69,7 @@ def listed_sources(files: Source | Sequence[Source]) -> list[Source]:
 def _read(source: Source, target: Path) -> tuple[str, Path, ir.Model]:
     model = tagged(source)
     if model.path is None:
-        io.save(model.model, target)
+        io.save(model.model, target, durable=False)
     return model.name, model.path or target, model.model
 
 

@@ -134,12 +134,13 @@ def optimize(
         model = outcome.verified.candidate.model
         if not dry_run:
             made_by.write(model, "optimize", arguments | _of_result(options))
-        result = _write(model, job, file, force=force, external=options.external, hashed=hashed)
+        result, kept = _write(model, job, file, force=force, external=options.external, hashed=hashed)
         original = job.artifact(digest.result() if digest is not None else None)
     run = _record(job, outcome, {**arguments, "dry_run": dry_run, **asdict(options)}, original, result)
     if job.path is None:  # a model in memory may be changed later, so its details are computed now
         run.read_details()
-    return replace(run, seconds={**verifier.seconds, **run.seconds, "total": time.perf_counter() - began})
+    seconds = {**verifier.seconds, **run.seconds, "total": time.perf_counter() - began}
+    return replace(run, notes=(*kept, *run.notes), seconds=seconds)
 
 
 def _of_result(options: OptimizeOptions) -> dict[str, Any]:
@@ -186,13 +187,13 @@ def _tuning_options(tune: bool | TuneOptions, threads: int, seed: int, left_out:
 
 def _write(
     model: ir.Model, job: RewriteJob, file: str | None, *, force: bool, external: bool | None, hashed: bool
-) -> Artifact:
-    """Write the result, if there is a path, and describe it."""
-    digest = None
-    if file is not None:
-        job.progress("writing", None)
-        digest = io.save(model, file, force=force, external=external, hashed=hashed)
-    return run_tables.artifact(model, file, digest)
+) -> tuple[Artifact, tuple[str, ...]]:
+    """Write the result, if there is a path; return its description, and notes about data files of a replaced model."""
+    if file is None:
+        return run_tables.artifact(model, None, None), ()
+    job.progress("writing", None)
+    saved = io.save(model, file, force=force, external=external, hashed=hashed)
+    return run_tables.artifact(model, file, saved.digest), saved.notes
 
 
 class _Outcome(Struct, frozen=True, eq=False):

@@ -142,16 +142,17 @@ def quantize(
     made_by.write(judged.candidate.model, "quantize", arguments)
     with clock.phase("writing"):
         model = judged.candidate.model
-        digest = io.save(model, output, force=force, hashed=True) if output is not None else None
+        saved = io.save(model, output, force=force, hashed=True) if output is not None else io.Saved(None)
     return Quantized(
         status="done",
         environment=environment(),
         options={**arguments, "seed": seed, "data": data is not None, "metric": scored and scored.name},
         source=run.job.artifact(),
-        result=run_tables.artifact(model, output, digest),
+        result=run_tables.artifact(model, output, saved.digest),
         **_tables(run.job, judged),
         ranges=(measured := _module_ranges(run.recipes.ranges, judged.candidate)),
         notes=(
+            *saved.notes,
             *judged.errors.notes,
             *_overflows(measured),
             *_calibrated(run.recipes, plan),

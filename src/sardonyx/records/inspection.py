@@ -229,3 +229,4 @@ class Adoption(Record, frozen=True, tag="adoption"):
     evidence: dict[str, int]  # nodes by the kind of evidence of their modules; the others are inherited or unknown
     root_nodes: tuple[RootNode, ...]
     attributes: bool  # whether the tags were also written as node attributes
+    notes: tuple[str, ...] = ()

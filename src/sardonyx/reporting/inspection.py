@@ -323,7 +323,7 @@ def adoption_document(adoption: Adoption) -> Document:
         lines.append(f"and {formatting.count(len(adoption.root_nodes) - len(shown))} more; --json lists them all")
     return Document(
         title=adoption.source,
-        head=(Facts(facts), Notes(lines)),
+        head=(Facts(facts), Notes([*lines, *map(formatting.one_line, adoption.notes)])),
         blocks=(),
         sentence=Span(adoption_sentence(adoption), Tone.STRONG),
     )

@@ -47,7 +47,7 @@ class BorderProbe:
     def _stored(self, model: ir.Model) -> ir.Model:
         self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
         path = Path(self._folder.name) / "model.onnx"
-        io.save(model, path, external=True)
+        io.save(model, path, external=True, durable=False)
         return ir.from_proto(onnx.ModelProto.FromString(path.read_bytes()))
 
     def run(self, feeds: Feeds, names: Sequence[str] = ()) -> Values:

@@ -48,7 +48,7 @@ class Subject:
             return load(self._source)
         with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
             path = Path(folder) / "model.onnx"
-            io.save(self.model, path)
+            io.save(self.model, path, durable=False)
             return load(path)
 
     def session(
@@ -114,5 +114,5 @@ class Subject:
             return proto.SerializeToString()
         self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
         path = Path(self._folder.name) / "model.onnx"
-        io.save(self.model, path, external=size >= _MAPPED)
+        io.save(self.model, path, external=size >= _MAPPED, durable=False)
         return path

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from sardonyx.ir.io.data_files import external_files
 from sardonyx.ir.io.files import (
     MAX_IR_VERSION,
     LoadedFile,
     ModelFile,
-    external_files,
+    Saved,
     from_proto,
     load,
     save,
@@ -19,6 +20,7 @@ __all__ = [
     "MAX_IR_VERSION",
     "LoadedFile",
     "ModelFile",
+    "Saved",
     "external_files",
     "from_proto",
     "has_training_info",

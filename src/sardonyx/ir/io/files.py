@@ -23,7 +23,7 @@ from msgspec import Struct, field
 
 from sardonyx.atomic_write import Draft, check_free, explained
 from sardonyx.errors import ModelError, OutputError
-from sardonyx.ir.io import unmodeled_fields, wire_format
+from sardonyx.ir.io import data_files, unmodeled_fields, wire_format
 from sardonyx.ir.io.decode import decode
 from sardonyx.ir.io.encode import Encoder
 from sardonyx.ir.io.hashing import GrowingHash
@@ -146,6 +146,13 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     return Encoder(inline).model(model)
 
 
+class Saved(Struct, frozen=True):
+    """What a save has to tell."""
+
+    digest: str | None  # the SHA-256 sum of the file, if it was asked for
+    notes: tuple[str, ...] = ()  # data files of the replaced model that are still there, and why
+
+
 def save(
     model: ir.Model,
     path: str | os.PathLike[str],
@@ -153,18 +160,17 @@ def save(
     force: bool = False,
     external: bool | None = None,
     hashed: bool = False,
-) -> str | None:
+    durable: bool = True,
+) -> Saved:
     """Write a model file; tensors are streamed from their source.
 
     Args:
         model: The model, which stays usable even if its own file is overwritten.
         path: The destination.
-        force: Whether an existing file may be replaced.
+        force: Whether an existing file may be replaced. Its data file is removed if `data_files` allows it.
         external: Whether weights go to a separate file next to the model; None: as in the source, or if over 2 GB.
         hashed: Whether to hash the file while it is written.
-
-    Returns:
-        The SHA-256 sum of the file if `hashed` is set, otherwise None.
+        durable: Whether the files are flushed to the disk; not needed for temporary ones.
 
     Raises:
         OutputError: if the destination exists or cannot be written. No partial file is left.
@@ -177,14 +183,10 @@ def save(
         external = bool(unmodeled_fields.meta(model.graph).get(unmodeled_fields.EXTERNAL))
         external = external or plan.size + len(small) + 32 * len(plan.tensors) > _INLINE_LIMIT
     with explained(name):
-        previous = _own_data_files(os.path.realpath(name)) if force else []
-        if external and plan.tensors:
-            digest = _save_external(plan, small, name, force=force, hashed=hashed)
-        else:
-            digest = _save_inline(plan, small, name, force=force, hashed=hashed)
-        for data in previous:
-            os.unlink(data)
-    return digest
+        target = os.path.realpath(name)
+        data_files.remove_left_over(target)
+        write = _save_external if external and plan.tensors else _save_inline
+        return write(plan, small, target, force=force, hashed=hashed, durable=durable)
 
 
 def _check_format(file: SourceFile, name: str) -> None:
@@ -273,7 +275,7 @@ class _Plan(Struct):
         self.size += tensor.nbytes
 
 
-def _save_inline(plan: _Plan, small: bytes, name: str, *, force: bool, hashed: bool) -> str | None:
+def _save_inline(plan: _Plan, small: bytes, target: str, *, force: bool, hashed: bool, durable: bool) -> Saved:
     def fill(index: int) -> list[wire_format.Piece]:
         tensor = plan.tensors[index]
         number = tensor.field if isinstance(tensor, FileTensor) else RAW_DATA
@@ -281,21 +283,21 @@ def _save_inline(plan: _Plan, small: bytes, name: str, *, force: bool, hashed: b
 
     pieces = wire_format.splice(small, plan.token, fill, external=False)
     if wire_format.size_of(pieces) > _INLINE_LIMIT:
-        raise OutputError(f"{name} would be over 2 GB", hint="save the weights to a separate file")
-    with Draft(name) as draft:
+        raise OutputError(f"{target} would be over 2 GB", hint="save the weights to a separate file")
+    with Draft(target, durable=durable) as draft:
         digest = _write(pieces, plan, draft.fileno(), hashed=hashed)
-        draft.commit(replace=force)
-    return digest
+        with data_files.replaced(target) as notes:
+            draft.commit(replace=force)
+    return Saved(digest, tuple(notes))
 
 
-def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool, hashed: bool) -> str | None:
+def _save_external(plan: _Plan, small: bytes, target: str, *, force: bool, hashed: bool, durable: bool) -> Saved:
     """Write the data file first and then the model, under a name for the data that did not exist before.
 
     Two files cannot be renamed at once. Because the new model never refers to an existing data file, the model at
-    `name` is at any time either the old one with its data or the new one with its data.
+    `target` is at any time either the old one with its data or the new one with its data.
     """
-    target = os.path.realpath(name)
-    location = _free_name(target)
+    location = data_files.free_name(target)
     offsets: list[int] = []
     end = 0
     for tensor in plan.tensors:
@@ -312,17 +314,15 @@ def _save_external(plan: _Plan, small: bytes, name: str, *, force: bool, hashed:
         return [reference.SerializeToString()]
 
     pieces = wire_format.splice(small, plan.token, fill, external=True)
-    with Draft(os.path.join(os.path.dirname(target), location)) as data, Draft(name) as draft:
+    data_path = os.path.join(os.path.dirname(target), location)
+    with Draft(data_path, durable=durable) as data, Draft(target, durable=durable) as draft:
         for tensor, offset in zip(plan.tensors, offsets, strict=True):
             write_tensor(tensor, data.fileno(), offset)
         digest = _write(pieces, plan, draft.fileno(), hashed=hashed)
-        data.commit(replace=False)
-        try:
+        with data_files.replaced(target, data) as notes:
+            data.commit(replace=False)
             draft.commit(replace=force)
-        except BaseException:
-            os.unlink(data.path)
-            raise
-    return digest
+    return Saved(digest, tuple(notes))
 
 
 def _write(pieces: list[wire_format.Piece], plan: _Plan, fd: int, *, hashed: bool) -> str | None:
@@ -360,34 +360,3 @@ def _aligned(end: int, size: int) -> int:
     """Return where data may start: at a page for data that a runtime would map, otherwise at a cache line."""
     unit = 4096 if size >= 1 << 20 else 64
     return -(-end // unit) * unit
-
-
-def _free_name(target: str) -> str:
-    """Return the first of model.onnx.data, model.onnx.1.data, … that does not exist."""
-    base = os.path.basename(target)
-    candidate, number = f"{base}.data", 0
-    while os.path.lexists(os.path.join(os.path.dirname(target), candidate)):
-        number += 1
-        candidate = f"{base}.{number}.data"
-    return candidate
-
-
-def external_files(path: str | os.PathLike[str]) -> list[str]:
-    """Return the names of the files that a model has weights in; none if it cannot be read."""
-    try:
-        skeleton, _ = wire_format.cut(wire_format.Bytes.of_file(SourceFile.open(os.fspath(path))), b"", LARGE)
-        proto = onnx.ModelProto.FromString(skeleton)
-    except (OSError, wire_format.WireError, DecodeError, ModelError):
-        return []
-    tensors = unmodeled_fields.tensors_in(proto.graph)
-    return sorted({entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"})
-
-
-def _own_data_files(target: str) -> list[str]:
-    """Return the data files, named as `save` names them, that only the model to be replaced uses."""
-    folder, base = os.path.split(target)
-    return [
-        os.path.join(folder, name)
-        for name in external_files(target)
-        if name.startswith(f"{base}.") and name.endswith(".data") and os.path.isfile(os.path.join(folder, name))
-    ]

@@ -115,7 +115,7 @@ def time_models(
             twin = interleaving.slot(TimedModel(source, settings).ready(inputs), seconds=SLOT)
             for index, name in enumerate(loaded):
                 file = Path(folder) / f"{index}.onnx"
-                io.save(others[name], file)
+                io.save(others[name], file, durable=False)
                 runs[name] = interleaving.slot(TimedModel(file, settings).ready(inputs), seconds=SLOT)
             race = interleaving.race(runs, seconds=seconds / len(groups), narrow=NARROW, twin=twin, seed=seed)
         comparisons |= {name: _comparison(race.comparison(name, against=pairs[name])) for name in group}
