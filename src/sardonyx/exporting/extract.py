@@ -18,7 +18,7 @@ from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.ir import io, origins
 from sardonyx.ir import module_extraction as cutting
 from sardonyx.ir.module_patterns import find_module
-from sardonyx.ir.scopes import is_sorted, scopes
+from sardonyx.ir.scopes import scopes
 from sardonyx.ir.tagged_model import HasModel, Source, Tagged, tagged
 from sardonyx.optimizer import run_tables
 from sardonyx.provenance import merge, module_of
@@ -96,9 +96,6 @@ def extract(
     if output is not None:
         check_free(os.fspath(output), force=force)
     whole = tagged(source)
-    for scope in scopes(whole.model):
-        if not is_sorted(scope.graph) and scope.holder is None:
-            scope.graph.sort()
     report("cutting", None)
     cut = cutting.extract(whole.model, whole.hierarchy, _path(whole, module), call=call, exact=exact)
     cut_seconds = time.perf_counter() - began

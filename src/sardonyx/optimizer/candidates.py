@@ -20,7 +20,6 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.opsets.raising import HIGHEST, RAISE
 from sardonyx.ir.rewriter import Log, Observer, Rewriter, Tally
-from sardonyx.ir.scopes import is_sorted, top_graphs
 from sardonyx.ir.size_budget import Growth, allowance
 from sardonyx.optimizer import run_tables
 from sardonyx.passes import Pass
@@ -34,6 +33,7 @@ Source = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
 Forbidden = frozenset[tuple[str, str]]  # (name of a pass, root of a rewrite or WHOLE_PASS)
 WHOLE_PASS = "*"
 _NOT_REWRITTEN = "not rewritten: the model has training info, which may refer to anything in it by name"
+_UNSORTED = "the nodes of the source were in no topological order, which ONNX requires; those of the result are"
 
 
 class Candidate(Struct, frozen=True, eq=False):
@@ -88,21 +88,17 @@ class RewriteJob:
         self._ir_version = 0
 
     def _fresh(self) -> ir.Model:
-        """Return the graph of the source, with the nodes in topological order."""
+        """Return another graph of the source."""
         match self.source:
             case onnx.ModelProto():
-                model = io.from_proto(self.source)
+                return io.from_proto(self.source)
             case ir.Model():
-                model = self.source.clone()
+                return self.source.clone()
             case io.LoadedFile():
-                model = self.source.model.clone()
+                return self.source.model.clone()
             case _:
                 assert self._file is not None
-                model = self._file.graph()
-        for graph in top_graphs(model):
-            if not is_sorted(graph):
-                graph.sort()
-        return model
+                return self._file.graph()
 
     def source_facts(self) -> Facts:
         """Return the facts about the source itself, whose nodes have their origins."""
@@ -121,12 +117,13 @@ class RewriteJob:
     def _candidate(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
         model = self._fresh()
         self.opsets, self._ir_version = dict(model.opset_imports), model.ir_version
+        self.notes = (_UNSORTED,) if io.forget_unsorted(model) else ()
         hierarchy = origins.attach(model)
         growth = Growth(None if self._allow_growth else allowance(model))
         facts = Facts(model, target=self._target, evaluate=runtime.evaluate, growth=growth)
         self._before = before = self._before or run_tables.snapshot(facts)
         if io.has_training_info(model):
-            passes, self.notes = [], (_NOT_REWRITTEN,)
+            passes, self.notes = [], (*self.notes, _NOT_REWRITTEN)
         else:
             passes = [rule for rule in self.passes if (rule.name, WHOLE_PASS) not in forbidden]
         rewriter = Rewriter(

@@ -1,4 +1,4 @@
-"""Where the sign of a zero matters: 1 / 0.0 and 1 / -0.0 are infinities of different sign.
+"""Where the sign of a zero is visible: 1 / 0.0 and 1 / -0.0 are infinities of different sign, and -0.0 as text is "-0".
 
 A pass that may change the sign of a zero asks where the value comes from and where it goes. Both questions visit a few
 nodes around the value; beyond that the conservative answer is returned.
@@ -14,7 +14,7 @@ import onnx_ir as ir
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import PREDICATES, READS_SHAPE
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._dtypes import FLOATS
+from sardonyx.passes._dtypes import INTEGERS
 
 _NEARBY = 32  # nodes that are visited
 
@@ -29,7 +29,7 @@ _SAME = _POSITIVE | PREDICATES | READS_SHAPE | {
 def may_be_negative_zero(value: ir.Value | None, graph: Facts) -> bool:
     """Return whether an element of a value may be -0.0, judged by its producer."""
     dtype = graph.dtype(value)
-    if dtype is not None and dtype not in FLOATS:
+    if dtype in INTEGERS:
         return False
     array = graph.array(value)
     if array is not None:
@@ -43,8 +43,10 @@ def may_be_negative_zero(value: ir.Value | None, graph: Facts) -> bool:
     return node.op_type not in _POSITIVE
 
 
-def divides(value: ir.Value, graph: Facts, *, unless_known: bool = True) -> bool:
-    """Return whether something may be divided by the value, or by a zero whose sign depends on one of the value.
+def shows_sign(value: ir.Value, graph: Facts, *, unless_known: bool = True) -> bool:
+    """Return whether the sign of a zero of the value may be visible: something is divided by it, or it becomes text.
+
+    The same for a zero that takes its sign from one of the value.
 
     `unless_known` is the answer if more nodes would have to be visited.
     """
@@ -66,11 +68,11 @@ def divides(value: ir.Value, graph: Facts, *, unless_known: bool = True) -> bool
 
 
 def may_flip(scale: np.ndarray, shift: np.ndarray, value: ir.Value, graph: Facts) -> bool:
-    """Return whether scaling before a sum of products instead of after it may flip the sign of a zero that divides.
+    """Return whether scaling before a sum of products instead of after it may visibly flip the sign of a zero.
 
     A sum of zeros is 0.0 whatever the signs of its factors; scaled by a negative number afterwards it becomes -0.0.
     """
-    return bool(((scale < 0) & (shift == 0)).any()) and divides(value, graph, unless_known=False)
+    return bool(((scale < 0) & (shift == 0)).any()) and shows_sign(value, graph, unless_known=False)
 
 
 def _leaves_a_body(value: ir.Value, graph: Facts) -> bool:
@@ -80,12 +82,12 @@ def _leaves_a_body(value: ir.Value, graph: Facts) -> bool:
 
 
 def _through(node: ir.Node, place: int, graph: Facts) -> tuple[ir.Value, ...] | None:
-    """Return the results whose zeros take their sign from this operand, or None if the node may divide by it."""
+    """Return the results whose zeros take their sign from this operand, or None if it may be visible in them."""
     if node.domain or any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
         return None
     outputs = tuple(node.outputs)
     match node.op_type:
-        case "Reciprocal":
+        case "Reciprocal" | "BitCast":
             return None
         case "Div":
             return outputs if place == 0 else None
@@ -94,8 +96,9 @@ def _through(node: ir.Node, place: int, graph: Facts) -> tuple[ir.Value, ...] | 
             if place == 1:
                 return ()
             return None if exponent is None or exponent < 0 else outputs
-        case "Cast":
-            return outputs if ir.DataType(node.attributes.get_int("to", 0)) in FLOATS else ()
+        case "Cast" | "CastLike":
+            to = graph.dtype(node.outputs[0])
+            return None if to in (None, ir.DataType.STRING) else () if to in INTEGERS else outputs
         case "Add" | "Sub":
             other = graph.array(node.inputs[1 - place])
             return () if other is not None and other.size and (other != 0).all() else outputs

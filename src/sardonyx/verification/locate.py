@@ -17,7 +17,7 @@ from msgspec import Struct
 from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.ir.border_pairs import Between, BorderPair, between, in_order, module_borders, owning, pair_borders
 from sardonyx.ir.module_region import Flow
-from sardonyx.ir.scopes import declared_shape, is_sorted, label
+from sardonyx.ir.scopes import declared_shape, label
 from sardonyx.ir.tagged_model import Source, Tagged, tagged
 from sardonyx.provenance import lowest_common, owner_of
 from sardonyx.records.environment import environment
@@ -91,9 +91,9 @@ def locate(
     """
     began = time.perf_counter()
     report: Progress = progress or (lambda _phase, _fraction: None)
-    second = _tagged(b)
+    second = tagged(b)
     if isinstance(a, (str, os.PathLike, ir.Model)) or hasattr(a, "graph"):
-        pair = _graphs(_tagged(a), second, inputs, seed, runtimes, threads, report)  # pyright: ignore[reportArgumentType]
+        pair = _graphs(tagged(a), second, inputs, seed, runtimes, threads, report)  # pyright: ignore[reportArgumentType]
     else:
         pair = _live(a, second, inputs, kwargs, seed, runtimes, threads, report)
     return _located(pair, second, most_runs, report, began)
@@ -186,13 +186,6 @@ class _Pair(Struct, frozen=True, eq=False):
     unpaired: Sequence[str]
     probes: Sequence[BorderProbe]
     live: LiveValues | None = None
-
-
-def _tagged(source: Source) -> Tagged:
-    model = tagged(source)
-    if not is_sorted(model.model.graph):
-        model.model.graph.sort()
-    return model
 
 
 def _runtimes(names: Sequence[Runtime | str]) -> tuple[Runtime, Runtime]:

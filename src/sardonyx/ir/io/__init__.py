@@ -14,7 +14,7 @@ from sardonyx.ir.io.files import (
     to_proto,
 )
 from sardonyx.ir.io.hashing import sha256_in, sha256_of
-from sardonyx.ir.io.unmodeled_fields import has_training_info
+from sardonyx.ir.io.unmodeled_fields import forget_unsorted, has_training_info
 
 __all__ = [
     "MAX_IR_VERSION",
@@ -22,6 +22,7 @@ __all__ = [
     "ModelFile",
     "Saved",
     "external_files",
+    "forget_unsorted",
     "from_proto",
     "has_training_info",
     "load",

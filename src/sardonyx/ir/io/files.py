@@ -28,7 +28,7 @@ from sardonyx.ir.io.decode import decode
 from sardonyx.ir.io.encode import Encoder
 from sardonyx.ir.io.hashing import GrowingHash
 from sardonyx.ir.io.tensor_reader import Reader
-from sardonyx.ir.scopes import nested_graphs
+from sardonyx.ir.scopes import is_sorted, nested_graphs, top_graphs
 from sardonyx.ir.storage import RAW_DATA, SourceFile, write_all
 from sardonyx.ir.tensors import FileTensor, write_tensor
 from sardonyx.records import gc_pause
@@ -49,6 +49,7 @@ _OTHER_FORMATS = (  # offset and bytes that identify the format, what it is, and
     (0, b"<?xml", "an XML file, as OpenVINO models are", "use the ONNX file that it was made from"),
 )
 _LONGEST_MARK = 64
+_CYCLIC = "the tool that wrote the file is at fault: export it again"
 _NOT_ONNX = "is it an ONNX file, and is it complete? export or download it again"
 
 
@@ -87,9 +88,7 @@ class ModelFile(Struct, frozen=True, eq=False):
             ModelError: if the model is not valid, or its external data is missing or unsafe to read.
         """
         with gc_pause.paused():
-            model = decode(self.proto, self.reader)
-            _check_acyclic(model, self.name)
-            return model
+            return _in_order(decode(self.proto, self.reader), self.name)
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
@@ -125,9 +124,7 @@ def _opened(name: str) -> ModelFile:
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Return the graph of a ModelProto, which is not changed."""
     _check_complete(proto, "the model")
-    model = decode(proto, Reader(folder=None))
-    _check_acyclic(model, "the model")
-    return model
+    return _in_order(decode(proto, Reader(folder=None)), "the model")
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -207,31 +204,35 @@ def _check_complete(proto: onnx.ModelProto, name: str) -> None:
         raise ModelError(f"{name} imports no opset", hint=_NOT_ONNX)
 
 
-def _check_acyclic(model: ir.Model, name: str) -> None:
-    for graph in nested_graphs(model.graph):
+def _in_order(model: ir.Model, name: str) -> ir.Model:
+    """Return the model with the nodes of every graph in topological order, as ONNX requires; runtimes accept any."""
+    for graph in top_graphs(model):
+        if is_sorted(graph):
+            continue
+        _check_acyclic(graph, name)
+        try:
+            graph.sort()
+        except ValueError as error:  # a body reads a value that depends on it
+            raise ModelError(f"the graph of {name} has a cycle through a body", hint=_CYCLIC) from error
+        unmodeled_fields.meta(model.graph)[unmodeled_fields.UNSORTED] = True
+    return model
+
+
+def _check_acyclic(top: ir.Graph, name: str) -> None:
+    for graph in nested_graphs(top):
         cycle = _cycle(graph)
         if cycle:
             names = " ← ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in cycle)
-            hint = "the tool that wrote the file is at fault: export it again"
-            raise ModelError(f"the graph of {name} has a cycle: {names}", hint=hint)
+            raise ModelError(f"the graph of {name} has a cycle: {names}", hint=_CYCLIC)
 
 
 def _cycle(graph: ir.Graph | ir.Function) -> list[ir.Node]:
     """Return the nodes of a cycle, the first one also as the last; nothing if there is none.
 
-    A graph whose nodes are sorted has no cycle. In others a depth-first search follows operands to their producers.
+    A depth-first search follows operands to their producers.
     """
-    seen: set[ir.Node] = set()
-    late: list[ir.Node] = []  # nodes before one of their producers; every cycle has one
-    for node in graph:
-        for value in node.inputs:
-            producer = None if value is None else value.producer()
-            if producer is not None and producer not in seen and producer.graph is graph:
-                late.append(node)
-                break
-        seen.add(node)
     done: set[ir.Node] = set()
-    for start in late:
+    for start in graph:
         path: dict[ir.Node, None] = {}
         stack = [(start, False)]
         while stack:

@@ -28,6 +28,7 @@ LOOSE_QUANT, QUANT_ORDER = "sardonyx.io.loose_quant", "sardonyx.io.quant_order"
 QUANT = "quant_parameter_tensor_names"  # onnx-ir's own key
 TRAINING = "sardonyx.io.training"
 EXTERNAL = "sardonyx.io.external"  # the source has its weights in another file
+UNSORTED = "sardonyx.io.unsorted"  # the nodes of the source are in no topological order
 
 Message = TypeVar("Message", onnx.NodeProto, onnx.GraphProto, onnx.FunctionProto, onnx.ModelProto, onnx.ValueInfoProto)
 
@@ -98,6 +99,11 @@ def in_order(names: Iterable[str], order: tuple[str, ...] | None) -> list[int]:
 def has_training_info(model: ir.Model) -> bool:
     """Return whether there are training graphs, which may refer to anything in the main graph by name."""
     return bool(meta(model.graph).get(TRAINING))
+
+
+def forget_unsorted(model: ir.Model) -> bool:
+    """Return whether the nodes of the source were in no topological order, and forget it: those of the model are."""
+    return bool(meta(model.graph).pop(UNSORTED, False))
 
 
 def tensors_in(graph: onnx.GraphProto) -> Iterable[onnx.TensorProto]:

@@ -381,7 +381,7 @@ def flattened(step: OpsetStep) -> Rewrite:
 
 
 # Operators that ONNX Runtime 1.31 runs up to opset 21 only.
-_WITHOUT_KERNEL = RANDOM - {"Bernoulli"} | {"GlobalLpPool", "MaxRoiPool"}
+_WITHOUT_KERNEL = RANDOM | {"GlobalLpPool", "MaxRoiPool"}  # Bernoulli is expanded to RandomUniformLike
 
 ADAPTERS: Mapping[str, Adapter] = {
     **dict.fromkeys(_WITHOUT_KERNEL, without_kernel),

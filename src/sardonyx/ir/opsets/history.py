@@ -102,7 +102,7 @@ _CHANGES = """
 15: Optional
 15 18: OptionalGetElement OptionalHasElement
 15 19 21 23: CastLike
-15 22: Bernoulli
+15 22!: Bernoulli
 16 20! 22: GridSample
 17: BlackmanWindow HammingWindow HannWindow LayerNormalization MelWeightMatrix STFT SequenceMap
 17 20!: DFT

@@ -8,7 +8,7 @@ from typing import cast
 import onnx_ir as ir
 
 from sardonyx.ir.ops import PREDICATES, RANDOM, READS_SHAPE
-from sardonyx.ir.scopes import operand
+from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes.attributes import attributes, body, number, tensor
 from sardonyx.ir.shapes.queries import ShapeQueries
 
@@ -64,7 +64,9 @@ def of_output(node: ir.Node, index: int, ask: ShapeQueries) -> ir.DataType | Non
         return _FLOAT if value is None else value.dtype
     if op_type == "SequenceAt":
         producer = node.inputs[0].producer() if node.inputs[0] is not None else None
-        return None if producer is None else ask.dtype(operand(producer, 0))
+        if producer is None or operator(producer) not in ("SequenceConstruct", "SplitToSequence"):
+            return None
+        return ask.dtype(operand(producer, 0))
     return None
 
 

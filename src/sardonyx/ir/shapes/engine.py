@@ -53,23 +53,8 @@ def declared_type(value: ir.Value, unknown: Callable[[], Expr]) -> Typed:
         elif isinstance(dim, int) or not dim.value:
             dims.append(unknown())
         else:
-            dims.append(_sum(str(dim.value), value) or expr.symbol(str(dim.value)))
+            dims.append(expr.symbol(str(dim.value)))  # only a name: the runtime accepts any size for "past + new"
     return value.dtype, tuple(dims)
-
-
-def _sum(text: str, value: ir.Value) -> Size | None:
-    """Return the sum that a graph input's dimension name such as `past + new` stands for, otherwise None.
-
-    Both terms must be dimensions of the inputs. Exporters declare the length of an attention mask in this way.
-    """
-    terms = [term.strip() for term in text.split("+")]
-    if len(terms) < 2 or not value.is_graph_input() or value.graph is None:
-        return None
-    shapes = [item.shape for item in value.graph.inputs if item.shape is not None]
-    names = {dim.value for shape in shapes for dim in shape if not isinstance(dim, int)}
-    if not all(term.isdecimal() or (term.isidentifier() and term in names) for term in terms):
-        return None
-    return expr.total(int(term) if term.isdecimal() else expr.symbol(term) for term in terms)
 
 
 def producers_first(value: ir.Value, known: Container[ir.Value]) -> Iterator[ir.Value]:

@@ -48,7 +48,7 @@ __all__ = [
     "at_least",
     "broadcast",
     "copied_if_zero",
-    "copied_instead_of",
+    "copied_size",
     "declared",
     "equal",
     "exact_quotient",
@@ -235,16 +235,14 @@ def _vanishes_with(size: Size, other: Expr) -> bool:
     return all(exact_quotient(size, alone(factor)) is not None for factor in atoms)
 
 
-def copied_instead_of(size: Size, partner: Size) -> Atom | None:
-    """Return the atom that `partner` consists of if it is "size or copied" with copied >= 2, otherwise None.
+def copied_size(dim: Size) -> Atom | None:
+    """Return the atom that `dim` consists of if it is "size or copied" with copied >= 2, otherwise None.
 
-    Broadcasting `size` with `partner` then fails where size == 0 (0 does not fit copied >= 2), so that partner == size
-    in every run that completes.
+    Broadcasting `size` with `dim` then fails where size == 0 (0 does not fit copied >= 2), so that dim == size in every
+    run that completes.
     """
-    atom = only_atom(partner)
-    if atom is None or atom.kind != "or" or atom.args[0] != size or not at_least(atom.args[1], 2):
-        return None
-    return atom
+    atom = only_atom(dim)
+    return atom if atom is not None and atom.kind == "or" and at_least(atom.args[1], 2) else None
 
 
 def replaced(size: Size, values: Mapping[Atom, Size]) -> Size:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import operand
+from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.attributes import attributes, number, numbers, tensor
 from sardonyx.ir.shapes.expr import Size
@@ -229,10 +229,10 @@ def _sequence_at(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     position = (ask.contents(operand(node, 1)) or (None,))[0]
     if producer is None or not isinstance(position, int):
         return (None,)
-    if producer.op_type == "SequenceConstruct":
+    if operator(producer) == "SequenceConstruct":
         return (ask.shape(producer.inputs[position]),)
     shape, parts = ask.shape(producer.inputs[0]), ask.contents(operand(producer, 1))
-    if producer.op_type != "SplitToSequence" or shape is None:
+    if operator(producer) != "SplitToSequence" or shape is None:
         return (None,)
     axis = number(producer, "axis", 0) % len(shape)
     if operand(producer, 1) is None:

@@ -88,10 +88,11 @@ def _resolve_copies(node: ir.Node, shapes: Sequence[Shape | None], ask: ShapeQue
     Where `size` is 0, `copied` would have to fit 0, which it does not: in every run that completes the dimension is
     `size`.
     """
-    for one, other in itertools.permutations([shape for shape in shapes if shape], 2):
-        for dim, partner in zip(reversed(one), reversed(other), strict=False):
-            if dim is not partner and (atom := expr.copied_instead_of(dim, partner)) is not None:
-                ask.resolve(node, atom, dim)
+    for dims in itertools.zip_longest(*(reversed(shape) for shape in shapes if shape), fillvalue=1):
+        sizes = dict.fromkeys(dims)  # a Sum may have thousands of operands
+        for partner in sizes:
+            if (atom := expr.copied_size(partner)) is not None and atom.args[0] in sizes:
+                ask.resolve(node, atom, atom.args[0])
 
 
 def matmul_with(right: int) -> Rule:

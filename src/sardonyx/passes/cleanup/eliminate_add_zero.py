@@ -1,7 +1,8 @@
 """x + 0.0 => x.
 
-For floats -0.0 + 0.0 is 0.0, which makes a difference only in a division; so this is not part of the exact passes.
-Refuses if x may be -0.0 and something nearby may divide by it, and if the constant's shape would enlarge the result.
+For floats -0.0 + 0.0 is 0.0, which makes a difference only in a division or as text; so this is not part of the exact
+passes. Refuses if x may be -0.0 and something nearby may divide by it or write it as text, and if the constant's shape
+would enlarge the result.
 Helps because models that mask nothing add a mask of zeros in every attention layer.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes._zeros import divides, may_be_negative_zero
+from sardonyx.passes._zeros import may_be_negative_zero, shows_sign
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.cleanup.eliminate_noop_arithmetic import BROADCASTS, ENLARGES, neutral_operand, zeros
 
@@ -40,8 +41,8 @@ class EliminateAddZero(NodePass):
         other = neutral_operand(node, graph, sides, lambda array: zeros(array, negative=negative))
         if not isinstance(other, ir.Value):
             return other
-        if may_be_negative_zero(other, graph) and divides(node.outputs[0], graph):
-            return Refused("the sign of a zero may affect a division", (node,))
+        if may_be_negative_zero(other, graph) and shows_sign(node.outputs[0], graph):
+            return Refused("the sign of a zero may be visible", (node,))
         return Match((node,), {"source": other})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:

@@ -84,7 +84,7 @@ def _matched(
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
         return Refused("the constant gives no finite scale", nodes)
     if may_flip(scale, shift, node.outputs[0], graph):
-        return Refused("the sign of a zero may affect a division", nodes)
+        return Refused("the sign of a zero may be visible", nodes)
     return Match(nodes, {"linear": linear, "scale": scale, "shift": shift})
 
 

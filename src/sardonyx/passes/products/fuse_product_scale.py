@@ -147,5 +147,5 @@ def _matched(scaled: _Scaled, constant: np.ndarray, graph: Facts) -> Match | Ref
     if not np.isfinite(scale).all():
         return Refused("the constant gives no finite scale", scaled.nodes)
     if may_flip(scale, np.zeros(columns), scaled.node.outputs[0], graph):
-        return Refused("the sign of a zero may affect a division", scaled.nodes)
+        return Refused("the sign of a zero may be visible", scaled.nodes)
     return Match(scaled.nodes, {"scaled": scaled, "scale": scale})
