@@ -21,6 +21,7 @@ from sardonyx.exporting.generation.decoder import attention_window, decoder_exam
 from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine
+from sardonyx.ir import io
 from sardonyx.records.export import Export
 from sardonyx.reporting.export import export_document
 
@@ -113,6 +114,25 @@ def test_the_folder_has_the_config_a_runtime_needs(tmp_path: Path) -> None:
     message = [name.replace("%d", "0") for name in (*decoder["inputs"].values(), *decoder["outputs"].values())]
     assert set(message) == {value.name for value in (*graph.input, *graph.output)}
     assert any("no tokenizer" in note for note in made.notes)
+
+
+def test_an_earlier_export_is_replaced_by_a_model_with_data_of_its_own(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def export() -> Exported:
+        kind, options = f"hf-config:{FAMILIES['gpt2']}", sardonyx.ExportOptions(external=True)
+        settings: Any = {"exporter": "torchscript", "for_generation": True, "verify": False, "options": options}
+        return sardonyx.export(kind, None, out, force=True, **settings)
+
+    export()
+    (out / "other.onnx").write_bytes((out / "model.onnx").read_bytes())
+    made = export()
+    assert "kept model.onnx.data, a data file of the replaced model: other.onnx uses it" in made.notes
+    assert made.result.bytes == (out / "model.onnx").stat().st_size
+    for name, data in (("model.onnx", "model.onnx.1.data"), ("other.onnx", "model.onnx.data")):
+        assert io.external_files(out / name) == [data]
+        onnx.load_model(out / name)
+    assert not list(tmp_path.glob(".*")), "nothing is left of the draft"
 
 
 def test_onnxruntime_genai_loads_the_folder_and_generates_the_same_tokens(tmp_path: Path) -> None:

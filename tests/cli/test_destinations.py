@@ -1,4 +1,4 @@
-"""A record that cannot be written is an error before the work, and leaves no other output."""
+"""Outputs that cannot be written are an error before the work; what is kept of a replaced model is said."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from onnx import helper, numpy_helper
+
+from sardonyx.ir import io
 
 Command = Callable[..., Any]
 
@@ -44,3 +48,42 @@ def test_a_record_that_cannot_be_written_leaves_no_output(
     assert message in failed.err
     assert sorted(os.listdir()) == ["folder", "mine.json", "model.onnx"]
     assert Path("mine.json").read_text() == "mine"
+
+
+def layer() -> onnx.ModelProto:
+    """A model with a module `fc` and a weight that is stored beside it."""
+    weight = np.linspace(-1, 1, 64 * 128, dtype=np.float32).reshape(64, 128)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], name="/fc/MatMul"),
+            helper.make_node("Relu", ["h"], ["y"], name="/act/Relu"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["batch", 64])],
+        [helper.make_tensor_value_info("y", 1, ["batch", 128])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [["optimize"], ["quantize", "--to", "int8"], ["adopt"], ["extract", "--module", "fc", "--no-verify"]],
+    ids=lambda words: words[0],
+)
+def test_data_that_another_model_uses_is_kept_and_named(
+    words: list[str], tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command that writes a model over another one."""
+    monkeypatch.chdir(tmp_path)
+    io.save(io.from_proto(layer()), "model.onnx", external=True)
+    Path("with_past.onnx").write_bytes(Path("model.onnx").read_bytes())
+    before = onnx.load("with_past.onnx")
+    done = command(words[0], "with_past.onnx", "-o", "model.onnx", "--force", *words[1:])
+    assert done.code == 0, done.err
+    note = "kept model.onnx.data, a data file of the replaced model: with_past.onnx uses it"
+    assert note in " ".join(done.out.split())
+    assert onnx.load("with_past.onnx") == before
+    onnx.load("model.onnx")
+    assert sorted(os.listdir()) == ["model.onnx", "model.onnx.1.data", "model.onnx.data", "with_past.onnx"]

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx import atomic_write
+from sardonyx.errors import OutputError
 from sardonyx.ir import io
 from sardonyx.ir.io import data_files
 
@@ -264,3 +265,18 @@ def test_drafts_of_running_processes_and_of_other_files_stay(path: Path) -> None
     assert names(path) == sorted(["m.onnx", mine, other, far, ".m.onnx.part"])
     atomic_write.write_whole(str(path.with_name("m.onnx.json")), b"{}", force=False)
     assert other not in names(path)
+
+
+def test_data_is_not_written_where_nobody_finds_it(path: Path) -> None:
+    """A model that is a link is loaded with the data beside the link."""
+    links = path.parent.parent / "links"
+    links.mkdir()
+    (links / "m.onnx").symlink_to(path)
+    before = {name: path.with_name(name).read_bytes() for name in names(path)}
+    with pytest.raises(OutputError, match="link into another folder"):
+        io.save(io.load(path), links / "m.onnx", force=True)
+    assert {name: path.with_name(name).read_bytes() for name in names(path)} == before
+    path.with_name("link.onnx").symlink_to(path)
+    io.save(io.load(path), path.with_name("link.onnx"), force=True)
+    assert names(path) == ["link.onnx", "m.onnx", "m.onnx.1.data"]
+    onnx.load(path.with_name("link.onnx"))

@@ -329,7 +329,7 @@ class _ExportJob:
             verdict = self._check_generation(path, self._verified, options.verify_tokens) if self._verified else None
             notes = (*self._notes, *write_beside(path.parent, self._call.module, inputs))
             artifact = structs.replace(written.artifact, path=os.fspath(output / MODEL))
-            if output.is_dir() and os.listdir(output):  # files are replaced one by one, but a model always fits its data
+            if output.is_dir() and os.listdir(output):  # replaced file by file; a model fits its data
                 model, drafts = io.load(path), (MODEL, *io.external_files(path))
                 saved = io.save(model, output / MODEL, force=True, hashed=artifact.sha256 is not None)
                 artifact, notes = run_tables.artifact(model, output / MODEL, saved.digest), (*saved.notes, *notes)

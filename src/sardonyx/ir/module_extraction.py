@@ -15,6 +15,7 @@ from msgspec import Struct
 from sardonyx.errors import ModelError, UsageError
 from sardonyx.ir import module_region
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.io import unmodeled_fields
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.origins import write
 from sardonyx.ir.scopes import bodies, declared_shape, label
@@ -136,6 +137,8 @@ def _build(
     _redirect_shapes(dict(zip(nodes, graph, strict=True)), dict(zip(region.inputs, graph.inputs, strict=False)), region)
     del graph.inputs[len(region.inputs) :]
     _declare(zip((*region.inputs, *region.outputs), (*graph.inputs, *graph.outputs), strict=True), model, types)
+    is_external = unmodeled_fields.meta(model.graph).get(unmodeled_fields.EXTERNAL)
+    unmodeled_fields.meta(graph)[unmodeled_fields.EXTERNAL] = is_external
     extracted = ir.Model(
         graph,
         ir_version=model.ir_version,

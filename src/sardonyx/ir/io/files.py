@@ -182,8 +182,12 @@ def save(
     with explained(name):
         target = os.path.realpath(name)
         data_files.remove_left_over(target)
-        write = _save_external if external and plan.tensors else _save_inline
-        return write(plan, small, target, force=force, hashed=hashed, durable=durable)
+        if not (external and plan.tensors):
+            return _save_inline(plan, small, target, force=force, hashed=hashed, durable=durable)
+        if os.path.dirname(target) != os.path.realpath(os.path.dirname(name)):
+            why = "is a link into another folder, and tools would look for its data file beside the link"
+            raise OutputError(f"{name} {why}", hint=f"write to {target}")
+        return _save_external(plan, small, target, force=force, hashed=hashed, durable=durable)
 
 
 def _check_format(file: SourceFile, name: str) -> None:
