@@ -13,8 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+import sardonyx
 from narrowing import array
 from sardonyx.errors import RuntimeFailure
+from sardonyx.passes._foldable import FAILED
 from sardonyx.runtime import ReferenceSession, Session, evaluate
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout, free_memory
 from sardonyx.verification.subject import Subject
@@ -206,6 +208,21 @@ def test_an_empty_batch_that_aborts_the_runtime_is_a_failure_of_that_run_alone()
             session.run({"x": np.ones((4, 0, 2), np.float32)})
         after = session.run({"x": np.ones((4, 2, 2), np.float32)})
     np.testing.assert_array_equal(before[0], after[0])
+
+
+@pytest.mark.slow
+def test_folding_survives_a_kernel_that_aborts() -> None:
+    """An LSTM with an empty batch stays, with a reason; the rest is folded."""
+    weights = [", ".join(["0.1"] * count) for count in (24, 36)]
+    model = text_model(
+        f"""g (float[n] x) => (float[n] y) <float[3, 0, 2] e = {{}}, float two = {{2}},
+        float[1, 12, 2] w = {{{weights[0]}}}, float[1, 12, 3] r = {{{weights[1]}}}> {{
+        none = Identity (e)  s = Exp (two)  z = Mul (x, s)
+        "", h = LSTM <hidden_size = 3> (none, w, r)  k = ReduceSum <keepdims = 0> (h)  y = Add (z, k) }}"""
+    )
+    run = sardonyx.optimize(model, verify="off")
+    assert sorted(node.op_type for node in run.to_proto().graph.node) == ["Add", "LSTM", "Mul", "ReduceSum"]
+    assert any(group.reason == FAILED for one in run.passes for group in one.refusals)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from sardonyx.ir.rules import Match, Replacement
 from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL, Example, NodePass, Pass
 from sardonyx.records.run import Accuracy, RewriteChecks
+from sardonyx.reporting.verdict import rewrite_lines
 from sardonyx.verification.rewrite_check import Findings, LocalChecks, State
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>'
@@ -178,6 +179,40 @@ def test_rewrites_that_cannot_run_alone_are_counted() -> None:
     result = checked(text, planted("RandomNormalLike", lambda match, op: op.Neg(first(match))))
     assert not result.failing
     assert result.states[State.IMPOSSIBLE] == 1
+
+
+def test_an_error_in_a_check_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says nothing about the rewrite, and does not end the run."""
+
+    def fail(_check: object) -> None:
+        raise KeyError("gone")
+
+    monkeypatch.setattr("sardonyx.verification.rewrite_check.Check.outcome", fail)
+    text = "g (float[N] x) => (float[N] y) { a = Identity(x) y = Exp(a) }"
+    run = optimize(onnx.parser.parse_model(HEADER + text))
+    assert run.after.nodes == 1
+    assert run.verdict is not None
+    assert run.verdict.rewrites == RewriteChecks(1, 1, 0, 0, 0, failed=1, error="eliminate-identity: KeyError: 'gone'")
+    assert rewrite_lines(run.verdict) == [
+        "0 of 1 rewrite (1 distinct) also match one by one; 1 not checked because of an error "
+        "(eliminate-identity: KeyError: 'gone')"
+    ]
+
+
+def test_a_rewrite_beside_a_parameter_of_a_function_is_checked_below_it() -> None:
+    text = """g (float[N] x) => (float[N] y) { y = my.f <axis = 0> (x) }
+        <domain: "my", opset_import: ["" : 18]> f <axis> (x) => (y) {
+            a = Softmax <axis: int = @axis> (x)  b = Abs(a)  y = Neg(b) }"""
+    header = HEADER.replace("18]", '18, "my" : 1]')
+    checks = LocalChecks()
+    facts = Facts(io.from_proto(onnx.parser.parse_model(header + text)))
+    one = planted("Abs", lambda match, op: op.Neg(first(match)))
+    Rewriter(facts, [one], observe=checks.observe).run()
+    assert [each.pass_name for each in checks.findings.failing] == ["planted"]
+    checks.begin()
+    two = planted("Neg", lambda match, op: op.Softmax(first(match), axis=0))
+    Rewriter(facts, [two], observe=checks.observe).run()
+    assert checks.findings.states[State.ERROR] == 0
 
 
 @pytest.mark.parametrize("one", ALL, ids=lambda one: one.name)

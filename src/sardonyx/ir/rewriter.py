@@ -29,6 +29,7 @@ from sardonyx.ir.naming import Names, rename_shadowing
 from sardonyx.ir.opsets.adapters import CannotRaise
 from sardonyx.ir.opsets.raising import HIGHEST, RAISE, Plan, plan
 from sardonyx.ir.origins import owner
+from sardonyx.ir.parameters import UnknownAttribute
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
 from sardonyx.ir.scopes import has_references, label, operator
@@ -173,7 +174,10 @@ class Rewriter:
             scope = scopes[graph]
             if scope.opset < rule.opset or (scope.in_function and has_references(node)):
                 continue
-            result = rule.match(node, facts)
+            try:
+                result = rule.match(node, facts)
+            except UnknownAttribute as error:  # of a node that the pass looked at on the way
+                result = Refused(str(error), (node,))
             if result is None:
                 continue
             if isinstance(result, Match) and scope.opset < rule.needs:

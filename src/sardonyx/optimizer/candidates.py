@@ -14,7 +14,6 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx import runtime
 from sardonyx.ir import io, origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
@@ -28,6 +27,7 @@ from sardonyx.provenance import Hierarchy
 from sardonyx.records import gc_pause
 from sardonyx.records.progress import Progress
 from sardonyx.records.run import Artifact, RolledBack, Verdict
+from sardonyx.runtime import remote
 
 Source = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
 Forbidden = frozenset[tuple[str, str]]  # (name of a pass, root of a rewrite or WHOLE_PASS)
@@ -120,7 +120,7 @@ class RewriteJob:
         self.notes = (_UNSORTED,) if io.forget_unsorted(model) else ()
         hierarchy = origins.attach(model)
         growth = Growth(None if self._allow_growth else allowance(model))
-        facts = Facts(model, target=self._target, evaluate=runtime.evaluate, growth=growth)
+        facts = Facts(model, target=self._target, evaluate=remote.evaluate, growth=growth)
         self._before = before = self._before or run_tables.snapshot(facts)
         if io.has_training_info(model):
             passes, self.notes = [], (*self.notes, _NOT_REWRITTEN)

@@ -271,6 +271,8 @@ class RewriteChecks(msgspec.Struct, frozen=True):
     matching: int  # rewrites with matching results
     not_runnable: int  # rewrites that cannot be run separately
     left_out: int  # rewrites beyond the budget of these checks
+    failed: int = 0  # rewrites whose check ended with an error
+    error: str = ""  # the first of these errors
 
 
 class TokenTie(msgspec.Struct, frozen=True):

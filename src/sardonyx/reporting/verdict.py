@@ -173,6 +173,7 @@ def rewrite_lines(verdict: Verdict) -> list[str]:
         for count, text in (
             (checks.not_runnable, f"{checks.not_runnable} cannot be run by themselves"),
             (checks.left_out, f"{checks.left_out} beyond the budget of these checks"),
+            (checks.failed, f"{checks.failed} not checked because of an error ({formatting.one_line(checks.error)})"),
         )
         if count
     ]

@@ -16,15 +16,18 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import library, server
 from sardonyx.runtime.engines import Runtime
-from sardonyx.runtime.values import Feeds, Value
+from sardonyx.runtime.values import Array, Feeds, Value
 from sardonyx.runtime.worker_process import Worker, WorkerDied
+
+if TYPE_CHECKING:
+    import onnx
 
 _SERVER = "sardonyx.runtime.server"
 _numbers = itertools.count()
@@ -147,6 +150,16 @@ def free_memory() -> None:
     with _shared.lock, contextlib.suppress(RuntimeFailure):
         if _shared.is_started:
             _shared.ask(("free",), None)
+
+
+def evaluate(model: onnx.ModelProto) -> list[Array]:
+    """Return all outputs of a model without inputs, computed once, for constant folding.
+
+    Raises:
+        RuntimeFailure: if no runtime computes them, or one crashes on them.
+    """
+    with _shared.lock:
+        return _shared.ask(("evaluate", model.SerializeToString()), None)
 
 
 class RemoteSession:

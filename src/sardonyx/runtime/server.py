@@ -9,10 +9,12 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime import library
 from sardonyx.runtime.engines import Runtime, load
-from sardonyx.runtime.sessions import Session
+from sardonyx.runtime.sessions import Session, evaluate
 from sardonyx.runtime.values import Engine, Source
 from sardonyx.runtime.worker_process import serve
 
@@ -45,6 +47,10 @@ class _Server:
             return self._engines[number].run(feeds)
         except SardonyxError as failure:
             return failure
+
+    def evaluate(self, model: bytes) -> list[Any]:
+        """Return the outputs of a model without inputs."""
+        return evaluate(onnx.ModelProto.FromString(model))
 
     def executed(self, number: int) -> frozenset[str] | None:
         """Return the names of the nodes that ran since the model was opened, or None if they are not recorded."""

@@ -26,7 +26,7 @@ from sardonyx.ir.ops import (
     VARIADIC,
     attention_operands,
 )
-from sardonyx.ir.scopes import bodies, declared_shape
+from sardonyx.ir.scopes import bodies, declared_shape, has_references
 from sardonyx.verification.input_thresholds import Threshold, find_thresholds, find_words, small_constant
 
 
@@ -195,7 +195,8 @@ def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, evidence:
         evidence.masks = evidence.masks or step.hides
         evidence.added = evidence.added or step.to_scores
     elif (op in _MOVES and operand == 0) or op == "Concat":
-        boolean = step.boolean or (op == "Cast" and node.attributes["to"].as_int() == ir.DataType.BOOL)
+        is_known = op == "Cast" and not has_references(node)
+        boolean = step.boolean or (is_known and node.attributes["to"].as_int() == ir.DataType.BOOL)
         for output in node.outputs:
             yield replace(step, value=output, boolean=boolean)
     elif op in _COMBINES:
@@ -243,8 +244,7 @@ def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence)
     """Return whether the use selects elements of a table, and record the size of the table if so."""
     op = node.op_type
     if op in ("Gather", "GatherElements", "ScatterElements", "Scatter") and operand == 1:
-        axis = node.attributes.get_int("axis", 0)
-        rows = _dim(node.inputs[0], axis)
+        rows = None if has_references(node) else _dim(node.inputs[0], node.attributes.get_int("axis", 0))
     elif op in ("GatherND", "ScatterND", "TensorScatter") and operand in (1, 2) and not (op[0] == "S" and operand == 2):
         rows = _dim(node.inputs[0], 0)
         shape = declared_shape(node.inputs[0]) if node.inputs[0] is not None else None

@@ -30,6 +30,7 @@ from sardonyx.ir.rules import Rule
 from sardonyx.ir.transaction import Substitution
 from sardonyx.records.run import Accuracy, RewriteChecks, RolledBack
 from sardonyx.runtime import Array, Value
+from sardonyx.runtime.library import one_line
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.verification import noise
 from sardonyx.verification.border_values import Generator, Style, Way
@@ -67,6 +68,7 @@ class State(Enum):
     FAILS = "fails"
     IMPOSSIBLE = "impossible"  # the nodes before the rewrite do not run on any border
     LEFT_OUT = "left out"  # nothing of the budget was left
+    ERROR = "error"  # the check itself failed
 
 
 class Outcome(Struct, frozen=True):
@@ -109,6 +111,8 @@ class Check:
         """Run the check."""
         if self._excerpt.is_random:
             return Outcome(State.IMPOSSIBLE, "its results are random")
+        if self._excerpt.has_parameters:
+            return Outcome(State.IMPOSSIBLE, "an attribute is a parameter of the function")
         if self._excerpt.before.nbytes + self._excerpt.after.nbytes > _MOST_BYTES:
             return Outcome(State.IMPOSSIBLE, "its weights are too large")
         way, reason = self._accepted()
@@ -334,11 +338,12 @@ class Findings(Struct):
     states: Counter[State] = field(default_factory=Counter[State])
     failing: list[RolledBack] = field(default_factory=list[RolledBack])
     holding: set[str] = field(default_factory=set[str])  # passes with a rewrite that holds
+    error: str = ""  # why the first check failed that did
 
     def record(self) -> RewriteChecks | None:
         """Return the numbers for the verdict, or None if there was no rewrite."""
-        counts = (self.states[state] for state in (State.HOLDS, State.IMPOSSIBLE, State.LEFT_OUT))
-        return RewriteChecks(self.rewrites, len(self.shapes), *counts) if self.rewrites else None
+        counts = (self.states[state] for state in (State.HOLDS, State.IMPOSSIBLE, State.LEFT_OUT, State.ERROR))
+        return RewriteChecks(self.rewrites, len(self.shapes), *counts, error=self.error) if self.rewrites else None
 
 
 class LocalChecks:
@@ -362,14 +367,18 @@ class LocalChecks:
         if not rewrite.pairs:
             return
         began = time.perf_counter()
-        excerpt = Excerpt.narrowest(facts, rewrite)
         findings = self.findings
         findings.rewrites += 1
-        findings.shapes.add(excerpt.signature())
         if self._most is None:
             self._most = _UNITS + _UNITS_OF_A_NODE * len(facts.model.graph)
         self._late = self._spent.total() > self._most or self._spent[rule.name] > self._most * _SHARE_OF_ONE_PASS
-        outcome = self._checked(excerpt, rule)
+        try:
+            excerpt = Excerpt.narrowest(facts, rewrite)
+            findings.shapes.add(excerpt.signature())
+            outcome = self._checked(excerpt, rule)
+        except Exception as error:  # of the check, not of the rewrite: the model as a whole is verified in any case
+            outcome = Outcome(State.ERROR, f"{rule.name}: {type(error).__name__}: {one_line(error)}")
+            findings.error = findings.error or outcome.reason
         findings.states[outcome.state] += 1
         if outcome.state is State.HOLDS:
             findings.holding.add(rule.name)

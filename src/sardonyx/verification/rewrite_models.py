@@ -31,7 +31,7 @@ from sardonyx.ir.ops import (
     RECURRENT,
     attention_operands,
 )
-from sardonyx.ir.scopes import has_bodies, is_constant
+from sardonyx.ir.scopes import has_bodies, has_references, is_constant
 from sardonyx.ir.shapes import Contents, Shape, Size
 from sardonyx.ir.shapes.polynomials import Atom
 from sardonyx.ir.tensors import tensor_proto
@@ -97,6 +97,7 @@ class Excerpt:
             before.output(value)  # if computing it fails, it also fails in the model before the rewrite
         self.results = len(rewrite.pairs)  # the first outputs of both models, which must match
         self.before, self.after = before.model(), after.model()
+        self.has_parameters = before.has_parameters or after.has_parameters  # of the function that the nodes are in
         hiding = _hiding(inside)
         self.border = tuple(
             Border(self._names[v], facts.dtype(v), facts.shape(v), facts.contents(v), v in hiding) for v in self._border
@@ -133,7 +134,7 @@ class Excerpt:
 
     def _may_matter(self, node: ir.Node) -> bool:
         """Return whether a rewrite may rely on what a node computes; rows of a large table are excluded."""
-        if node.op_type in _OPAQUE or is_constant(node) or has_bodies(node):
+        if node.op_type in _OPAQUE or is_constant(node) or has_bodies(node) or has_references(node):
             return False
         return all(tensor.nbytes <= _TABLE for v in node.inputs if (tensor := self._facts.tensor(v)) is not None)
 
@@ -181,6 +182,7 @@ class _Writer:
         self._proto = onnx.ModelProto(ir_version=min(max(facts.model.ir_version, 8), MAX_IR_VERSION))
         self._proto.graph.name = "excerpt"
         self._constants: dict[str, ir.TensorProtocol] = {}
+        self.has_parameters = False
         self._written: set[ir.Value] = set()
 
     def output(self, value: ir.Value) -> None:
@@ -235,6 +237,9 @@ class _Writer:
                 body = onnx.AttributeProto(name=attribute.name, type=onnx.AttributeProto.GRAPH)
                 body.g.CopyFrom(self._body(attribute.as_graph()))
                 proto.attribute.append(body)
+            elif attribute.is_ref():
+                serde.serialize_reference_attribute_into(proto.attribute.add(), attribute)
+                self.has_parameters = True
             else:
                 serde.serialize_attribute_into(proto.attribute.add(), attribute)
         for value in node.outputs:

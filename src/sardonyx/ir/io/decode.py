@@ -24,6 +24,7 @@ from sardonyx.ir.io.skeletons import (
     without,
 )
 from sardonyx.ir.io.tensor_reader import Reader
+from sardonyx.ir.parameters import Parameter
 from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
 Scope = dict[str, ir.Value]
@@ -202,7 +203,7 @@ class _Decoder:
         kind = Kind(proto.type) if proto.type else kind_by_content(proto)
         doc_string = _field(proto, "doc_string")
         if proto.ref_attr_name:
-            return ir.RefAttr(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
+            return Parameter(proto.name, proto.ref_attr_name, kind, doc_string=doc_string)
         if (kind == Kind.GRAPH and not proto.HasField("g")) or (
             kind == Kind.SPARSE_TENSOR and not proto.HasField("sparse_tensor")
         ):
