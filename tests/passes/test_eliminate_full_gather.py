@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx_ir as ir
 import pytest
 
-from passes.util import assert_same_on_uneven_sizes, graph_text, op_types, reasons, run_passes
+from passes.util import assert_same_on_uneven_sizes, graph_text, op_types, outputs, parse, reasons, run_passes
 from sardonyx.passes.broadcasting.eliminate_full_gather import EliminateFullGather
 
 CONSTANTS = """
@@ -105,3 +107,43 @@ def test_other_pairs_stay(body: str) -> None:
     model, log = run_passes(pairs(body), [EliminateFullGather()])
     assert not log.events
     assert_same_on_uneven_sizes(pairs(body), model)
+
+
+COLUMNS = """
+    agraph (float[B, S, 3] x, float[K] other) => (float[B, 1, K, 3] y)
+    <int64[2] behind = {1, 2}, int64[2] front = {0, 1}, int64[1] minus = {-1}, int64 zero = {0}, int64 one = {1},
+     int64 two = {2}> {
+        a = Neg(x)  s = Shape(x)  b = Gather(s, zero)  n = Gather(s, one)  t = Shape(other)  k = Squeeze(t)
+        r = Range(zero, b, one)  c = %s  rr = Unsqueeze(r, behind)  cc = Unsqueeze(c, front)
+        most = Max(rr, cc)  all = Shape(most)  er = Expand(rr, all)  ec = Expand(cc, all)
+        ur = Unsqueeze(er, minus)  uc = Unsqueeze(ec, minus)  i = Concat <axis = -1> (%s)  y = GatherND(a, i)
+    }"""
+
+
+@pytest.mark.parametrize("numbers", ["Range(zero, k, one)", "Range(one, k, two)", "Range(k, zero, minusone)"])
+def test_all_rows_and_a_range_of_columns(numbers: str) -> None:
+    """Of which there may be fewer than the table has, and none that it does not have."""
+    body = (COLUMNS % (numbers, "ur, uc")).replace("int64 two", "int64 minusone = {-1}, int64 two")
+    model, log = run_passes(graph_text(body), [EliminateFullGather()])
+    assert log.events
+    assert "GatherND" not in op_types(model)
+    for batch, columns, count in ((2, 5, 3), (1, 4, 4), (3, 7, 1)):
+        values = np.random.default_rng(0).standard_normal((batch, columns, 3)).astype(np.float32)
+        feeds = {"x": values, "other": np.zeros(count, np.float32)}
+        if "minusone" in numbers:
+            feeds["x"] = np.concatenate([values, values], 1)
+        (wanted,), (got,) = outputs(parse(graph_text(body)), feeds), outputs(ir.to_proto(model), feeds)
+        np.testing.assert_array_equal(got, wanted)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "parts"),
+    [
+        ("Range(zero, k, one)", "uc, ur"),  # columns of the first axis
+        ("Range(zero, k, one)", "ur, ur"),  # a diagonal
+        ("Cast <to = 7> (other)", "ur, uc"),  # any numbers
+    ],
+)
+def test_other_columns_stay(numbers: str, parts: str) -> None:
+    _, log = run_passes(graph_text(COLUMNS % (numbers, parts)), [EliminateFullGather()])
+    assert not log.events

@@ -1,8 +1,9 @@
 """Gather(x, [0, 1, 2, …]) => x.
 
-Also GatherND. If the indices, however computed, are all rows of x in order, the result is a view of x. Refuses if that
-is not certain for every size. Helps because exporters write `mask[rows, columns]` with all rows and columns as a flat
-index computed from two ranges, a product and a sum, or as pairs of indices, each expanded to all pairs.
+Also GatherND. If the indices, however computed, are all rows of x in order, the result is a view of x; if they are all
+rows and a range of columns, it is a Gather of these columns. Refuses if that is not certain for every size. Helps
+because exporters write `mask[rows, columns]` as a flat index computed from two ranges, a product and a sum, or as pairs
+of indices, each expanded to all pairs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import VIEWS
-from sardonyx.ir.scopes import operand
+from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes.expr import product
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._parts import is_last
@@ -59,12 +60,15 @@ class EliminateFullGather(NodePass):
         """Match indices 0, 1, 2, … that are as many as there are rows."""
         data = operand(node, 0)
         shape = graph.shape(data)
-        ramp, axes = (None, 0) if not shape or data is None else _row_numbers(node, shape, graph)
-        count = None if ramp is None else ramp.counts
-        if ramp is None or count is None or not ramp.shape or data is None or shape is None:
+        if not shape or data is None:
             return None
-        if count != product(shape[:axes]):
-            return Refused("it may not gather all rows", (node,))
+        ramp, axes = _row_numbers(node, shape, graph)
+        count = None if ramp is None else ramp.counts
+        if ramp is None or count is None or not ramp.shape or count != product(shape[:axes]):
+            columns = _columns(node, data, shape, graph)
+            if columns is not None:
+                return columns
+            return Refused("it may not gather all rows", (node,)) if count is not None else None
         view = operand_producer(node, 0, VIEWS)
         result = (*ramp.shape, *shape[axes:])
         for source, nodes in ((None if view is None else operand(view, 0), (view, node)), (data, (node,))):
@@ -78,6 +82,8 @@ class EliminateFullGather(NodePass):
         """Return the source itself, or a view of it."""
         operator, numbers = match.details["view"]
         source: ir.Value = match.details["source"]
+        if "columns" in match.details:
+            source = op.Gather(source, match.details["columns"], axis=1)
         if operator == "Identity":
             return source
         return op.node(operator, (source, op.constant(np.array(numbers, np.int64), "axes")))[0]
@@ -93,11 +99,46 @@ def _row_numbers(node: ir.Node, shape: Shape, graph: Facts) -> tuple[Ramp | None
         return None, 0
     if not is_last(concat.attributes.get_int("axis", 0), indices, graph):
         return None, 0
+    per_axis = _per_axis(concat, graph)
+    return (None, 0) if per_axis is None else (flat_ramp(per_axis, shape[: len(per_axis)]), len(per_axis))
+
+
+def _per_axis(concat: ir.Node, graph: Facts) -> list[Ramp] | None:
+    """Return the index of every axis, which Concat joins to tuples of indices, or None if one is not a ramp."""
     places = [ramp_of(part, graph) for part in concat.inputs]
     per_axis = [
         Ramp(ramp.shape[:-1], ramp.steps[:-1], ramp.start) for ramp in places if ramp and ramp.shape[-1:] == (1,)
     ]
-    return (flat_ramp(per_axis, shape[: len(per_axis)]) if len(per_axis) == len(places) else None), len(per_axis)
+    return per_axis if len(per_axis) == len(places) else None
+
+
+def _columns(node: ir.Node, data: ir.Value, shape: Shape, graph: Facts) -> Match | None:
+    """Match all rows with the same range of columns, each index along an axis of its own, rows first."""
+    concat = operand_producer(node, 1, ("Concat",)) if node.op_type == "GatherND" else None
+    if concat is None or node.attributes.get_int("batch_dims", 0) or len(concat.inputs) != 2 or len(shape) < 2:
+        return None
+    places = _per_axis(concat, graph)
+    columns = _range_behind(operand(concat, 1), graph)
+    if places is None or columns is None or not is_last(concat.attributes.get_int("axis", 0), operand(node, 1), graph):
+        return None
+    rows, numbers = places[0], ramp_of(columns, graph)
+    axes = [axis for axis, dim in enumerate(rows.shape) if dim != 1]
+    if numbers is None or rows.shape != places[1].shape or len(axes) != 2:
+        return None
+    table = (shape[0], *numbers.shape)
+    found = [(place.start, *(place.steps[axis] for axis in axes)) for place in places]
+    if tuple(rows.shape[axis] for axis in axes) != table or found != [(0, 1, 0), (numbers.start, 0, *numbers.steps)]:
+        return None
+    view = _view((*table, *shape[2:]), (*rows.shape, *shape[2:]))
+    return None if view is None else Match((node,), {"source": data, "columns": columns, "view": view})
+
+
+def _range_behind(value: ir.Value | None, graph: Facts) -> ir.Value | None:
+    """Return the vector that a value is a view of, or repeats, or None if there is none."""
+    while value is not None and graph.rank(value) != 1:
+        node = value.producer()
+        value = operand(node, 0) if node is not None and operator(node) in VIEWS | {"Expand"} else None
+    return value
 
 
 def _view(source: Shape | None, result: Shape) -> tuple[str, tuple[int, ...]] | None:
