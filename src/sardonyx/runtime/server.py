@@ -9,8 +9,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import onnx
-
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime import library
 from sardonyx.runtime.engines import Runtime, load
@@ -50,7 +48,7 @@ class _Server:
 
     def evaluate(self, model: bytes) -> list[Any]:
         """Return the outputs of a model without inputs."""
-        return evaluate(onnx.ModelProto.FromString(model))
+        return evaluate(model)
 
     def executed(self, number: int) -> frozenset[str] | None:
         """Return the names of the nodes that ran since the model was opened, or None if they are not recorded."""

@@ -11,16 +11,13 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import library
 from sardonyx.runtime.values import Array, Feeds, Source, Value
-
-if TYPE_CHECKING:
-    import onnx
 
 
 class Session:
@@ -111,7 +108,7 @@ class ReferenceSession:
         return [_normalized(result) for result in results]
 
 
-def evaluate(model: onnx.ModelProto) -> list[Array]:
+def evaluate(model: Source) -> list[Array]:
     """Return all outputs of a model without inputs, computed once, for constant folding.
 
     ONNX Runtime is tried first and the reference evaluator second, for loading and for running.

@@ -1,9 +1,9 @@
 """Gather(x, [0, 1, 2, …]) => x.
 
 Also GatherND. If the indices, however computed, are all rows of x in order, the result is a view of x; if they are all
-rows and a range of columns, it is a Gather of these columns. Refuses if that is not certain for every size. Helps
-because exporters write `mask[rows, columns]` as a flat index computed from two ranges, a product and a sum, or as pairs
-of indices, each expanded to all pairs.
+rows and a range of columns, it is a Gather of these columns (which rejects a column that x does not have even if there
+are no rows). Refuses if that is not certain for every size. Helps because exporters write `mask[rows, columns]` as a
+flat index computed from two ranges, a product and a sum, or as pairs of indices, each expanded to all pairs.
 """
 
 from __future__ import annotations
