@@ -3,12 +3,13 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
+BARE := .venv-without-torch
 WORKERS ?= 2
 
 # pytest compiles every test file anew where the rewritten assertions may not be stored: 11 CPU-seconds a process.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup check quick browser test docs demo bench peers llm precision clean
+.PHONY: setup check quick without-torch browser test docs demo bench peers llm precision clean
 
 setup: $(STAMP)
 
@@ -32,6 +33,12 @@ check: setup
 # Every test that needs neither torch nor a browser nor long: for the inner loop.
 quick: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quick
+
+# The commands on ONNX files where neither torch nor another extra is installed.
+without-torch:
+	test -x $(BARE)/bin/python || $(PYTHON) -m venv $(BARE)
+	$(BARE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt . pytest
+	$(BARE)/bin/python -m pytest --noconftest tests/cli/test_onnx_only.py
 
 # Pages are opened in a real browser; nothing to do where there is one.
 browser:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sardonyx.exporting.extract import extract as extract
     from sardonyx.exporting.options import ExportOptions as ExportOptions
     from sardonyx.frontend.attention.decompose import decompose as decompose
+    from sardonyx.frontend.attention.decomposed_file import load_decomposed as load_decomposed
     from sardonyx.frontend.attention.fuse import fuse_attention as fuse_attention
     from sardonyx.ir.builder import Builder as Builder
     from sardonyx.ir.facts import Facts as Facts
@@ -87,8 +88,8 @@ __all__ = [
     "Opportunities", "OptimizeOptions", "Optimized", "OutputError", "Pass", "Profile", "Proposal", "Quantization",
     "Quantized", "Refused", "Report", "Run", "RuntimeFailure", "SardonyxError", "Share", "Studied", "Study",
     "TuneOptions", "UsageError", "Verdict", "VerificationFailed", "__version__", "adopt", "analyze", "bench", "compare",
-    "custom_ops", "dag", "decompose", "export", "extract", "fuse_attention", "inspect", "locate", "opportunities",
-    "optimize", "profile", "quantize", "report", "study", "verify",
+    "custom_ops", "dag", "decompose", "export", "extract", "fuse_attention", "inspect", "load_decomposed", "locate",
+    "opportunities", "optimize", "profile", "quantize", "report", "study", "verify",
 ]  # fmt: skip
 
 _DEFINED_IN = {
@@ -104,6 +105,7 @@ _DEFINED_IN = {
         "exporting.extract": "Extracted extract",
         "exporting.options": "ExportOptions",
         "frontend.attention.decompose": "decompose",
+        "frontend.attention.decomposed_file": "load_decomposed",
         "frontend.attention.fuse": "fuse_attention",
         "ir.builder": "Builder",
         "ir.facts": "Facts",
@@ -136,7 +138,7 @@ _DEFINED_IN = {
     for name in names.split()
 }
 
-_NEEDS_TORCH = frozenset(("Exported", "decompose", "export", "fuse_attention"))
+_NEEDS_TORCH = frozenset(("Exported", "decompose", "export", "fuse_attention", "load_decomposed"))
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ import sardonyx
 from sardonyx.errors import VerificationFailed
 from sardonyx.exporting import export as exporting
 from sardonyx.records.run import Accuracy
+from sardonyx.runtime.engines import Runtime
+from sardonyx.runtime.remote import RemoteSession
+from sardonyx.verification import compare
+from sardonyx.verification.double_precision import double_session
 from sardonyx.verification.output_comparison import OutputComparer
 
 
@@ -57,6 +62,142 @@ def test_a_wrong_weight_still_fails(monkeypatch: pytest.MonkeyPatch, factor: flo
     torch.manual_seed(0)
     with pytest.raises(VerificationFailed):
         sardonyx.export(Spectrum().eval(), example())
+
+
+TOKENS, WINDOW, WIDTH = 6_400, 16, 8
+
+
+class Block(torch.nn.Module):
+    """Attention of two heads in windows, and an MLP."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.between = torch.nn.LayerNorm(WIDTH), torch.nn.LayerNorm(WIDTH)
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = torch.nn.Linear(WIDTH, 2 * WIDTH), torch.nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        windows = self.before(x).reshape(-1, WINDOW, WIDTH)
+        q, k, v = self.qkv(windows).reshape(-1, WINDOW, 3, 2, WIDTH // 2).permute(2, 0, 3, 1, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+        x = x + self.out(mixed)
+        return x + self.down(torch.nn.functional.gelu(self.up(self.between(x))))
+
+
+class Pooled(torch.nn.Module):
+    """A mean over many tokens, which the runtime adds up one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, WIDTH, 4, stride=4)
+        self.blocks = torch.nn.Sequential(*(Block() for _ in range(3)))
+        self.norm = torch.nn.LayerNorm(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.blocks(self.stem(x).flatten(2).transpose(1, 2))).mean(1)
+
+
+@pytest.fixture(scope="module")
+def pooled() -> tuple[torch.nn.Module, torch.Tensor, Any]:
+    """A module, an image, and what torch exports."""
+    torch.manual_seed(0)
+    module, side = Pooled().eval(), 4 * int(TOKENS**0.5)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter) if parameter.dim() == 1 else 0.0)
+        module.blocks[1].get_parameter("out.bias").mul_(1e-3)
+        for parameter in module.stem.parameters():
+            parameter.mul_(0.2)  # rows of small variance, where an epsilon matters
+    image = torch.randn(1, 3, side, side, generator=torch.Generator().manual_seed(1))
+    kept: list[Any] = []
+    right = exporting.traced.export
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            exporting.traced, "export", lambda *args, **kwargs: kept.append(right(*args, **kwargs)) or kept[0]
+        )
+        sardonyx.export(module, image, verify=False, optimize=False)
+    return module, image, kept[0]
+
+
+def exported(pooled: tuple[torch.nn.Module, torch.Tensor, Any], change: Callable[[ir.Model], None]) -> Any:
+    """Export with a change in the graph, and compare on the image alone."""
+    module, image, (model, notes) = pooled
+    changed = model.clone()
+    change(changed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exporting.traced, "export", lambda *_, **__: (changed, notes))
+        patch.setattr(exporting, "_RANDOM_TRIALS", 0)
+        patch.setattr(exporting, "_VARIANTS", 0)
+        return sardonyx.export(module, image, optimize=False)
+
+
+@pytest.mark.slow
+def test_the_order_of_a_long_sum_passes(
+    pooled: tuple[torch.nn.Module, torch.Tensor, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime has no Conv for doubles; the reference evaluator would take minutes."""
+    sessions: list[RemoteSession] = []
+    monkeypatch.setattr(
+        compare, "double_session", lambda *a, **k: sessions.append(double_session(*a, **k)) or sessions[-1]
+    )
+    verdict = exported(pooled, lambda _: None).verdict
+    assert any("agree in double precision" in note for note in verdict.notes)
+    assert [(session.runtime, session.seconds) for session in sessions] == [(Runtime.ORT, None)]
+
+
+def weight(name: str, change: Callable[[Any], Any]) -> Callable[[ir.Model], None]:
+    def apply(model: ir.Model) -> None:
+        value = model.graph.initializers[name]
+        assert value.const_value is not None
+        array = np.ascontiguousarray(change(value.const_value.numpy().copy()), np.float32)
+        value.const_value = ir.tensor(array, name=name)
+
+    return apply
+
+
+def one_element(array: Any) -> Any:
+    array[3, 5] *= 1.001
+    return array
+
+
+def heads_exchanged(array: Any) -> Any:
+    half = WIDTH // 2
+    array[:half], array[half:WIDTH] = array[half:WIDTH].copy(), array[:half].copy()
+    return array
+
+
+def other_epsilon(model: ir.Model) -> None:
+    node = next(node for node in model.graph if node.op_type == "LayerNormalization")
+    assert node.attributes["epsilon"].as_float() == pytest.approx(1e-5)
+    node.attributes["epsilon"] = ir.AttrFloat32("epsilon", 1e-6)
+
+
+def other_scale(model: ir.Model) -> None:
+    softmax = next(node for node in model.graph if node.op_type == "Softmax")
+    factor = ir.node("Constant", [], attributes={"value": ir.tensor(np.float32(1.001))}, name="factor")
+    scores = ir.node("Mul", [softmax.inputs[0], factor.outputs[0]], name="scores")
+    softmax.replace_input_with(0, scores.outputs[0])
+    model.graph.insert_before(softmax, [factor, scores])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [
+        weight("blocks.1.up.weight", lambda array: array * np.float32(1.001)),
+        weight("blocks.1.down.weight", one_element),
+        weight("blocks.1.qkv.weight", heads_exchanged),
+        weight("blocks.1.out.bias", np.zeros_like),
+        other_epsilon,
+        other_scale,
+    ],
+    ids=["weight", "one-element", "heads", "small-bias", "epsilon", "scale"],
+)
+def test_a_wrong_graph_with_a_long_sum_fails(
+    pooled: tuple[torch.nn.Module, torch.Tensor, Any], change: Callable[[ir.Model], None]
+) -> None:
+    with pytest.raises(VerificationFailed):
+        exported(pooled, change)
 
 
 def test_an_overflow_fails_though_doubles_agree() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any, cast
-
-import torch
-from torch import fx
 
 from sardonyx.analysis.torch_models import RecordingProbe, attention_costs, decomposition_notes, symbolic_graph
-from sardonyx.atomic_write import Draft, check_free, explained
+from sardonyx.atomic_write import check_free
 from sardonyx.frontend.attention.decompose import check_has_code, decompose
+from sardonyx.frontend.attention.decomposed_file import save_decomposed
 from sardonyx.frontend.attention.roles import decomposition_of
 from sardonyx.frontend.inputs.example_resolution import Inputs, example_for
 from sardonyx.frontend.models.resolve import resolve
@@ -29,7 +26,7 @@ def decompose_model(
     force: bool = False,
     progress: Progress | None = None,
 ) -> Decomposed:
-    """Decompose the attention of a model, and write the graph module with `torch.save` if an output is given.
+    """Decompose the attention of a model, and write the graph module if an output is given.
 
     Args:
         source: The source of the model, as `export` accepts it.
@@ -59,7 +56,7 @@ def decompose_model(
     graph = symbolic_graph(resolved.module) if decomposition.method == "symbolic-trace" else None
     if output is not None:
         with clock.phase("writing"):
-            _save(decomposed, os.fspath(output), force=force)
+            save_decomposed(decomposed, output, force=force)
     return Decomposed(
         source=source,
         output=None if output is None else os.fspath(output),
@@ -69,10 +66,3 @@ def decompose_model(
         notes=(*example.notes, *lazy, *decomposition_notes(decomposition)),
         seconds=clock.seconds,
     )
-
-
-def _save(module: fx.GraphModule, path: str, *, force: bool) -> None:
-    with explained(path), Draft(path) as draft:
-        with open(draft.fileno(), "wb", closefd=False) as stream:
-            torch.save(module, cast("Any", stream))
-        draft.commit(replace=force)

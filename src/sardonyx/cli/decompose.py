@@ -16,12 +16,13 @@ from sardonyx.reporting.document import View
 HELP = """\b
 Example:
   sardonyx decompose torchvision:vit_b_16
-  sardonyx decompose 'hf-config:BertConfig?num_hidden_layers=2' -o bert.pt
+  sardonyx decompose 'hf-config:BertConfig?num_hidden_layers=2' -o bert.safetensors
   sardonyx decompose model.py:build --json | jq .attentions
 
 SOURCE is any source that `export` accepts. Shows each attention with its module and the primitive operations it
-consists of, how the model was traced and how many nodes were added. With -o the graph module is written with
-torch.save; load it with torch.load(FILE, weights_only=False). It is called like the model and computes the same.
+consists of, how the model was traced and how many nodes were added. With -o the graph and its weights are written as
+safetensors; sardonyx.load_decomposed(FILE) returns the graph module, which is called like the model and computes the
+same. Loading a file runs nothing that is in it.
 
 Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """

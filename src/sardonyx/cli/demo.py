@@ -62,7 +62,7 @@ def steps(folder: Path) -> list[DemoStep]:
     """Return every command of the demo, in order."""
     one, two = folder / "transformer", folder / "cnn"
     page, small = str(folder / "report.html"), str(_small(one))
-    layer, decomposed, memory = (str(one / name) for name in ("layer0.onnx", "decomposed.pt", "memory.svg"))
+    layer, decomposed, memory = (str(one / name) for name in ("layer0.onnx", "decomposed.safetensors", "memory.svg"))
     extract = ["extract", small, "--module", LAYER, "-o", layer, "--source", TRANSFORMER, "--force"]
     optimized = "Optimize it, verify the result, time and profile both files, and write a report"
     return [
@@ -153,7 +153,7 @@ def _files(folder: Path) -> list[_DemoFile]:
         _DemoFile(folder / "report.html", "the report about both models: start here"),
         *(file for model in NAMES for file in _model_files(folder / model)),
         _DemoFile(one / "layer0.onnx", f"{LAYER} as a model of its own"),
-        _DemoFile(one / "decomposed.pt", "decomposed attention: torch.load(…, weights_only=False)"),
+        _DemoFile(one / "decomposed.safetensors", "decomposed attention: sardonyx.load_decomposed(…)"),
         _DemoFile(one / "memory.svg", "memory over time: as it is, decomposed, fused"),
         _DemoFile(folder / "log.txt", "the whole output of every command"),
     ]

@@ -103,7 +103,8 @@ def extract(
     if verify:
         args, keywords = _arguments(live, inputs, kwargs)
         with _prepared(live, args, keywords) as plain:
-            _check_types(whole, plain)
+            if plain is not None:
+                _check_types(whole, plain)
             check = _module_check(whole, cut, plain, args, keywords, seed=seed, threads=threads, report=report)
             verified = _verified(check, whole, cut, plain, args, keywords)
         _set_ranks(cut.model, check)
@@ -224,7 +225,7 @@ def _verified(
     return _Verified(verdict, against)
 
 
-def _check_types(whole: Tagged, live: nn.Module | None) -> None:
+def _check_types(whole: Tagged, live: nn.Module) -> None:
     """Refuse a live model in another floating-point type than the file's: its values could not be compared.
 
     Raises:
@@ -232,7 +233,7 @@ def _check_types(whole: Tagged, live: nn.Module | None) -> None:
     """
     from sardonyx.frontend.models.weights import named_state
 
-    for name, tensor in () if live is None else named_state(live):
+    for name, tensor in named_state(live):
         value = whole.model.graph.initializers.get(name)
         kind = None if value is None else value.dtype
         if kind is None or not kind.is_floating_point() or not tensor.is_floating_point():

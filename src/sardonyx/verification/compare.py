@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from sardonyx.errors import RuntimeFailure, UsageError
-from sardonyx.ir import io
 from sardonyx.records.input_specs import read_arrays
 from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Trial, Verdict
 from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import noise
+from sardonyx.verification.double_precision import double_session
 from sardonyx.verification.half_precision_models import SinglePrecision
 from sardonyx.verification.inputs import Inputs
 from sardonyx.verification.interface import interface_changes
@@ -28,7 +28,7 @@ from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import SECONDS, Answer, Progress, Reference
 from sardonyx.verification.requested_tolerance import Tolerance
-from sardonyx.verification.rounding import LiveEngine, in_double, moved_by_rounding, narrowed, shuffled, widened
+from sardonyx.verification.rounding import LiveEngine, moved_by_rounding, shuffled
 from sardonyx.verification.second_runtime import OtherRuntime, Result
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.ties import Ties, with_scores
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 DEFAULT_SEEDS = (0, 1, 2, 3)
 ExampleInputs: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
-_MOST_DOUBLED = 1 << 28  # bytes of weights up to which a graph is computed in double precision
 _SLOWER = 20.0  # a run of the candidate is stopped after this many times the time of the reference, and a minute
 _DISTURBED = (
     200.0  # the same for the disturbed copy, which takes up to 25 times as long: without noise, less is allowed
@@ -320,21 +319,19 @@ class Oracle:
         In double precision these differences vanish, while the error of a wrong graph stays.
         """
         live, feeds = self._reference.live, answer.inputs.feeds
-        if live is None or not self._can_double or subject.constant_bytes > _MOST_DOUBLED:
+        if live is None or not self._can_double:
             return None
         self._progress("comparing in double precision")
         expected = live.run_in_double(feeds)
         if expected is None or len(expected) != len(answer.outputs):
             return None
         try:
-            with Subject(in_double(io.to_proto(subject.model))).any_session(threads=self._threads) as engine:
-                engine.seconds = self._reference.longest_run
-                result = engine.run({name: widened(value) for name, value in feeds.items()})
-        except RuntimeFailure:  # an operator has no kernel for float64, or is too slow
+            with double_session(subject.model, threads=self._threads) as engine:
+                result = engine.run(feeds)
+        except RuntimeFailure:
             self._can_double = False
             return None
-        outputs = answer.outputs
-        return [*map(narrowed, expected, outputs)], [*map(narrowed, result, outputs)]
+        return expected, result
 
     def _in_single_precision(
         self, subject: Subject, comparer: OutputComparer, answers: Sequence[Answer], results: Sequence[Result]

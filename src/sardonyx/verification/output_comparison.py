@@ -156,6 +156,7 @@ class OutputComparer:
         self._hides_rows = False
         self._padding: Sequence[Padding | None] = ()
         self._ties = _NO_TIES
+        self._exact: Exact = lambda: None
         self.inexact = False  # whether some float output was not equal bit for bit
         self.notes: list[str] = []
         self.left_out = LeftOut()
@@ -188,22 +189,14 @@ class OutputComparer:
             exact: Returns the outputs of both computed in double precision, or None; called only if outputs differ.
                 If these agree by the same rules, the difference is rounding alone.
         """
-        self._hides_rows, self._padding, self._ties = hides_rows, padding, ties
+        self._hides_rows, self._padding, self._ties, self._exact = hides_rows, padding, ties, exact
         lines: list[str] = []
         for index, (a, b) in enumerate(zip(reference, results, strict=True)):
             line = self._compare_values(a, b, index, (index,), noise)
-            if line is not None and _is_near(a, b) and self._agree_exactly(exact(), index, noise):
-                self._note(f"'{self._names[index]}' differs by rounding alone: both agree in double precision")
-                line = None
             if line is not None:
                 self._worst[index].passed = False
                 lines.append(f"output '{self._names[index]}': {line}")
         return lines
-
-    def _agree_exactly(
-        self, both: tuple[Sequence[Value], Sequence[Value]] | None, index: int, noise: NoiseSource
-    ) -> bool:
-        return both is not None and self._compare_values(both[0][index], both[1][index], index, (index,), noise) is None
 
     def outputs(self) -> tuple[OutputDifference, ...]:
         """Return the worst difference of every output for the record."""
@@ -274,27 +267,49 @@ class OutputComparer:
         if difference.max_abs == 0 and difference.max_ulp == 0:
             self._keep(index, difference, allowed, None)
             return None
-        deviation = Deviation(a, b, allowed, local=self._accuracy is not Accuracy.APPROXIMATES)
+        is_local = self._accuracy is not Accuracy.APPROXIMATES
+        deviation = Deviation(a, b, allowed, local=is_local)
         excess, moves = deviation.excess(), None
-        if excess is not None:
-            excess, moves = self._explained(deviation, excess, index, path, noise)
+        if excess is not None and (result := self._without_rounding(a, b, path)) is not None:
+            in_double = Deviation(a, result, allowed, local=is_local)
+            excess = in_double.excess()
+            if excess is None:
+                self._note(f"'{self._names[index]}' differs by rounding alone: both agree in double precision")
+            else:
+                excess, moves = self._explained((deviation, in_double), excess, index, path, noise)
+        elif excess is not None:
+            excess, moves = self._explained((deviation,), excess, index, path, noise)
         self._keep(index, difference, allowed, deviation.worst(moves))
         return excess.text if excess is not None else None
 
+    def _without_rounding(self, a: Array, b: Array, path: Path) -> Array | None:
+        """Return the reference plus the difference of both in double precision, where the result differs from it.
+
+        Return None if they differ by more than rounding could, or were not computed in double precision.
+        """
+        both = self._exact() if _is_near(a, b) else None
+        expected, result = (_descend(side, path) for side in both) if both is not None else (None, None)
+        if expected is None or result is None or expected.shape != a.shape or result.shape != a.shape:
+            return None
+        return np.where(a == b, a, a + (result - expected))
+
     def _explained(
-        self, deviation: Deviation, excess: Excess, index: int, path: Path, noise: NoiseSource
+        self, deviations: Sequence[Deviation], excess: Excess, index: int, path: Path, noise: NoiseSource
     ) -> tuple[Excess | None, Moves | None]:
-        """Return what the noise of the reference does not explain of an excess, from as few samples as possible."""
+        """Return what the noise of the reference does not explain of an excess, from as few samples as possible.
+
+        One of the deviations, in single or in double precision, must be explained whole.
+        """
         measured, moves = noise(), None
         left: Excess | None = excess
         for count in measured.steps if measured is not None else []:
             if measured is None or (moves := measured.moves(path, count)) is None:
                 break
-            left = deviation.excess(moves)
+            lefts = [deviation.excess(moves) for deviation in deviations]
+            left = None if None in lefts else lefts[-1]
             if left is None or (count >= _SAMPLES[1] and left.ratio > _HOPELESS):
                 break
-        if left is None and moves is not None and deviation.loud_share(moves, _LOUD) > _LOUD_SHARE:
-            share = deviation.loud_share(moves, _LOUD)
+        if left is None and moves is not None and (share := deviations[0].loud_share(moves, _LOUD)) > _LOUD_SHARE:
             name, part = self._names[index], _LOUD / NOISE_FACTOR
             self._note(
                 f"rounding alone moves {share:.0%} of '{name}' by over {part:.1%}: agreement there is weak evidence"

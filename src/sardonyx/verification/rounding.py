@@ -86,13 +86,6 @@ def widened(value: Value) -> Value:
     return value.astype(np.float64) if isinstance(value, np.ndarray) and is_float(value.dtype) else value
 
 
-def narrowed(value: Value, like: Value) -> Value:
-    """Return a result of the copy in the type of the model's own result."""
-    if isinstance(value, np.ndarray) and isinstance(like, np.ndarray) and is_float(like.dtype):
-        return value.astype(like.dtype)
-    return value
-
-
 def without_rounding(before: Value, exact_before: Value, after: Value, exact_after: Value) -> Value:
     """Return a result moved by its own rounding error, or by that of the nodes after the rewrite if that is larger.
 

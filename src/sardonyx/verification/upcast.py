@@ -1,20 +1,20 @@
-"""Compute a half-precision model in single precision: y₃₂ = f₃₂(x₁₆, w₁₆), with all stored values unchanged.
+"""Compute a model in a wider type, with all stored values unchanged: y₃₂ = f₃₂(x₁₆, w₁₆), y₆₄ = f₆₄(x₃₂, w₃₂).
 
 That two float16 models agree up to rounding is weak evidence: a weight that is one percent off changes the output of a
 deep network about as much as rounding does. In single precision the same two graphs agree to 1e-6 if the rewrite is
 right. Inputs and stored weights keep their type and are cast where they are used, so feeds and files do not change.
 Values computed from constants and sizes alone also keep their type, because a rewrite may have stored their rounded
-result.
+result. In the same way a single-precision graph is computed in double precision, where rounding is no excuse.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal, TypeAlias
 
-import numpy as np
 import onnx_ir as ir
+from msgspec import Struct
 
 from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.element_types import element_types
@@ -26,39 +26,64 @@ _UNSUPPORTED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # the
 Constants: TypeAlias = Literal["keep", "round", "widen"]
 _ROUNDING = "upcast.rounded."
 _BORDER = "upcast."  # prefix of the names of the added casts
-_WIDE = ir.TensorType(ir.DataType.FLOAT)
 
 
-def upcast(model: ir.Model, *, constants: Constants = "keep") -> ir.Model | None:
-    """Return a copy that computes in float32 wherever the model computes in float16 or bfloat16; None if it never does.
+class _Widening(Struct, frozen=True):
+    """The types that are replaced, and the wider type that replaces them."""
+
+    narrow: frozenset[ir.DataType]
+    wide: ir.DataType
+
+
+_TO = {
+    ir.DataType.FLOAT: _Widening(NARROW, ir.DataType.FLOAT),
+    ir.DataType.DOUBLE: _Widening(NARROW | {ir.DataType.FLOAT}, ir.DataType.DOUBLE),
+}
+
+
+def upcast(
+    model: ir.Model,
+    *,
+    constants: Constants = "keep",
+    to: ir.DataType = ir.DataType.FLOAT,
+    without_kernel: Collection[str] = (),
+) -> ir.Model | None:
+    """Return a copy that computes in `to` wherever the model computes in a narrower type; None if it never does.
 
     Args:
         model: The model; it is not changed.
         constants: How to treat values computed from constants and sizes alone. "keep" leaves their type; "round"
             computes them in float32 and rounds to their type after every operation, for a runtime without kernels for
             it; "widen" computes them in float32.
+        to: FLOAT, which replaces float16 and bfloat16, or DOUBLE, which replaces float32 too.
+        without_kernel: Operators that compute in their own types, between casts.
     """
-    if not _mentions_narrow(model):
+    widening = _TO[to]
+    if not _mentions_narrow(model, widening.narrow):
         return None
     copy = model.clone()
     graphs = [inner for graph in (copy.graph, *copy.functions.values()) for inner in nested_graphs(graph)]
     if any(node.op_type in _UNSUPPORTED for graph in graphs for node in graph):
         return None
     types = element_types(copy)
+    kept = [node for graph in graphs for node in graph if node.op_type in without_kernel]
     computed = _computed(graphs, everything=constants != "keep")
+    computed -= {value for node in kept for value in node.outputs}
     active = [node for graph in graphs for node in graph if any(value in computed for value in node.outputs)]
-    border = [value for value in _border(graphs, active, computed) if (types.get(value) or value.dtype) in NARROW]
-    widened = [_widen(node, types) for node in active]
+    border = [v for v in _border(graphs, active, computed) if (types.get(v) or v.dtype) in widening.narrow]
+    widened = [_widen(node, types, widening) for node in active]
     for graph in graphs[1:]:
         for value in graph.inputs:
-            _retype(value)
+            _retype(value, widening)
+    for number, node in enumerate(kept):
+        _cast_inputs(node, types, computed, widening.narrow, f"{_BORDER}kept.{number}")
     for number, value in enumerate(border):
-        _cast(value, f"{_BORDER}{number}", graphs, set(active))
+        _cast(value, f"{_BORDER}{number}", graphs, set(active), widening.wide)
     if constants == "round":
         varying = _computed(graphs, everything=False)
         folded = [value for node in active for value in node.outputs if value not in varying]
         for number, value in enumerate(folded):
-            if types.get(value) in NARROW:
+            if types.get(value) in widening.narrow:
                 _round(value, types[value], f"{_ROUNDING}{number}", graphs)
     return copy if border or any(widened) else None
 
@@ -89,26 +114,27 @@ def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
                 yield name or "", hashlib.blake2b(tensor.tobytes()).digest()
 
 
-def _mentions_narrow(model: ir.Model) -> bool:
+def _mentions_narrow(model: ir.Model, narrow: frozenset[ir.DataType]) -> bool:
     """Return whether an input, a stored tensor or an attribute has a narrow type."""
-    if any(value.dtype in NARROW for value in model.graph.inputs):
+    if any(value.dtype in narrow for value in model.graph.inputs):
         return True
     for graph in (*nested_graphs(model.graph), *model.functions.values()):
-        if any(value.dtype in NARROW for value in _stored(graph)):
+        if any(value.dtype in narrow for value in _stored(graph)):
             return True
         for node in graph:
-            if any(_names_narrow(attribute) for attribute in node.attributes.values()):
+            if any(_names(attribute, narrow) for attribute in node.attributes.values()):
                 return True
     return False
 
 
-def _names_narrow(attribute: ir.Attr) -> bool:
+def _names(attribute: ir.Attr, types: frozenset[ir.DataType]) -> bool:
+    """Return whether an attribute is a type, or a tensor of a type, among these."""
     if attribute.is_ref():
         return False
     if attribute.type == ir.AttributeType.TENSOR:
-        return attribute.as_tensor().dtype in NARROW
+        return attribute.as_tensor().dtype in types
     is_type = attribute.name in _TYPE_ATTRIBUTES and attribute.type == ir.AttributeType.INT
-    return is_type and attribute.as_int() in NARROW
+    return is_type and attribute.as_int() in types
 
 
 def _stored(graph: ir.Graph | ir.Function) -> list[ir.Value]:
@@ -140,29 +166,49 @@ def _border(graphs: list[ir.Graph | ir.Function], active: list[ir.Node], compute
     return list(dict.fromkeys([*graphs[0].inputs, *used]))
 
 
-def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType]) -> bool:
-    """Replace narrow types in the attributes of a node by float32; return whether its results were narrow."""
+def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType], to: _Widening) -> bool:
+    """Replace narrow types in the attributes of a node by the wide one; return whether its results were narrow."""
     for name, attribute in list(node.attributes.items()):
-        if _names_narrow(attribute) and attribute.type == ir.AttributeType.TENSOR:
-            node.attributes[name] = ir.AttrTensor(name, ir.tensor(attribute.as_tensor().numpy().astype(np.float32)))
-        elif _names_narrow(attribute):
-            node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
+        if _names(attribute, to.narrow) and attribute.type == ir.AttributeType.TENSOR:
+            array = attribute.as_tensor().numpy().astype(to.wide.numpy())
+            node.attributes[name] = ir.AttrTensor(name, ir.tensor(array))
+        elif _names(attribute, to.narrow):
+            node.attributes[name] = ir.AttrInt64(name, int(to.wide))
     for value in node.outputs:
-        _retype(value)
-    return any(types.get(value) in NARROW for value in node.outputs)
+        _retype(value, to)
+    return any(types.get(value) in to.narrow for value in node.outputs)
 
 
-def _retype(value: ir.Value) -> None:
-    """Declare float32 in place of a narrow type, with a new type object: copies share those of the original."""
-    if value.dtype in NARROW:
-        value.type = _WIDE if isinstance(value.type, ir.TensorType) else None
+def _retype(value: ir.Value, to: _Widening) -> None:
+    """Declare the wide type in place of a narrow one, with a new type object: copies share those of the original."""
+    if value.dtype in to.narrow:
+        value.type = ir.TensorType(to.wide) if isinstance(value.type, ir.TensorType) else None
 
 
-def _cast(value: ir.Value, name: str, graphs: list[ir.Graph | ir.Function], active: set[ir.Node]) -> None:
-    """Pass this value in float32 to the consumers that compute in float32; the others keep the original."""
-    cast = ir.node("Cast", [value], attributes={"to": int(ir.DataType.FLOAT)}, name=name)
+def _cast_inputs(
+    node: ir.Node,
+    types: dict[ir.Value, ir.DataType],
+    computed: set[ir.Value],
+    narrow: frozenset[ir.DataType],
+    name: str,
+) -> None:
+    """Pass a node without kernel its computed inputs in their own types."""
+    for index, value in enumerate(node.inputs):
+        kind = types.get(value) if value is not None and value in computed else None
+        if kind in narrow and kind is not None and node.graph is not None:
+            cast = ir.node("Cast", [value], attributes={"to": int(kind)}, name=f"{name}.{index}")
+            cast.outputs[0].name = cast.name
+            node.graph.insert_before(node, [cast])
+            node.replace_input_with(index, cast.outputs[0])
+
+
+def _cast(
+    value: ir.Value, name: str, graphs: list[ir.Graph | ir.Function], active: set[ir.Node], to: ir.DataType
+) -> None:
+    """Pass this value in the wide type to the consumers that compute in it; the others keep the original."""
+    cast = ir.node("Cast", [value], attributes={"to": int(to)}, name=name)
     wide = cast.outputs[0]
-    wide.name, wide.shape, wide.type = name, value.shape, _WIDE
+    wide.name, wide.shape, wide.type = name, value.shape, ir.TensorType(to)
     for consumer, index in list(value.uses()):
         if consumer in active:
             consumer.replace_input_with(index, wide)
@@ -183,7 +229,7 @@ def _round(value: ir.Value, kind: ir.DataType, name: str, graphs: list[ir.Graph 
     """Round a float32 result to a narrow type; float32 has enough digits for one operation to round the same."""
     narrow = ir.node("Cast", [value], attributes={"to": int(kind)}, name=f"{name}.narrow")
     wide = ir.node("Cast", [narrow.outputs[0]], attributes={"to": int(ir.DataType.FLOAT)}, name=f"{name}.wide")
-    for cast, type_ in ((narrow, ir.TensorType(kind)), (wide, _WIDE)):
+    for cast, type_ in ((narrow, ir.TensorType(kind)), (wide, ir.TensorType(ir.DataType.FLOAT))):
         cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].type = cast.name, value.shape, type_
     for consumer, index in list(value.uses()):
         if consumer is not narrow:

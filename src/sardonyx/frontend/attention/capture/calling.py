@@ -77,25 +77,25 @@ class Interface(nn.Module):
             mode: Whether the graph was exported in training mode.
         """
         super().__init__()
-        self._arguments, self._leaves = dict(arguments), tuple(leaves)
-        self._guards = tuple(guards)
-        self._holds = _compiled(self._guards)
+        self.arguments, self.leaves = dict(arguments), tuple(leaves)
+        self.guards = tuple(guards)
+        self._holds = _compiled(self.guards)
         self.training = mode
 
     def forward(self, *arguments: Any) -> tuple[Any, ...]:
         """Return the tensors in order."""
         flat: list[torch.Tensor] = []
-        for (name, shape), value in zip(self._arguments.items(), arguments, strict=True):
+        for (name, shape), value in zip(self.arguments.items(), arguments, strict=True):
             flat.extend(tensors_in(shape, value, name))
-        for leaf, tensor in zip(self._leaves, flat, strict=True):
+        for leaf, tensor in zip(self.leaves, flat, strict=True):
             leaf.check(tensor)
-        for text, holds in zip(self._guards, self._holds, strict=True):
+        for text, holds in zip(self.guards, self._holds, strict=True):
             if not holds({TENSORS: flat}):
                 raise UsageError(f"the graph holds only if {self._readable(text)}", hint="see `dynamic`")
         return tuple(flat)
 
     def _readable(self, guard: str) -> str:
-        for index, leaf in enumerate(self._leaves):
+        for index, leaf in enumerate(self.leaves):
             guard = guard.replace(f"L['{TENSORS}'][{index}]", leaf.name)
         return guard.replace(".size()", ".shape")
 
@@ -115,7 +115,7 @@ class Interface(nn.Module):
 
     def cast(self, dtypes: Mapping[torch.dtype, torch.dtype]) -> None:
         """Expect other element types."""
-        self._leaves = tuple(replace(leaf, dtype=dtypes.get(leaf.dtype, leaf.dtype)) for leaf in self._leaves)
+        self.leaves = tuple(replace(leaf, dtype=dtypes.get(leaf.dtype, leaf.dtype)) for leaf in self.leaves)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the compiled guards, which cannot be pickled."""
@@ -124,7 +124,7 @@ class Interface(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore the state and compile the guards again."""
         self.__dict__.update(state)
-        self._holds = _compiled(self._guards)
+        self._holds = _compiled(self.guards)
 
 
 class Structure(nn.Module):
@@ -133,11 +133,11 @@ class Structure(nn.Module):
     def __init__(self, shape: Shape) -> None:
         """Store the structure of the results."""
         super().__init__()
-        self._shape = shape
+        self.shape = shape
 
     def forward(self, *tensors: Any) -> Any:
         """Return the results in their container."""
-        return rebuilt(self._shape, iter(tensors))
+        return rebuilt(self.shape, iter(tensors))
 
 
 def _compiled(guards: Sequence[str]) -> tuple[Callable[[Mapping[str, Any]], bool], ...]:

@@ -1,0 +1,58 @@
+"""Run a single-precision model in double precision: y₆₄ = f₆₄(x₃₂, w₃₂).
+
+ONNX Runtime has no kernels for doubles for some operators (Conv, Erf). These compute in single precision between casts;
+everything else adds up in double precision, so that the order of a long sum no longer shows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from sardonyx.errors import RuntimeFailure
+from sardonyx.runtime.remote import RemoteSession
+from sardonyx.verification.subject import Subject
+from sardonyx.verification.upcast import upcast
+
+# How the runtime names an operator without kernel for doubles, and one that is not defined for them.
+_REFUSED = re.compile(r"implementation for (\w+)|of operator \((\w+)\)")
+
+
+def double_session(model: ir.Model, *, threads: int | None = None) -> RemoteSession:
+    """Open a copy of the model in which every operator with a kernel for doubles computes in double precision.
+
+    Raises:
+        RuntimeFailure: The runtime does not accept the copy.
+    """
+    singles: set[str] = set()
+    while True:
+        copy = upcast(model, constants="widen", to=ir.DataType.DOUBLE, without_kernel=singles)
+        try:
+            return Subject(model if copy is None else copy).session(threads=threads)
+        except RuntimeFailure as refusal:
+            match = _REFUSED.search(refusal.message)
+            refused = _with_operator(model, match[1] or match[2]) - singles if match else None
+            if not refused:
+                raise
+            singles |= refused
+
+
+def _with_operator(model: ir.Model, operator: str) -> set[str]:
+    """Return the operators of a model that are this one, or whose definition has it, which the runtime expands."""
+    opset = model.opset_imports.get("", 1)
+    kinds = {node.op_type: node for node in model.graph.all_nodes() if node.domain == ""}
+    return {kind for kind, node in kinds.items() if kind == operator or operator in _definition(node, opset)}
+
+
+def _definition(node: ir.Node, opset: int) -> set[str]:
+    """Return the operators in the standard's definition of an operator as a function, if it has one."""
+    schema: Any = onnx.defs.get_schema(node.op_type, opset)  # its stub lacks some methods
+    body = schema.function_body
+    if schema.has_context_dependent_function:
+        double = onnx.helper.make_tensor_type_proto(onnx.TensorProto.DOUBLE, None).SerializeToString()
+        made = schema.get_context_dependent_function(ir.to_proto(node).SerializeToString(), [double] * len(node.inputs))
+        body = onnx.FunctionProto.FromString(made)
+    return {inner.op_type for inner in body.node}
