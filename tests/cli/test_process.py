@@ -69,7 +69,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 TEXT = '<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { a = Identity(x) y = Exp(a) }'
 PRINTING = {"cli", "errors", "records", "reporting"}
-READING = PRINTING | {"atomic_write", "ir", "provenance"}
+READING = PRINTING | {"atomic_write", "ir", "provenance", "temporary"}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ READING = PRINTING | {"atomic_write", "ir", "provenance"}
     [
         (["--help"], PRINTING, 14),
         (["nonsense"], PRINTING, 14),
-        (["optimize", "missing.onnx"], PRINTING | {"atomic_write"}, 35),
+        (["optimize", "missing.onnx"], PRINTING | {"atomic_write", "temporary"}, 35),
         (["dag", "model.onnx", "-o", "dag.json"], READING | {"analysis"}, 66),
         (["compare", "model.onnx", "model.onnx"], READING | {"analysis"}, 66),
         (["inspect", "model.onnx"], READING | {"analysis"}, 90),

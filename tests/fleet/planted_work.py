@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -58,6 +60,37 @@ class Planted(Work):
 
     def _kill(self) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def _exit(self) -> None:
+        sys.exit(3)
+
+    def _interrupt(self) -> None:
+        raise KeyboardInterrupt
+
+    def _close_pipes(self) -> None:
+        os.closerange(3, 100)
+        time.sleep(600)  # it does not end by itself
+
+    def _close_input(self) -> None:
+        sys.stdin.close()
+        subprocess.run(["cat"], check=True)  # its input is not that of this process
+
+    def _leave(self) -> None:
+        """Start processes that outlive this one: one of a program, and one that keeps all files open."""
+        processes = [subprocess.Popen(["sleep", "600"]).pid, os.fork()]
+        if not processes[1]:
+            time.sleep(600)
+        (self._log.parent / f"processes-{self._index}").write_text(" ".join(map(str, processes)))
+        (Path(tempfile.mkdtemp()) / "file").touch()
+        Path(tempfile.gettempdir(), "file").touch()
+
+    def _leave_and_kill(self) -> None:
+        self._leave()
+        self._kill()
+
+    def _leave_and_hang(self) -> None:
+        self._leave()
+        self._hang()
 
     def _hang(self) -> None:
         time.sleep(600)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +21,7 @@ from sardonyx.fleet.engines import Engine, ExecutorEngine, LocalEngine
 from sardonyx.fleet.execution import Report, run_all
 from sardonyx.fleet.isolation import Limits, isolated
 from sardonyx.fleet.work import Needs, Outcome, Work
+from sardonyx.runtime import worker_process
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +68,89 @@ def test_every_kind_of_failure_ends_one_work_alone(tmp_path: Path) -> None:
     assert "this is printed before the crash" in ended[3].log
     assert ended[6].peak > 300_000_000
     assert sorted(path.name for path in tmp_path.glob("result-*")) == ["result-0", "result-7"]
+
+
+def test_code_that_gives_up_is_the_reason_of_its_work(tmp_path: Path) -> None:
+    works = [Planted(tmp_path / "log", index, does) for index, does in enumerate(("exit", "interrupt", "answer"))]
+    exit_, interrupt, answer = outcomes(works, LocalEngine(1))
+    assert str(exit_.reason).startswith("SystemExit: 3 (planted_work.py:")
+    assert str(interrupt.reason).startswith("KeyboardInterrupt: (planted_work.py:")
+    assert (exit_.attempts, interrupt.attempts, answer.reason) == (1, 1, None)
+    pids = {line.split()[3] for line in (tmp_path / "log").read_text().splitlines()}
+    assert len(pids) == 1, "the process is used again"
+
+
+def test_a_child_that_closed_its_pipes_is_not_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, temporary: Path
+) -> None:
+    monkeypatch.setattr(worker_process, "_EXIT_SECONDS", 0.5)
+    works = [Planted(tmp_path / "log", index, does) for index, does in enumerate(("close_pipes", "close_input") * 2)]
+    ended = outcomes(works, LocalEngine(1))
+    assert [outcome.reason for outcome in ended] == ["its process does not answer any more", None] * 2
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("does", ["leave", "leave_and_kill", "leave_and_hang"])
+def test_what_a_child_starts_and_writes_ends_with_it(tmp_path: Path, does: str, temporary: Path) -> None:
+    (outcome,) = outcomes([Planted(tmp_path / "log", 0, does)], LocalEngine(1), Limits(2.0))
+    expected = {"leave": "None", "leave_and_kill": "its process was killed (SIGKILL)"}
+    assert str(outcome.reason) == expected.get(does, "it did not end within 2 s")
+    for process in (tmp_path / "processes-0").read_text().split():
+        wait_for(lambda process=process: not is_running(int(process)))
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.parametrize("does", ["leave", "leave_and_hang"])
+def test_a_killed_command_leaves_no_process_and_its_files_are_deleted_by_the_next(
+    tmp_path: Path, does: str, temporary: Path
+) -> None:
+    code = (
+        "from sardonyx.fleet.isolation import *; from fleet.planted_work import *; import sys, time;"
+        f"isolated(Planted(Path({str(tmp_path / 'log')!r}), 0, {does!r}), Limits()); print('done', flush=True);"
+        "time.sleep(60)"
+    )
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary)}
+    process = subprocess.Popen([sys.executable, "-c", code], env=os.environ | paths, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    started = tmp_path / "processes-0"
+    wait_for(lambda: started.exists() and list(temporary.rglob("file")) != [])
+    if does == "leave":
+        assert process.stdout.readline() == b"done\n"
+    process.kill()
+    process.communicate()
+    for left in started.read_text().split():
+        wait_for(lambda left=left: not is_running(int(left)))
+    assert list(temporary.iterdir())
+    (mine := temporary / "mine").mkdir()
+    outcomes([Planted(tmp_path / "log", 1)], LocalEngine(1))
+    assert list(temporary.iterdir()) == [mine]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Wait for what happens soon after a signal."""
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def is_running(process: int) -> bool:
+    """Whether a process exists and is not one that nobody has waited for."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return status.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty TMPDIR."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
 
 
 def test_a_crash_that_does_not_happen_again_is_no_failure(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from sardonyx.cli.console import (
     put,
 )
 from sardonyx.cli.options import VERBOSE_HELP, GroupedCommand
-from sardonyx.errors import SardonyxError, UsageError, did_you_mean
+from sardonyx.errors import RuntimeFailure, SardonyxError, UsageError, did_you_mean
 
 _HELP_FLAGS = frozenset(("-h", "--help"))
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
@@ -126,6 +126,10 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         complain_usage(error.format_message().replace("Value error, ", ""), _command_of(arguments))
         return error.exit_code
+    except SystemExit as error:  # typer raises none: it is code of the model that gives up
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        complain(RuntimeFailure(f"{frame.filename}:{frame.lineno}: the model's code called sys.exit({error.code!r})"))
+        return 1
     except (KeyboardInterrupt, typer.Abort):
         note("interrupted")
         return INTERRUPTED

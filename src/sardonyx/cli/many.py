@@ -259,11 +259,14 @@ class _Done(Struct, frozen=True):
 
 def _run(words: Sequence[str], shown: dict[str, str]) -> _Done:
     """Run a command line in this process; what it prints names the files of the user."""
-    from sardonyx.cli.main import run  # it imports the commands, which import this
+    from sardonyx.cli.main import INTERRUPTED, run  # it imports the commands, which import this
 
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = run(words)
+        if code == INTERRUPTED:  # not by the user: Ctrl-C does not reach this process
+            code = 1
+            complain(RuntimeFailure("the model's code raised KeyboardInterrupt"))
     texts = [out.getvalue(), err.getvalue()]
     for path, text in sorted(shown.items(), key=lambda entry: -len(entry[0])):
         texts[0] = texts[0].replace(_quoted(path), _quoted(text))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sys
-import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
 from sardonyx.cli.console import drop_stdout
 from sardonyx.errors import ModelError, OutputError, SardonyxError, UsageError
+from sardonyx.temporary import temporary_folder
 
 STREAM = Path("-")
 _NAMES = {"input.onnx": "standard input", "output.onnx": "standard output"}
@@ -31,7 +31,7 @@ def on_disk(source: Path, destination: Path | None = None) -> Generator[tuple[Pa
         return
     if destination == STREAM and sys.stdout.isatty():
         raise UsageError("standard output is a terminal", hint="write the model to a file or a pipe")
-    with tempfile.TemporaryDirectory(prefix="sardonyx-") as name, contextlib.ExitStack() as stack:
+    with temporary_folder() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         if destination == STREAM:
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))

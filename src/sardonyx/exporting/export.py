@@ -54,6 +54,7 @@ from sardonyx.records.environment import environment
 from sardonyx.records.export import ExampleInput, Export, SourceModule
 from sardonyx.records.progress import Clock, Progress
 from sardonyx.records.run import Accuracy, Artifact, Counts, Verdict
+from sardonyx.temporary import temporary_folder
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.half_precision_export import check_in_float32
 from sardonyx.verification.upcast import upcast
@@ -125,7 +126,7 @@ def export(
     _check_destination(output, force=force, for_generation=for_generation)
     with clock.phase("model"):
         resolved = _resolve(source, task, dtype, seed, for_generation=for_generation)
-    with prepared(resolved.module) as module, tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+    with prepared(resolved.module) as module, temporary_folder() as folder:
         with clock.phase("inputs"):
             example = (
                 decoder_example(module, seed)

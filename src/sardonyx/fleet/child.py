@@ -32,13 +32,13 @@ def compute(request: tuple[Work, Path] | None) -> bytes:
     work, folder = request
     try:
         return msgspec.json.encode(Reply(work.compute(folder)))
-    except Exception as error:  # work that fails does not stop other work
+    except BaseException as error:  # sys.exit and KeyboardInterrupt too: work that fails does not stop other work
         return msgspec.json.encode(Reply(None, reason_of(error)))
     finally:
         free_memory()  # so that the next work does not depend on this one
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """Return in one line what went wrong; for an error that is not ours, also where."""
     if isinstance(error, SardonyxError):
         text = error.message

@@ -66,16 +66,18 @@ class ChildPool:
         child = self._take()
         watch = _Watch(child, limits)
         watch.start()
-        died = False
+        answered = died = False
         try:
             reply = msgspec.json.decode(child.ask((work, folder)), type=Reply)
+            answered = True
         except WorkerDied as error:
             died = watch.exceeded is None
             reply = Reply(None, watch.exceeded or f"its process {error}")
         finally:
             watch.stop()
             log = child.printed()
-            self._give_back(child, keep=watch.exceeded is None and child.is_running and _memory(child.process) < _LARGE)
+            usable = answered and watch.exceeded is None and child.is_running
+            self._give_back(child, keep=usable and _memory(child.process) < _LARGE)
         return Ended(reply, died, watch.peak, log)
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ import functools
 import importlib
 import os
 import random
-import tempfile
 import threading
 import time
 import uuid
@@ -27,6 +26,7 @@ from sardonyx.atomic_write import draft_name, is_draft
 from sardonyx.errors import OutputError, UsageError, reason
 from sardonyx.fleet.storage import ABSENT, Store
 from sardonyx.frontend.installed import require_installed
+from sardonyx.temporary import temporary_folder
 
 _S3 = frozenset(("s3", "s3a"))
 _CONDITIONAL = _S3 | {"gs", "gcs"}
@@ -140,7 +140,7 @@ class RemoteStore(Store):
     @contextlib.contextmanager
     def scratch(self) -> Generator[Path]:
         """Make a temporary folder on the local disk."""
-        with tempfile.TemporaryDirectory(prefix="sardonyx-", ignore_cleanup_errors=True) as folder:
+        with temporary_folder() as folder:
             yield Path(folder)
 
     def remove_abandoned(self) -> None:

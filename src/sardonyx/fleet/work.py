@@ -7,7 +7,6 @@ there ends nothing but the child, and nothing is published before `compute` has 
 
 from __future__ import annotations
 
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+
+from sardonyx.temporary import temporary_folder
 
 Answer = dict[str, Any]  # as JSON: tuples become lists, and numbers that are not finite become None
 
@@ -63,7 +64,7 @@ class Work(ABC):
     @contextmanager
     def scratch(self) -> Generator[Path]:
         """Provide an empty folder for its files, removed at the end."""
-        with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        with temporary_folder() as folder:
             yield Path(folder)
 
     def fetch(self, folder: Path) -> None:  # noqa: B027 (most works need nothing)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from sardonyx.records.bench import Benchmark, Finding, Machine, Point, Start
 from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import check_names, read_arrays
 from sardonyx.records.progress import Clock, Progress
+from sardonyx.temporary import temporary_folder
 
 MOST = 1000  # combinations of a sweep; more are a mistake, and would take a day
 
@@ -105,7 +105,7 @@ def bench(
         raise UsageError(f"nothing can be timed in {seconds:g} seconds", hint="allow some time, for example 60")
     phases = Clock(progress)
     load_before, busy_before = machine.load(), machine.busy_now()
-    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder, contextlib.ExitStack() as stack:
+    with temporary_folder() as folder, contextlib.ExitStack() as stack:
         with phases.phase("reading"):
             entrants = read_entrants(files, Path(folder))
             plan = list(_plan(entrants[0], sizes, sweep, inputs, seed))

@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import functools
 import os
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +30,7 @@ from sardonyx.passes.installed import available, installed
 from sardonyx.provenance import UNTAGGED
 from sardonyx.records.environment import environment
 from sardonyx.records.run import Artifact, Run, Tuning
+from sardonyx.temporary import temporary_folder
 
 if TYPE_CHECKING:
     from sardonyx.optimizer.details import RunDetails
@@ -270,7 +270,7 @@ def _tuning(job: RewriteJob, options: TuningOptions) -> Generator[Tuner]:
     """Provide a tuner with a temporary folder."""
     from sardonyx.optimizer.tuning.tuner import Tuner  # imported here so that runs without tuning do not load it
 
-    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+    with temporary_folder() as folder:
         yield Tuner(job, options, Path(folder))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from sardonyx.quantization.metric import Metric
 from sardonyx.quantization.samples import Feeds, Sample, Samples, required_inputs
 from sardonyx.runtime import Value
 from sardonyx.runtime.values import Array
+from sardonyx.temporary import temporary_folder
 from sardonyx.verification.subject import Subject
 
 Outputs = Mapping[str, Array]
@@ -46,7 +46,7 @@ class Answers:
         Raises:
             UsageError: A sample does not fit the inputs of the model, or the metric fails.
         """
-        self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
+        self._folder = temporary_folder()
         self._samples, self._numbers = samples, tuple(numbers)
         self.feeds = Feeds(samples, self._numbers, required_inputs(source.model), extra=metric is not None)
         self.names = [value.name or "" for value in source.model.graph.outputs]

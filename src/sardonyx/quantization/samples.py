@@ -17,6 +17,7 @@ from sardonyx.frontend.models.user_files import load_function, user_error
 from sardonyx.records.input_specs import check_names, read_arrays
 from sardonyx.records.quantization import DataParts
 from sardonyx.runtime import Value
+from sardonyx.temporary import temporary_folder
 
 Sample: TypeAlias = "Mapping[str, Value]"
 Data: TypeAlias = "str | os.PathLike[str] | Sample | Sequence[str | os.PathLike[str] | Sample] | Iterable[Sample]"
@@ -77,7 +78,7 @@ class Samples:
             read_arrays(Path(text))
 
     def _store(self, samples: Iterable[Sample]) -> None:
-        self._folder = self._folder or tempfile.TemporaryDirectory(prefix="sardonyx-")
+        self._folder = self._folder or temporary_folder()
         for sample in samples:
             path = Path(self._folder.name) / f"{len(self._items):06d}.npz"
             np.savez(path, **{name: np.asarray(value) for name, value in sample.items()})  # pyright: ignore[reportArgumentType]

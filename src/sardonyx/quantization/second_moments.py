@@ -8,7 +8,6 @@ wait in files.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -20,6 +19,7 @@ from sardonyx.ir.storage import Array
 from sardonyx.quantization.error_compensation import Moments
 from sardonyx.quantization.recipe import PRODUCTS, Product, is_large, matrix_product
 from sardonyx.runtime import Feeds
+from sardonyx.temporary import temporary_folder
 from sardonyx.verification.subject import Subject
 
 _GROUP_BYTES = 1 << 26  # of the sums of one run; a larger one is a group of its own
@@ -31,7 +31,7 @@ def measure(source: Subject, samples: Sequence[Feeds], threads: int | None = Non
     Activations that are always zero, never finite, or too small to be squared have none.
     """
     found: dict[str, Moments] = {}
-    folder = tempfile.TemporaryDirectory(prefix="sardonyx-")  # deleted with the last of the moments
+    folder = temporary_folder()  # deleted with the last of the moments
     for group in _groups(_activations(source.model)):
         for name, moments in _measured(source, group, samples, threads):
             measured = Moments(moments, folder)

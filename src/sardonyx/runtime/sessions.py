@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import importlib
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import library
 from sardonyx.runtime.values import Array, Feeds, Source, Value
+from sardonyx.temporary import temporary_folder
 
 
 class Session:
@@ -27,7 +27,7 @@ class Session:
         self, source: Source, *, optimize: bool = False, threads: int | None = None, profile: bool = False
     ) -> None:
         options = library.session_options()
-        self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-") if profile else None
+        self._folder = temporary_folder() if profile else None
         if self._folder is not None:
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(self._folder.name) / "profile")

@@ -22,6 +22,7 @@ from sardonyx.ir.element_types import element_types
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
+from sardonyx.temporary import temporary_folder
 from sardonyx.verification import noise
 from sardonyx.verification.subject import Subject
 
@@ -45,7 +46,7 @@ class BorderProbe:
         self.peak_bytes = 0
 
     def _stored(self, model: ir.Model) -> ir.Model:
-        self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
+        self._folder = temporary_folder()
         path = Path(self._folder.name) / "model.onnx"
         io.save(model, path, external=True, durable=False)
         return ir.from_proto(onnx.ModelProto.FromString(path.read_bytes()))

@@ -32,6 +32,7 @@ from sardonyx.records.run import Accuracy, RewriteChecks, RolledBack
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.library import one_line
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
+from sardonyx.temporary import temporary_folder
 from sardonyx.verification import noise
 from sardonyx.verification.border_values import Generator, Style, Way
 from sardonyx.verification.output_comparison import Noise, OutputComparer
@@ -255,7 +256,7 @@ class _Side:
         self._source: onnx.ModelProto | Path = model
         self._folder: tempfile.TemporaryDirectory[str] | None = None  # deleted with this object
         if model.ByteSize() > _MOST_SENT:
-            self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
+            self._folder = temporary_folder()
             self._source = Path(self._folder.name) / "model.onnx"
             onnx.save_model(model, self._source, save_as_external_data=True, location="weights")  # pyright: ignore[reportUnknownMemberType]
 

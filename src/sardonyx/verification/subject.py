@@ -19,6 +19,7 @@ from sardonyx.ir.scopes import is_constant
 from sardonyx.runtime import Source
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
+from sardonyx.temporary import temporary_folder
 
 Model: TypeAlias = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
 _T = TypeVar("_T")
@@ -46,7 +47,7 @@ class Subject:
             return load(Path(self._source))
         if isinstance(self._source, onnx.ModelProto) and self._source.ByteSize() < _SAFE_IN_MEMORY:
             return load(self._source)
-        with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        with temporary_folder() as folder:
             path = Path(folder) / "model.onnx"
             io.save(self.model, path, durable=False)
             return load(path)
@@ -112,7 +113,7 @@ class Subject:
         elif size < _SENT:
             proto = self._source if isinstance(self._source, onnx.ModelProto) else io.to_proto(self.model)
             return proto.SerializeToString()
-        self._folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
+        self._folder = temporary_folder()
         path = Path(self._folder.name) / "model.onnx"
         io.save(self.model, path, external=size >= _MAPPED, durable=False)
         return path

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import tempfile
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable
@@ -40,6 +39,7 @@ from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import operator, scopes
 from sardonyx.ir.transaction import Transactions
 from sardonyx.records.run import How
+from sardonyx.temporary import temporary_folder
 
 _ENTRY = "sardonyx"  # prefix of our entries; extended if a module has this name
 _DEFAULT_OPSET = 18
@@ -54,7 +54,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     """
     modules, entry = list(tree.root.modules()), _entry(tree.root)
     written = call.rehearse()
-    folder = tempfile.TemporaryDirectory(prefix="sardonyx-")
+    folder = temporary_folder()
     path = Path(folder.name) / "traced.onnx"
     scoped = _scoped([] if _is_quantized(modules) else modules, entry)
     with quietly(), _without_log(), corrected_symbolics(), uncompiled(), scoped:

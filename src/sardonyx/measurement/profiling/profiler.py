@@ -29,6 +29,7 @@ from sardonyx.records.profile import Profile, ProfiledModel
 from sardonyx.records.progress import Clock, Progress
 from sardonyx.runtime.timed import Level
 from sardonyx.runtime.values import Feeds
+from sardonyx.temporary import temporary_folder
 
 WARM_UP = 2  # runs that are not counted
 FEWEST, MOST = 5, 100  # runs by default
@@ -100,7 +101,7 @@ def profile_timed(
     if not sources:
         raise UsageError("there is no model to profile", hint="name one or more files")
     clock = Clock(progress)
-    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+    with temporary_folder() as folder:
         with clock.phase("load"):
             loaded = [tagged(source) for source in sources]
             points = [{**(sizes or {}), **point} for point in at or ({},)]

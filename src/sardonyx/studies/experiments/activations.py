@@ -7,7 +7,6 @@ baseline that an encoding would have to beat.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from sardonyx.runtime import Session
 from sardonyx.runtime.timed import Level, Settings, TimedModel
 from sardonyx.studies.experiment import NO_MODEL, Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
 from sardonyx.studies.experiments.common import several
+from sardonyx.temporary import temporary_folder
 
 _SHAPE = (1, 3, 12, 12)
 _CUSTOM = "ai.example.fused"  # a domain that no runtime knows
@@ -267,7 +267,7 @@ def _try(model: onnx.ModelProto, baseline: onnx.ModelProto, seed: int) -> Answer
 
 def _optimized(model: onnx.ModelProto, level: str) -> str:
     """Return the operators of the graph after the runtime's optimizations, in order."""
-    with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+    with temporary_folder() as folder:
         path = Path(folder) / "optimized.onnx"
         TimedModel(model, Settings(level=Level(level)), optimized=path)
         nodes = list(io.load(path).graph)

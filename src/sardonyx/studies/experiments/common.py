@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from sardonyx.records.run import Counts
 from sardonyx.records.study import Entry
 from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.studies.structure import shape_of
+from sardonyx.temporary import temporary_folder
 
 TIMES = ("ratio", "low", "high", "floor", "finding", "rounds")  # columns of a comparison
 SLOT = 0.02  # seconds of one turn: many models are timed at once here
@@ -110,7 +110,7 @@ def time_models(
     comparisons: dict[str, dict[str, Any]] = {}
     for group in groups:
         loaded = dict.fromkeys((*filter(None, (pairs[name] for name in group)), *group))
-        with tempfile.TemporaryDirectory(prefix="sardonyx-") as folder:
+        with temporary_folder() as folder:
             runs = {"": interleaving.slot(TimedModel(source, settings).ready(inputs), seconds=SLOT)}
             twin = interleaving.slot(TimedModel(source, settings).ready(inputs), seconds=SLOT)
             for index, name in enumerate(loaded):
