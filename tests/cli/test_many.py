@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -145,6 +146,74 @@ def test_weights_in_another_file_go_with_the_model(command: Command) -> None:
     assert command("optimize", "models/w", "--out-dir", "out", "--workers", 1, "-q", "--external-data").code == 0
     assert _statuses("out") == {"big": "done"}, "the weights changed"
     assert onnx.numpy_helper.to_array(onnx.load("out/big.onnx").graph.initializer[0]).tolist() == [1.0] * 1200
+
+
+def _external(path: str) -> None:
+    """Write a model with its weights in a file beside it."""
+    model: Any = onnx.parser.parse_model(TWICE.replace("y = Relu (b)", "y = Add (b, w)"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(numpy.ones((2, 3), numpy.float32), "w"))
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+
+
+@pytest.mark.slow
+def test_damaged_results_are_computed_again(command: Command) -> None:
+    model: Any = onnx.parser.parse_model(HEAD + "g (float[1200] x) => (float[1200] y) { y = Add (x, w) }")
+    model.graph.initializer.append(onnx.numpy_helper.from_array(numpy.arange(1200, dtype=numpy.float32), "w"))
+    onnx.save(model, "models/big.onnx")
+    arguments = ("optimize", "models", "--out-dir", "out", "--workers", 1, "--verify", "off", "--external-data")
+    assert command(*arguments).code == 0
+    whole = {path: path.read_bytes() for path in Path("out").rglob("*") if path.suffix in (".onnx", ".data")}
+    assert len(whole) == 4
+
+    def again(*damaged: str) -> None:
+        result = command(*arguments, "--json")
+        assert (result.code, result.err) == (0, "")
+        assert [record["record"] for record in json.loads(result.out)] == ["run"] * 3
+        assert {name for name, status in _statuses("out").items() if status == "done"} == set(damaged)
+        assert {path: path.read_bytes() for path in whole} == whole
+
+    for path in Path("out").rglob("*.*"):
+        path.write_bytes(path.read_bytes()[:100])
+    again("big", "x/a", "y/a")
+    (cell,) = Path("out/cells/optimize").glob("x-a.*")
+    junk = {
+        "out/big.onnx.data": b"\xff" * 4800,  # as long as it was
+        "out/x/a.json": b"{}",
+        str(cell): b'{"cell": {"model": ' + b"[" * 100_000,
+        "out/cells/optimize.json": b"\xff",
+    }
+    for name, data in junk.items():
+        Path(name).write_bytes(data)
+    again("big", "x/a")
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_read_fails_alone(command: Command) -> None:
+    """Whatever a file is or names, it is the reason of one model; a device or a pipe would hang for ever."""
+    os.mkfifo("models/pipe")
+    for name, location in {"kmsg": "/proc/kmsg", "up": "../../secret", "named": "../pipe", "fifo": "fifo"}.items():
+        _external(f"models/{name}/m.onnx")
+        model = onnx.load(f"models/{name}/m.onnx", load_external_data=False)
+        model.graph.initializer[0].external_data[0].value = location
+        Path(f"models/{name}/m.onnx").write_bytes(model.SerializeToString())
+    os.mkfifo("models/fifo/fifo")
+    Path("secret").write_bytes(bytes(24))
+    os.mkfifo("a.onnx")
+    Path("loop.onnx").symlink_to("loop.onnx")
+    Path("kernel.onnx").symlink_to("/proc/kmsg")
+    sources = ("a.onnx", "loop.onnx", "kernel.onnx", "missing.onnx", "models")
+    arguments = ("optimize", *sources, "--out-dir", "out", "--workers", 1, "--verify", "off", "--json")
+    result = command(*arguments)
+    assert result.code == 1
+    assert {name for name, status in _statuses("out").items() if status == "done"} == {"x/a", "y/a"}
+    reasons = {row.name: row.reason for row in _summary("out").models if row.status == "failed"}
+    assert sorted(reasons) == ["a", "fifo/m", "kernel", "kmsg/m", "loop", "missing", "named/m", "up/m"]
+    assert not [reason for reason in reasons.values() if "unexpected" in reason or not reason]
+    assert "is absolute" in reasons["kmsg/m"]
+    assert "leads out of the model's folder" in reasons["up/m"]
+    assert "is not a regular file" in reasons["fifo/m"]
+    assert len(json.loads(result.out)) == 10
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import onnx
 import onnx.helper
 import pytest
 
-from sardonyx.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, SardonyxError, UsageError
 from sardonyx.fleet.sources import Source, digest, download, find_pairs, find_sources
 
 FILES = ("a.onnx", "x/a.onnx", "y/a.onnx", "y/z/b.onnx", "y/readme.txt", ".hidden/c.onnx", "out/d.onnx")
@@ -135,14 +136,43 @@ def test_weights_of_a_model_at_a_url_stay_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "models").mkdir()
     (tmp_path / "secret").write_bytes(bytes(8))
     for location in ("../secret", str(tmp_path / "secret")):
-        tensor = onnx.TensorProto(name="w", data_type=1, dims=[2], data_location=onnx.TensorProto.EXTERNAL)
-        tensor.external_data.add(key="location", value=location)
-        model: Any = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [tensor]))
-        (tmp_path / "models/m.onnx").write_bytes(model.SerializeToString())
+        _with_weights_in(location, tmp_path / "models/m.onnx")
         with pytest.raises(ModelError, match="weights in another folder"):
             download(f"file://{tmp_path}/models/m.onnx", tmp_path / "here")
         assert sorted(path.name for path in (tmp_path / "here").iterdir()) == ["m.onnx"]
         shutil.rmtree(tmp_path / "here")
+
+
+def _with_weights_in(location: str, path: Path) -> None:
+    """Write a model that names a file for its weights."""
+    tensor = onnx.TensorProto(name="w", data_type=1, dims=[2], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value=location)
+    model: Any = onnx.helper.make_model(onnx.helper.make_graph([], "g", [], [], [tensor]))
+    path.write_bytes(model.SerializeToString())
+
+
+def test_a_model_whose_files_cannot_be_read_has_no_digest(tmp_path: Path) -> None:
+    (tmp_path / "models").mkdir()
+    model = tmp_path / "models" / "m.onnx"
+    (tmp_path / "secret").write_bytes(bytes(8))
+    (tmp_path / "models" / "link").symlink_to("../secret")
+    (tmp_path / "models" / "folder").mkdir()
+    os.mkfifo(tmp_path / "models" / "pipe")
+    for location in ("../secret", "link", "pipe", "folder", "missing", "/proc/kmsg", str(tmp_path / "secret")):
+        _with_weights_in(location, model)
+        assert digest(str(model)) is None, location
+        shutil.rmtree(tmp_path / "here", ignore_errors=True)
+        with pytest.raises(SardonyxError):
+            download(f"file://{model}", tmp_path / "here")
+    (tmp_path / "models" / "weights").write_bytes(bytes(8))
+    _with_weights_in("weights", model)
+    before = digest(str(model))
+    (tmp_path / "models" / "weights").write_bytes(bytes(7) + b"1")
+    assert None not in (before, digest(str(model)))
+    assert before != digest(str(model))
+    for path in (tmp_path / "models", tmp_path / "models" / "pipe", tmp_path / "none.onnx"):
+        assert digest(str(path)) is None
+        assert digest(path.as_uri()) is None or path.exists()
 
 
 def test_models_below_a_url_have_names_too() -> None:
@@ -163,7 +193,7 @@ def test_a_model_at_a_url_has_another_digest_if_it_or_its_weights_change() -> No
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
     location = "memory://digests/a.onnx"
-    seen: list[str] = []
+    seen: list[str | None] = []
     try:
         for name, content in (("a.onnx", b"1"), ("a.onnx", b"23"), ("a.onnx.data", b"4"), ("a.onnx.data", b"56")):
             memory.pipe(f"/digests/{name}", content)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from sardonyx.atomic_write import Draft, draft_name
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.fleet import remote_storage
-from sardonyx.fleet.storage import Store, open_store
+from sardonyx.fleet.storage import Contents, Store, open_store
 
 NAMES = ("a.json", "cells/order/a model.json", "cells/order/b.json", "cells/b.json", "models/.hidden.onnx", "é/ü.json")
 KINDS = ("folder", "file", "memory", "local")  # `local` is the disk through fsspec: written beside, then renamed
@@ -97,6 +97,22 @@ def test_a_path_exists_only_in_a_folder(kind: str, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r"missing\.json does not exist"):
         store.download("missing.json", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_was_changed_does_not_match(kind: str, tmp_path: Path) -> None:
+    store = fresh(kind, tmp_path)
+    (tmp_path / "file").write_bytes(b"data")
+    contents = Contents.of(tmp_path / "file")
+    assert store.tag("a") is None
+    assert not store.matches("a", contents)
+    for data in (b"", b"dat", b"atad", b"data"):
+        store.write("a", data)
+        assert store.matches("a", contents) is (data == b"data")
+    tag = store.tag("a")
+    store.write("a", b"other data")
+    assert None not in (tag, store.tag("a"))
+    assert tag != store.tag("a")
 
 
 @pytest.mark.parametrize("name", ["", "/etc/x", "../x", "a//b", "a/./b", "a\\b", ".x.json.1234.part", "a/"])

@@ -7,6 +7,7 @@ run of the same command has finished is not computed again, so that a command th
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import os
 import re
@@ -36,7 +37,7 @@ from sardonyx.fleet.execution import run_all
 from sardonyx.fleet.isolation import Limits, code_hash
 from sardonyx.fleet.progress import STATUS, Status, Tracker
 from sardonyx.fleet.sources import Source, digest, download, is_url
-from sardonyx.fleet.storage import Store, open_store
+from sardonyx.fleet.storage import Contents, Store, open_store
 from sardonyx.fleet.work import Answer, Needs, Outcome, Work, estimated_memory
 from sardonyx.records.base import Record
 from sardonyx.records.environment import environment
@@ -45,7 +46,7 @@ from sardonyx.records.reading import decode
 from sardonyx.reporting.document import Document
 from sardonyx.reporting.fleet import MOST_ROWS, fleet_document, fleet_sentence, numbers_of, tables
 from sardonyx.reporting.writers import terminal
-from sardonyx.studies.cells import CellStore
+from sardonyx.studies.cells import CellStore, stored_models
 from sardonyx.studies.experiment import Cell
 
 SEVERITY = (0, GateNotMet.exit_code, VerificationFailed.exit_code, UsageError.exit_code, 1)  # the worst last
@@ -54,6 +55,7 @@ _OWN_FILES = "cells/{}.json"  # of a command: the models whose files it may repl
 SUMMARY, PAGE = "summary.json", "index.html"
 _NO_PARQUET = 'there are no Parquet files, because pyarrow is not installed: pip install "sardonyx[fleet]"'
 _WEIGHTS = ("", ".data", "_data")  # ends of the names of a model and of the usual files with its weights
+_CHANGED = "another process changed its record"
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _NOT_FOR_ONE = frozenset(
     (
@@ -115,7 +117,7 @@ def words_of(context: typer.Context) -> tuple[str, ...]:
             words.append(parameter.opts[-1] if value else parameter.secondary_opts[-1])
             continue
         for one in cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else (value,):
-            text = str(one.resolve() if isinstance(one, Path) else getattr(one, "value", one))
+            text = str(os.path.realpath(one) if isinstance(one, Path) else getattr(one, "value", one))
             words += (max(parameter.opts, key=len), text)
     return tuple(words)
 
@@ -208,6 +210,8 @@ class CommandWork(Work):
             else:
                 (folder / "record.json").write_text(done.out, encoding="utf-8")
                 answer["files"] = [f"{self.name}.json", *self._results(folder)]
+                paths = (folder / "record.json", *(folder / "result" / Path(name).name for name in answer["files"][1:]))
+                answer["contents"] = list(map(Contents.of, paths))
         return answer
 
     def _results(self, folder: Path) -> list[str]:
@@ -354,20 +358,30 @@ def _check_destinations(job: Job, store: Store) -> None:
     """Raise an error if a result would replace a source, or a file that the command has not written."""
     for source in job.sources:
         target = store.path(f"{source.name}.onnx")
-        if job.writes and target is not None and target.resolve() == Path(source.location).resolve():
+        if job.writes and target is not None and os.path.realpath(target) == os.path.realpath(source.location):
             hint = "name another folder; no input is overwritten"
             raise UsageError(f"--out-dir is the folder of {source.text}", hint=hint)
     own_files = _OWN_FILES.format(job.verb)
     known = store.read(own_files)
-    own = set[str]() if known is None else set(msgspec.json.decode(known, type=list[str]))
     names = {source.name for source in job.sources}
+    own = _own_models(store, job.verb, known, names)
     if not job.options.force:
         taken = sorted({f"{name}{end}" for name in names - own for end in (".onnx", ".json")} & set(store.names()))
         if taken:
             hint = "choose another folder, or overwrite it with --force"
             raise OutputError(f"{job.options.out_dir}/{taken[0]} exists", hint=hint)
-    if not names <= own:
-        store.write(own_files, msgspec.json.encode(sorted(own | names)))
+    if (encoded := msgspec.json.encode(sorted(own | names))) != known:
+        store.write(own_files, encoded)
+
+
+def _own_models(store: Store, verb: str, known: bytes | None, names: set[str]) -> set[str]:
+    """Return the models of earlier runs; if the list of them is damaged, which of these have a stored cell."""
+    if known is None:
+        return set()
+    try:
+        return set(msgspec.json.decode(known, type=list[str]))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return stored_models(store, verb, names)
 
 
 class _Results:
@@ -383,8 +397,7 @@ class _Results:
         self._places = {source.name: place for place, source in enumerate(job.sources)}
         self._outcomes: dict[int, tuple[Outcome, bool]] = {}
         self._cells = None if store is None else CellStore(store, code_hash())
-        self._present = set[str]() if store is None else set(store.names())
-        self._digests: dict[int, str] = {}
+        self._digests: dict[int, str | None] = {}
         self._files: dict[str, str] = {}  # hashes of the files that options name
 
     def run(self, report: Callable[[Status], object] | None) -> None:
@@ -398,7 +411,7 @@ class _Results:
         tracker.expect(len(self._works))
         limits = Limits(options.seconds, options.memory, code_hash())
         if self._cells is not None:
-            self._cells.load((self._cell(index), self._digest(index)) for index in range(len(self._works)))
+            self._cells.load((self._cell(index), self._digest(index) or "") for index in range(len(self._works)))
         with contextlib.closing(engine):
             try:
                 for one in run_all(self._works, engine, limits, self._find, tracker.refresh):
@@ -418,18 +431,18 @@ class _Results:
             note(outcome.log.rstrip())
         if self._cells is not None and not found:
             stored = outcome if outcome.reason is None else replace(outcome, answer=None)  # so that it is tried again
-            self._cells.store(self._cell(index), self._digest(index), stored)
+            self._cells.store(self._cell(index), self._digest(index) or "", stored)
 
     def _find(self, index: int) -> Outcome | None:
-        """Return the stored outcome of a model that is done and whose files are there."""
-        if self._cells is None or self._store is None:
+        """Return the stored outcome of a model that is done and whose files are as they were written."""
+        model = self._digest(index)
+        if self._cells is None or self._store is None or model is None:
             return None
-        outcome = self._cells.find(self._cell(index), self._digest(index))
+        outcome = self._cells.find(self._cell(index), model)
         if outcome is None or outcome.answer is None:
             return None
-        files: list[str] = outcome.answer.get("files", [])
-        missing = [name for name in files if name not in self._present and name not in self._store.names(name)]
-        return None if missing else outcome
+        intact = all(self._store.matches(name, contents) for name, contents in _contents(outcome.answer).items())
+        return outcome if intact else None
 
     def _cell(self, index: int) -> Cell:
         work = self._works[index]
@@ -437,15 +450,16 @@ class _Results:
         options = {"name": source.name, "source": source.text, "words": work.words, "export": source.export}
         for word in work.words:
             if word not in self._files:
-                self._files[word] = digest(word) if os.path.isfile(word) else ""
+                self._files[word] = (digest(word) if os.path.isfile(word) else None) or ""
         files = {word: self._files[word] for word in work.words if self._files[word]}
         return Cell(self._job.verb, source.name, "", options | {"files": files})
 
-    def _digest(self, index: int) -> str:
-        """Return a hash of the bytes of a model, computed when it is needed first."""
+    def _digest(self, index: int) -> str | None:
+        """Return a hash of the bytes of a model, computed when it is needed first; None if it cannot be read."""
         if index not in self._digests:
             source = self._works[index].source
-            self._digests[index] = "+".join(map(digest, filter(None, (source.location, source.candidate))))
+            parts = [digest(location) for location in filter(None, (source.location, source.candidate))]
+            self._digests[index] = None if None in parts else "+".join(filter(None, parts))
         return self._digests[index]
 
     def fleet(self, seconds: float) -> Fleet:
@@ -498,9 +512,18 @@ class _Results:
         """Return the record of a model as JSON; None if it has none."""
         if not row.has_result:
             return None
-        if self._store is not None:
-            return self._store.read(f"{row.name}.json")
-        return msgspec.json.encode((self._outcomes[self._places[row.name]][0].answer or {})["record"])
+        answer = self._outcomes[self._places[row.name]][0].answer or {}
+        if self._store is None:
+            return msgspec.json.encode(answer["record"])
+        name = f"{row.name}.json"
+        data = self._store.read(name)
+        written = _contents(answer)[name].sha256
+        return data if data is not None and hashlib.sha256(data).hexdigest() == written else None
+
+
+def _contents(answer: Answer) -> dict[str, Contents]:
+    """Return what the files of a result contained when they were written, by name."""
+    return dict(zip(answer.get("files", ()), msgspec.convert(answer.get("contents", ()), list[Contents]), strict=True))
 
 
 def _with_reason(outcome: Outcome) -> Outcome:
@@ -577,4 +600,5 @@ def _entry(row: ModelRow, results: _Results) -> bytes:
     data = results.encoded(row)
     if data is not None:
         return data
-    return msgspec.json.encode({"path": row.source, "error": row.reason, "hint": row.hint, "exit_code": row.code})
+    why = row.reason or (_CHANGED if row.has_result else "")
+    return msgspec.json.encode({"path": row.source, "error": why, "hint": row.hint, "exit_code": row.code})

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import hashlib
 import importlib
 import os
 import random
@@ -24,7 +25,7 @@ from typing import Any, TypeVar
 
 from sardonyx.atomic_write import draft_name, is_draft
 from sardonyx.errors import OutputError, UsageError, reason
-from sardonyx.fleet.storage import ABSENT, Store
+from sardonyx.fleet.storage import ABSENT, Contents, Store
 from sardonyx.frontend.installed import require_installed
 from sardonyx.temporary import temporary_folder
 
@@ -32,6 +33,7 @@ _S3 = frozenset(("s3", "s3a"))
 _CONDITIONAL = _S3 | {"gs", "gcs"}
 _OBJECT_STORES = _CONDITIONAL | {"memory", "az", "abfs", "abfss"}
 _READERS = 16  # requests at once when many files are read
+_HASHED = 1 << 20  # bytes of a file that is read to find out whether it is damaged
 _TRIES = 5
 _PAUSE = 0.5  # seconds before the second try; doubled before each further one
 
@@ -136,6 +138,23 @@ class RemoteStore(Store):
             self._try("written", name, lambda system: system.put_file(str(path), where))
         else:
             self._write_beside(name, lambda system, draft: system.put_file(str(path), draft), replace=True)
+
+    def tag(self, name: str) -> str | None:
+        """Return what the file system knows of a file: size, date, and in S3 its tag."""
+        where = self._where(name)
+        with contextlib.suppress(*ABSENT):
+            return str(self._try("read", name, lambda system: system.ukey(where), ABSENT))
+        return None
+
+    def matches(self, name: str, contents: Contents) -> bool:
+        """Return whether a file has this size, and this hash unless it is large: it would have to be downloaded."""
+        where = self._where(name)
+        with contextlib.suppress(*ABSENT):
+            size = self._try("read", name, lambda system: system.size(where), ABSENT)
+            if size != contents.size or size > _HASHED:
+                return size == contents.size
+        data = self.read(name)
+        return data is not None and hashlib.sha256(data).hexdigest() == contents.sha256
 
     @contextlib.contextmanager
     def scratch(self) -> Generator[Path]:

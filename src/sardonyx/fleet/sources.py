@@ -7,7 +7,7 @@ are named by their path in it, so that equal file names in different folders sta
 from __future__ import annotations
 
 import glob
-import importlib
+import hashlib
 import os
 import posixpath
 import re
@@ -19,8 +19,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, SardonyxError, UsageError
 from sardonyx.fleet.storage import open_store
+from sardonyx.ir.storage import BLOCK, SourceFile
 
 SUFFIX = ".onnx"
 MANIFEST = ".jsonl"
@@ -316,28 +317,45 @@ def _paired(reference: Source, candidate: Source | None) -> Source:
 # What is done with a model before any work on it.
 
 
-def digest(location: str) -> str:
-    """Return a hash of the bytes of a model and of its weights.
+def digest(location: str) -> str | None:
+    """Return a hash of the bytes of a model and of its weights, or None if one of these files cannot be read.
 
-    Of a model at a URL, and of a file beside it with the usual name for weights, size, date and tag count.
+    Files are opened as the loader opens them, so that a model cannot name a device or a file of another folder; the
+    command for the model says what is wrong. Of a model at a URL, and of a file beside it with the usual name for
+    weights, size, date and tag count.
     """
-    from sardonyx.ir.io import external_files, sha256_of
+    from sardonyx.ir.io import external_files
+    from sardonyx.ir.io.tensor_reader import open_below
 
-    if is_built(location):
-        file = location.rpartition(":")[0]
-        return sha256_of(file) if os.path.isfile(file) else ""
-    if is_url(location):
-        fsspec: Any = importlib.import_module("fsspec.core")  # an extra, and it has no types
-        system, path = fsspec.url_to_fs(location)
-        weights = f"{path}.data"
-        return "+".join(str(system.ukey(each)) for each in (path, weights) if each == path or system.exists(each))
-    paths = [location, *(os.path.join(os.path.dirname(location), name) for name in external_files(location))]
-    return "+".join(sha256_of(path) for path in paths if os.path.isfile(path))
+    try:
+        if is_built(location):
+            file = location.rpartition(":")[0]
+            return _sha256(SourceFile.open(file)) if os.path.isfile(file) else ""
+        folder, name = os.path.split(location)
+        if is_url(location):
+            store = open_store(folder)
+            tags = [store.tag(each) for each in (name, f"{name}.data")]
+            return None if tags[0] is None else "+".join(filter(None, tags))
+        files = [SourceFile.open(location), *(open_below(folder, data, name) for data in external_files(location))]
+        return "+".join(map(_sha256, files))
+    except (OSError, ValueError, SardonyxError):
+        return None
+
+
+def _sha256(file: SourceFile) -> str:
+    """Return the hash of an open file, of no more bytes than it had when it was opened."""
+    digest, buffer = hashlib.sha256(), memoryview(bytearray(min(file.size, BLOCK)))
+    for offset in range(0, file.size, BLOCK):
+        part = buffer[: file.size - offset]
+        file.read_into(part, offset)
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def download(location: str, folder: Path) -> Path:
     """Copy a model at a URL, with its weights, to a folder that does not exist yet; return its path."""
     from sardonyx.ir.io import external_files
+    from sardonyx.ir.io.tensor_reader import open_below
 
     folder.mkdir()
     parent, _, name = location.rpartition("/")
@@ -347,6 +365,8 @@ def download(location: str, folder: Path) -> Path:
         inside = posixpath.normpath(weights)
         if inside.startswith(("..", "/")):  # it would be written outside of the folder here
             raise ModelError(f"{location} has its weights in another folder: {weights}", hint="download it first")
+        if store.path(inside) is not None:
+            open_below(store.url, inside, name)  # no link to a file elsewhere
         (folder / inside).parent.mkdir(parents=True, exist_ok=True)
         store.download(inside, folder / inside)
     return folder / name

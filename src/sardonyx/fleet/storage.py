@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import time
@@ -18,11 +19,26 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from msgspec import Struct
+
 from sardonyx.atomic_write import Draft, draft_name, explained, is_abandoned, is_draft, last_change
 from sardonyx.errors import OutputError
 
 ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _ABANDONED = 24 * 3600.0  # seconds without a change, after which a draft is deleted
+
+
+class Contents(Struct, frozen=True, array_like=True):
+    """What identifies the bytes of a file."""
+
+    size: int
+    sha256: str
+
+    @staticmethod
+    def of(path: str | Path) -> Contents:
+        """Return the contents of a file."""
+        with open(path, "rb") as file:
+            return Contents(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 class Store(ABC):
@@ -57,6 +73,14 @@ class Store(ABC):
     @abstractmethod
     def upload(self, path: Path, name: str) -> None:
         """Copy or move a file into the store, replacing an earlier one."""
+
+    @abstractmethod
+    def tag(self, name: str) -> str | None:
+        """Return a text that changes with a file, or None if there is none."""
+
+    @abstractmethod
+    def matches(self, name: str, contents: Contents) -> bool:
+        """Return whether a file has these contents."""
 
     def path(self, name: str) -> Path | None:
         """Return the path of a file if the store is a folder, otherwise None."""
@@ -170,6 +194,21 @@ class FolderStore(Store):
                     with open(draft.fileno(), "wb", closefd=False) as stream:
                         shutil.copyfileobj(source, stream, 1 << 20)
                     draft.commit(replace=True)
+
+    def tag(self, name: str) -> str | None:
+        """Return the size and date of a file."""
+        try:
+            status = self.path(name).stat()
+        except ABSENT:
+            return None
+        return f"{status.st_size}-{status.st_mtime_ns}"
+
+    def matches(self, name: str, contents: Contents) -> bool:
+        """Return whether a file has this size and this hash."""
+        path = self.path(name)
+        with contextlib.suppress(OSError):
+            return path.is_file() and path.stat().st_size == contents.size and Contents.of(path) == contents
+        return False
 
     def path(self, name: str) -> Path:
         """Return the path of a file, which may not exist."""

@@ -28,6 +28,7 @@ FOLDER = "cells"
 LOGS = "logs"  # what cells printed
 _LONGEST = 60  # characters of a model's name in a file name
 _NOT_STORED = ("log", "died")  # of an outcome
+_DAMAGED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what a file of random bytes raises
 
 
 class _StoredCell(Struct, frozen=True):
@@ -117,8 +118,22 @@ def _decode(data: bytes) -> Outcome | None:
         return (
             msgspec.json.decode(stored.outcome, type=Outcome) if stored.checksum == _checksum(stored.outcome) else None
         )
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except _DAMAGED:
         return None
+
+
+def stored_models(store: Store, experiment: str, names: Iterable[str]) -> set[str]:
+    """Return which of some models have a stored cell of an experiment; of a damaged cell, only its file name counts."""
+    folder = f"{FOLDER}/{_plain(experiment)}/"
+    known: set[str] = set()
+    damaged: set[str] = set()
+    files = store.names(folder)
+    for file, data in zip(files, store.read_all(files), strict=True):
+        try:
+            known.add(msgspec.json.decode(data or b"", type=_StoredCell).cell.get("model", ""))
+        except _DAMAGED:
+            damaged.add(file.removeprefix(folder).partition(".")[0])
+    return {name for name in names if name in known or _plain(name) in damaged}
 
 
 def _checksum(outcome: msgspec.Raw) -> str:

@@ -114,7 +114,8 @@ class CellWork(Work):
         self._experiment, self._cell, self._makes = experiment, cell, makes
         path = subject.path.absolute()  # a worker of a cluster has another working directory
         self._subject = replace(subject, path=path)
-        size = sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) if path.is_file() else 0
+        files = [file for file in path.parent.glob(f"{path.name}*") if file.is_file()] if path.is_file() else []
+        size = sum(file.stat().st_size for file in files)
         self._needs = Needs(estimated_memory(size), cell.timed)
 
     @property

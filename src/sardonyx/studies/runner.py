@@ -163,7 +163,7 @@ class StudyRunner(Struct):
     timing: bool = True
     reused: int = 0
     _cells: CellStore | None = None
-    _digests: dict[str, str] = field(default_factory=lambda: {NO_MODEL.name: ""})
+    _digests: dict[str, str | None] = field(default_factory=lambda: {NO_MODEL.name: ""})  # None: it cannot be read
     _exports: list[_PlannedCell] = field(default_factory=list[_PlannedCell])
 
     @property
@@ -230,7 +230,7 @@ class StudyRunner(Struct):
 
     def _compute(self, plan: Sequence[_PlannedCell]) -> None:
         """Set the outcome of every cell: the stored one, or a computed one, which is stored at once."""
-        self.cells.load((planned.cell, self._digests[planned.subject.name]) for planned in plan)
+        self.cells.load((planned.cell, self._digests[planned.subject.name] or "") for planned in plan)
         works = [self._work(planned) for planned in plan]
         self.tracker.expect(len(works))
         reports = run_all(
@@ -242,7 +242,7 @@ class StudyRunner(Struct):
                 planned.outcome = report.outcome
                 self.reused += report.found
                 if not report.found:
-                    self.cells.store(planned.cell, self._digests[planned.subject.name], report.outcome)
+                    self.cells.store(planned.cell, self._digests[planned.subject.name] or "", report.outcome)
             self.tracker.update(works[report.index].name, report)
 
     def _work(self, planned: _PlannedCell) -> CellWork:
@@ -251,7 +251,8 @@ class StudyRunner(Struct):
 
     def _stored(self, planned: _PlannedCell) -> Outcome | None:
         here = machine() if isinstance(self.engine, LocalEngine) else None  # of others, the machine is not known before
-        outcome = self.cells.find(planned.cell, self._digests[planned.subject.name], here)
+        model = self._digests[planned.subject.name]
+        outcome = None if model is None else self.cells.find(planned.cell, model, here)
         if outcome is not None and isinstance(planned.experiment, ZooExport):
             return outcome if planned.experiment.is_there(self.store, planned.subject, outcome.answer or {}) else None
         return outcome

@@ -13,8 +13,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from sardonyx.errors import UsageError
-from sardonyx.fleet.storage import Store
-from sardonyx.ir import io
+from sardonyx.fleet.storage import Contents, Store
 from sardonyx.records.study import Table
 from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
 
@@ -157,14 +156,17 @@ class ZooExport(Experiment):
             threads=1,
             force=True,
         )
-        return {"sha256": record.result.sha256, "nodes": record.counts.nodes, "parameters": record.module.parameters}
+        written = Contents.of(subject.path)
+        return {
+            "bytes": written.size,
+            "sha256": written.sha256,
+            "nodes": record.counts.nodes,
+            "parameters": record.module.parameters,
+        }
 
     def is_there(self, store: Store, subject: Subject, answer: Answer) -> bool:
-        """Return whether the exported file still exists, unchanged if it is on a disk."""
-        name = file_name(subject.name)
-        if store.path(name) is None:
-            return name in store.names(name)
-        return subject.path.is_file() and io.sha256_of(subject.path) == answer.get("sha256")
+        """Return whether the exported file still exists, unchanged."""
+        return store.matches(file_name(subject.name), Contents(answer.get("bytes", -1), answer.get("sha256", "")))
 
     def tables(self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]) -> list[Table]:
         """Return no table: an export is not a result."""

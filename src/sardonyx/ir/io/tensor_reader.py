@@ -86,7 +86,7 @@ class Reader:
         _check_length(proto, dtype, length)
         file = self._opened.get(location)
         if file is None:
-            file = self._opened[location] = _open_below(self._folder, location, proto.name)
+            file = self._opened[location] = open_below(self._folder, location, proto.name)
         if offset + length > file.size:
             raise ModelError(
                 f"data of tensor {proto.name!r} ends at byte {offset + length}, but {location!r} has {file.size}",
@@ -101,7 +101,7 @@ class Reader:
         return FileTensor(file, offset, length, dtype, proto.dims, like=like, skeleton=skeleton, field=RAW_DATA)
 
 
-def _open_below(folder: str | None, location: str, name: str) -> SourceFile:
+def open_below(folder: str | None, location: str, name: str) -> SourceFile:
     """Open a file in the folder of the model, refusing absolute paths, `..` and symbolic links."""
     if folder is None:
         raise ModelError(
