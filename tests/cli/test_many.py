@@ -130,6 +130,66 @@ def test_a_manifest_gives_each_model_its_options(command: Command) -> None:
     assert (failure["name"], failure["exit_code"]) == ("named", "2")
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"options": ["-o", "../stolen.onnx"]}, "a manifest cannot set --output"),
+        ({"options": ["-qo../stolen.onnx"]}, "a manifest cannot set --"),
+        ({"options": {"output": "../stolen.onnx"}}, "a manifest cannot set --output"),
+        ({"options": ["--seed", "1", "--record=../stolen.json"]}, "a manifest cannot set --record"),
+        ({"options": {"run": "../stolen"}}, "a manifest cannot set --run"),
+        ({"options": {"summary": "../stolen"}}, "a manifest cannot set --summary"),
+        ({"options": {"out-dir": "../stolen"}}, "a manifest cannot set --out-dir"),
+        ({"options": {"allow-code": True}}, "a manifest cannot set --allow-code"),
+        ({"options": ["--", "other.onnx"]}, "a manifest cannot set models"),
+        ({"options": {"custom-ops": "evil.so"}}, "evil.so is code, which would run here"),
+        ({"source": "evil.py:build"}, "evil.py:build is code, which would run here"),
+        ({"candidate": "evil.py:build"}, "evil.py:build is code, which would run here"),
+        ({"source": "timm:resnet18", "export": ["-o", "x"]}, "a manifest cannot set --output"),
+        ({"source": "timm:resnet18", "export": {"record": "x"}}, "a manifest cannot set --record"),
+        ({"source": "timm:resnet18", "export": {"custom-ops": "evil.so"}}, "evil.so is code, which would run here"),
+    ],
+)
+def test_a_manifest_neither_writes_elsewhere_nor_runs_code(
+    line: dict[str, Any], message: str, command: Command, tmp_path: Path
+) -> None:
+    Path("evil.py").write_text("open('ran', 'w')")
+    Path("evil.so").touch()
+    Path("list.jsonl").write_text(json.dumps({"source": "models/x/a.onnx"} | line))
+    before = sorted(tmp_path.rglob("*"))
+    result = command("optimize", "list.jsonl", "--out-dir", "out")
+    assert (result.code, result.out, len(result.err.splitlines())) == (2, "", 2)
+    assert result.err.startswith("error: list.jsonl, line 1: ")
+    assert message in result.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_functions_of_files_are_code_too(command: Command) -> None:
+    Path("list.jsonl").write_text('{"source": "models/x/a.onnx", "options": {"metric": "evil.py:metric"}}')
+    result = command("quantize", "list.jsonl", "--out-dir", "out")
+    assert (result.code, result.err.splitlines()[0]) == (
+        2,
+        "error: list.jsonl, line 1: evil.py:metric is code, which would run here",
+    )
+
+
+@pytest.mark.slow
+def test_code_of_a_manifest_runs_if_it_is_allowed(command: Command) -> None:
+    """Code that gives up is the reason of its model, and does not interrupt the command."""
+    lines = {"exit": "import sys\nsys.exit(0)", "stop": "raise KeyboardInterrupt", "end": "raise BaseException('x')"}
+    for name, text in lines.items():
+        Path(f"{name}.py").write_text(f"def build():\n    {text.replace(chr(10), chr(10) + '    ')}")
+    Path("list.jsonl").write_text("\n".join(json.dumps({"source": f"{name}.py:build"}) for name in lines))
+    result = command("optimize", "list.jsonl", "--out-dir", "out", "--workers", 1, "--allow-code")
+    assert result.code == 1
+    reasons = {row.name: row.reason for row in _summary("out").models}
+    assert reasons["exit.py-build"].endswith("exit.py:3: the model's code called sys.exit(0)")
+    assert reasons["stop.py-build"] == "the model's code raised KeyboardInterrupt"
+    assert reasons["end.py-build"] == "BaseException: x (end.py:2)"
+    single = command("export", "exit.py:build", "-o", "a.onnx")
+    assert (single.code, single.err.endswith("exit.py:3: the model's code called sys.exit(0)\n")) == (1, True)
+
+
 @pytest.mark.slow
 def test_weights_in_another_file_go_with_the_model(command: Command) -> None:
     model: Any = onnx.parser.parse_model(

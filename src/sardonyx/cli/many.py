@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from sardonyx.cli.console import COMMAND_LINE, complain, live_table, note, put, style_for
 from sardonyx.cli.gates import Gating, about_all
+from sardonyx.cli.manifest import NOT_FOR_ONE, check_manifests
 from sardonyx.cli.options import parse_duration, parse_memory, reject_both
 from sardonyx.errors import (
     GateNotMet,
@@ -57,13 +58,6 @@ _NO_PARQUET = 'there are no Parquet files, because pyarrow is not installed: pip
 _WEIGHTS = ("", ".data", "_data")  # ends of the names of a model and of the usual files with its weights
 _CHANGED = "another process changed its record"
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
-_NOT_FOR_ONE = frozenset(
-    (
-        *("models", "reference", "candidate", "model", "output", "out_dir", "workers", "cluster", "timeout", "memory"),
-        *("keep_going", "force", "as_json", "quiet", "verbose", "debug", "fail_if", "baseline", "summary", "record"),
-        *("run_folder", "svg"),
-    )
-)  # options of the command about many that the command about one does not get
 
 
 class ManyOptions(Struct, frozen=True):
@@ -111,7 +105,7 @@ def words_of(context: typer.Context) -> tuple[str, ...]:
     for parameter in context.command.params:
         name = str(parameter.name)
         value = context.params.get(name)
-        if name in _NOT_FOR_ONE or value is None or value == parameter.get_default(context):
+        if name in NOT_FOR_ONE or value is None or value == parameter.get_default(context):
             continue
         if isinstance(value, bool):
             words.append(parameter.opts[-1] if value else parameter.secondary_opts[-1])
@@ -304,11 +298,12 @@ def run_many(context: typer.Context, sources: Sequence[Source], gating: Gating, 
         writes: whether the command writes models.
 
     Raises:
-        UsageError: a result would replace a source.
+        UsageError: a result would replace a source, or a manifest asks for what it may not.
         OutputError: a file exists that the command has not written.
     """
     given = context.params
     reject_both("--workers", given["workers"] is not None, "--cluster", given["cluster"] is not None)
+    check_manifests(context, sources, allow_code=given["allow_code"])
     options = ManyOptions(
         seconds=None if given["timeout"] is None else parse_duration(given["timeout"]),
         memory=parse_memory(given["memory"]),

@@ -146,6 +146,7 @@ def optimize(
     timeout: options.Timeout = None,
     memory: options.Memory = None,
     keep_going: options.KeepGoing = True,
+    allow_code: options.AllowCode = False,
     record: options.Record = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,

@@ -340,6 +340,14 @@ KeepGoing = Annotated[
     bool,
     typer.Option("--keep-going/--fail-fast", help="Continue after a model that failed, or stop.", rich_help_panel=MANY),
 ]
+AllowCode = Annotated[
+    bool,
+    typer.Option(
+        "--allow-code",
+        help="Let a manifest name code that runs: FILE.py:NAME and --custom-ops.",
+        rich_help_panel=MANY,
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(

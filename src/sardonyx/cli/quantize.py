@@ -145,6 +145,7 @@ def quantize(
     timeout: options.Timeout = None,
     memory: options.Memory = None,
     keep_going: options.KeepGoing = True,
+    allow_code: options.AllowCode = False,
     record: options.Record = None,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,

@@ -77,6 +77,7 @@ def verify(
     timeout: options.Timeout = None,
     memory: options.Memory = None,
     keep_going: options.KeepGoing = True,
+    allow_code: options.AllowCode = False,
     fail_if: options.FailIf = None,
     baseline: options.Baseline = None,
     summary: options.Summary = None,

@@ -44,6 +44,7 @@ class Source(Struct, frozen=True):
     candidate: str | None = None  # the location of the model to compare it with
     candidate_text: str = ""  # as it is shown
     problem: str = ""  # why there is nothing to do with it
+    line: str = ""  # of the manifest that names it: "list.jsonl, line 3"
 
     @property
     def is_built(self) -> bool:
@@ -190,7 +191,7 @@ def _of_manifest(text: str, exclude: Path | None) -> Iterator[Source]:
             continue
         try:
             line = msgspec.json.decode(data, type=_Line)
-            yield from _of_line(line, exclude, base)
+            yield from (replace(source, line=f"{text}, line {number}") for source in _of_line(line, exclude, base))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise UsageError(f"{text}, line {number}: {error}", hint=_LINE) from error
         except UsageError as error:

@@ -1,0 +1,84 @@
+"""What a line of a manifest may ask for: options that change a result, no place to write to, code only if allowed.
+
+A manifest may come from somebody else, as models do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import typer
+import typer.main
+
+from sardonyx.errors import UsageError
+from sardonyx.fleet.sources import Source
+
+NOT_FOR_ONE = frozenset(
+    (
+        *("models", "reference", "candidate", "model", "source", "output", "out_dir", "workers", "cluster", "timeout"),
+        *("memory", "keep_going", "allow_code", "force", "as_json", "quiet", "verbose", "debug", "fail_if", "baseline"),
+        *("summary", "record", "run_folder", "svg"),
+    )
+)  # options of the command about many that the command about one does not get, from a manifest neither
+_CODE = re.compile(r".+\.py:\w+", re.DOTALL)
+_LIBRARIES = "custom_ops"
+
+
+def check_manifests(context: typer.Context, sources: Iterable[Source], *, allow_code: bool) -> None:
+    """Raise an error if a manifest sets where results go, or names code although that is not allowed.
+
+    Args:
+        context: of the command, whose options the lines of a manifest may set.
+        sources: the models; those that no manifest names are the user's own words.
+        allow_code: whether manifests may name code.
+    """
+    for source in sources:
+        if not source.line:
+            continue
+        given = _given(context, source.options)
+        given += _given(_export_context(), source.export) if source.export else []
+        for parameter, _ in given:
+            if parameter.name in NOT_FOR_ONE:
+                option = max(parameter.opts, key=len)
+                raise UsageError(f"{source.line}: a manifest cannot set {option}", hint=_HINT)
+        code = [] if allow_code else _code(source, given)
+        if code:
+            hint = "add --allow-code if you trust everything that the manifest names"
+            raise UsageError(f"{source.line}: {code[0]} is code, which would run here", hint=hint)
+
+
+_HINT = "give it to the command: lines have options that change the result of one model"
+
+
+def _given(context: typer.Context, words: Sequence[str]) -> list[tuple[Any, Any]]:
+    """Return the parameters that words of a command line set, with their values.
+
+    None if they are not valid: the command for this model then says why, before it does anything.
+    """
+    parser = context.command.make_parser(context)
+    try:
+        values, _, parameters = parser.parse_args(list(words))
+    except typer.TyperException:
+        return []
+    pairs = ((parameter, values.get(str(parameter.name))) for parameter in parameters)
+    return [(parameter, value) for parameter, value in pairs if value is not None and value != ()]
+
+
+def _export_context() -> typer.Context:
+    from sardonyx.cli import export  # it loads more than the other commands need
+
+    app = typer.Typer()
+    app.command("export")(export.export)
+    command = typer.main.get_command(app)
+    return typer.Context(command)  # pyright: ignore[reportArgumentType]
+
+
+def _code(source: Source, given: Sequence[tuple[Any, Any]]) -> list[str]:
+    """Return the code that a line names."""
+    code = [text for text in (source.location, source.candidate or "") if _CODE.fullmatch(text)]
+    for parameter, value in given:
+        texts = map(str, cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else (value,))
+        code += [text for text in texts if parameter.name == _LIBRARIES or _CODE.fullmatch(text)]
+    return code
