@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -13,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,3 +186,122 @@ def test_a_cluster_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch
         connect("tcp://127.0.0.1:1")
     with pytest.raises(UsageError, match=r"nothing.py:make is not a Dask cluster: FileNotFoundError"):
         connect("nothing.py:make")
+
+
+# The commands of docs/fleet.md: who can connect.
+
+PAGE = (ROOT / "docs" / "fleet.md").read_text(encoding="utf-8")
+
+
+def documented(start: str) -> list[str]:
+    """The words of the only command of the page that begins with a text."""
+    (line,) = (line for line in PAGE.splitlines() if line.startswith(start))
+    return shlex.split(line)[1:]
+
+
+@contextlib.contextmanager
+def running(tmp_path: Path, *commands: list[str], **variables: str) -> Iterator[list[int]]:
+    """Start `dask` with words of the page, and yield the processes."""
+    with (tmp_path / "dask.txt").open("ab") as log:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-m", "dask", *words],
+                env=os.environ | variables | {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), str(ROOT / "src")))},
+                start_new_session=True,
+                stdout=log,
+                stderr=log,
+            )
+            for words in commands
+        ]
+        try:
+            yield [process.pid for process in processes]
+        finally:
+            for process in processes:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def connected(address: str) -> engines.DaskEngine:
+    """Connect as soon as there is a worker."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            engine = connect(address)
+            break
+        except UsageError:
+            assert time.monotonic() < until
+            time.sleep(0.2)
+    engine._client.wait_for_workers(1, timeout=60)
+    return engine
+
+
+def listening(process: int) -> set[str]:
+    """The addresses on which a process and its children listen, as the kernel writes them."""
+    lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    rows = [line.split() for line in lines]
+    sockets = {f"socket:[{row[9]}]": row[1].partition(":")[0] for row in rows if row[3] == "0A"}
+    waiting, found = [process], set[str]()
+    while waiting:
+        folder = Path(f"/proc/{waiting.pop()}")
+        for task in (folder / "task").iterdir():
+            waiting += map(int, (task / "children").read_text().split())
+        for descriptor in (folder / "fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.add(sockets.get(os.readlink(descriptor), ""))
+    return found - {""}
+
+
+def test_the_documented_cluster_of_one_machine_listens_on_no_network(tmp_path: Path) -> None:
+    port = free_port()
+    scheduler, worker = (
+        [word.replace("8786", port).replace(":8787", ":0") for word in documented(start)]
+        for start in ("dask scheduler --host", "dask worker tcp://")
+    )
+    worker[worker.index("--nworkers") + 1] = "1"
+    with running(tmp_path, scheduler, worker) as processes, contextlib.closing(connected(worker[1])):
+        assert [listening(process) for process in processes] == [{"0100007F"}] * 2
+
+
+def test_nobody_gets_into_the_documented_cluster_without_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dask.config
+    import distributed as _  # noqa: F401 (it sets the defaults)
+
+    openssl = next(line for line in PAGE.splitlines() if line.startswith("openssl "))
+    for folder in (tmp_path, tmp_path / "other"):
+        folder.mkdir(exist_ok=True)
+        subprocess.run(shlex.split(openssl), cwd=folder, check=True, capture_output=True)
+    (text,) = re.findall(r"```yaml\n(# ~/.config/dask/tls.yaml\n.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "tls.yaml").write_text(text.replace("/home/me/tls", str(tmp_path)))
+    port = free_port()
+    scheduler, worker = (
+        [word.replace("8786", port).replace(":8787", ":0").replace("head", "127.0.0.1") for word in documented(start)]
+        for start in ("dask scheduler --protocol tls", "dask worker tls://")
+    )
+    monkeypatch.setattr(engines, "_CONNECT", 3.0)
+
+    def trusting(ca: Path, own: Path) -> Any:
+        return dask.config.set(
+            {
+                "distributed.comm.tls.ca-file": str(ca / "cert.pem"),
+                "distributed.comm.tls.client.cert": str(own / "cert.pem"),
+                "distributed.comm.tls.client.key": str(own / "key.pem"),
+            }
+        )
+
+    with running(tmp_path, scheduler, worker, DASK_CONFIG=str(tmp_path / "tls.yaml")):
+        with trusting(tmp_path, tmp_path):
+            (outcome,) = outcomes([Planted(tmp_path / "log", 0)], connected(worker[1]))
+            assert outcome.reason is None
+        with trusting(tmp_path, tmp_path / "other"), pytest.raises(UsageError, match="unknown ca"):
+            connect(worker[1])
+        for address in (worker[1], worker[1].replace("tls:", "tcp:")):  # without any certificate
+            with pytest.raises(UsageError, match="there is no Dask scheduler at"):
+                connect(address)

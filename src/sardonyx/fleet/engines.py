@@ -258,10 +258,11 @@ def connect(cluster: str) -> DaskEngine:
 
     try:
         return DaskEngine(client(), client, made)
-    except (OSError, TimeoutError, ValueError) as error:
+    except (OSError, TimeoutError, ValueError, TypeError) as error:  # TypeError: Dask has no certificate for tls://
+        start = "start one with `dask scheduler`, and workers with `dask worker ADDRESS`"
         raise UsageError(
             f"there is no Dask scheduler at {cluster}: {reason(error)}",
-            hint="start one with `dask scheduler`, and workers with `dask worker ADDRESS`",
+            hint=f"{start}; docs/fleet.md shows how, also with certificates",
         ) from error
 
 
