@@ -279,7 +279,7 @@ def test_nobody_gets_into_the_documented_cluster_without_its_key(
         folder.mkdir(exist_ok=True)
         subprocess.run(shlex.split(openssl), cwd=folder, check=True, capture_output=True)
     (text,) = re.findall(r"```yaml\n(# ~/.config/dask/tls.yaml\n.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "tls.yaml").write_text(text.replace("/home/me/tls", str(tmp_path)))
+    (tmp_path / "tls.yaml").write_text(text.replace("/etc/dask/tls", str(tmp_path)))
     port = free_port()
     scheduler, worker = (
         [word.replace("8786", port).replace(":8787", ":0").replace("head", "127.0.0.1") for word in documented(start)]

@@ -126,7 +126,9 @@ def run(arguments: Sequence[str]) -> int:
     except typer.TyperException as error:
         complain_usage(error.format_message().replace("Value error, ", ""), _command_of(arguments))
         return error.exit_code
-    except SystemExit as error:  # typer raises none: it is code of the model that gives up
+    except SystemExit as error:  # code of the model gives up
+        if _completed():
+            raise  # typer exits after it has completed words
         frame = traceback.extract_tb(error.__traceback__)[-1]
         complain(RuntimeFailure(f"{frame.filename}:{frame.lineno}: the model's code called sys.exit({error.code!r})"))
         return 1
