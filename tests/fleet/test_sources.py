@@ -47,6 +47,8 @@ def test_a_pattern_that_the_shell_did_not_expand_is_expanded(folder: Path) -> No
 def test_a_file_that_does_not_exist_is_left_to_the_command(folder: Path) -> None:
     (missing,) = find_sources(["missing.onnx"])
     assert missing.location == str(folder / "missing.onnx")
+    (long,) = find_sources([f"{'n' * 5000}.onnx"])
+    assert digest(long.location) is None
 
 
 def test_models_that_are_built_have_names_for_files(folder: Path) -> None:

@@ -159,7 +159,7 @@ def table_format(rows: str) -> Any:
 
 def is_there(path: Path) -> bool:
     """Return whether there is anything at a path."""
-    return path.exists()
+    return os.path.exists(path)  # unlike exists, False for a name that is too long
 
 
 def check_readable(models: Path | list[Path]) -> Path | list[Path]:

@@ -25,7 +25,7 @@ class Planned(msgspec.Struct, frozen=True):
 def is_file(source: str) -> bool:
     """Return whether a source is a file or standard input, not a folder, pattern, manifest, URL or built model."""
     path = Path(source)
-    if path.is_dir() or source.endswith(".jsonl") or (glob.has_magic(source) and not options.is_there(path)):
+    if os.path.isdir(path) or source.endswith(".jsonl") or (glob.has_magic(source) and not options.is_there(path)):
         return False
     return not is_elsewhere(source)
 

@@ -93,7 +93,7 @@ def onnx_files(folder: Path, exclude: Path | None = None) -> list[Path]:
     return [
         path
         for path in sorted(folder.rglob(f"*{SUFFIX}"))
-        if path.is_file() and not _is_excluded(path, folder, exclude)
+        if os.path.isfile(path) and not _is_excluded(path, folder, exclude)
         if not any(part.startswith(".") for part in path.relative_to(folder).parts)
     ]
 
@@ -115,15 +115,15 @@ def _expanded(text: str, exclude: Path | None, base: Path | None = None) -> list
     if is_built(text):
         return [Source(text, _absolute_factory(text, base), plain_name(text))]
     path = Path(text) if base is None else base / text
-    if path.is_dir():
+    if os.path.isdir(path):  # unlike is_dir, False for a name that is too long or may not be looked up
         found = onnx_files(path, exclude)
         names = [path_name(file.relative_to(path)) for file in found]
-    elif glob.has_magic(text) and not path.exists():
+    elif glob.has_magic(text) and not os.path.exists(path):
         found, names = _matching(path, exclude)
     else:
         return [_of_file(path, path_name(Path(path.name)))]
     if not found:
-        what = "contains no ONNX file" if path.is_dir() else "matches no file"
+        what = "contains no ONNX file" if os.path.isdir(path) else "matches no file"
         raise UsageError(f"{text} {what}", hint=_FORMS)
     return [_of_file(file, name) for file, name in zip(found, names, strict=True)]
 
@@ -138,7 +138,7 @@ def _matching(pattern: Path, exclude: Path | None) -> tuple[list[Path], list[str
     fixed = next(place for place, part in enumerate(parts) if glob.has_magic(part))
     root = Path(*parts[:fixed])
     found = sorted(map(Path, glob.glob(str(pattern), recursive=True)))
-    found = [file for file in found if file.is_file() and not _is_excluded(file, root, exclude)]
+    found = [file for file in found if os.path.isfile(file) and not _is_excluded(file, root, exclude)]
     return found, [path_name(file.relative_to(root)) for file in found]
 
 
