@@ -25,6 +25,10 @@ def temporary_folder() -> tempfile.TemporaryDirectory[str]:
 @functools.cache
 def _remove_abandoned(place: str) -> None:
     """Delete the folders of processes that have ended, once for each place."""
-    for name in os.listdir(place):
+    try:
+        present = os.listdir(place)
+    except PermissionError:  # a folder that may be written to, but not listed
+        return
+    for name in present:
         if name.startswith(f".{_NAME}.") and is_draft(name) and is_abandoned(name):
             shutil.rmtree(os.path.join(place, name), ignore_errors=True)
