@@ -55,7 +55,7 @@ _HINT = "give it to the command: lines have options that change the result of on
 def _given(context: typer.Context, words: Sequence[str]) -> list[tuple[Any, Any]]:
     """Return the parameters that words of a command line set, with their values.
 
-    None if they are not valid: the command for this model then says why, before it does anything.
+    Words that are not valid set nothing: the command for this model says why, before it does anything.
     """
     parser = context.command.make_parser(context)
     try:
