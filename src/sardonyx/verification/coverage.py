@@ -13,13 +13,25 @@ from sardonyx.verification.input_roles import Role, Use
 from sardonyx.verification.size_requirements import Bounds
 from sardonyx.verification.values import hides_whole_row
 
+_NAMED = 6  # dimensions named in one note
 
-def size_notes(sizes: Mapping[str, Set[int]], bounds: Mapping[str, Bounds]) -> list[str]:
+
+def reduced_note(trials: Sequence[Mapping[str, int]]) -> str:
+    """Return the note about sizes that were chosen smaller than usual, from the sizes of all trials."""
+    filled = [dims for dims in trials if 0 not in dims.values()]
+    names = list(dict.fromkeys(name for dims in filled for name in dims))
+    largest = ", ".join(f"{name} ≤ {max(dims[name] for dims in filled)}" for name in names[:_NAMED])
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"only small sizes were tried ({largest}{more}): the usual ones exceed the limit on elements"
+
+
+def size_notes(sizes: Mapping[str, Set[int]], bounds: Mapping[str, Bounds], *, reduced: bool = False) -> list[str]:
     """Return a note for each dimension tried at one size only, or never beyond a number the graph compares it with."""
     notes: list[str] = []
     for name, tried in sizes.items():
         if len(tried) < 2:
-            notes.append(f"the dimension '{name}' was tried at one size only: the reference accepted no other")
+            why = "others exceed the limit on elements" if reduced else "the reference accepted no other"
+            notes.append(f"the dimension '{name}' was tried at one size only: {why}")
         longest, bound = max(tried, default=0), bounds.get(name, Bounds())
         if bound.limit is not None and longest < bound.limit:
             notes.append(

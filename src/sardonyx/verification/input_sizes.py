@@ -1,7 +1,10 @@
 """Choose sizes for dynamic dimensions: equal for equal names, distinct for unrelated ones, and several per dimension.
 
-The first rule reads what the graph requires (`size_requirements`) and searches for the smallest sizes that meet it. The
-other rules are guesses for models whose requirements cannot be read.
+The first rule reads what the graph requires (`size_requirements`) and searches for the smallest sizes that meet it,
+under a limit on elements (`element_limits`). The other rules are guesses for models whose requirements cannot be read.
+
+A dimension named "past + seq" is taken as that sum, to choose sizes only, if `past` and `seq` are dimensions elsewhere
+in the inputs. All other names, such as "batch-size", are plain names.
 """
 
 from __future__ import annotations
@@ -9,13 +12,15 @@ from __future__ import annotations
 import ast
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import declared_shape
 from sardonyx.ir.shapes import Size, expr
+from sardonyx.verification.element_limits import Footprint
 from sardonyx.verification.size_requirements import Requirements
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
@@ -34,10 +39,13 @@ _SYMBOLIC: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
 }
 _BATCHES = (2, 1, 3, 4)
 _LENGTHS = ((7, 3), (16, 1), (11, 2), (4, 1))  # the first size and the step to the next symbol's size, by round
+_COMPACT = ((2, 3, 4), (2, 3), (1, 2), (1,))  # sizes taken in turn, if the usual ones have too many elements
 _RANKS = (2, 3, 4, 1)  # tried in turn if the rank is not declared
+_LONGEST_FORMULA = 200  # characters of a name that is read as a formula
 
 _POWERS = tuple(8 << step for step in range(15))  # searched upward
 _LAST_RESORTS = (16, 32, 512, 1024, 16000)  # the same for all lengths, if nothing else was accepted
+_MOST_PAIRED = 16  # sizes of other dimensions whose sums and differences are tried
 _SWEEPS = 3  # rounds of adjusting every dimension in turn
 
 Sizes = Mapping[str, int]
@@ -53,11 +61,17 @@ class SizeRule(Protocol):
 
 
 class DynamicDims:
-    """The symbols in the shapes of a model's inputs and the rules that assign sizes to them."""
+    """The symbols in the shapes of a model's inputs and the rules that assign sizes to them.
 
-    def __init__(self, inputs: Sequence[ir.Value]) -> None:
+    Args:
+        inputs: The inputs of the model.
+        formulas: Take names such as "past + seq" as formulas; otherwise they are symbols like all others.
+    """
+
+    def __init__(self, inputs: Sequence[ir.Value], *, formulas: bool = True) -> None:
         self._shapes: dict[str, tuple[int | str, ...] | None] = {}
         self._requirements: Requirements | None = None
+        self._footprint: Footprint | None = None
         self._solved: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, int]] = {}
         self.batch: list[str] = []
         self.others: list[str] = []
@@ -72,11 +86,14 @@ class DynamicDims:
                 for axis, dim in enumerate(declared)
             )
             self._shapes[name] = shape
+        shapes = [shape for shape in self._shapes.values() if shape is not None]
+        self.formulas = (
+            _formulas({dim for shape in shapes for dim in shape if isinstance(dim, str)}) if formulas else {}
+        )
+        for shape in shapes:
             for axis, dim in enumerate(shape):
-                for symbol in _symbols(dim):
-                    group = self.batch if axis == 0 and len(shape) > 1 else self.others
-                    if symbol not in self.batch and symbol not in self.others:
-                        group.append(symbol)
+                if isinstance(dim, str) and dim not in self.formulas and dim not in self.names:
+                    (self.batch if axis == 0 and len(shape) > 1 else self.others).append(dim)
 
     @property
     def names(self) -> list[str]:
@@ -93,22 +110,50 @@ class DynamicDims:
         declared = self._shapes[name]
         if declared is None:
             return (2, 3, 4, 5)[: _RANKS[attempt % len(_RANKS)]]
-        return tuple(max(_evaluate(dim, sizes), 0) for dim in declared)
+        return tuple(max(self._size(dim, sizes), 0) for dim in declared)
+
+    def _size(self, dim: int | str, sizes: Mapping[str, int]) -> int:
+        if isinstance(dim, int):
+            return dim
+        return sizes[dim] if dim in sizes else _compute(self.formulas[dim], sizes)  # a formula may be pinned
+
+    def broken_formulas(self, sizes: Sizes) -> list[tuple[str, int]]:
+        """Return a size other than its formula gives for each dimension with a name such as "past + seq"."""
+        return [(name, max(_compute(tree, sizes), 0) + 1) for name, tree in self.formulas.items()]
+
+    def symbolic(self, name: str) -> tuple[Size, ...] | None:
+        """Return the shape of an input as symbolic sizes, or None if the rank is not declared."""
+        declared = self._shapes[name]
+        if declared is None:
+            return None
+        return tuple(
+            _symbolic(self.formulas[dim]) if dim in self.formulas else dim if isinstance(dim, int) else expr.symbol(dim)
+            for dim in declared
+        )
 
     def declared(self, name: str) -> tuple[int | str, ...] | None:
         """Return the dimensions of an input, each a size, a name or a formula; None if the rank is not declared."""
         return self._shapes[name]
 
     def sizes_in(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-        """Return the size that every symbol has in inputs of these shapes; symbols inside formulas are left out."""
+        """Return the size that every symbol has in inputs of these shapes."""
         declared = {name: self._shapes.get(name) or () for name in shapes}
         pairs = [pair for name, shape in shapes.items() for pair in zip(declared[name], shape, strict=False)]
         return {dim: size for dim, size in pairs if isinstance(dim, str) and dim in self.names}
 
-    def meet(self, requirements: Requirements) -> None:
-        """Let the first rule search for sizes that meet these requirements."""
-        self._requirements = requirements
+    def meet(self, requirements: Requirements, footprint: Footprint) -> None:
+        """Let the first rule search for sizes that meet these requirements and are within the limits on elements."""
+        self._requirements, self._footprint = requirements, footprint
         self._solved.clear()
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the usual sizes exceed the limits on elements, so that smaller ones are chosen."""
+        return not all(self.fits(self._independent(round_)) for round_ in range(len(_LENGTHS)))
+
+    def fits(self, sizes: Sizes) -> bool:
+        """Return whether a trial of these sizes is within the limits on elements."""
+        return self._footprint is None or self._footprint.fits(sizes)
 
     def rules(self) -> Iterator[SizeRule]:
         """Yield the rules, the most informative first."""
@@ -141,31 +186,51 @@ class DynamicDims:
         return dict(self._solved[key])
 
     def _search(self, round_: int, pinned: Sizes, requirements: Requirements) -> dict[str, int]:
-        """Take the best of the starts, then improve one dimension at a time until nothing is violated."""
-        best, fewest = self._independent(round_, pinned), -1
-        for start in self._starts(round_, pinned):
+        """Return sizes that violate the fewest requirements within the limits, or beyond them if that violates none."""
+        starts = list(self._starts(round_, pinned))
+        within, blocked = self._climb(starts, pinned, requirements, self.fits)
+        if within is not None and not (blocked and requirements.violated(within)):
+            return within
+        beyond, _ = self._climb(starts, pinned, requirements, lambda _: True)
+        return within if within is not None and requirements.violated(beyond or {}) else beyond or {}
+
+    def _climb(
+        self, starts: Sequence[dict[str, int]], pinned: Sizes, requirements: Requirements, fits: Callable[[Sizes], bool]
+    ) -> tuple[dict[str, int] | None, bool]:
+        """Take the best of the starts that fit, then improve one dimension at a time until nothing is violated.
+
+        Returns:
+            The best sizes, None if no start fits, and whether a start that does not fit violates fewer requirements.
+        """
+        best, fewest, blocked = None, sys.maxsize, False
+        for start in starts:
             count = requirements.violated(start)
-            if count == 0:
-                return start
-            if fewest < 0 or count < fewest:
+            if count < fewest and not fits(start):
+                blocked = True
+            elif count < fewest:
                 best, fewest = start, count
-        for _ in range(_SWEEPS):
+            if fewest == 0:
+                return best, blocked
+        for _ in range(_SWEEPS if best is not None else 0):
             before = fewest
             for name in [name for name in self.names if name not in pinned]:
-                for size in self._candidates(best, name, requirements):
-                    tried = best | {name: size}
+                for size in self._candidates(best or {}, name, requirements):
+                    tried = (best or {}) | {name: size}
                     count = requirements.violated(tried)
-                    if count < fewest:
+                    if count < fewest and fits(tried):
                         best, fewest = tried, count
                     if fewest == 0:
-                        return best
+                        return best, blocked
             if fewest == before:
                 break
-        return best
+        return best, blocked
 
     def _starts(self, round_: int, pinned: Sizes) -> Iterator[dict[str, int]]:
         """Yield independent sizes first, then lengths that are all equal and grow."""
-        yield self._independent(round_, pinned)
+        usual = self._independent(round_, pinned)
+        yield usual
+        if not self.fits(usual):
+            yield from self._compact(round_, pinned)
         yield self._equal_lengths(round_) | dict(pinned)
         batch = dict.fromkeys(self.batch, _BATCHES[round_ % len(_BATCHES)])
         for size in (size * (4 + round_ % 4) // 4 for size in _POWERS):
@@ -173,13 +238,19 @@ class DynamicDims:
             yield batch | dict.fromkeys(self.others, size) | dict(pinned)
         yield self._equal_lengths(round_, pinned)
 
+    def _compact(self, round_: int, pinned: Sizes) -> Iterator[dict[str, int]]:
+        """Yield ever smaller sizes, other ones for neighbouring dimensions and for each dimension in the next round."""
+        for cycle in _COMPACT:
+            yield {name: cycle[(i + round_) % len(cycle)] for i, name in enumerate(self.names)} | dict(pinned)
+
     def _candidates(self, sizes: Sizes, name: str, requirements: Requirements) -> Iterable[int]:
-        """Return sizes to try for one dimension: those of others, sums and differences, and constants of the graph."""
-        others = [size for other, size in sizes.items() if other != name]
+        """Return sizes to try for one dimension: of the others, sums and differences, solutions, and constants."""
+        others = list(dict.fromkeys(size for other, size in sizes.items() if other != name))[:_MOST_PAIRED]
         pairs = [one + other for one, other in itertools.combinations(others, 2)]
         pairs += [abs(one - other) for one, other in itertools.combinations(others, 2)]
         named = [times * number for number in sorted(requirements.numbers) for times in (1, 2, 3) if number <= 1 << 16]
-        return dict.fromkeys([*others, *pairs, *range(1, 18), *named, *_POWERS])
+        solved = requirements.solutions(sizes, name)
+        return dict.fromkeys([*others, *solved, *pairs, *range(1, 18), *named, *_POWERS])
 
     def _independent(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
         first, step = _LENGTHS[round_ % len(_LENGTHS)]
@@ -224,11 +295,13 @@ class _Fixed:
 
 def _parse(text: str) -> ast.expr | None:
     """Return the arithmetic expression in the name of a dimension, or None if it is a plain name."""
+    if len(text) > _LONGEST_FORMULA:
+        return None
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):
         return None
-    return tree if isinstance(tree, ast.BinOp) and _is_arithmetic(tree) else None
+    return tree if isinstance(tree, ast.BinOp) and _is_arithmetic(tree) and _symbols(tree) else None
 
 
 def _is_arithmetic(node: ast.expr) -> bool:
@@ -237,19 +310,15 @@ def _is_arithmetic(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) or (isinstance(node, ast.Constant) and isinstance(node.value, int))
 
 
-def _symbols(dim: int | str) -> list[str]:
-    if isinstance(dim, int):
-        return []
-    tree = _parse(dim)
-    if tree is None:
-        return [dim]
-    return [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+def _formulas(names: Set[str]) -> dict[str, ast.expr]:
+    """Return the names that are formulas of other names among them, with the formula."""
+    trees = {name: tree for name in names if (tree := _parse(name)) is not None}
+    plain = names - trees.keys()
+    return {name: tree for name, tree in sorted(trees.items()) if _symbols(tree) <= plain}
 
 
-def symbolic(dim: int | str) -> Size:
-    """Return a declared dimension as a symbolic size."""
-    tree = None if isinstance(dim, int) else _parse(dim)
-    return _symbolic(tree) if tree is not None else dim if isinstance(dim, int) else expr.symbol(dim)
+def _symbols(tree: ast.expr) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _symbolic(node: ast.expr) -> Size:
@@ -258,13 +327,6 @@ def _symbolic(node: ast.expr) -> Size:
     if isinstance(node, ast.Name):
         return expr.symbol(node.id)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, int) else 0
-
-
-def _evaluate(dim: int | str, sizes: Mapping[str, int]) -> int:
-    if isinstance(dim, int):
-        return dim
-    tree = _parse(dim)
-    return sizes[dim] if tree is None else _compute(tree, sizes)
 
 
 def _compute(node: ast.expr, sizes: Mapping[str, int]) -> int:

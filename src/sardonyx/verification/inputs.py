@@ -15,9 +15,10 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import declared_shape
 from sardonyx.runtime import Value
-from sardonyx.verification.coverage import size_notes, value_notes
+from sardonyx.verification.coverage import reduced_note, size_notes, value_notes
+from sardonyx.verification.element_limits import HUGE, Footprint
 from sardonyx.verification.input_roles import Role, Use, find_use, has_norms
-from sardonyx.verification.input_sizes import DynamicDims, Sizes, symbolic
+from sardonyx.verification.input_sizes import DynamicDims, Sizes
 from sardonyx.verification.size_requirements import Bounds, Requirements, find_bounds
 from sardonyx.verification.state_inputs import State, find_state
 from sardonyx.verification.values import Style, ValueSpec, make_value, regions
@@ -100,21 +101,24 @@ class Inputs:
         self._overridable = listed if model.ir_version >= _FIRST_OVERRIDABLE_IR else []
         self._uses = {v.name or "": find_use(model, v) for v in self._required}
         self._dims = DynamicDims(self._required)
-        self._ways = [(rule, small) for rule in self._dims.rules() for small in (False, True)]
+        plain = [DynamicDims(self._required, formulas=False)] if self._dims.formulas else []  # if no formula holds
+        self._ways = [
+            (rule, small) for dims in (self._dims, *plain) for rule in dims.rules() for small in (False, True)
+        ]
         self._state = find_state(model, self._required)
         self._bounds: dict[str, Bounds] = {}
-        if self._dims.names:
-            self._read_sizes(model)
+        for dims in (*plain, self._dims) if self._dims.names else ():
+            self._read_sizes(model, dims)
 
-    def _read_sizes(self, model: ir.Model) -> None:
+    def _read_sizes(self, model: ir.Model, dims: DynamicDims) -> None:
         """Read what the graph requires of the dynamic dimensions, and which numbers it compares them with."""
         facts = Facts(model)
         for value in self._required:
-            declared = self._dims.declared(value.name or "")
-            if declared is not None and isinstance(value.type, ir.TensorType):
-                facts.learn(value, value.dtype, tuple(symbolic(dim) for dim in declared))
-        self._dims.meet(Requirements.of(facts, self._dims.names))
-        self._bounds = find_bounds(facts, self._dims.names)
+            shape = dims.symbolic(value.name or "")
+            if shape is not None and isinstance(value.type, ir.TensorType):
+                facts.learn(value, value.dtype, shape)
+        dims.meet(Requirements.of(facts, dims.names), Footprint.of(facts, self._required, dims.names))
+        self._bounds = find_bounds(facts, dims.names)
 
     @property
     def required(self) -> list[str]:
@@ -160,6 +164,8 @@ class Inputs:
             plans.append(Plan(seed(0), 3, Style.NORMAL, hides_row=True))
         plans += self._compared_plans(seed(1))
         plans += [Plan(seed(0), 0, Style.NORMAL, sizes=sizes) for sizes in self._edges()]
+        broken = self._dims.broken_formulas(self._sizes(plans[0], 0))
+        plans += [Plan(seed(0), 0, Style.NORMAL, sizes=(pin,)) for pin in broken]
         if not self._dims.names and self._has_floats and self.cost(plans[0]) <= _HEAVY:
             plans.append(Plan(seed(2), 0, Style.NORMAL))  # a batch of one leaves many units inactive in a single trial
             plans.append(Plan(seed(3), 0, Style.LARGE))
@@ -178,8 +184,7 @@ class Inputs:
 
     def cost(self, plan: Plan) -> int:
         """Return the number of elements of all inputs of a trial, as a measure of its time."""
-        sizes = self._sizes(plan, 0)
-        return sum(math.prod(self._dims.shape(name, sizes)) for name in self.required)
+        return sum(map(math.prod, self.shapes(plan, 0)))
 
     @property
     def _has_floats(self) -> bool:
@@ -233,7 +238,8 @@ class Inputs:
         yield from [pins for pins in exact if self._affordable(pins)][:_MOST_EXACT]
 
     def _affordable(self, pins: tuple[tuple[str, int], ...]) -> bool:
-        return self.cost(Plan(0, 0, Style.NORMAL, sizes=pins)) <= _MOST_ELEMENTS
+        plan = Plan(0, 0, Style.NORMAL, sizes=pins)
+        return self.cost(plan) <= _MOST_ELEMENTS and self.fits(plan)
 
     def _longest(self) -> tuple[tuple[str, int], ...]:
         """Return lengths beyond the numbers that the graph compares them with, as far as the budget allows."""
@@ -252,13 +258,17 @@ class Inputs:
             return ()
         pins |= {name: 1 for name in self._dims.batch if name not in pins}
         while not self._affordable(tuple(pins.items())):
+            if max(pins.values()) == 1:
+                return ()
             pins = {name: max(size // 2, 1) for name, size in pins.items()}
         return tuple(pins.items())
 
     def coverage(self, trials: Sequence[TrialInputs]) -> list[str]:
         """Return what these trials did not cover, one line each."""
         sizes = {name: {trial.dims[name] for trial in trials if name in trial.dims} for name in self.dynamic}
-        notes = size_notes(sizes, self._bounds)
+        reduced = self._dims.reduced
+        notes = [reduced_note([trial.dims for trial in trials])] if reduced else []
+        notes += size_notes(sizes, self._bounds, reduced=reduced)
         for name, use in self._uses.items():
             arrays = [value for trial in trials if isinstance(value := trial.feeds.get(name), np.ndarray)]
             notes += value_notes(name, use, arrays)
@@ -299,16 +309,27 @@ class Inputs:
         """
         for value, output in zip(self._model.graph.outputs, outputs, strict=False):
             for dim, size in zip(declared_shape(value) or (), _shape(output), strict=False):
-                declared = trial.dims.get(dim) if isinstance(dim, str) else dim
+                declared = dim if isinstance(dim, int) else trial.dims.get(dim or "") if dim in self.dynamic else None
                 if declared is not None and 0 <= declared != size:
                     return True
         return False
 
-    def extent(self, plan: Plan, way: int) -> tuple[int, int]:
-        """Return the number of elements of all inputs, and the largest size of a dimension."""
+    def fits(self, plan: Plan, way: int = 0) -> bool:
+        """Return whether a trial is within the limits on elements."""
+        return self._dims.fits(self._sizes(plan, way))
+
+    def is_huge(self, plan: Plan, way: int = 0) -> bool:
+        """Return whether the inputs of a trial would need gigabytes."""
+        return sum(map(math.prod, self.shapes(plan, way))) > HUGE
+
+    def longest(self, plan: Plan, way: int) -> int:
+        """Return the largest size of a dimension."""
+        return max((size for shape in self.shapes(plan, way) for size in shape), default=0)
+
+    def shapes(self, plan: Plan, way: int = 0) -> list[tuple[int, ...]]:
+        """Return the shapes of all inputs of a trial, in order."""
         sizes = self._sizes(plan, way)
-        shapes = [self._dims.shape(value.name or "", sizes, way // 2) for value in self._required]
-        return sum(map(math.prod, shapes)), max((size for shape in shapes for size in shape), default=0)
+        return [self._dims.shape(name, sizes, way // 2) for name in self.required]
 
     def _sizes(self, plan: Plan, way: int) -> dict[str, int]:
         return self._ways[way][0](plan.round, dict(plan.sizes))

@@ -6,13 +6,14 @@ Its outputs are right by definition. An input that it rejects, or that crashes o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
 from msgspec import Struct
 
-from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.ir.facts import Facts
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Engine, Value
 from sardonyx.runtime.engines import Runtime
@@ -30,6 +31,9 @@ from sardonyx.verification.upcast import upcast
 SECONDS = 20.0
 _LEAST_TRIALS = 5  # run by the reference and by the candidate: ten runs
 _TIMEOUT_FACTOR = 3.0  # a run that takes this many times the budget is stopped
+_LEAST_KEPT = 2
+_KEPT_BYTES = 1 << 28
+_SMALL_BYTES = 1 << 20  # of a trial that is always kept
 _FREE_BYTES = 1 << 30  # no trial is skipped for using less memory than this
 
 
@@ -38,13 +42,15 @@ class Budget(Struct):
 
     A trial of n input elements fits if `2 · (spent + t · n / N) ≤ seconds`, where N and t are the elements and the
     seconds of the largest trial so far; the first five trials always do. Its memory, extrapolated from that trial in
-    the same way, must be at most 1 GB or twice that of the smallest one.
+    the same way, must be at most 1 GB or twice that of the smallest one. All inputs and outputs are kept until the end:
+    at most 256 MB of them, except for the first two trials and small ones.
     """
 
     seconds: float = SECONDS
     weights: int = 0  # bytes that every run needs, whatever its size
     spent: float = 0.0
     trials: int = 0
+    kept: int = 0  # bytes of the inputs and outputs so far
     _largest: int = 0  # input elements of the largest trial; smaller ones say nothing about growth
     _fewest: int | None = None  # input elements of the smallest trial
     _longest: float = 0.0  # seconds of the largest trial
@@ -56,10 +62,11 @@ class Budget(Struct):
         """Seconds after which a run is stopped."""
         return _TIMEOUT_FACTOR * self.seconds
 
-    def count(self, elements: int, seconds: float, peak_bytes: int) -> None:
+    def count(self, elements: int, seconds: float, peak_bytes: int, kept: int = 0) -> None:
         """Add one trial."""
         self.trials += 1
         self.spent += seconds
+        self.kept += kept
         if elements >= self._largest:
             self._longest = max(self._longest if elements == self._largest else 0.0, seconds)
             self._widest = max(self._widest, peak_bytes)
@@ -70,7 +77,11 @@ class Budget(Struct):
 
     def fits(self, elements: int) -> bool:
         """Return whether a trial with this many input elements fits the budget."""
-        return self._fits_time(elements) and self._fits_memory(elements)
+        return self._fits_time(elements) and self._fits_memory(elements) and self._can_be_kept(elements)
+
+    def _can_be_kept(self, elements: int) -> bool:
+        expected = self.kept / self.trials * elements / max(self._largest, 1) if self.trials else 0
+        return self.trials < _LEAST_KEPT or expected < _SMALL_BYTES or self.kept + expected <= _KEPT_BYTES
 
     def _fits_time(self, elements: int) -> bool:
         if self.trials < _LEAST_TRIALS:
@@ -117,7 +128,7 @@ def is_constant(values: Sequence[Value]) -> bool:
 Progress: TypeAlias = Callable[[str], None]
 _EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, which is slow, may be used
 _MOST_STALLS = 2  # runs that time out, after which no other input is tried
-_MOST_ELEMENTS = 1 << 24  # of inputs that are tried because the sizes that the graph asks for were not accepted
+_RUNS_BETWEEN = 2  # runs on other inputs between two runs that must give the same
 _LONGEST = 256  # size of a dimension that is tried once some inputs were accepted
 _MOST_CRASHES = 12  # the same for runs that crash their process, each of which needs a new one
 
@@ -174,6 +185,7 @@ class Reference:
         self._budget = Budget(seconds, weights=self.subject.constant_bytes)
         self._way = 0  # the way in which the last plan was accepted
         self._reasons: list[str] = []  # why inputs were not accepted
+        self._ordinary: list[Mapping[str, Value]] = []  # accepted inputs whose sizes and values are not at an edge
         self._stalls = self._crashes = 0
         self._refusal: NoKernel | None = None  # why the runtime did not load the model
         self._unsteady: list[str] = []  # notes about outputs that differ between runs
@@ -191,6 +203,7 @@ class Reference:
         Raises:
             RuntimeFailure: The reference accepts none of the inputs.
             UsageError: The reference does not accept the user's inputs.
+            VerificationFailed: All outputs were empty in every trial, so that nothing can be compared.
         """
         if self._answers is None:
             self._progress("running the reference")
@@ -204,9 +217,22 @@ class Reference:
                 answers = self._run_trials()
             if not answers:
                 raise self._failure()
+            if self._compares_nothing(answers):
+                raise VerificationFailed(
+                    "not verified: all outputs were empty in every trial, so that no element was compared",
+                    hint="give `inputs` for which the model returns elements",
+                )
             self._answers = answers
             self.not_covered += self._uninformative_outputs(answers)
         return self._answers
+
+    def _compares_nothing(self, answers: Sequence[Answer]) -> bool:
+        """Return whether all outputs were empty in every trial, and some are not empty for every input."""
+        outputs = self.subject.model.graph.outputs
+        if not outputs or not all(is_empty(answer.outputs) for answer in answers):
+            return False
+        facts = Facts(self.subject.model)
+        return any(0 not in (facts.shape(value) or ()) for value in outputs)
 
     def _failure(self) -> RuntimeFailure:
         """Return the error for a model that no runtime loads, or that accepts no input."""
@@ -257,7 +283,7 @@ class Reference:
                 self.name = engine.name
                 answers = self._run_examples(engine)
                 for number, plan in enumerate(self._plans):
-                    if not self._budget.fits(self.inputs.cost(plan)):
+                    if self.inputs.is_huge(plan) or not self._budget.fits(self.inputs.cost(plan)):
                         left_out.append(plan)
                         continue
                     self._progress(f"reference, trial {number + 1} of {len(self._plans)}: {plan.label}")
@@ -271,6 +297,9 @@ class Reference:
             return []
         never = bodies.never_entered(executed) if bodies is not None else []
         self.not_covered = never + self._unsteady + self.inputs.coverage([answer.inputs for answer in answers])
+        if left_out and not answers:
+            elements = self.inputs.cost(left_out[0])
+            self._reasons.append(f"an input of {elements:.1e} elements is larger than any that is generated")
         if left_out:
             labels = ", ".join(dict.fromkeys(plan.label for plan in left_out))
             self.not_covered.append(f"{len(left_out)} trials did not fit the budget for time and memory: {labels}")
@@ -294,7 +323,7 @@ class Reference:
         for way in range(self._way, last):
             if self._stalls >= _MOST_STALLS or self._crashes >= _MOST_CRASHES:
                 return None
-            if way and self._is_huge(plan, way):
+            if way > 1 and self._is_large_guess(plan, way):  # the first two have the sizes that the graph asks for
                 continue
             try:
                 inputs = self.inputs.generate(plan, way, run=engine.run)
@@ -307,26 +336,38 @@ class Reference:
             if plan.optional and self.inputs.contradicts(inputs, outputs):
                 continue
             if plan.empty and not self._repeats(engine, inputs, outputs):
-                continue
+                return None
             self._way = way
+            if not plan.optional:
+                self._ordinary.append(inputs.feeds)
             if isinstance(engine, RemoteSession):
-                self._budget.count(self.inputs.cost(plan), engine.usage.seconds, engine.usage.peak_bytes)
+                kept = _bytes(inputs.feeds.values()) + _bytes(outputs)
+                self._budget.count(self.inputs.cost(plan), engine.usage.seconds, engine.usage.peak_bytes, kept)
             return Answer(plan.seed, plan.label, inputs, outputs, _seconds(engine), plan.hides_row)
         return None
 
-    def _is_huge(self, plan: Plan, way: int) -> bool:
-        """Return whether a trial may need gigabytes.
+    def _is_large_guess(self, plan: Plan, way: int) -> bool:
+        """Return whether sizes that are only guessed may need much time and memory.
 
         Long sides are tried for sounds, which have one such side and accept no shorter one.
         """
-        elements, longest = self.inputs.extent(plan, way)
-        return elements > _MOST_ELEMENTS or (self._budget.trials > 0 and longest > _LONGEST)
+        is_long = self._budget.trials > 0 and self.inputs.longest(plan, way) > _LONGEST
+        return is_long or not self.inputs.fits(plan, way)
 
     def _repeats(self, engine: Engine, inputs: TrialInputs, outputs: Sequence[Value]) -> bool:
-        """Return whether a second run gives the same: some kernels do not initialize the results of empty sums."""
+        """Return whether further runs give the same: some kernels do not write the results of empty sums.
+
+        These results are then what an earlier run left in memory, so that other inputs are run in between.
+        """
+        if is_empty(outputs):
+            return True
         names = [value.name or "" for value in self.subject.model.graph.outputs]
         comparer = OutputComparer(names, Accuracy.EXACT, self.random)
-        if not comparer.compare(outputs, engine.run(inputs.feeds), lambda: None):
+        for between in (inputs.feeds, *self._ordinary[:_RUNS_BETWEEN]):
+            engine.run(between)
+            if comparer.compare(outputs, engine.run(inputs.feeds), lambda: None):
+                break
+        else:
             return True
         empty = ", ".join(f"{name} = 0" for name, size in inputs.dims.items() if size == 0)
         self._unsteady.append(f"the reference computes other numbers in every run for {empty}: not compared there")
@@ -343,6 +384,10 @@ class Reference:
             elif is_constant(outputs):
                 notes.append(f"the output '{value.name}' is the same number everywhere: agreement is weak evidence")
         return notes
+
+
+def _bytes(values: Iterable[Value]) -> int:
+    return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
 def _seconds(engine: Engine) -> float:

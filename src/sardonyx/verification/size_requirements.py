@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct, field
@@ -38,6 +38,29 @@ _CHECKS: dict[str, Callable[[int, int], bool]] = {
 }
 
 
+# Dimensions that must be equal: (operand, axis) of one and of the other. Weights have constant sizes, so that most of
+# these fix a dimension of an input.
+_EQUAL: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
+    **dict.fromkeys(
+        ("BatchNormalization", "GroupNormalization", "InstanceNormalization"), ((0, 1, 1, 0), (0, 1, 2, 0))
+    ),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), ((0, 2, 1, 2), (0, 1, 4, 0), (0, 1, 5, 1), (5, 2, 2, 2), (0, 1, 6, 1))),
+    "ConvTranspose": ((0, 1, 1, 0),),
+    "MatMul": ((0, -1, 1, -2),),
+    "MatMulInteger": ((0, -1, 1, -2),),
+    "QLinearMatMul": ((0, -1, 3, -2),),
+    "FusedMatMul": ((0, -1, 1, -2),),
+    "Det": ((0, -1, 0, -2),),
+    "GridSample": ((0, 0, 1, 0),),
+    "RoiAlign": ((1, 0, 2, 0),),
+    "SkipLayerNormalization": ((0, 0, 1, 0), (0, 1, 1, 1), (0, -1, 1, -1), (0, -1, 2, 0)),
+    "SkipSimplifiedLayerNormalization": ((0, 0, 1, 0), (0, 1, 1, 1), (0, -1, 1, -1), (0, -1, 2, 0)),
+}
+_CONV_WEIGHTS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}  # the operand with the weights
+_LAST_AXES = frozenset(("LayerNormalization", "PRelu", "RMSNormalization", "SimplifiedLayerNormalization"))
+_PER_CHANNEL = frozenset(("DequantizeLinear", "QuantizeLinear"))
+
+
 class Requirement(Struct, frozen=True):
     """A condition on two products of dimensions."""
 
@@ -48,10 +71,22 @@ class Requirement(Struct, frozen=True):
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Return whether it holds when the named dimensions have these sizes."""
         try:
-            one, other = (math.prod(expr.value_of(dim, sizes) for dim in dims) for dims in (self.one, self.other))
+            return _CHECKS[self.kind](*self._products(sizes))
         except ZeroDivisionError:
             return False
-        return _CHECKS[self.kind](one, other)
+
+    def root(self, sizes: Mapping[str, int], name: str) -> int | None:
+        """Return the size of one dimension at which both products are equal, if they are linear in it."""
+        try:
+            ends = [self._products({**sizes, name: size}) for size in (0, 1)]
+        except ZeroDivisionError:
+            return None
+        start, end = (one - other for one, other in ends)
+        return -start // (end - start) if end != start and start % (end - start) == 0 else None
+
+    def _products(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        one, other = (math.prod(expr.value_of(dim, sizes) for dim in dims) for dims in (self.one, self.other))
+        return one, other
 
 
 class Requirements(Struct):
@@ -76,6 +111,13 @@ class Requirements(Struct):
         values = {atom_name(name): size for name, size in sizes.items()}
         return sum(not requirement.holds(values) for requirement in self._conditions)
 
+    def solutions(self, sizes: Mapping[str, int], name: str) -> list[int]:
+        """Return the sizes of one dimension that meet one of the requirements which do not hold, given the others."""
+        values, atom = {atom_name(name): size for name, size in sizes.items()}, atom_name(name)
+        broken = (requirement for requirement in self._conditions if not requirement.holds(values))
+        roots = (requirement.root(values, atom) for requirement in broken)
+        return sorted({root for root in roots if root is not None and 0 < root < _LARGEST})
+
     def require(self, kind: str, one: Shape, other: Shape) -> None:
         """Add a requirement, unless it depends on no named dimension or on others too."""
         names = set(expr.names_in((*one, *other)))
@@ -97,13 +139,65 @@ class Requirements(Struct):
             self.require("same", shapes[0], result)
         elif op == "Concat":
             self._require_alike(node, shapes)
-        elif op == "MatMul" and shapes[0] and shapes[1]:
-            self.require("same", (shapes[0][-1],), (shapes[1][-2 if len(shapes[1]) > 1 else 0],))
-            self._require_broadcast([shape[:-2] for shape in shapes if shape])
         elif op == "TopK":
             self._require_enough(node, shapes[0])
         elif op == "Gather":
             self._require_reached(node, shapes[0])
+        elif op == "Squeeze":
+            self._require_ones(node, shapes[0])
+        elif op == "Split":
+            self._require_parts(node, shapes[0])
+        elif op == "Gemm":
+            self._require_product(node, shapes)
+        elif op == "Einsum":
+            self._require_letters(node, shapes)
+        if op == "MatMul":
+            self._require_broadcast([shape[:-2] for shape in shapes if shape])
+        self._require_weights(node, shapes)
+
+    def _require_weights(self, node: ir.Node, shapes: Sequence[Shape | None]) -> None:
+        """Require the sizes that the weights of an operator have."""
+        op = node.op_type
+        for operand, axis, other, other_axis in _EQUAL.get(op, ()) if not node.attributes.get_int("layout", 0) else ():
+            self.equal(_dim(shapes, operand, axis), _dim(shapes, other, other_axis))
+        if op in _CONV_WEIGHTS:
+            channels, group = _dim(shapes, _CONV_WEIGHTS[op], 1), node.attributes.get_int("group", 1)
+            self.equal(_dim(shapes, 0, 1), None if channels is None else expr.multiply(channels, group))
+        elif op in _LAST_AXES:
+            self._require_broadcast(shapes[:2])
+            self._require_broadcast((shapes[0], *shapes[2:3]) if op != "PRelu" else ())
+        elif op in _PER_CHANNEL and len(shapes) > 1 and len(shapes[1] or ()) == 1:
+            self.equal(_dim(shapes, 0, node.attributes.get_int("axis", 1)), _dim(shapes, 1, 0))
+
+    def equal(self, one: Size | None, other: Size | None) -> None:
+        """Require that two dimensions are equal, if both are known."""
+        if one is not None and other is not None:
+            self.require("same", (one,), (other,))
+
+    def _require_product(self, node: ir.Node, shapes: Sequence[Shape | None]) -> None:
+        inner = [1 - node.attributes.get_int("transA", 0), node.attributes.get_int("transB", 0)]
+        self.equal(_dim(shapes, 0, inner[0]), _dim(shapes, 1, inner[1]))
+        self._require_broadcast((self.facts.shape(node.outputs[0]), *shapes[2:3]))
+
+    def _require_letters(self, node: ir.Node, shapes: Sequence[Shape | None]) -> None:
+        """Require that dimensions with the same letter in the equation of an Einsum are equal."""
+        seen: dict[str, Size] = {}
+        terms = node.attributes.get_string("equation", "").replace(" ", "").partition("->")[0].split(",")
+        for term, shape in zip(terms, shapes, strict=False):
+            if shape is not None and len(term) == len(shape) and term.isalpha():
+                for letter, dim in zip(term, shape, strict=True):
+                    self.equal(seen.setdefault(letter, dim), dim)
+
+    def _require_ones(self, node: ir.Node, shape: Shape | None) -> None:
+        """Require that the dimensions that a Squeeze removes are 1."""
+        stated = self.facts.ints(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints("axes", ())
+        for axis in stated or ():
+            self.equal(_dim((shape,), 0, axis), 1)
+
+    def _require_parts(self, node: ir.Node, shape: Shape | None) -> None:
+        stated = self.facts.ints(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints("split", ())
+        if stated:
+            self.equal(_dim((shape,), 0, node.attributes.get_int("axis", 0)), sum(stated))
 
     def _require_broadcast(self, shapes: Iterable[Shape | None]) -> None:
         """Require equal dimensions, except constant ones of 1: a dynamic dimension should not broadcast by chance."""
@@ -135,6 +229,16 @@ class Requirements(Struct):
         axis = node.attributes.get_int("axis", 0)
         if shape and places and -len(shape) <= axis < len(shape):
             self.require("at least", (shape[axis],), (max(place + 1 if place >= 0 else -place for place in places),))
+
+
+def _dim(shapes: Sequence[Shape | None], operand: int, axis: int) -> Size | None:
+    """Return one dimension of an operand, or None if there is none or it is not known."""
+    shape = shapes[operand] if operand < len(shapes) else None
+    if not shape:
+        return None
+    if len(shape) == 1 and axis == -2:
+        axis = 0  # the second operand of a product may be a vector
+    return shape[axis] if -len(shape) <= axis < len(shape) else None
 
 
 def atom_name(name: str) -> str:

@@ -1,0 +1,188 @@
+"""Sizes of the trials: within the limit on elements, as the operators require, and no arithmetic in plain names."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sardonyx
+from sardonyx.errors import RuntimeFailure, VerificationFailed
+from sardonyx.ir import io
+from sardonyx.records.run import Verdict
+from sardonyx.verification import verify
+from sardonyx.verification.element_limits import MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS
+from sardonyx.verification.inputs import Inputs
+from verification.text_models import text_model
+
+SEEDS = (0, 1, 2, 3)
+
+
+def random(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def verified(body: str, **weights: np.ndarray) -> Verdict:
+    verdict = verify(text_model(body, **weights), text_model(body, **weights), threads=1)
+    assert verdict.passed, verdict.failures
+    return verdict
+
+
+def shapes(body: str, **weights: np.ndarray) -> list[list[tuple[int, ...]]]:
+    """The shapes of the inputs in every trial, in the first way."""
+    inputs = Inputs(io.from_proto(text_model(body, **weights)))
+    return [inputs.shapes(plan) for plan in inputs.plans(SEEDS)]
+
+
+# Limits
+
+
+@given(st.lists(st.one_of(st.sampled_from("abcdefghijkl"), st.integers(1, 300)), min_size=1, max_size=12))
+def test_inputs_are_as_small_as_the_limit_or_as_their_static_dims_allow(dims: list[int | str]) -> None:
+    """One dimension of 2 must be possible as well, so that the limit is doubled where all sizes of 1 exceed it."""
+    text = ", ".join(map(str, dims))
+    least = math.prod(dim for dim in dims if isinstance(dim, int))
+    if least > 1 << 23:
+        return
+    inputs = Inputs(io.from_proto(text_model(f"g (float[{text}] x) => (float[{text}] y) {{ y = Relu (x) }}")))
+    for plan in inputs.plans(SEEDS):
+        assert inputs.cost(plan) <= max(MOST_INPUT_ELEMENTS, 2 * least)
+
+
+def test_a_value_computed_from_small_inputs_is_limited_too() -> None:
+    """The outer product of all elements: 2·7·10·13 · 4·16·19·22 elements at the usual sizes."""
+    body = """g (float[a, b, c, d] x, float[e, f, g, h] y) => (float[n, m] z)
+        <int64[2] column = {-1, 1}, int64[2] row = {1, -1}>
+        { u = Reshape (x, column) v = Reshape (y, row) z = Mul (u, v) }"""
+    for first, second in shapes(body):
+        assert math.prod(first) * math.prod(second) <= MOST_VALUE_ELEMENTS
+
+
+def test_many_dynamic_dims_are_tried_at_several_small_sizes_and_the_verdict_says_so() -> None:
+    dims = ", ".join("abcdefghi")
+    verdict = verified(f"g (float[{dims}] x) => (float[{dims}] y) {{ y = Softmax <axis = 6> (x) }}")
+    filled = [trial.dims for trial in verdict.trials if 0 not in trial.dims.values()]
+    assert all(len({dims[name] for dims in filled}) > 1 for name in "abcdefghi")
+    assert len(set(filled[0].values())) > 1
+    assert any(note.startswith("only small sizes were tried (a ≤ ") for note in verdict.not_covered)
+
+
+def test_usual_sizes_are_not_reduced() -> None:
+    verdict = verified("g (float[n, s, 64] x) => (float[n, s, 64] y) { y = Relu (x) }")
+    assert max(trial.dims["s"] for trial in verdict.trials) == 16
+    assert not verdict.not_covered
+
+
+def test_wide_static_dims_leave_room_for_one_dim_of_two() -> None:
+    body = "g (float[n, c, 1024, 4096] x) => (float[n, c, 1024, 4096] y) { y = Relu (x) }"
+    first, *others = (one for one, *_ in shapes(body))
+    assert first[:2] == (1, 2)
+    assert (2, 1) in {shape[:2] for shape in others}
+
+
+def test_an_input_that_does_not_fit_in_memory_is_refused_in_one_line() -> None:
+    model = text_model(f"g (float[{2**62}, {2**62}] x) => (float[{2**62}, {2**62}] y) {{ y = Relu (x) }}")
+    with pytest.raises(RuntimeFailure, match=r"2\.1e\+37 elements"):
+        verify(model, model, threads=1)
+
+
+def test_long_lengths_beside_wide_static_dims_end() -> None:
+    """The graph compares s with 5000; no length beyond it fits."""
+    body = """g (float[s, 2000, 1000] x) => (float[s, 2000, 1000] y)
+        <int64[1] top = {5000}, int64[1] bottom = {0}> { y = Slice (x, bottom, top, bottom) }"""
+    assert all(math.prod(one) <= 1 << 22 for one, *_ in shapes(body))
+
+
+# Requirements of operators
+
+
+@pytest.mark.parametrize(
+    ("body", "weights", "dim", "size"),
+    [
+        ("float[b, c, l] x) => (float[b, c, l] y) { y = InstanceNormalization (x, w, w)", (1,), "c", 1),
+        ("float[b, c, l] x) => (float[b, c, l] y) { y = BatchNormalization (x, w, w, w, w)", (24,), "c", 24),
+        ("float[b, c, l] x) => (float[b, 4, k] y) { y = Conv <group = 2, pads = [1, 1]> (x, w)", (4, 20, 3), "c", 40),
+        ("float[b, c, l] x) => (float[b, 4, k] y) { y = ConvTranspose (x, w)", (50, 4, 3), "c", 50),
+        ("float[b, c] x) => (float[b, 4] y) { y = Gemm <transB = 1> (x, w)", (4, 80), "c", 80),
+        ("float[b, c] x) => (float[c, 4] y) { y = Gemm <transA = 1> (x, w)", (80, 4), "b", 80),
+        ("float[b, c, l] x) => (float[b, c, 4] y) { y = MatMul (x, w)", (33, 4), "l", 33),
+        ("float[b, c, l] x) => (float[b, c, l] y) { y = LayerNormalization (x, w)", (33,), "l", 33),
+        ("float[b, c, l] x) => (float[b, c, l] y) { y = PRelu (x, w)", (33, 1), "c", 33),
+        ("float[b, c, l] x) => (float[b, l] y) <int64[1] a = {1}> { y = Squeeze (x, a)", (1,), "c", 1),
+        ("float[b, c] x) => (float[b, p] y) <int64[2] a = {9, 41}> { y, z = Split <axis = 1> (x, a)", (1,), "c", 50),
+        ("float[b, c, l] x) => (float[b, c, 4] y) { y = Einsum <equation = \"bcl,ld->bcd\"> (x, w)", (33, 4), "l", 33),
+        ("float[t, b, c] x) => (float[t, 1, b, 3] y) { y = GRU <hidden_size = 3> (x, w, r)", (1, 9, 21), "c", 21),
+    ],
+)  # fmt: skip
+def test_a_dim_that_a_parameter_fixes_has_that_size(body: str, weights: tuple[int, ...], dim: str, size: int) -> None:
+    model = io.from_proto(text_model(f"g ({body} }}", w=random(*weights), r=random(1, 9, 3)))
+    inputs = Inputs(model)
+    ordinary = [plan for plan in inputs.plans(SEEDS) if not plan.optional]
+    assert {inputs.generate(plan).dims[dim] for plan in ordinary} == {size}
+
+
+def test_a_channel_that_a_norm_fixes_is_verified() -> None:
+    body = "g (float[b, c, l] x) => (float[b, c, l] y) { y = InstanceNormalization (x, w, w) }"
+    assert len(verified(body, w=random(1)).trials) > 5
+
+
+def test_a_sum_of_dims_with_factors_is_solved() -> None:
+    body = """g (float[b, t] m, float[b, p] x, float[b, s] y) => (float[b, t] z)
+        { c = Concat <axis = 1> (x, y, y) z = Add (m, c) }"""
+    assert all(dims["t"] == dims["p"] + 2 * dims["s"] for dims in (trial.dims for trial in verified(body).trials))
+
+
+# Names
+
+
+def test_names_with_a_hyphen_are_names() -> None:
+    a = 'g (float["batch-size", "seq-len"] x) => (float["batch-size", "seq-len"] y) <float k = {2}> { y = Mul (x, k) }'
+    assert not verify(text_model(a), text_model(a.replace("{2}", "{3}")), threads=1).passed
+    assert {trial.dims["seq-len"] for trial in verified(a).trials} > {7, 16}
+
+
+def test_a_formula_of_other_dims_chooses_sizes_and_is_broken_once() -> None:
+    """A model that takes the name for a fact, and pads by it, differs only where the formula does not hold."""
+    header = 'g (float[b, "past + seq"] m, float[b, past] x, float[b, seq] y) => (float[b, n] z)'
+    a = header + " { z = Concat <axis = 1> (m, x, y) }"
+    sizes = [trial.dims for trial in verified(a).trials]
+    broken = [dims for dims in sizes if "past + seq" in dims]
+    assert len(broken) == 1
+    assert len(sizes) > 8
+    assert broken[0]["past + seq"] != broken[0]["past"] + broken[0]["seq"]
+    fact = (
+        header
+        + """ <int64[1] axis = {1}, int64[1] zero = {0}> { c = Concat <axis = 1> (x, y)
+        s = Shape <start = 1, end = 2> (c) k = Slice (m, zero, s, axis) z = Concat <axis = 1> (k, x, y) }"""
+    )
+    verdict = verify(text_model(a), text_model(fact), threads=1)
+    assert [trial.dims.get("past + seq") for trial in verdict.trials if not trial.passed] == [broken[0]["past + seq"]]
+
+
+def test_a_formula_that_the_model_contradicts_is_not_kept() -> None:
+    body = """g (float[b, "p + s"] m, float[b, p] x, float[b, s] y) => (float[b, n] z)
+        { c = Concat <axis = 1> (x, y, y) z = Add (m, c) }"""
+    dims = [trial.dims for trial in verified(body).trials]
+    assert all(each["p + s"] == each["p"] + 2 * each["s"] for each in dims)
+
+
+# Empty outputs
+
+
+def test_outputs_that_are_empty_in_every_trial_are_not_verified() -> None:
+    body = "g (float[n] x) => (float[m] y) { k = Less (x, x) y = Compress <axis = 0> (x, k) }"
+    model = text_model(body)
+    with pytest.raises(VerificationFailed, match="not verified: all outputs were empty in every trial") as caught:
+        verify(model, model, threads=1)
+    assert caught.value.exit_code == 3
+    assert caught.value.hint
+    with pytest.raises(VerificationFailed, match="not verified"):
+        sardonyx.optimize(model)
+
+
+def test_an_output_that_is_empty_for_every_input_is_compared_by_its_shape() -> None:
+    body = "g (float[n, 4] x) => (float[n, 0] y) <int64[1] a = {1}, int64[1] s = {4}> { y = Slice (x, s, s, a) }"
+    assert verified(body).trials
