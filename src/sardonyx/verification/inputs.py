@@ -182,9 +182,9 @@ class Inputs:
         """Return the trials for bit-exact rewrites only: other roundings may turn an infinity into NaN."""
         return [Plan(seeds[0], 0, Style.SPECIAL)] if self._has_floats else []
 
-    def cost(self, plan: Plan) -> int:
+    def cost(self, plan: Plan, way: int = 0) -> int:
         """Return the number of elements of all inputs of a trial, as a measure of its time."""
-        return sum(map(math.prod, self.shapes(plan, 0)))
+        return sum(map(math.prod, self.shapes(plan, way)))
 
     @property
     def _has_floats(self) -> bool:
@@ -320,7 +320,7 @@ class Inputs:
 
     def is_huge(self, plan: Plan, way: int = 0) -> bool:
         """Return whether the inputs of a trial would need gigabytes."""
-        return sum(map(math.prod, self.shapes(plan, way))) > HUGE
+        return self.cost(plan, way) > HUGE
 
     def longest(self, plan: Plan, way: int) -> int:
         """Return the largest size of a dimension."""

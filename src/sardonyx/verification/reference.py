@@ -130,6 +130,7 @@ _EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, wh
 _MOST_STALLS = 2  # runs that time out, after which no other input is tried
 _RUNS_BETWEEN = 2  # runs on other inputs between two runs that must give the same
 _LONGEST = 256  # size of a dimension that is tried once some inputs were accepted
+_MOST_REJECTED = 1 << 26  # elements of rejected inputs, after which no other input is tried
 _MOST_CRASHES = 12  # the same for runs that crash their process, each of which needs a new one
 
 
@@ -187,6 +188,7 @@ class Reference:
         self._reasons: list[str] = []  # why inputs were not accepted
         self._ordinary: list[Mapping[str, Value]] = []  # accepted inputs whose sizes and values are not at an edge
         self._stalls = self._crashes = 0
+        self._rejected = 0  # elements of inputs that were not accepted
         self._refusal: NoKernel | None = None  # why the runtime did not load the model
         self._unsteady: list[str] = []  # notes about outputs that differ between runs
         self._answers: list[Answer] | None = None
@@ -321,7 +323,7 @@ class Reference:
         """Generate a plan in the first way that the reference accepts, starting with the way that worked last."""
         last = self._way + 1 if plan.optional else self.inputs.ways
         for way in range(self._way, last):
-            if self._stalls >= _MOST_STALLS or self._crashes >= _MOST_CRASHES:
+            if self._stalls >= _MOST_STALLS or self._crashes >= _MOST_CRASHES or self._rejected >= _MOST_REJECTED:
                 return None
             if way > 1 and self._is_large_guess(plan, way):  # the first two have the sizes that the graph asks for
                 continue
@@ -331,6 +333,7 @@ class Reference:
             except RuntimeFailure as failure:
                 self._stalls += isinstance(failure, RuntimeTimeout)
                 self._crashes += isinstance(failure, RuntimeCrash)
+                self._rejected += self.inputs.cost(plan, way)
                 self._reasons.append(failure.message)
                 continue
             if plan.optional and self.inputs.contradicts(inputs, outputs):
