@@ -64,7 +64,7 @@ def unsorted(model: onnx.ModelProto) -> onnx.ModelProto:
     return changed
 
 
-def _with_dims(model: onnx.ModelProto, choose: Callable[[Sequence[object]], list[int | None]]) -> onnx.ModelProto:
+def _with_dims(model: onnx.ModelProto, choose: Callable[[Sequence[object]], Sequence[int | None]]) -> onnx.ModelProto:
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     stored = {tensor.name for tensor in changed.graph.initializer}

@@ -124,6 +124,15 @@ def test_a_dim_that_a_parameter_fixes_has_that_size(body: str, weights: tuple[in
     assert {inputs.generate(plan).dims[dim] for plan in ordinary} == {size}
 
 
+def test_a_size_beyond_the_limit_is_chosen_if_nothing_smaller_is_accepted() -> None:
+    """A product needs 3,072 rows of 3,072 elements; the other dimensions are then small."""
+    body = "g (float[a, b, 3072] x, float[c, d, 3072] y) => (float[a, b, 3072] z) { z = MatMul (x, y) }"
+    first = shapes(body)[0]
+    assert first[1] == (1, 3072, 3072)
+    assert first[0][0] == 1
+    assert first[0][1] <= 4
+
+
 def test_a_channel_that_a_norm_fixes_is_verified() -> None:
     body = "g (float[b, c, l] x) => (float[b, c, l] y) { y = InstanceNormalization (x, w, w) }"
     assert len(verified(body, w=random(1)).trials) > 5

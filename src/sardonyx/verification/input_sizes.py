@@ -191,7 +191,8 @@ class DynamicDims:
         within, blocked = self._climb(starts, pinned, requirements, self.fits)
         if within is not None and not (blocked and requirements.violated(within)):
             return within
-        beyond, _ = self._climb(starts, pinned, requirements, lambda _: True)
+        smallest_first = [*reversed(list(self._compact(round_, pinned))), *starts]
+        beyond, _ = self._climb(smallest_first, pinned, requirements, lambda _: True)
         return within if within is not None and requirements.violated(beyond or {}) else beyond or {}
 
     def _climb(
@@ -200,7 +201,7 @@ class DynamicDims:
         """Take the best of the starts that fit, then improve one dimension at a time until nothing is violated.
 
         Returns:
-            The best sizes, None if no start fits, and whether a start that does not fit violates fewer requirements.
+            The best sizes, None if no start fits, and whether sizes that do not fit violate fewer requirements.
         """
         best, fewest, blocked = None, sys.maxsize, False
         for start in starts:
@@ -217,7 +218,9 @@ class DynamicDims:
                 for size in self._candidates(best or {}, name, requirements):
                     tried = (best or {}) | {name: size}
                     count = requirements.violated(tried)
-                    if count < fewest and fits(tried):
+                    if count < fewest and not fits(tried):
+                        blocked = True
+                    elif count < fewest:
                         best, fewest = tried, count
                     if fewest == 0:
                         return best, blocked
