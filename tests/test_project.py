@@ -123,6 +123,13 @@ def test_workflows_call_targets_that_exist(path: Path) -> None:
     assert {word for word in called if "=" not in word} <= targets
 
 
+def test_actions_are_pinned_by_commit() -> None:
+    """A tag can be moved to other code; the comment after the hash names the version for people and Dependabot."""
+    for path in (ROOT / "action.yml", *(ROOT / ".github" / "workflows").glob("*.yml")):
+        for use in re.findall(r"uses: +(.+)", path.read_text()):
+            assert re.fullmatch(r"\./\S+|[\w.-]+/[\w.-]+@[0-9a-f]{40} # v\d+(\.\d+)+", use), f"{path.name}: {use}"
+
+
 def test_every_supported_python_is_tested_and_declared() -> None:
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
     tested = workflow["jobs"]["test"]["strategy"]["matrix"]["python-version"]

@@ -17,7 +17,7 @@ from sardonyx.cli.options import Format
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.records.progress import duration
 from sardonyx.reporting.document import Document, Tone
-from sardonyx.reporting.formatting import one_line
+from sardonyx.reporting.formatting import one_line, printable_json
 from sardonyx.reporting.writers import terminal
 from sardonyx.reporting.writers.terminal import Style
 
@@ -101,7 +101,7 @@ def guarded_stdout() -> Generator[None]:
 
 def put_json(data: bytes) -> None:
     """Write one JSON document to standard output."""
-    put(data.decode() + "\n")
+    put(printable_json(data) + "\n")
 
 
 def show(

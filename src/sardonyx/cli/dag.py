@@ -132,7 +132,7 @@ def _how_to_open(output: Path, data: Iterable[Path]) -> str:
 def _rendered(graphs: HierarchyDag, as_format: Format) -> str:
     match as_format:
         case Format.JSON:
-            return graphs.to_json().decode() + "\n"
+            return formatting.printable_json(graphs.to_json()) + "\n"
         case Format.GRAPHML:
             from sardonyx.reporting.viewers.graphml import render_graphml
 
@@ -140,7 +140,7 @@ def _rendered(graphs: HierarchyDag, as_format: Format) -> str:
         case Format.MODEL_EXPLORER:
             from sardonyx.reporting.viewers.model_explorer import render_model_explorer
 
-            return render_model_explorer(graphs).decode() + "\n"
+            return formatting.printable_json(render_model_explorer(graphs)) + "\n"
         case Format.MERMAID:
             from sardonyx.reporting.viewers.mermaid import render_mermaid
 

@@ -46,6 +46,7 @@ from sardonyx.records.fleet import Fleet, ModelRow
 from sardonyx.records.reading import decode
 from sardonyx.reporting.document import Document
 from sardonyx.reporting.fleet import MOST_ROWS, fleet_document, fleet_sentence, numbers_of, tables
+from sardonyx.reporting.formatting import printable_json
 from sardonyx.reporting.writers import terminal
 from sardonyx.studies.cells import CellStore, stored_models
 from sardonyx.studies.experiment import Cell
@@ -562,7 +563,7 @@ def _show(job: Job, fleet: Fleet, results: _Results) -> None:
     if options.as_json:
         put("[")
         for place, row in enumerate(fleet.models):
-            put(("," if place else "") + _entry(row, results).decode())
+            put(("," if place else "") + printable_json(_entry(row, results)))
         put("]\n")
     elif options.quiet:
         put(terminal.sentence(document, style))

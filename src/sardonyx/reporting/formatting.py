@@ -6,11 +6,13 @@ direction or colour the terminal is shown as an escape sequence.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 
 LONGEST_NAME = 60
 MODEL = "(model)"  # in place of the path of the model itself
+_NOT_PLAIN = re.compile(r"[^\n -~]")
 
 
 def visible(text: str) -> str:
@@ -22,6 +24,17 @@ def visible(text: str) -> str:
 
 def _escape_sequence(char: str) -> str:
     return char.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def printable_json(document: bytes) -> str:
+    """Return a JSON document, equal in content, with every unprintable character as an escape sequence."""
+
+    def written(match: re.Match[str]) -> str:
+        char = match[0]
+        units = char.encode("utf-16-be")  # characters beyond 16 bits are two escape sequences
+        return char if char.isprintable() else "".join(f"\\u{units[i : i + 2].hex()}" for i in range(0, len(units), 2))
+
+    return _NOT_PLAIN.sub(written, document.decode())
 
 
 def one_line(text: str) -> str:

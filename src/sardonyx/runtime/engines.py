@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -62,6 +63,7 @@ class OpenVinoSession:
     """
 
     def __init__(self, source: Source, *, threads: int | None = None) -> None:
+        sys.modules.setdefault("openvino_telemetry", cast("Any", None))  # otherwise the import connects to a server
         try:
             package: Any = importlib.import_module("openvino")
         except ImportError as error:

@@ -15,6 +15,7 @@ from sardonyx.runtime.values import Source
 
 _MAX_PROTOBUF_BYTES = 2**31 - 1
 _CUSTOM_OPS = "SARDONYX_CUSTOM_OPS"  # paths of operator libraries; worker processes inherit the variable
+_NO_TELEMETRY = "ORT_DISABLE_TELEMETRY"  # read while the library is loaded; afterwards it has no effect
 _FATAL_ONLY = 4  # the log severity "fatal"; errors are raised as exceptions anyway
 
 
@@ -29,7 +30,11 @@ class NoKernel(RuntimeFailure):
 
 
 def onnxruntime() -> Any:
-    """Return the package, with logging reduced to fatal errors."""
+    """Return the package, without telemetry, and with logging reduced to fatal errors.
+
+    With telemetry the Linux builds since 1.31 look up a host once a session exists, and leave a file in TMPDIR.
+    """
+    os.environ[_NO_TELEMETRY] = "1"
     ort: Any = importlib.import_module("onnxruntime")
     ort.set_default_logger_severity(_FATAL_ONLY)
     return ort

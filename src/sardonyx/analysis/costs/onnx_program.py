@@ -1,9 +1,10 @@
 """Convert an ONNX model to a `Program`: its nodes in file order, without the optimizations of a runtime.
 
 Initializers and constants are weights, each counted once. Reshape, Squeeze, Unsqueeze, Flatten and Identity are views,
-as in ONNX Runtime; other nodes allocate their outputs. Calls of functions are inlined. Control flow is one operation
-with the costs of its body: the more expensive branch of an If, all iterations of a Loop or Scan if their number is
-known, otherwise one. Assumptions are listed in the notes. Dynamic dimensions are in `Program.symbols`, with size 1.
+as in ONNX Runtime; other nodes allocate their outputs. Calls of functions are inlined up to a limit, beyond which they
+are operations of unknown cost. Control flow is one operation with the costs of its body: the more expensive branch of
+an If, all iterations of a Loop or Scan if their number is known, otherwise one. Assumptions are listed in the notes.
+Dynamic dimensions are in `Program.symbols`, with size 1.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from sardonyx.analysis.costs.program import ITEM_BYTES, Buffer, Operation, OpKin
 from sardonyx.errors import ModelError
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.functions import DEEPEST, inlining_limit
 from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.scopes import bodies, is_constant, label, operator
 from sardonyx.ir.shapes import Shapes
@@ -49,6 +51,7 @@ class Frame(Struct, frozen=True):
     attributes: Mapping[str, ir.Attr] = field(default_factory=dict[str, ir.Attr])  # of the call
     module: str = ""  # of the call
     place: str = ""  # the prefix of names inside
+    depth: int = 0  # of calls within calls
     numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])  # value -> its index in the program
 
     def call(self, function: ir.Function, node: ir.Node, place: str) -> Frame:
@@ -57,7 +60,7 @@ class Frame(Struct, frozen=True):
         arguments = {name: self.resolved(attribute) for name, attribute in node.attributes.items()}
         attributes = {**defaults, **{name: argument for name, argument in arguments.items() if argument is not None}}
         shapes = self.shapes.inside(function, node)
-        return Frame(shapes, self.unsized, attributes, self.module_of(node), f"{self.place}{place}/")
+        return Frame(shapes, self.unsized, attributes, self.module_of(node), f"{self.place}{place}/", self.depth + 1)
 
     def resolved(self, attribute: ir.Attr) -> ir.Attr | None:
         """Return an attribute, or for a reference, the argument of the call."""
@@ -131,13 +134,14 @@ def program_of(model: ir.Model) -> Program:
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
     symbols = name_dims(facts.shapes, inputs, symbol)
     facts.infer()
-    return _ProgramBuilder(facts).build(model, inputs, symbols)
+    return _ProgramBuilder(facts, inlining_limit(model)).build(model, inputs, symbols)
 
 
 class _ProgramBuilder(Struct):
     """Builds the program of one model."""
 
     facts: Facts
+    inlinable: int  # nodes of functions that may still be visited
     operations: list[Operation] = field(default_factory=list[Operation])
     values: list[Value] = field(default_factory=list[Value])
     buffers: list[Buffer] = field(default_factory=list[Buffer])
@@ -193,7 +197,7 @@ class _ProgramBuilder(Struct):
         for node in nodes:
             if is_constant(node):
                 continue
-            function = self.facts.model.functions.get(node.op_identifier())
+            function = self._called(node, frame)
             if function is None:
                 self._operation(node, frame)
                 continue
@@ -204,6 +208,14 @@ class _ProgramBuilder(Struct):
             self._graph(function, inner)
             for value, result in zip(node.outputs, function.outputs, strict=False):
                 frame.numbers[value] = self._number(result, inner)
+
+    def _called(self, node: ir.Node, frame: Frame) -> ir.Function | None:
+        """Return the function that a node calls, or None for another operator and beyond the limit of inlining."""
+        function = self.facts.model.functions.get(node.op_identifier())
+        if function is None or frame.depth >= DEEPEST or self.inlinable < 0:
+            return None
+        self.inlinable -= sum(1 for _ in function.graph.all_nodes())
+        return function if self.inlinable >= 0 else None
 
     def _operation(self, node: ir.Node, frame: Frame) -> None:
         cost = self._cost(node, frame)
@@ -233,7 +245,7 @@ class _ProgramBuilder(Struct):
 
     def _cost(self, node: ir.Node, frame: Frame) -> Description:
         """Describe a node, with the costs of its bodies or of the function that it calls."""
-        function = self.facts.model.functions.get(node.op_identifier())
+        function = self._called(node, frame)
         if function is not None:
             return self._sum(function, frame.call(function, node, label(node)))
         inside = [self._sum(body, frame) for _, body in bodies(node)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Container, Iterator
 
@@ -10,14 +9,11 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from sardonyx.ir.dataflow import Dataflow, Dependence
+from sardonyx.ir.functions import DEEPEST, inlined, inlining_limit
 from sardonyx.ir.scopes import bodies
 
 NEAR = 64  # values that a search across layers visits: enough for a few layers in any decomposition
 WITHIN = 512  # values that a search between two layers visits: windowed attention takes hundreds of nodes
-
-_MOST_NODES = 1 << 11  # a model is inlined if the result has at most this many nodes,
-_GROWTH = 4  # or at most this many times the nodes that are stored
-_DEEPEST = 64  # calls within calls
 
 _DOMAINS = frozenset({"", "com.microsoft", "com.ms.internal.nhwc"})
 
@@ -121,8 +117,8 @@ def _inlined(model: ir.Model) -> ir.Model:
     """Return a copy with all functions inlined, or the model itself if that fails or grows it too much."""
     from onnx_ir.passes import PreconditionError  # imported late: it loads every pass of onnx_ir
 
-    stored = sum(1 for graph in (model, *model.functions.values()) for _ in graph.graph.all_nodes())
-    if _inlined_size(model) > max(_MOST_NODES, _GROWTH * stored):
+    size = inlined(model)
+    if size.nodes > inlining_limit(model) or size.depth > DEEPEST:
         return model
     copy = model.clone()
     for function in copy.functions.values():  # only operator names matter here, and those are the same in every opset
@@ -132,25 +128,6 @@ def _inlined(model: ir.Model) -> ir.Model:
     except (ValueError, PreconditionError):  # recursive calls, graphs as arguments, too many inputs
         return model
     return copy
-
-
-def _inlined_size(model: ir.Model) -> float:
-    """Return how many nodes a model has after inlining: nested calls can make the number exponential."""
-    sizes: dict[tuple[str, str, str], float] = {}
-
-    def size(graph: ir.Graph, depth: int) -> float:
-        return math.inf if depth > _DEEPEST else sum(node_size(node, depth) for node in graph.all_nodes())
-
-    def node_size(node: ir.Node, depth: int) -> float:
-        key = node.op_identifier()
-        if key not in model.functions:
-            return 1
-        if key not in sizes:
-            sizes[key] = math.inf  # for a recursive call
-            sizes[key] = size(model.functions[key].graph, depth + 1)
-        return sizes[key]
-
-    return size(model.graph, 0)
 
 
 def _live(graph: ir.Graph) -> tuple[set[ir.Node], set[ir.Node]]:

@@ -23,6 +23,7 @@ from msgspec import Struct, field
 
 from sardonyx.atomic_write import Draft, check_free, explained
 from sardonyx.errors import ModelError, OutputError
+from sardonyx.ir.functions import check_calls
 from sardonyx.ir.io import data_files, unmodeled_fields, wire_format
 from sardonyx.ir.io.decode import decode
 from sardonyx.ir.io.encode import Encoder
@@ -88,7 +89,7 @@ class ModelFile(Struct, frozen=True, eq=False):
             ModelError: if the model is not valid, or its external data is missing or unsafe to read.
         """
         with gc_pause.paused():
-            return _in_order(decode(self.proto, self.reader), self.name)
+            return _checked(decode(self.proto, self.reader), self.name)
 
 
 def load(path: str | os.PathLike[str]) -> ir.Model:
@@ -124,7 +125,7 @@ def _opened(name: str) -> ModelFile:
 def from_proto(proto: onnx.ModelProto) -> ir.Model:
     """Return the graph of a ModelProto, which is not changed."""
     _check_complete(proto, "the model")
-    return _in_order(decode(proto, Reader(folder=None)), "the model")
+    return _checked(decode(proto, Reader(folder=None)), "the model")
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -206,6 +207,11 @@ def _check_complete(proto: onnx.ModelProto, name: str) -> None:
         raise ModelError(f"{name} has no graph", hint=_NOT_ONNX)
     if proto.ir_version >= 3 and not proto.opset_import and not proto.functions:
         raise ModelError(f"{name} imports no opset", hint=_NOT_ONNX)
+
+
+def _checked(model: ir.Model, name: str) -> ir.Model:
+    check_calls(model, name)
+    return _in_order(model, name)
 
 
 def _in_order(model: ir.Model, name: str) -> ir.Model:
