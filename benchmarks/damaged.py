@@ -24,14 +24,16 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from fuzzing import damage
 
-PATIENCE = 60.0  # seconds of silence that count as a hang; on a busy machine a step takes many times its own
+HANG_CPU, HANG_WALL = 60.0, 600.0  # seconds that count as a hang: computing, and waiting on a machine however busy
 MOST_MEMORY = 500 << 20
 _ADDRESS_SPACE = 8 << 30  # more than any step needs: a request beyond it is a MemoryError, not a busy machine
 VERIFIED = 10  # one file in so many is verified
@@ -64,7 +66,7 @@ def commands(path: Path, *, verified: bool) -> list[list[str]]:
     return [*steps, verifying] if verified else steps
 
 
-def examine(seed: int, folder: Path, tell: object = None) -> Report:
+def examine(seed: int, folder: Path, tell: Callable[[Any], None] = lambda _: None) -> Report:
     """Damage a file and run every command on it."""
     from sardonyx.cli.main import run
 
@@ -73,8 +75,7 @@ def examine(seed: int, folder: Path, tell: object = None) -> Report:
         (folder / name).write_bytes(data)
     report = Report(seed, subject)
     for command in commands(folder / damage.MODEL, verified=seed % VERIFIED == 0):
-        if callable(tell):
-            tell((seed, f"{subject}, {command[0]}"))
+        tell((seed, f"{subject}, {command[0]}"))
         _reset_peak()
         began = time.process_time()
         code, text = _run(run, command)
@@ -90,8 +91,7 @@ def examine(seed: int, folder: Path, tell: object = None) -> Report:
     return report
 
 
-def _run(run: object, command: list[str]) -> tuple[int, str]:
-    assert callable(run)
+def _run(run: Callable[[list[str]], int], command: list[str]) -> tuple[int, str]:
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         code = run(command)
@@ -141,6 +141,17 @@ def work(connection: multiprocessing.connection.Connection, seeds: range) -> Non
     connection.send(None)
 
 
+def _cpu_seconds(process: int) -> float:
+    """The time that a process and its living children have computed."""
+    total = 0.0
+    with contextlib.suppress(OSError):
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        for each in (str(process), *children):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
 class Lane:
     """A worker process and what it is doing; it is started again after the file that killed it."""
 
@@ -154,7 +165,8 @@ class Lane:
         self.process = context.Process(target=work, args=(theirs, self.left))
         self.process.start()
         theirs.close()
-        self.heard, self.seed, self.stage = time.monotonic(), self.left[0] if self.left else -1, "start"
+        self.heard, self.computed = time.monotonic(), 0.0
+        self.seed, self.stage = self.left[0] if self.left else -1, "start"
 
     def reports(self) -> list[Report]:
         """What has arrived; a death or a silence is a report too."""
@@ -170,7 +182,10 @@ class Lane:
                     self.left = self.left[1:]
                 else:
                     self.seed, self.stage = message
-        if not self.done and (not self.process.is_alive() or time.monotonic() - self.heard > PATIENCE):
+        if found or not self.process.is_alive():
+            self.computed = _cpu_seconds(self.process.pid or 0)
+        hangs = _cpu_seconds(self.process.pid or 0) - self.computed > HANG_CPU
+        if not self.done and (hangs or not self.process.is_alive() or time.monotonic() - self.heard > HANG_WALL):
             found.append(self._fallen())
         if self.done:
             self.process.join()

@@ -34,21 +34,17 @@ def build():
     torch.manual_seed(0)
     return Net().eval(), torch.ones(2, 5, 16)
 """
-_CONFIG = "hf-config:BertConfig?num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=16,vocab_size=50"
-_GENERATOR = (
-    "hf-config:LlamaForCausalLM?num_hidden_layers=1,hidden_size=16,num_attention_heads=2,num_key_value_heads=2,"
-    "intermediate_size=16,vocab_size=50"
-)
+_SIZES = "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=16,vocab_size=50"
+_CONFIG = f"hf-config:BertConfig?{_SIZES}"
+_GENERATOR = f"hf-config:LlamaForCausalLM?{_SIZES},num_key_value_heads=2"
 COMMANDS = (
-    "export model.py:build -o model.onnx --run runs/one",
+    "export model.py:build -o model.onnx",
     "export model.py:build -o scripted.onnx --exporter torchscript",
     f"export '{_CONFIG}' -o bert.onnx --dynamic auto",
     f"export '{_GENERATOR}' -o generator --for-generation",
-    "export hf:generator -o again.onnx --task feature-extraction",
     "optimize model.onnx -o small.onnx --run runs/one",
-    "optimize bert.onnx -o tuned.onnx --tune --tune-seconds 2",
+    "optimize bert.onnx -o tuned.onnx --tune --seconds 2",
     "optimize model.onnx bert.onnx --out-dir fleet",
-    "optimize model.onnx bert.onnx --out-dir fleet2 --engine dask",
     "verify model.onnx small.onnx --runtime ort --runtime openvino --runtime reference",
     "quantize model.onnx -o int8.onnx --to int8",
     "locate model.onnx small.onnx",
@@ -62,7 +58,7 @@ COMMANDS = (
     "dag model.onnx",
     "adopt model.onnx -o tagged.onnx",
     "compare model.onnx small.onnx",
-    "study model.onnx -o study --seconds 2",
+    "study model.onnx -o study --only attribution --seconds 1",
     "report runs/one -o report.html",
     "passes",
     "completion bash",
@@ -110,7 +106,9 @@ def main() -> int:
             code, calls, last = connections([sys.executable, "-m", "sardonyx", *words], folder)
             left = sorted(path.name for path in folder.rglob(".ses"))
             total += len(calls) + len(left)
-            print(f"{command[:72]:72} exit {code}, {len(calls)} connections, {len(left)} files of telemetry", flush=True)
+            print(
+                f"{command[:72]:72} exit {code}, {len(calls)} connections, {len(left)} files of telemetry", flush=True
+            )
             for line in (*calls[:3], *([last] if code else [])):
                 print(f"    {line}", flush=True)
     print(f"{total} connections, look-ups or files of telemetry")

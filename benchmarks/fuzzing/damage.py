@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,8 +54,8 @@ _TEXTS = {
     "attention": """
         <ir_version: 10, opset_import: ["" : 18]>
         agraph (float[B, S, 8] x, int64[B, S] mask) => (float[B, S, 8] y)
-        <int64[4] heads = {0, 0, 2, 4}, int64[3] flat = {0, 0, 8}, float scale = {0.5}, float one = {1}, float far = {-1e4},
-         int64[2] axes = {1, 2}> {
+        <int64[4] heads = {0, 0, 2, 4}, int64[3] flat = {0, 0, 8}, float scale = {0.5}, float one = {1},
+         float far = {-1e4}, int64[2] axes = {1, 2}> {
             q = Reshape(x, heads)  qt = Transpose <perm = [0, 2, 1, 3]> (q)  kt = Transpose <perm = [0, 2, 3, 1]> (q)
             s = MatMul(qt, kt)  sc = Mul(s, scale)  m = Unsqueeze(mask, axes)  mf = Cast <to = 1> (m)
             inv = Sub(one, mf)  bias = Mul(inv, far)  masked = Add(sc, bias)  p = Softmax <axis = -1> (masked)
@@ -112,9 +112,11 @@ def _unusual() -> Files:
     """Sparse and packed tensors, training information, metadata, annotations of quantization."""
     model = onnx.parser.parse_model(_TEXTS["quantized"])
     sparse = model.graph.sparse_initializer.add(dims=[4])
-    sparse.values.CopyFrom(numpy_helper.from_array(np.float32([2.0]), "sparse"))
-    sparse.indices.CopyFrom(numpy_helper.from_array(np.int64([1])))
-    model.graph.initializer.append(TensorProto(name="packed", data_type=TensorProto.INT4, dims=[3], raw_data=b"\x12\x03"))
+    sparse.values.CopyFrom(numpy_helper.from_array(np.array([2.0], np.float32), "sparse"))
+    sparse.indices.CopyFrom(numpy_helper.from_array(np.array([1])))
+    model.graph.initializer.append(
+        TensorProto(name="packed", data_type=TensorProto.INT4, dims=[3], raw_data=b"\x12\x03")
+    )
     model.graph.node.add(op_type="Cast", input=["packed"], output=["unpacked"], name="cast").attribute.append(
         helper.make_attribute("to", 1)
     )

@@ -162,7 +162,7 @@ def attributes(draw: st.DrawFn, name: str, scope: list[str], depth: int) -> Attr
 
 @st.composite
 def nodes(draw: st.DrawFn, outputs: list[str], scope: list[str], depth: int) -> onnx.NodeProto:
-    proto = onnx.NodeProto(op_type=draw(st.sampled_from(["Add", "Custom", "If"])), output=outputs)
+    proto = onnx.NodeProto(op_type=draw(st.sampled_from(["Plus", "Custom", "Branch"])), output=outputs)
     proto.input.extend(draw(st.lists(st.sampled_from(["", *scope]), max_size=3)))
     proto.output.extend([""] * draw(st.integers(0, 2)))
     for name in draw(st.lists(NAMES, max_size=2, unique=True)):

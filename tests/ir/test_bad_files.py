@@ -156,6 +156,9 @@ def test_typed_data_that_does_not_fit_the_shape(tmp_path: Path) -> None:
         ({"offset": "4"}, ("ends at byte",)),
         ({"offset": "-4"}, ("offset",)),
         ({"offset": "many"}, ("offset",)),
+        ({"offset": "9" * 5000}, ("offset",)),
+        ({"length": "9" * 5000}, ("length",)),
+        ({"location": "w.bin\0"}, ("NUL",)),
         ({"length": "8"}, ("8 bytes",)),
     ],
 )
@@ -209,10 +212,91 @@ def changed(edit: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
         (lambda p: p.graph.initializer[0].ClearField("name"), ("no name",)),
         (lambda p: setattr(p.graph.initializer[0], "data_type", 99), ("99",)),
         (lambda p: p.ClearField("opset_import"), ("opset",)),
+        (lambda p: setattr(p.graph.initializer[0], "data_type", 0), ("'w'", "UNDEFINED")),
+        (lambda p: p.graph.initializer[0].CopyFrom(TensorProto(name="w")), ("'w'", "no element type")),
+        (lambda p: setattr(p.graph.input[0].type.tensor_type, "elem_type", 99), ("element type 99",)),
+        (
+            lambda p: p.graph.initializer[0].CopyFrom(TensorProto(name="w", data_type=7, dims=[1], double_data=[1])),
+            ("'w'", "field for another type"),
+        ),
+        (lambda p: p.graph.node[0].input.pop(), ("(Add)", "1 inputs")),
+        (lambda p: p.graph.node[0].output.append("z"), ("(Add)", "2 outputs")),
+        (lambda p: p.graph.node[0].input.__setitem__(0, ""), ("(Add)", "no input 0")),
+        (lambda p: p.graph.node.add(op_type="Cast", input=["x"], output=["z"]), ("(Cast)", "no attribute 'to'")),
+        (
+            lambda p: p.graph.node.add(op_type="Cast", input=["x"], output=["z"]).attribute.add(name="to", f=1, type=1),
+            ("(Cast)", "'to' of type FLOAT"),
+        ),
+        (
+            lambda p: p.graph.node.add(op_type="Constant", output=["z"]).attribute.add(name="value", type=4),
+            ("(Constant)", "'value' without an element type"),
+        ),
     ],
 )
 def test_models_that_contradict_themselves(edit: Callable[[onnx.ModelProto], object], words: tuple[str, ...]) -> None:
     refused(lambda: io.from_proto(changed(edit)), ModelError, *words)
+
+
+NAMES = [
+    lambda p, name: setattr(p.graph.node[0], "op_type", name),
+    lambda p, name: setattr(p.graph.node[0], "name", name),
+    lambda p, name: setattr(p.graph.node[0], "doc_string", name),
+    lambda p, name: setattr(p.graph.node[0], "domain", name),
+    lambda p, name: p.graph.node[0].output.append(name),
+    lambda p, name: p.graph.node[0].attribute.add(name=name, i=1, type=2),
+    lambda p, name: setattr(p.graph.initializer[0], "name", name),
+    lambda p, name: setattr(p.graph.input[0], "name", name),
+    lambda p, name: setattr(p.graph, "name", name),
+    lambda p, name: setattr(p.graph.input[0].type.tensor_type.shape.dim[0], "dim_param", name),
+    lambda p, name: p.metadata_props.add(key=name, value="v"),
+    lambda p, name: p.opset_import.add(domain=name, version=1),
+    lambda p, name: p.functions.add(name=name, domain="d"),
+]
+
+
+@pytest.mark.parametrize("edit", NAMES)
+def test_a_name_that_is_not_utf8(edit: Callable[[onnx.ModelProto, str], object], tmp_path: Path) -> None:
+    data = changed(lambda p: edit(p, "n@m@e")).SerializeToString().replace(b"n@m@e", b"n\xffm\xfee")
+    (tmp_path / "m.onnx").write_bytes(data)
+    refused(lambda: io.load(tmp_path / "m.onnx"), ModelError, "not UTF-8")
+
+
+def calling(*bodies: tuple[str, ...]) -> onnx.ModelProto:
+    """A model that calls f0; function i calls the functions in `bodies[i]`, one after another."""
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    proto = small_model(3)
+    proto.opset_import.append(opsets[1])
+    proto.graph.node[0].CopyFrom(helper.make_node("f0", ["x"], ["y"], domain="own"))
+    for index, called in enumerate(bodies):
+        values = ["in", *(f"v{place}" for place in range(1, len(called))), "out"]
+        nodes = [
+            helper.make_node(name, [values[place]], [values[place + 1]], domain="own" if name[0] == "f" else "")
+            for place, name in enumerate(called)
+        ]
+        proto.functions.append(helper.make_function("own", f"f{index}", ["in"], ["out"], nodes, opsets))
+    return proto
+
+
+def test_a_function_that_calls_itself() -> None:
+    refused(lambda: io.from_proto(calling(("f0",))), ModelError, "calls itself: f0 → f0")
+    refused(lambda: io.from_proto(calling(("Abs", "f1"), ("f2",), ("f0",))), ModelError, "calls itself")
+
+
+def test_calls_that_expand_to_more_nodes_than_a_runtime_can_load() -> None:
+    doubling = [*((f"f{level}", f"f{level}") for level in range(1, 22)), ("Abs",)]
+    refused(lambda: io.from_proto(calling(*doubling)), ModelError, "expand to 2.1e+06 nodes")
+    io.from_proto(calling(*((f"f{level}",) for level in range(1, 3000)), ("Abs",)))  # deep, but small
+
+
+def test_bodies_nested_a_thousand_deep(tmp_path: Path) -> None:
+    def field(number: int, content: bytes) -> bytes:
+        return wire_format.varint(number << 3 | 2) + wire_format.varint(len(content)) + content
+
+    graph = b""
+    for _ in range(1000):
+        graph = field(1, field(4, b"If") + field(5, field(1, b"then_branch") + field(6, graph)))
+    (tmp_path / "m.onnx").write_bytes(small_model(3).SerializeToString() + field(7, graph))
+    refused(lambda: io.load(tmp_path / "m.onnx"), ModelError, "m.onnx")
 
 
 def test_existing_output_is_kept_without_force(tmp_path: Path) -> None:

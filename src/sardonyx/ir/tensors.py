@@ -329,7 +329,7 @@ class ProtoTensor(TensorProtoTensor):
         self._own_name = proto.name
         self._dtype = super().dtype
         self._shape = super().shape
-        self._nbytes: int | None = None  # computed on demand: it fails for a tensor without a type
+        self._nbytes: int | None = 0 if self._dtype == ir.DataType.UNDEFINED else None  # computed on demand
 
     @property
     def dtype(self) -> ir.DataType:

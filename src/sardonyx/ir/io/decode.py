@@ -29,6 +29,7 @@ from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
 Scope = dict[str, ir.Value]
 
+_ELEMENT_TYPES = frozenset(kind.value for kind in ir.DataType)
 _GRAPH_CONTENT = (
     "node", "initializer", "sparse_initializer", "input", "output", "value_info", "quantization_annotation"
 )  # fmt: skip
@@ -44,7 +45,18 @@ def decode(proto: onnx.ModelProto, read_tensor: Reader) -> ir.Model:
     try:
         return _Decoder(read_tensor, unknown_fields=canonical.has_unknown_fields(proto)).model(proto)
     except UnicodeDecodeError as error:
-        raise ModelError(f"a name in the model is not UTF-8: {error}", hint="export the model again") from error
+        raise _not_utf8(error.object) from error
+
+
+def _not_utf8(text: bytes) -> ModelError:
+    return ModelError(f"a name in the model is not UTF-8: {text[:60]!r}", hint="export the model again")
+
+
+def _check_text(*texts: str | bytes) -> None:
+    """Refuse text that is not UTF-8, which protobuf returns as bytes."""
+    for text in texts:
+        if isinstance(text, bytes):
+            raise _not_utf8(text)
 
 
 def _invalid(message: str) -> ModelError:
@@ -127,6 +139,8 @@ class _Decoder:
         for tensor in tensors:
             if not tensor.name:
                 raise _invalid("an initializer has no name")
+            if tensor.dtype == ir.DataType.UNDEFINED:
+                raise _invalid(f"initializer {tensor.name!r} has no element type")
             value = values.get(tensor.name)
             if value is None:
                 value = ir.Value(
@@ -138,6 +152,7 @@ class _Decoder:
         return initializers
 
     def _function(self, proto: onnx.FunctionProto) -> ir.Function:
+        _check_text(proto.domain, proto.name, proto.overload, *proto.output, *proto.attribute)
         inputs = [ir.Value(name=name) for name in proto.input]
         values: Scope = {}
         for value in inputs:
@@ -169,6 +184,7 @@ class _Decoder:
         return function
 
     def _node(self, proto: onnx.NodeProto, scopes: list[Scope]) -> ir.Node:
+        _check_text(proto.op_type, proto.domain, proto.overload, proto.name, *proto.input)
         attributes = [self._attribute(attribute, scopes) for attribute in proto.attribute]
         if len(attributes) > 1 and (repeated := _repeated(attribute.name for attribute in attributes)):
             raise _invalid(f"node {proto.name!r} ({proto.op_type}) has attribute {repeated!r} twice")
@@ -184,6 +200,8 @@ class _Decoder:
             metadata_props=_props(proto.metadata_props),
         )
         if proto.device_configurations:
+            if not all(item.configuration_id for item in proto.device_configurations):
+                raise _invalid(f"node {proto.name!r} ({proto.op_type}) has a device configuration without a name")
             values = {name: value for scope in scopes for name, value in scope.items()}
             node.device_configurations = tuple(
                 serde.deserialize_node_device_configuration(item, values) for item in proto.device_configurations
@@ -200,6 +218,7 @@ class _Decoder:
         unmodeled_fields.remember(node, unmodeled_fields.NODE, node_skeleton(node), read)
 
     def _attribute(self, proto: onnx.AttributeProto, scopes: list[Scope]) -> ir.Attr:
+        _check_text(proto.name, proto.ref_attr_name)
         kind = Kind(proto.type) if proto.type else kind_by_content(proto)
         doc_string = _field(proto, "doc_string")
         if proto.ref_attr_name:
@@ -260,12 +279,17 @@ class _Decoder:
 
 def _field(proto: Any, field: str) -> Any:
     """Return the value of a field, or None if it is not set."""
-    return getattr(proto, field) if proto.HasField(field) else None
+    if not proto.HasField(field):
+        return None
+    value = getattr(proto, field)
+    _check_text(value)
+    return value
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     opsets: dict[str, int] = {}
     for entry in imports:
+        _check_text(entry.domain)
         domain = "" if entry.domain == "ai.onnx" else entry.domain
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise _invalid(f"two versions of opset {entry.domain or 'ai.onnx'!r} are imported")
@@ -285,6 +309,7 @@ def _repeated(names: Iterable[Any]) -> Any:
 def _define(values: Scope, value: ir.Value, what: str) -> None:
     if not value.name:
         raise _invalid(f"{what} has no name")
+    _check_text(value.name)
     if value.name in values:
         raise _invalid(f"{value.name!r} is defined twice in one graph, the second time as {what}")
     values[value.name] = value
@@ -316,6 +341,8 @@ def _text(data: bytes) -> str | bytes:
 
 def _props(entries: Sequence[onnx.StringStringEntryProto]) -> dict[str, str] | None:
     """Return metadata as a dictionary, or None if there is none."""
+    for entry in entries:
+        _check_text(entry.key, entry.value)
     return {entry.key: entry.value for entry in entries} if entries else None
 
 
@@ -328,6 +355,7 @@ def _type_and_shape(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.S
         leaf = getattr(leaf, kind).elem_type
     if kind not in ("tensor_type", "sparse_tensor_type") or not getattr(leaf, kind).HasField("elem_type"):
         return None, None
+    _check_type(getattr(leaf, kind))
     return serde.deserialize_type_proto_for_type(proto), serde.deserialize_type_proto_for_shape(proto)
 
 
@@ -335,8 +363,18 @@ def _tensor_type(proto: onnx.TypeProto.Tensor) -> tuple[ir.TypeProtocol | None, 
     """Return the type and shape of a tensor type, which is the most common case."""
     if not proto.HasField("elem_type"):
         return None, None
+    _check_type(proto)
     shape = serde.deserialize_tensor_shape(proto.shape) if proto.HasField("shape") else None
     return ir.TensorType(ir.DataType(proto.elem_type)), shape
+
+
+def _check_type(proto: onnx.TypeProto.Tensor) -> None:
+    if proto.elem_type not in _ELEMENT_TYPES:
+        raise ModelError(
+            f"a value has the unknown element type {proto.elem_type}",
+            hint="a newer version of the onnx package may know it",
+        )
+    _check_text(*(dim.dim_param for dim in proto.shape.dim))
 
 
 def _declare(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
@@ -346,9 +384,9 @@ def _declare(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:
         value.type = declared or value.type
         value.shape = value.shape if shape is None else shape
     if info.metadata_props:
-        value.metadata_props.update({entry.key: entry.value for entry in info.metadata_props})
+        value.metadata_props.update(_props(info.metadata_props) or {})
     if info.HasField("doc_string"):
-        value.doc_string = info.doc_string
+        value.doc_string = _field(info, "doc_string")
     return value
 
 

@@ -28,6 +28,7 @@ from sardonyx.ir.io import data_files, unmodeled_fields, wire_format
 from sardonyx.ir.io.decode import decode
 from sardonyx.ir.io.encode import Encoder
 from sardonyx.ir.io.hashing import GrowingHash
+from sardonyx.ir.io.operator_forms import check_forms
 from sardonyx.ir.io.tensor_reader import Reader
 from sardonyx.ir.scopes import is_sorted, nested_graphs, top_graphs
 from sardonyx.ir.storage import RAW_DATA, SourceFile, write_all
@@ -211,6 +212,7 @@ def _check_complete(proto: onnx.ModelProto, name: str) -> None:
 
 def _checked(model: ir.Model, name: str) -> ir.Model:
     check_calls(model, name)
+    check_forms(model)
     return _in_order(model, name)
 
 

@@ -24,6 +24,18 @@ _STORED_AS = {  # the types whose data these fields hold unchanged
     FLOAT_DATA: (ir.DataType.FLOAT, ir.DataType.COMPLEX64),
     DOUBLE_DATA: (ir.DataType.DOUBLE, ir.DataType.COMPLEX128),
 }
+_FIELDS = {  # the fields for the data of types; all others use int32_data
+    ir.DataType.FLOAT: "float_data",
+    ir.DataType.COMPLEX64: "float_data",
+    ir.DataType.DOUBLE: "double_data",
+    ir.DataType.COMPLEX128: "double_data",
+    ir.DataType.INT64: "int64_data",
+    ir.DataType.UINT32: "uint64_data",
+    ir.DataType.UINT64: "uint64_data",
+    ir.DataType.STRING: "string_data",
+}
+_DATA_FIELDS = ("int32_data", *dict.fromkeys(_FIELDS.values()))
+_LONGEST_NUMBER = 20  # digits of the largest offset in a file
 
 
 class Reader:
@@ -53,6 +65,8 @@ class Reader:
                 f"tensor {proto.name!r} has the unknown element type {proto.data_type}",
                 hint="a newer version of the onnx package may know it",
             ) from None
+        if isinstance(proto.name, bytes):  # as protobuf returns text that is not UTF-8
+            raise ModelError(f"the name {proto.name!r} of a tensor is not UTF-8", hint="export the model again")
         if any(size < 0 for size in proto.dims):
             raise _invalid_tensor(proto, "has a negative dimension")
         if proto.data_location == onnx.TensorProto.EXTERNAL:
@@ -79,6 +93,8 @@ class Reader:
     def _external(self, proto: onnx.TensorProto, dtype: ir.DataType) -> FileTensor:
         self.used_external = True
         entries = {entry.key: entry.value for entry in proto.external_data}
+        if any(isinstance(text, bytes) for text in entries.values()):
+            raise _invalid_tensor(proto, "has external data with text that is not UTF-8")
         location = entries.get("location", "")
         expected = _expected_bytes(proto, dtype)
         offset = _number(proto, entries, "offset", 0)
@@ -113,6 +129,8 @@ def open_below(folder: str | None, location: str, name: str) -> SourceFile:
         raise ModelError(f"tensor {name!r} has external data but no location", hint="export the model again")
     if os.path.isabs(location) or location.startswith("\\") or ":" in parts[0]:
         raise _outside(name, location, "is absolute")
+    if "\0" in location:
+        raise _outside(name, location, "contains a NUL")
     if ".." in parts:
         raise _outside(name, location, "leads out of the model's folder")
     fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -145,8 +163,8 @@ def _number(proto: onnx.TensorProto, entries: Mapping[str, str], key: str, defau
     text = entries.get(key)
     if text is None:
         return default
-    if not (text.isascii() and text.isdecimal()):
-        raise _invalid_tensor(proto, f"has external data with {key} {text!r}")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _LONGEST_NUMBER):
+        raise _invalid_tensor(proto, f"has external data with {key} {text[:40]!r}")
     return int(text)
 
 
@@ -168,8 +186,10 @@ def _check_inline(proto: onnx.TensorProto, dtype: ir.DataType, raw: bytes | None
         return
     if dtype == ir.DataType.UNDEFINED or proto.HasField("segment"):
         return  # preserved as it is, but not readable
-    fields = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
-    count = sum(len(getattr(proto, field)) for field in fields)
+    own = _FIELDS.get(dtype, "int32_data")
+    if any(len(getattr(proto, field)) for field in _DATA_FIELDS if field != own):
+        raise _invalid_tensor(proto, f"of type {dtype} has its data in a field for another type")
+    count = len(getattr(proto, own))
     elements = math.prod(proto.dims)
     if dtype in (ir.DataType.COMPLEX64, ir.DataType.COMPLEX128):
         elements *= 2

@@ -319,7 +319,8 @@ def conversion(source: Axes, target: Axes) -> Conversion | None:
         return None
     split_axes, ordered = _pieces(source, target)
     perm = _permutation(split_axes, ordered)
-    assert perm is not None, "both lists contain the same runs of parts"
+    if perm is None:  # a part occurs more than once
+        return None
     before, after = _reshape(source, split_axes), _reshape(ordered, target)
     if before is None or after is None:
         return None
