@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,19 @@ def test_visible_text_is_printable_and_keeps_what_was_printable(text: str) -> No
     assert formatting.visible(visible) == visible
     if text.isprintable():
         assert visible == text
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_json_is_printable_and_keeps_its_content(content: object) -> None:
+    document = formatting.printable_json(msgspec.json.encode(content))
+    assert document.isprintable()
+    assert msgspec.json.decode(document) == content
+
+
+def test_json_shows_control_and_direction_characters_as_escapes() -> None:
+    for char in "\x7f\x9b\u200e\u2028\u202e\u2066\U000e0041":
+        assert char not in formatting.printable_json(msgspec.json.encode({"a": char}))
+    assert formatting.printable_json(b'{"a":"\xc3\xa4"}') == '{"a":"ä"}'
 
 
 @given(ANY_TEXT, st.integers(8, 80))

@@ -250,3 +250,36 @@ def test_five_thousand_nodes_take_about_a_second():
     program = program_of(model)
     assert len(program.operations) == 5000
     assert time.process_time() - start < 3  # a busy machine is slow
+
+
+def test_calls_are_inlined_up_to_a_limit() -> None:
+    """Each of 18 functions calls the next one twice: 2^17 nodes in a file of 1 kB."""
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("local", 1)]
+    functions = [
+        helper.make_function(
+            "local",
+            f"f{level}",
+            ["a"],
+            ["c"],
+            [
+                helper.make_node(f"f{level + 1}", [one], [other], domain="local")
+                for one, other in (("a", "b"), ("b", "c"))
+            ],
+            opsets,
+        )
+        for level in range(17)
+    ]
+    functions.append(
+        helper.make_function("local", "f17", ["a"], ["c"], [helper.make_node("Relu", ["a"], ["c"])], opsets)
+    )
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("f0", ["x"], ["y"], domain="local")],
+        "g",
+        [value("x", TensorProto.FLOAT, ["N"])],
+        [value("y", TensorProto.FLOAT, ["N"])],
+    )
+    model = helper.make_model(graph, ir_version=9, opset_imports=opsets, functions=functions)
+    program = program_of(tagged(model).model)
+    assert len(program.operations) < 2048
+    assert any("unknown cost" in note and "local" in note for note in program.notes)
