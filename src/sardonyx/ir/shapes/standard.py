@@ -28,7 +28,8 @@ _FAILURES = (
     TypeError,
 )
 _WRONG = frozenset({"STFT"})  # operators whose inferred shape is wrong
-_SPARSE = (ir.AttributeType.SPARSE_TENSOR, ir.AttributeType.SPARSE_TENSORS)  # which onnx-ir cannot serialize
+_KIND = ir.AttributeType
+_NOT_SERIALIZED = (_KIND.SPARSE_TENSOR, _KIND.SPARSE_TENSORS, _KIND.UNDEFINED)  # by onnx-ir
 _PROBE = 60  # the concrete size: it has many divisors, so few splits and groups fail
 
 Types = dict[str, onnx.TypeProto]
@@ -39,7 +40,7 @@ def infer(node: ir.Node, ask: ShapeQueries) -> list[Typed]:
     unknown: list[Typed] = [(ask.declared(output), None) for output in node.outputs]
     if not ask.opset(node) or not all(output.name for output in node.outputs) or has_references(node):
         return unknown
-    if any(attribute.type in _SPARSE for attribute in node.attributes.data.values()):
+    if any(attribute.type in _NOT_SERIALIZED for attribute in node.attributes.data.values()):
         return unknown
     names = [f"i{index}" if value is not None else "" for index, value in enumerate(node.inputs)]
     types: Types = {}
