@@ -6,7 +6,7 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -18,6 +18,7 @@ from torch import nn
 import models
 import sardonyx
 from narrowing import array
+from reporting.written import in_terminal
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
 from sardonyx.frontend.inputs.example_resolution import Inputs
@@ -28,6 +29,7 @@ from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.ir import io
 from sardonyx.records.export import Export
 from sardonyx.records.input_specs import Spec
+from sardonyx.reporting.export import export_document
 from sardonyx.runtime import Session
 from sardonyx.verification import Oracle
 
@@ -397,3 +399,16 @@ def _props(thing: onnx.NodeProto) -> dict[str, str]:
 def _metadata_bytes(path: Path) -> int:
     nodes = onnx.load(path).graph.node
     return sum(len(entry.key) + len(entry.value) for node in nodes for entry in node.metadata_props)
+
+
+@pytest.mark.parametrize("optimize", [False, True])
+def test_data_that_another_model_uses_is_kept_and_named(optimize: bool, tmp_path: Path) -> None:
+    net, x, path = torch.nn.Linear(64, 64), torch.ones(2, 64), tmp_path / "net.onnx"
+    settings: Any = {"exporter": "torchscript", "verify": False}
+    sardonyx.export(net, x, path, options=sardonyx.ExportOptions(external=True), **settings)
+    (tmp_path / "other.onnx").write_bytes(path.read_bytes())
+    made = sardonyx.export(net, x, path, optimize=optimize, force=True, **settings)
+    note = "kept net.onnx.data, a data file of the replaced model: other.onnx uses it"
+    assert note in made.notes
+    assert note in in_terminal(export_document, made)
+    onnx.load(tmp_path / "other.onnx")

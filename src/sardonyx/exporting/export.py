@@ -312,7 +312,7 @@ class _ExportJob:
         """Write the graph, optimized if that was asked for."""
         if self._settings.optimize:
             run = self._optimize(output, external, force=force)
-            return _Written(run.result, run, self._verified, self._notes)
+            return _Written(run.result, run, self._verified, (*run.notes, *self._notes))
         with self._clock.phase("writing"):
             saved = io.Saved(None)
             if output is not None:
