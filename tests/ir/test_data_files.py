@@ -111,6 +111,13 @@ def test_data_that_another_model_uses_is_kept(path: Path, name: str, edit: Calla
     assert path.with_name("m.onnx.data").read_bytes() == WEIGHT.tobytes()
 
 
+def test_names_that_are_not_utf_8(path: Path) -> None:
+    path.with_name(os.fsdecode(b"\xff.onnx")).write_bytes(path.read_bytes())
+    hostile = path.read_bytes().replace(b"m.onnx.data", b"m.onnx.\xff\xfe\xfda")
+    path.with_name("hostile.onnx").write_bytes(hostile)
+    assert rewritten(path) == ("kept m.onnx.data, a data file of the replaced model: \ufffd.onnx uses it",)
+
+
 def test_data_is_kept_beside_a_model_that_cannot_be_read(path: Path) -> None:
     other = path.with_name("Other.ONNX")
     other.write_bytes(path.read_bytes()[:50])

@@ -29,7 +29,7 @@ from sardonyx.ir.io import unmodeled_fields, wire_format
 from sardonyx.ir.storage import SourceFile, write_all
 
 _LARGE = 1 << 12  # bytes of a tensor that are not read to find out where weights are
-_UNREADABLE = (OSError, wire_format.WireError, DecodeError, UnicodeDecodeError)
+_UNREADABLE = (OSError, wire_format.WireError, DecodeError)
 _JOURNAL = ".files"  # after the name of the model in the name of its journal
 _LONGEST = 1 << 20  # bytes of a journal
 _NAMED = 5  # data files in notes
@@ -69,7 +69,7 @@ def free_name(target: str) -> str:
 
 @contextlib.contextmanager
 def replaced(target: str, data: Draft | None = None) -> Generator[list[str]]:
-    """Remove the data files that have lost their model when the block ends, which gives the new files their names.
+    """Remove data files without a model after a block, which gives the new model and its data their names.
 
     Args:
         target: The model.
@@ -147,7 +147,7 @@ def _uses(folder: int, base: str, files: Iterable[_DataFile]) -> dict[str, str]:
             parts = {part.casefold() for location in locations for part in re.split(r"[/\\]", location)}
             found, why = {data for data in unused if data.casefold() in parts}, "uses it"
         for data in found:
-            uses[data] = f"{name} {why}"
+            uses[data] = f"{_text(name)} {why}"
             del unused[data]
     return uses
 
@@ -164,13 +164,18 @@ def _locations(file: SourceFile) -> set[str]:
     if not model.HasField("graph"):
         raise wire_format.WireError("there is no graph")
     return {
-        entry.value
+        _text(entry.value)
         for graph in _graphs(model)
         for tensor in unmodeled_fields.tensors_in(graph)
         if tensor.data_location == onnx.TensorProto.EXTERNAL
         for entry in tensor.external_data
         if entry.key == "location"
     }
+
+
+def _text(name: str | bytes) -> str:
+    """Return a name from protobuf, which gives bytes, or of a file, with U+FFFD for all that is not UTF-8."""
+    return os.fsencode(name).decode(errors="replace")
 
 
 def _graphs(model: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
