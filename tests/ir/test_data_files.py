@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -287,3 +289,42 @@ def test_data_is_not_written_where_nobody_finds_it(path: Path) -> None:
     io.save(io.load(path), path.with_name("link.onnx"), force=True)
     assert names(path) == ["link.onnx", "m.onnx", "m.onnx.1.data"]
     onnx.load(path.with_name("link.onnx"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the names of open files from /proc")
+@pytest.mark.parametrize("durable", [True, False])
+def test_files_are_on_the_disk_before_they_get_their_names(
+    path: Path, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    link, replace, fsync, unlink = os.link, os.replace, os.fsync, os.unlink
+
+    def flushed(fd: int) -> None:
+        name = os.path.basename(os.readlink(f"/proc/self/fd/{fd}"))
+        events.append("flush " + re.sub(r"\.(.+)\.[0-9a-f]{8}-\d+-[0-9a-f]{6}\.part", r"\1", name))
+        fsync(fd)
+
+    def named(rename: Callable[..., None]) -> Callable[[str, str], None]:
+        def call(source: str, target: str) -> None:
+            events.append(f"name {os.path.basename(target)}")
+            rename(source, target)
+
+        return call
+
+    def removed(name: str, *, dir_fd: int | None = None) -> None:
+        if dir_fd is not None:
+            events.append(f"remove {name}")
+        unlink(name, dir_fd=dir_fd)
+
+    model = io.load(path)
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(os, "link", named(link))
+    monkeypatch.setattr(os, "replace", named(replace))
+    monkeypatch.setattr(os, "unlink", removed)
+    io.save(model, path, force=True, durable=durable)
+    expected = [
+        *("flush m.onnx.1.data", "name m.onnx.1.data", "flush models"),
+        *("flush m.onnx", "name m.onnx", "flush models"),
+        "remove m.onnx.data",
+    ]
+    assert events == [event for event in expected if durable or not event.startswith("flush")]
