@@ -33,7 +33,7 @@ _CHANGES = frozenset(
     ("os.rename", "os.link", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "os.symlink", "os.utime")
 )  # audit events; `open` is another, if it is for writing
 _WRITES = ("write", "pwrite", "copy_file_range", "sendfile")
-_SILENT = ("fsync", "fdatasync")  # without an audit event
+_SILENT = ("fsync", "fdatasync", "fchmod")  # without an audit event
 _FACTORY = """
 import torch
 
@@ -83,9 +83,9 @@ class Killer:
         return os.path.abspath(os.fsdecode(path)).startswith(self._folder)
 
     def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(fd: Any) -> Any:
-            self._step(fd if isinstance(fd, int) else fd.fileno())
-            return call(fd)
+        def counted(fd: int, *args: Any) -> Any:
+            self._step(fd)
+            return call(fd, *args)
 
         return counted
 
