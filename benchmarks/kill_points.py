@@ -41,6 +41,7 @@ def build():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
 """
+_QUICK = ("--no-verify", "--exporter", "torchscript", "--input", "input=float32[2,64]")
 
 
 # Kill a process at one of its file operations.
@@ -248,15 +249,7 @@ class Case(NamedTuple):
             "optimize": [source, "-o", place, "--verify", "off", where, "--record", str(folder / "record.json")],
             "in-place": [place, "-o", place, "--verify", "off", where],
             "quantize": [source, "-o", place, "--to", "int8"],
-            "export": [
-                f"{sources / 'factory.py'}:build",
-                "-o",
-                place,
-                "--no-verify",
-                where,
-                "--input",
-                "input=float32[2,64]",
-            ],
+            "export": [f"{sources / 'factory.py'}:build", "-o", place, where, *_QUICK],
             "extract": [source, "--module", "0", "-o", place, "--no-verify"],
         }
         return ["optimize" if self.command == "in-place" else self.command, *words[self.command]]
