@@ -172,6 +172,7 @@ class RemoteSession:
         seconds: The time limit of one run; None for no limit.
         profile: Record which nodes run, for `executed`.
         optimize: Let ONNX Runtime optimize the graph, as it does by default.
+        outputs: How many outputs `run` returns, if not all; the others are collected in `further`.
         keep: An object to keep alive as long as the session, such as the owner of the file.
 
     Raises:
@@ -187,9 +188,12 @@ class RemoteSession:
         seconds: float | None = None,
         profile: bool = False,
         optimize: bool = False,
+        outputs: int | None = None,
         keep: object = None,
     ) -> None:
         self._keep = keep
+        self._outputs = outputs
+        self.further: list[list[Value]] = []  # of every run
         self._request = (runtime, source, threads, profile, optimize)
         self.runtime = runtime
         self.seconds = seconds
@@ -205,7 +209,7 @@ class RemoteSession:
         return name
 
     def run(self, feeds: Feeds) -> list[Value]:
-        """Return all graph outputs in order.
+        """Return the graph outputs in order.
 
         Raises:
             RuntimeFailure: if the model rejects the feeds.
@@ -217,7 +221,9 @@ class RemoteSession:
                 self._open()
             outputs, seconds, peak = _shared.ask(("run", self._number, dict(feeds)), self.seconds)
         self.usage = Usage(seconds, peak)
-        return outputs
+        if self._outputs is not None and len(outputs) > self._outputs:
+            self.further.append(outputs[self._outputs :])
+        return outputs[: self._outputs]
 
     def run_each(self, many: Sequence[Feeds]) -> list[list[Value] | RuntimeFailure]:
         """Return the outputs for each of several feeds, or the failure.

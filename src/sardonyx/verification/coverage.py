@@ -1,4 +1,4 @@
-"""Report what the trials did not cover: sizes, thresholds and masks that no input reached, bodies that never ran."""
+"""Report what the trials did not cover: sizes, thresholds, rows and masks not reached, bodies that never ran."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sardonyx.ir.scopes import bodies, label, top_graphs
 from sardonyx.runtime import Array
 from sardonyx.verification.input_roles import Role, Use
 from sardonyx.verification.size_requirements import Bounds
-from sardonyx.verification.values import hides_whole_row
+from sardonyx.verification.values import has_row_of_zeros, hides_whole_row
 
 _NAMED = 6  # dimensions named in one note
 
@@ -44,20 +44,35 @@ def size_notes(sizes: Mapping[str, Set[int]], bounds: Mapping[str, Bounds], *, r
 
 
 def value_notes(name: str, use: Use, arrays: Sequence[Array]) -> list[str]:
-    """Return notes about thresholds that no value of an input reached, and masks that never masked a whole row."""
+    """Return notes about thresholds that no value of an input reached, and rows that were never zero or masked."""
     if use.role in (Role.MASK, Role.ADDED_MASK):
         covered = any(hides_whole_row(array) for array in arrays) or all(array.ndim == 0 for array in arrays)
         return [] if covered else [f"no row of the mask '{name}' was masked entirely"]
+    notes: list[str] = []
+    if use.normalized and not any(has_row_of_zeros(array) for array in arrays):
+        notes.append(f"no row of zeros was tried for '{name}', which the graph normalizes")
     finite = [array[np.isfinite(array)] for array in arrays if use.thresholds and array.dtype.kind in "fiu"]
     numbers = np.concatenate([array.astype(np.float64).reshape(-1) for array in finite]) if finite else np.zeros(0)
-    if not numbers.size:
-        return []
-    least, most = float(numbers.min()), float(numbers.max())
+    least, most = (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
     beyond = [threshold.number for threshold in use.thresholds if not least <= threshold.number <= most]
-    if not beyond:
+    if numbers.size and beyond:
+        listed = ", ".join(f"{number:g}" for number in beyond[:3])
+        notes.append(f"values from {least:g} to {most:g} were tried for '{name}'; the graph compares it with {listed}")
+    return notes
+
+
+def table_notes(uses: Mapping[str, Use], arrays: Mapping[str, Sequence[Array]]) -> list[str]:
+    """Return a note about tables of which not all rows were looked up, the one with the most left out as an example."""
+    gaps: list[tuple[int, str]] = []
+    for name, use in uses.items():
+        if use.table and isinstance(use.rows, int):
+            looked_up = len(np.unique(np.concatenate([np.zeros(0), *(array.reshape(-1) for array in arrays[name])])))
+            text = f"'{name}' looked up {looked_up} of {use.rows} rows of '{use.table}'"
+            gaps += [(use.rows - looked_up, text)] if looked_up < use.rows else []
+    if not gaps:
         return []
-    listed = ", ".join(f"{number:g}" for number in beyond[:3])
-    return [f"values from {least:g} to {most:g} were tried for '{name}'; the graph compares it with {listed}"]
+    _, text = max(gaps)
+    return [text + (f" (and {len(gaps) - 1} more of this kind)" if len(gaps) > 1 else "")]
 
 
 # Which bodies of If, Loop and Scan ran: in a copy of the model every body gets a marker node without effect, and the

@@ -23,10 +23,12 @@ from sardonyx.ir.ops import (
     MOVES_DATA,
     NORMALIZES,
     PREDICATES,
+    READS_SHAPE,
+    REARRANGES,
     VARIADIC,
     attention_operands,
 )
-from sardonyx.ir.scopes import bodies, declared_shape, has_references
+from sardonyx.ir.scopes import bodies, declared_shape, has_references, label
 from sardonyx.verification.input_thresholds import Threshold, find_thresholds, find_words, small_constant
 
 
@@ -47,6 +49,7 @@ class Use(Struct, frozen=True):
     role: Role
     rows: int | str | None = None  # INDEX: the size of the table, or the dimension it has
     specials: tuple[int, ...] = ()  # constants the values are compared with, such as padding tokens
+    table: str = ""  # INDEX: the name of the table, if it is constant
     slot: str = ""  # SHAPE: which operand it is, e.g. "Reshape:1"
     divides: bool = False  # an integer divisor must not be zero
     thresholds: tuple[Threshold, ...] = ()  # DATA: numbers the values are compared with
@@ -58,7 +61,7 @@ class _Evidence(Struct):
     """What the walk along the uses of one input has seen."""
 
     floating: bool  # the input holds floating-point numbers
-    tables: list[int | str | None] = field(default_factory=list[int | str | None])
+    tables: list[tuple[int | str | None, str]] = field(default_factory=list[tuple[int | str | None, str]])
     specials: set[int] = field(default_factory=set[int])
     slots: list[str] = field(default_factory=list[str])
     masks: bool = False
@@ -66,6 +69,7 @@ class _Evidence(Struct):
     divides: bool = False
     normalized: bool = False
     sizes: bool = False  # reaches a shape, through arithmetic or directly
+    counted: bool = False  # takes part in arithmetic before it is compared or cast to bool
 
 
 class _Step(Struct, frozen=True):
@@ -82,6 +86,7 @@ class _Step(Struct, frozen=True):
 
 # Operators that move or cast the elements of their first operand.
 _MOVES = MOVES_DATA | FILLS | CASTS | {"OptionalGetElement"}
+_TESTS = _MOVES | PREDICATES | READS_SHAPE | LOOPS | {"Concat"}  # after these a mask is moved, or true or false
 _COMBINES = BINARY - BITWISE | VARIADIC | {
     "Where", "Neg", "Abs", "Clip", "Not", "Log", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin",
 }  # fmt: skip
@@ -100,7 +105,9 @@ _SHAPE_SLOTS = frozenset(
     )
 )  # fmt: skip
 _NORMS = NORMALIZES - {"BatchNormalization"} | {"ReduceMean", "ReduceL2"}  # use statistics of the values themselves
+_DECODES = REARRANGES | CASTS | {"DequantizeLinear"}  # between a stored table and its lookup
 _EPSILON = "epsilon"  # the attribute of a norm that matters only for rows of small variance
+_UNUSUAL = (-1, 2, 3)  # numbers of a mask that x > 0, x != 0, x == 1 and x > 1 tell apart
 _HIDDEN = -1e3  # a constant at or below it masks a position when it reaches a softmax
 _MOST_STEPS = 5000
 
@@ -120,7 +127,7 @@ def find_use(model: ir.Model, value: ir.Value) -> Use:
     use = _decide(value, evidence)
     if value.dtype == ir.DataType.STRING:
         return replace(use, words=find_words(model, value))
-    if use.role is Role.INDEX:
+    if use.role is Role.INDEX or (use.role is Role.MASK and use.specials):
         return replace(use, specials=_sides(use, find_thresholds(model, value)))
     if use.role is Role.DATA and not use.slot and value.dtype not in (None, ir.DataType.BOOL, ir.DataType.STRING):
         return replace(use, thresholds=find_thresholds(model, value))
@@ -133,7 +140,7 @@ def has_norms(model: ir.Model) -> bool:
 
 
 def _sides(use: Use, thresholds: Sequence[Threshold]) -> tuple[int, ...]:
-    """Return the special values of an index, and those on both sides of its thresholds."""
+    """Return the special values of an index or a mask, and those on both sides of its thresholds."""
     near = {int(t.number) + step for t in thresholds for step in ((0,) if t.exact else (-1, 0, 1))}
     rows = use.rows if isinstance(use.rows, int) else 1 << 31
     return tuple(sorted({*use.specials, *(number for number in near if 0 <= number < rows)}))
@@ -151,14 +158,14 @@ def _decide(value: ir.Value, evidence: _Evidence) -> Use:
     if kind == ir.DataType.BOOL:
         return Use(Role.MASK)
     if evidence.tables:
-        static = [rows for rows in evidence.tables if isinstance(rows, int)]
-        dynamic = [rows for rows in evidence.tables if isinstance(rows, str)]
-        rows = min(static) if static else (dynamic[0] if dynamic else None)
-        return Use(Role.POSITION if "position" in name else Role.INDEX, rows, specials)
+        static = [(rows, table) for rows, table in evidence.tables if isinstance(rows, int)]
+        dynamic = [(rows, "") for rows, _ in evidence.tables if isinstance(rows, str)]
+        rows, table = min(static) if static else (dynamic[0] if dynamic else (None, ""))
+        return Use(Role.POSITION if "position" in name else Role.INDEX, rows, specials, table)
     if evidence.slots:
         return Use(Role.SHAPE, slot=evidence.slots[0])
     if evidence.masks or "mask" in name:
-        return Use(Role.MASK)
+        return Use(Role.MASK, specials=() if evidence.counted else (*_UNUSUAL, *specials))
     if evidence.sizes:
         return Use(Role.SHAPE, slot="computed")
     if "position" in name:
@@ -174,6 +181,7 @@ def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, evidence:
         yield replace(step, value=function.inputs[operand])
         return
     yield from _into_bodies(step, node, operand)
+    evidence.counted = evidence.counted or not (step.boolean or op in _TESTS)
     if _record_table(step, node, operand, evidence):
         return
     if (op, operand) in _SHAPE_SLOTS or (op.startswith("Reduce") and operand == 1):
@@ -243,6 +251,7 @@ def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
 def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> bool:
     """Return whether the use selects elements of a table, and record the size of the table if so."""
     op = node.op_type
+    table = _constant_name(node.inputs[0]) if op in ("Gather", "GatherElements") else ""
     if op in ("Gather", "GatherElements", "ScatterElements", "Scatter") and operand == 1:
         rows = None if has_references(node) else _dim(node.inputs[0], node.attributes.get_int("axis", 0))
     elif op in ("GatherND", "ScatterND", "TensorScatter") and operand in (1, 2) and not (op[0] == "S" and operand == 2):
@@ -252,14 +261,26 @@ def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence)
         rows = min(sizes) if sizes else rows
     elif op == "OneHot" and operand == 0:
         depth = _scalar(node.inputs[1])
-        rows = int(depth) if depth is not None else None
+        rows, table = int(depth) if depth is not None else None, label(node)  # often times a matrix, which is the table
     elif op == "EmbedLayerNormalization" and operand in (0, 1):
-        rows = _dim(node.inputs[operand + 2], 0)
+        rows, table = _dim(node.inputs[operand + 2], 0), _constant_name(node.inputs[operand + 2])
     else:
         return False
     if step.same:
-        evidence.tables.append(rows - step.offset if isinstance(rows, int) else rows)
+        evidence.tables.append((rows - step.offset if isinstance(rows, int) else rows, table))
     return True
+
+
+def _constant_name(value: ir.Value | None) -> str:
+    """Return the name of a constant, also of one that is cast, moved or dequantized first; "" for other values."""
+    for _ in range(4):
+        if value is None or value.const_value is not None:
+            break
+        producer = value.producer()
+        if producer is not None and producer.op_type == "Constant":
+            break
+        value = producer.inputs[0] if producer is not None and producer.op_type in _DECODES else None
+    return value.name or "" if value is not None else ""
 
 
 def _dim(value: ir.Value | None, axis: int) -> int | str | None:

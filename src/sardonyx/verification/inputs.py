@@ -15,13 +15,14 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import declared_shape
 from sardonyx.runtime import Value
-from sardonyx.verification.coverage import reduced_note, size_notes, value_notes
+from sardonyx.verification.coverage import reduced_note, size_notes, table_notes, value_notes
 from sardonyx.verification.element_limits import HUGE, Footprint
 from sardonyx.verification.input_roles import Role, Use, find_use, has_norms
 from sardonyx.verification.input_sizes import DynamicDims, Sizes
 from sardonyx.verification.size_requirements import Bounds, Requirements, find_bounds
 from sardonyx.verification.state_inputs import State, find_state
-from sardonyx.verification.values import Style, ValueSpec, make_value, regions
+from sardonyx.verification.values import Style, ValueSpec, fresh_rows, make_value, regions
+from sardonyx.verification.windows import Window, find_windows, fitting_length, window_notes
 
 __all__ = ["EMPTY", "Inputs", "Plan", "Run", "Style", "TrialInputs"]
 
@@ -59,6 +60,7 @@ class Plan(Struct, frozen=True):
     overrides: bool = False  # feed the initializers that are also inputs
     sizes: tuple[tuple[str, int], ...] = ()  # pinned sizes of the dimensions that this trial is about
     region: int | None = None  # COMPARED: all elements lie in this one of the regions between the thresholds
+    looked_up: tuple[tuple[str, int], ...] = ()  # per index input, how many rows the trials before looked up
 
     @property
     def empty(self) -> bool:
@@ -107,6 +109,7 @@ class Inputs:
         ]
         self._state = find_state(model, self._required)
         self._bounds: dict[str, Bounds] = {}
+        self._windows: list[Window] = []
         for dims in (*plain, self._dims) if self._dims.names else ():
             self._read_sizes(model, dims)
 
@@ -118,7 +121,11 @@ class Inputs:
             if shape is not None and isinstance(value.type, ir.TensorType):
                 facts.learn(value, value.dtype, shape)
         dims.meet(Requirements.of(facts, dims.names), Footprint.of(facts, self._required, dims.names))
-        self._bounds = find_bounds(facts, dims.names)
+        self._windows = find_windows(facts, dims.names)
+        self._bounds = {
+            name: replace(bounds, window=fitting_length(self._windows, dims.names, name, _LONGEST_USUAL))
+            for name, bounds in find_bounds(facts, dims.names).items()
+        }
 
     @property
     def required(self) -> list[str]:
@@ -172,11 +179,21 @@ class Inputs:
         if any(use.normalized for use in self._uses.values()):
             plans.append(Plan(seed(2), 3, Style.TINY))
         if self._takes_big:
-            plans.append(Plan(seed(3), 1, Style.BIG))
+            plans.append(Plan(seed(3), 2, Style.BIG))
         if self._overridable:
             plans.append(replace(plans[0], overrides=True))
         longest = self._longest()
-        return [*plans, Plan(seed(1), 1, Style.NORMAL, sizes=longest)] if longest else plans
+        plans += [Plan(seed(1), 1, Style.NORMAL, sizes=longest)] if longest else []
+        return list(self._looking_up(plans, int(np.random.default_rng(seed(0)).integers(1 << 31))))
+
+    def _looking_up(self, plans: Sequence[Plan], first: int) -> Iterator[Plan]:
+        """Yield the plans such that each looks up other rows of the tables than those before it."""
+        looked_up = dict.fromkeys((name for name, use in self._uses.items() if use.rows is not None), first)
+        for plan in plans:
+            yield replace(plan, looked_up=tuple(looked_up.items()))
+            sizes = self._sizes(plan, 0)
+            for name in looked_up:
+                looked_up[name] += fresh_rows(self._dims.shape(name, sizes))
 
     def exact_plans(self, seeds: Sequence[int]) -> list[Plan]:
         """Return the trials for bit-exact rewrites only: other roundings may turn an infinity into NaN."""
@@ -269,9 +286,14 @@ class Inputs:
         reduced = self._dims.reduced
         notes = [reduced_note([trial.dims for trial in trials])] if reduced else []
         notes += size_notes(sizes, self._bounds, reduced=reduced)
+        notes += window_notes(self._windows, [trial.dims for trial in trials])
+        arrays = {
+            name: [value for trial in trials if isinstance(value := trial.feeds.get(name), np.ndarray)]
+            for name in self._uses
+        }
         for name, use in self._uses.items():
-            arrays = [value for trial in trials if isinstance(value := trial.feeds.get(name), np.ndarray)]
-            notes += value_notes(name, use, arrays)
+            notes += value_notes(name, use, arrays[name])
+        notes += table_notes(self._uses, arrays)
         if has_norms(self._model) and not any(use.normalized for use in self._uses.values()):
             notes.append("no rows of small variance reached the norms: their epsilon was not tested")
         return notes
@@ -341,7 +363,17 @@ class Inputs:
             name = value.name or ""
             shape = self._dims.shape(name, sizes, way // 2)
             small = self._ways[way][1]
-            spec = ValueSpec(rng, plan.style, self._uses[name], sizes, small, plan.hides_row, plan.region, offset)
+            spec = ValueSpec(
+                rng,
+                plan.style,
+                self._uses[name],
+                sizes,
+                small,
+                plan.hides_row,
+                plan.region,
+                offset,
+                dict(plan.looked_up).get(name, plan.seed),
+            )
             feeds[name] = make_value(value.type, shape, spec)
         return feeds
 

@@ -20,6 +20,7 @@ from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.library import NoKernel
 from sardonyx.runtime.load_failures import LOAD_A_LIBRARY, explain
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
+from sardonyx.verification.comparisons import Comparisons
 from sardonyx.verification.coverage import Bodies
 from sardonyx.verification.inputs import Inputs, Plan, TrialInputs
 from sardonyx.verification.interface import random_outputs
@@ -127,6 +128,7 @@ def is_constant(values: Sequence[Value]) -> bool:
 
 Progress: TypeAlias = Callable[[str], None]
 _EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, which is slow, may be used
+_COUNTED = 1 << 26  # bytes of weights up to which a copy of the model that counts comparisons is written
 _MOST_STALLS = 2  # runs that time out, after which no other input is tried
 _RUNS_BETWEEN = 2  # runs on other inputs between two runs that must give the same
 _LONGEST = 256  # size of a dimension that is tried once some inputs were accepted
@@ -266,22 +268,27 @@ class Reference:
         return subject if wide is None else Subject(wide)
 
     @contextlib.contextmanager
-    def _opened(self, subject: Subject | None = None) -> Generator[Engine]:
+    def _opened(self, subject: Subject | None = None, *, profile: bool = False) -> Generator[Engine]:
         if self.live is not None:
             yield self.live
             return
-        profile = subject is not None
-        subject = self.as_run(subject or self.subject)
-        with subject.session(self.runtime, threads=self._threads, seconds=self.longest_run, profile=profile) as engine:
+        subject, outputs = self.as_run(subject or self.subject), len(self.subject.model.graph.outputs)
+        with subject.session(
+            self.runtime, threads=self._threads, seconds=self.longest_run, profile=profile, outputs=outputs
+        ) as engine:
             yield engine
 
     def _run_trials(self) -> list[Answer]:
         """Run the trials in the current runtime; return nothing if it does not load the model."""
         bodies = Bodies(self.subject.model) if self.live is None else None
-        marked = Subject(bodies.marked) if bodies is not None and bodies.marked is not None else None
+        marked = bodies.marked if bodies is not None else None
+        is_counted = bodies is not None and self.subject.constant_bytes <= _COUNTED
+        comparisons = Comparisons(marked or self.subject.model) if is_counted else None
+        counting = comparisons.counting if comparisons is not None else None
+        observed = counting or marked
         left_out: list[Plan] = []
         try:
-            with self._opened(marked) as engine:
+            with self._opened(Subject(observed) if observed else None, profile=marked is not None) as engine:
                 self.name = engine.name
                 answers = self._run_examples(engine)
                 for number, plan in enumerate(self._plans):
@@ -293,11 +300,13 @@ class Reference:
                     if answer is not None:
                         answers.append(answer)
                 executed = engine.executed() if isinstance(engine, RemoteSession) else None
+                counts = engine.further if isinstance(engine, RemoteSession) else []
         except RuntimeFailure as failure:  # the model does not load
             self._reasons.append(failure.message)
             self._refusal = failure if isinstance(failure, NoKernel) and not self._own_types else None
             return []
         never = bodies.never_entered(executed) if bodies is not None else []
+        never += comparisons.notes(counts) if comparisons is not None else []
         self.not_covered = never + self._unsteady + self.inputs.coverage([answer.inputs for answer in answers])
         if left_out and not answers:
             elements = self.inputs.cost(left_out[0])

@@ -281,7 +281,8 @@ class Bounds(Struct, frozen=True):
 
     compared: tuple[int, ...] = ()  # numbers that its positions are compared with
     rows: tuple[int, ...] = ()  # sizes of the tables that its positions index, which the dimension cannot exceed
-    exact: tuple[int, ...] = ()  # numbers that it is compared with for equality
+    exact: tuple[int, ...] = ()  # numbers that it is compared with for equality, or divided by for a remainder
+    window: int | None = None  # a length at which the windows of convolutions and pools along it fit
 
     @property
     def limit(self) -> int | None:
@@ -290,9 +291,10 @@ class Bounds(Struct, frozen=True):
 
     @property
     def test_lengths(self) -> list[int]:
-        """Sizes just beyond each compared number, as far as the tables allow, and the limit itself, in order."""
+        """Sizes beyond each compared number and window, as far as the tables allow, and the limit itself, in order."""
         limit = [] if self.limit is None else [self.limit]
-        return sorted({min([number + 3, *limit]) for number in self.compared} | set(limit))
+        window = [] if self.window is None else [self.window]
+        return sorted({min([number, *limit]) for number in (*(n + 3 for n in self.compared), *window)} | set(limit))
 
 
 class _Walk(Struct):
@@ -388,7 +390,7 @@ class _Walk(Struct):
     def _compare(self, node: ir.Node, dims: frozenset[str]) -> None:
         numbers = list(self._constants(node))
         self._note(self.compared, dims, numbers)
-        if node.op_type == "Equal":
+        if node.op_type in ("Equal", "Mod"):
             self._note(self.exact, dims, numbers)
 
     def _crop(self, node: ir.Node) -> None:
@@ -434,5 +436,11 @@ def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:
     """Return the numbers that each of these dimensions is compared with."""
     walk = _Walk(facts, {atom_name(name): name for name in names})
     walk.visit(facts.model.graph)
-    tables = (walk.compared, walk.rows, walk.exact)
-    return {name: Bounds(*(tuple(sorted(table.get(name, ()))) for table in tables)) for name in walk.names.values()}
+
+    def sizes(table: dict[str, set[int]], name: str) -> tuple[int, ...]:
+        return tuple(sorted(table.get(name, ())))
+
+    return {
+        name: Bounds(sizes(walk.compared, name), sizes(walk.rows, name), sizes(walk.exact, name))
+        for name in walk.names.values()
+    }

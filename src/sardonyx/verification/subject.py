@@ -60,6 +60,7 @@ class Subject:
         seconds: float | None = None,
         profile: bool = False,
         optimize: bool = False,
+        outputs: int | None = None,
     ) -> RemoteSession:
         """Open the model in a worker process.
 
@@ -73,6 +74,7 @@ class Subject:
             seconds=seconds,
             profile=profile,
             optimize=optimize,
+            outputs=outputs,
             keep=self,
         )
 

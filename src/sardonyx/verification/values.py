@@ -81,15 +81,20 @@ def hides_whole_row(array: Array) -> bool:
     return bool(hidden.all(axis=-1).any())
 
 
+def has_row_of_zeros(array: Array) -> bool:
+    """Return whether all elements of some row are 0."""
+    return bool(array.ndim and array.size and (array == 0).all(axis=-1).any())
+
+
 class Style(StrEnum):
     """The kind of numbers in a trial."""
 
     NORMAL = "normal"  # standard normal
     LARGE = "large"  # normal with mean 1 and deviation 3: activates units that stay inactive on standard normal inputs
-    WIDE = "wide"  # signed, from thousandths to tens, mixed with zeros and ones
+    WIDE = "wide"  # signed, from thousandths to tens, mixed with zeros and ones, and rows of zeros
     POSITIVE = "positive"  # for operators that are undefined below zero
     TINY = "tiny"  # constant rows and rows of small variance, where the epsilon of a norm matters
-    BIG = "big"  # up to 1e4, and integers up to their type's range
+    BIG = "big"  # up to 1e4, of both signs or of one, and integers up to their type's range
     COMPARED = "compared"  # on both sides of the numbers that the graph compares with
     SPECIAL = "special"  # with infinities, NaN and subnormal numbers
     GIVEN = "given"  # the user's own
@@ -119,6 +124,7 @@ class ValueSpec(Struct, frozen=True):
     hides_row: bool = False  # masks hide every position of some rows
     region: int | None = None  # all elements are in this one of the regions between the thresholds
     offset: int = 0  # number of earlier positions
+    looked_up: int = 0  # number of rows of the table that were looked up before
 
     @property
     def patterns(self) -> Sequence[Pattern]:
@@ -140,7 +146,7 @@ def make_value(kind: ir.TypeProtocol | None, shape: tuple[int, ...], spec: Value
         return np.asarray(spec.rng.choice(words, shape), object)
     target = np.dtype(dtype.numpy())
     if spec.use.role is Role.MASK and shape:
-        return np.asarray(kept(shape, spec.rng, spec.patterns), target)
+        return _mask(dtype, shape, spec).astype(target)
     if dtype == ir.DataType.BOOL:
         return _flags(shape, spec)
     if spec.use.slot:
@@ -152,6 +158,16 @@ def make_value(kind: ir.TypeProtocol | None, shape: tuple[int, ...], spec: Value
     if target.kind == "c":
         return (_real(shape, spec, 0.0) + 1j * _real(shape, spec, 0.0)).astype(target)
     return np.asarray(_integer(dtype, shape, spec)).astype(target)
+
+
+def _mask(dtype: ir.DataType, shape: tuple[int, ...], spec: ValueSpec) -> Array:
+    """Return a mask of zeros and ones, in one trial also of the other numbers that the graph tells apart."""
+    mask = kept(shape, spec.rng, spec.patterns)
+    if not spec.use.specials or spec.style is not Style.WIDE:
+        return mask
+    low, high = int(dtype.min), int(dtype.max)
+    others = spec.rng.choice(np.array([0, *(number for number in spec.use.specials if low <= number <= high)]), shape)
+    return np.where(mask, 1, others)
 
 
 def _flags(shape: tuple[int, ...], spec: ValueSpec) -> Array:
@@ -205,13 +221,33 @@ def _tiny(numbers: Array, rng: np.random.Generator) -> Array:
 
 
 def _big(numbers: Array, rng: np.random.Generator) -> Array:
-    return np.asarray(np.sign(numbers) * 10.0 ** rng.uniform(-1.0, 4.0, numbers.shape), np.float64)
+    """Return large numbers; in the second and third item of a batch all of one sign, so that sums saturate."""
+    big = np.asarray(np.sign(numbers) * 10.0 ** rng.uniform(-1.0, 4.0, numbers.shape), np.float64)
+    if numbers.ndim > 1:
+        big[1:2], big[2:3] = 10.0 + np.abs(big[1:2]), -10.0 - np.abs(big[2:3])
+    return big
+
+
+def _wide_with_zeros(numbers: Array, rng: np.random.Generator) -> Array:
+    """Return wide numbers with a row of zeros, for which a norm is 0; in the last item also a column of zeros.
+
+    They are left out where they would be more than a third of the input: the usual size of an output would be another.
+    """
+    wide = _wide(numbers, rng)
+    if wide.ndim > 1 and wide.size:
+        zero = np.zeros(wide.shape, bool)
+        item = zero[-1] if wide.ndim > 2 else zero
+        item[..., -1, :] = True
+        if wide.ndim > 2:
+            item[..., -1] = True
+        wide[zero & (3 * np.count_nonzero(zero) <= zero.size)] = 0.0
+    return wide
 
 
 _REAL: Mapping[Style, Callable[[Array, np.random.Generator], Array]] = {
     Style.NORMAL: lambda numbers, _: numbers,
     Style.LARGE: lambda numbers, _: 3.0 * numbers + 1.0,
-    Style.WIDE: _wide,
+    Style.WIDE: _wide_with_zeros,
     Style.POSITIVE: lambda numbers, _: np.abs(numbers) + 0.01,
     Style.TINY: _tiny,
     Style.BIG: _big,
@@ -283,10 +319,21 @@ def _index(shape: tuple[int, ...], spec: ValueSpec) -> Array:
     if use.role is Role.POSITION and shape and spec.style is not Style.WIDE:
         positions = spec.offset + np.arange(shape[-1])
         return np.broadcast_to(positions % rows if use.rows else positions, shape)
-    indices = np.asarray(rng.integers(0, rows, shape))
-    if indices.size > 1:  # both ends of the table
-        indices.reshape(-1)[-2:] = (rows - 1, 0)
-    return np.minimum(_with_specials(indices, spec), rows - 1)
+    count, fresh = math.prod(shape), fresh_rows(shape)
+    indices = np.asarray(rng.permutation((spec.looked_up + np.arange(fresh)) % rows * _spreading(rows) % rows))
+    indices = np.concatenate([indices, (rows - 1, 0)[: count - fresh]]).reshape(shape)  # both ends of the table
+    return np.minimum(_with_specials(indices.astype(np.int64), spec), rows - 1)
+
+
+def fresh_rows(shape: tuple[int, ...]) -> int:
+    """Return how many rows of a table indices of this shape look up in turn; the others are both ends of the table."""
+    count = math.prod(shape)
+    return count - 2 if count > 2 else min(count, 1)
+
+
+def _spreading(rows: int) -> int:
+    """Return a factor such that its multiples, modulo the number of rows, reach every row once, evenly spread."""
+    return next(step for step in range(max(int(0.618 * rows), 1), 2 * rows + 1) if math.gcd(step, rows) == 1)
 
 
 def _with_specials(integers: Array, spec: ValueSpec) -> Array:
