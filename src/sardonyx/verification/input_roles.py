@@ -24,7 +24,6 @@ from sardonyx.ir.ops import (
     NORMALIZES,
     PREDICATES,
     READS_SHAPE,
-    REARRANGES,
     VARIADIC,
     attention_operands,
 )
@@ -105,7 +104,7 @@ _SHAPE_SLOTS = frozenset(
     )
 )  # fmt: skip
 _NORMS = NORMALIZES - {"BatchNormalization"} | {"ReduceMean", "ReduceL2"}  # use statistics of the values themselves
-_DECODES = REARRANGES | CASTS | {"DequantizeLinear"}  # between a stored table and its lookup
+_DECODES = CASTS | {"DequantizeLinear", "Identity"}  # keep the shape of a stored table
 _EPSILON = "epsilon"  # the attribute of a norm that matters only for rows of small variance
 _UNUSUAL = (-1, 2, 3)  # numbers of a mask that x > 0, x != 0, x == 1 and x > 1 tell apart
 _HIDDEN = -1e3  # a constant at or below it masks a position when it reaches a softmax
@@ -251,7 +250,7 @@ def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
 def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> bool:
     """Return whether the use selects elements of a table, and record the size of the table if so."""
     op = node.op_type
-    table = _constant_name(node.inputs[0]) if op in ("Gather", "GatherElements") else ""
+    table = _stored_name(node.inputs[0]) if op in ("Gather", "GatherElements") else ""
     if op in ("Gather", "GatherElements", "ScatterElements", "Scatter") and operand == 1:
         rows = None if has_references(node) else _dim(node.inputs[0], node.attributes.get_int("axis", 0))
     elif op in ("GatherND", "ScatterND", "TensorScatter") and operand in (1, 2) and not (op[0] == "S" and operand == 2):
@@ -261,9 +260,9 @@ def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence)
         rows = min(sizes) if sizes else rows
     elif op == "OneHot" and operand == 0:
         depth = _scalar(node.inputs[1])
-        rows, table = int(depth) if depth is not None else None, label(node)  # often times a matrix, which is the table
+        rows, table = int(depth) if depth is not None else None, label(node)  # times a matrix, whose rows these are
     elif op == "EmbedLayerNormalization" and operand in (0, 1):
-        rows, table = _dim(node.inputs[operand + 2], 0), _constant_name(node.inputs[operand + 2])
+        rows, table = _dim(node.inputs[operand + 2], 0), _stored_name(node.inputs[operand + 2])
     else:
         return False
     if step.same:
@@ -271,19 +270,23 @@ def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence)
     return True
 
 
-def _constant_name(value: ir.Value | None) -> str:
-    """Return the name of a constant, also of one that is cast, moved or dequantized first; "" for other values."""
+def _stored(value: ir.Value | None) -> ir.Value | None:
+    """Return a constant, also one that is cast or dequantized first; None for other values."""
     for _ in range(4):
-        if value is None or value.const_value is not None:
-            break
-        producer = value.producer()
-        if producer is not None and producer.op_type == "Constant":
-            break
+        producer = value.producer() if value is not None else None
+        if value is None or value.const_value is not None or (producer is not None and producer.op_type == "Constant"):
+            return value
         value = producer.inputs[0] if producer is not None and producer.op_type in _DECODES else None
-    return value.name or "" if value is not None else ""
+    return None
+
+
+def _stored_name(value: ir.Value | None) -> str:
+    stored = _stored(value)
+    return stored.name or "" if stored is not None else ""
 
 
 def _dim(value: ir.Value | None, axis: int) -> int | str | None:
+    value = _stored(value) or value
     if value is None:
         return None
     constant = value.const_value
