@@ -293,10 +293,9 @@ class Inputs:
         }
         for name, use in self._uses.items():
             notes += value_notes(name, use, arrays[name])
-        notes += table_notes(self._uses, arrays)
         if has_norms(self._model) and not any(use.normalized for use in self._uses.values()):
             notes.append("no rows of small variance reached the norms: their epsilon was not tested")
-        return notes
+        return notes + table_notes(self._uses, arrays)
 
     # Values
 
