@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import numpy_helper
 
-from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.ir import io
 from sardonyx.records.run import Accuracy, Verdict
 from sardonyx.verification import Oracle, verify
@@ -227,6 +227,12 @@ def test_random_outputs_are_compared_by_interface_only(draws: str) -> None:
     assert any("'y' depends on random numbers" in note for note in verdict.notes)
     assert not any("'z'" in note for note in verdict.notes)
     assert not same(model, model.replace("z = Relu", "z = Neg")).passed
+
+
+def test_a_model_with_random_outputs_alone_is_not_verified() -> None:
+    model = "g (float[n, 4] x) => (float[n, 4] y) { r = RandomNormalLike (x) y = Add (x, r) }"
+    with pytest.raises(VerificationFailed, match="not verified: all outputs depend on random numbers"):
+        same(model, model)
 
 
 def test_dropout_in_inference_is_not_random() -> None:

@@ -207,7 +207,7 @@ class Reference:
         Raises:
             RuntimeFailure: The reference accepts none of the inputs.
             UsageError: The reference does not accept the user's inputs.
-            VerificationFailed: All outputs were empty in every trial, so that nothing can be compared.
+            VerificationFailed: All outputs are random or were empty in every trial, so that nothing can be compared.
         """
         if self._answers is None:
             self._progress("running the reference")
@@ -221,22 +221,28 @@ class Reference:
                 answers = self._run_trials()
             if not answers:
                 raise self._failure()
-            if self._compares_nothing(answers):
-                raise VerificationFailed(
-                    "not verified: all outputs were empty in every trial, so that no element was compared",
-                    hint="give `inputs` for which the model returns elements",
-                )
+            self._check_compared(answers)
             self._answers = answers
             self.not_covered += self._uninformative_outputs(answers)
         return self._answers
 
-    def _compares_nothing(self, answers: Sequence[Answer]) -> bool:
-        """Return whether all outputs were empty in every trial, and some are not empty for every input."""
+    def _check_compared(self, answers: Sequence[Answer]) -> None:
+        """Raise an error if no element can be compared, unless the outputs are empty for every input."""
         outputs = self.subject.model.graph.outputs
-        if not outputs or not all(is_empty(answer.outputs) for answer in answers):
-            return False
+        places = [place for place, value in enumerate(outputs) if value.name not in self.random]
+        if outputs and not places:
+            raise VerificationFailed(
+                "not verified: all outputs depend on random numbers, so that no element was compared",
+                hint='no input tells two such models apart; `verify="off"` writes a result unverified',
+            )
+        if not places or not is_empty([answer.outputs[place] for answer in answers for place in places]):
+            return
         facts = Facts(self.subject.model)
-        return any(0 not in (facts.shape(value) or ()) for value in outputs)
+        if any(0 not in (facts.shape(outputs[place]) or ()) for place in places):
+            raise VerificationFailed(
+                "not verified: all outputs were empty in every trial, so that no element was compared",
+                hint="give `inputs` for which the model returns elements",
+            )
 
     def _failure(self) -> RuntimeFailure:
         """Return the error for a model that no runtime loads, or that accepts no input."""
