@@ -189,7 +189,7 @@ def _signature(op_type: str, opset: int) -> tuple[tuple[str, frozenset[ir.DataTy
     return tuple(operands)
 
 
-_ELEMENTS = {onnx.TensorProto.DataType.Name(dtype.value): dtype for dtype in ir.DataType if dtype.value}
+_ELEMENTS = {dtype.name: dtype for dtype in ir.DataType if dtype.value}  # an older onnx does not know all of them
 
 
 def _element(text: str) -> ir.DataType | None:

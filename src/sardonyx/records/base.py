@@ -6,6 +6,7 @@ A record is the result of a command. Its JSON starts with `"record": "run"`, the
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, ClassVar, Literal, Self, cast
 
 import msgspec
@@ -74,7 +75,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
     @classmethod
     def json_schema(cls) -> dict[str, Any]:
         """Return the published JSON Schema."""
-        return msgspec.json.schema(cls)
+        schema = msgspec.json.schema(cls)
+        for part in schema["$defs"].values():
+            if "description" in part:  # a docstring, which Python indents up to 3.12
+                part["description"] = inspect.cleandoc(part["description"])
+        return schema
 
 
 class Header(msgspec.Struct, frozen=True):
