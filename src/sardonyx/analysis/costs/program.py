@@ -39,6 +39,7 @@ ITEM_BYTES = {
     "float64": 8,
     "qint32": 4,
     "complex32": 4,
+    "bcomplex32": 4,
     "complex64": 8,
     "complex128": 16,
 }

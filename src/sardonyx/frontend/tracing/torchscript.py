@@ -109,13 +109,15 @@ def _nothing(*_: object) -> None:
 @contextlib.contextmanager
 def _without_log() -> Generator[None]:
     """Keep torch from printing the graph that it fails on, which bypasses Python's streams."""
-    core: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # the log has no public switch that works
-    log = core._jit_onnx_log
-    core._jit_onnx_log = _nothing
+    core: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # the log has no public switch
+    switch, was_on = core._jit_set_onnx_log_enabled, core._jit_is_onnx_log_enabled()
+    switch(False)
+    core._jit_set_onnx_log_enabled = _nothing  # every export turns it on
     try:
         yield
     finally:
-        core._jit_onnx_log = log
+        core._jit_set_onnx_log_enabled = switch
+        switch(was_on)
 
 
 def _is_quantized(modules: Iterable[torch.nn.Module]) -> bool:
