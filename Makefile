@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
 BARE := .venv-without-torch
+LOWEST := .venv-lowest
 WORKERS ?= 2
 
 # pytest compiles every test file anew where the rewritten assertions may not be stored: 11 CPU-seconds a process.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup check quick without-torch browser test docs demo bench peers llm precision clean
+.PHONY: setup check quick without-torch lowest browser test docs demo bench peers llm precision clean
 
 setup: $(STAMP)
 
@@ -39,6 +40,18 @@ without-torch:
 	test -x $(BARE)/bin/python || $(PYTHON) -m venv $(BARE)
 	$(BARE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt . pytest
 	$(BARE)/bin/python -m pytest --noconftest tests/cli/test_onnx_only.py
+
+# The same tests with the lowest version of every library that pyproject.toml accepts, in an environment of its own.
+# torch is left out: these tests do not need it. The tools of the tests are the newest that accept those versions.
+lowest:
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check uv
+	$(LOWEST)/bin/uv pip compile --quiet --resolution lowest-direct --extra openvino --extra fleet \
+		--python $(LOWEST)/bin/python --output-file $(LOWEST)/lowest.txt pyproject.toml
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt \
+		-e ".[openvino,fleet,test]"
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal --quick \
+		--deselect tests/test_project.py::test_the_tests_run_on_the_pinned_versions
 
 # Pages are opened in a real browser; nothing to do where there is one.
 browser:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 import passes_page
 from sardonyx.passes import ALL
@@ -39,11 +40,24 @@ def test_the_version_is_written_once_and_installed() -> None:
 
 def test_every_requirement_is_pinned_for_the_tests() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    needed = package_names([*PROJECT["project"]["dependencies"], *extras["torch"], *extras["dev"], *extras["docs"]])
+    named = [each for extra in ("torch", "test", "dev", "docs") for each in extras[extra]]
+    needed = package_names([*PROJECT["project"]["dependencies"], *named]) - {"sardonyx"}
     pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.+]+", pin) for pin in pins)
     assert needed <= {pin.split("==")[0].lower() for pin in pins}
     assert "torch==2.13.0" in pins, "a looser pin may pull several GB of CUDA packages"
+
+
+def test_every_requirement_has_a_lower_bound_that_the_pin_satisfies() -> None:
+    """`make lowest` reads the bounds from pyproject.toml and runs the quick tests with them."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = dict(line.lower().split("==") for line in lines if not line.startswith("#"))
+    project = PROJECT["project"]
+    named = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    for requirement in map(Requirement, named):
+        if requirement.name != "sardonyx":
+            assert ">=" in str(requirement.specifier), requirement
+            assert pins[requirement.name.lower()] in requirement.specifier, requirement
 
 
 def test_the_tests_run_on_the_pinned_versions() -> None:
