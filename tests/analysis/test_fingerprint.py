@@ -202,13 +202,6 @@ def test_functions_are_inlined(opset: int) -> None:
     assert model.functions["own", "Layer", ""].opset_imports == {"": opset}
 
 
-def test_a_function_that_calls_itself_is_a_foreign_operator() -> None:
-    text = """<ir_version: 8, opset_import: ["" : 18, "own" : 1]>
-    main (float[N] x) => (float[N] y) { y = own.Again(x) }
-    <domain: "own", opset_import: ["" : 18, "own" : 1]> Again (x) => (y) { z = Neg(x) y = own.Again(z) }"""
-    assert fingerprint(from_proto(parser.parse_model(text))).family is Family.OTHER
-
-
 def stepped(steps: int, *, same_weight: bool) -> onnx.ModelProto:
     """An unrolled recurrence: each step multiplies the state and adds the next row."""
     nodes, weights = [], [numpy_helper.from_array(np.ones((8, 8), np.float32), f"w{i}") for i in range(steps)]

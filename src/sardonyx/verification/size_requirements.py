@@ -24,6 +24,7 @@ from sardonyx.ir.ops import (
     POOLS,
     QUANTIZED_CONVOLUTIONS,
     READS_SHAPE,
+    RECURRENT,
 )
 from sardonyx.ir.scopes import bodies, nested_graphs
 from sardonyx.ir.shapes import Expr, Shape, Size, expr
@@ -44,7 +45,7 @@ _EQUAL: Mapping[str, tuple[tuple[int, int, int, int], ...]] = {
     **dict.fromkeys(
         ("BatchNormalization", "GroupNormalization", "InstanceNormalization"), ((0, 1, 1, 0), (0, 1, 2, 0))
     ),
-    **dict.fromkeys(("GRU", "LSTM", "RNN"), ((0, 2, 1, 2), (0, 1, 4, 0), (0, 1, 5, 1), (5, 2, 2, 2), (0, 1, 6, 1))),
+    **dict.fromkeys(RECURRENT, ((0, 2, 1, 2), (0, 1, 4, 0), (0, 1, 5, 1), (5, 2, 2, 2), (0, 1, 6, 1))),
     "ConvTranspose": ((0, 1, 1, 0),),
     "MatMul": ((0, -1, 1, -2),),
     "MatMulInteger": ((0, -1, 1, -2),),
