@@ -99,6 +99,20 @@ def test_a_second_run_computes_what_changed_failed_or_is_missing(command: Comman
     assert set(_statuses("out").values()) == {"done"}, "an option changed"
 
 
+@pytest.mark.slow
+def test_names_that_are_not_utf8(command: Command) -> None:
+    Path("models/y/a.onnx").rename("models/y/a\udcff.onnx")
+    result = command("optimize", "models", "--out-dir", "out", "--verify", "off", "--json")
+    assert result.code == 1
+    assert [entry.get("exit_code") for entry in json.loads(result.out)] == [None, 1]
+    assert _statuses("out") == {"x/a": "done", r"y/a\udcff": "failed"}
+    assert "is no name for a result" in result.err
+    Path("models/x").rename("\udcff")
+    for folder in ("other", "other\udcfe"):
+        assert command("optimize", "\udcff", "--out-dir", folder, "--verify", "off").code == 0
+        assert _statuses(folder) == {"a": "done"}
+
+
 def test_a_file_of_somebody_else_is_not_replaced(command: Command) -> None:
     Path("out/y").mkdir(parents=True)
     Path("out/y/a.json").write_text("mine")

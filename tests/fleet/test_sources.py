@@ -44,6 +44,23 @@ def test_a_pattern_that_the_shell_did_not_expand_is_expanded(folder: Path) -> No
     assert list(_names("models/b[1].onnx")) == ["b[1]"], "an existing file is not a pattern"
 
 
+def test_a_file_whose_name_no_result_can_have_is_a_problem_of_its_own(folder: Path) -> None:
+    names = ("b\udcff", "b\udcfe", r"b\udcff", "new\nline")
+    for name in names:
+        (folder / "models" / "x" / f"{name}.onnx").touch()
+    sources = find_sources(["models/x"])
+    assert len({source.name for source in sources}) == 1 + len(names)
+    assert [source.name for source in sources if not source.problem] == ["a"]
+    for source in sources:
+        assert source.text.isprintable()
+        assert source.name.isprintable()
+        assert os.path.isfile(source.location)
+    assert {source.problem for source in find_pairs("models/x", "models/x")} == {source.problem for source in sources}
+    (folder / "list.jsonl").write_text(r'{"source": "models/x/new\nline.onnx", "name": "other"}')
+    (named,) = find_sources(["list.jsonl"])
+    assert (named.name, named.problem) == ("other", "")
+
+
 def test_a_file_that_does_not_exist_is_left_to_the_command(folder: Path) -> None:
     (missing,) = find_sources(["missing.onnx"])
     assert missing.location == str(folder / "missing.onnx")

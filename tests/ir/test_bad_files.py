@@ -231,6 +231,25 @@ def changed(edit: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
             lambda p: p.graph.node.add(op_type="Constant", output=["z"]).attribute.add(name="value", type=4),
             ("(Constant)", "'value' without an element type"),
         ),
+        (lambda p: p.graph.node.add(op_type="Constant", output=["z"]), ("(Constant)", "not have a value")),
+        (
+            lambda p: p.graph.node.add(op_type="Constant", output=["z"]).attribute.add(name="", i=1, type=2),
+            ("(Constant)", "not have a value"),
+        ),
+        (
+            lambda p: p.graph.node.append(helper.make_node("Transpose", ["x"], ["z"], perm=[9, 1])),
+            ("(Transpose)", "no permutation"),
+        ),
+        (
+            lambda p: p.graph.node.append(
+                helper.make_node("Attention", ["x"] * 3, ["z"], domain="com.microsoft", unidirectional=1.0)
+            ),
+            ("(Attention)", "'unidirectional' of type FLOAT"),
+        ),
+        (
+            lambda p: p.graph.node.add(op_type="Own", domain="own", output=["z"]).attribute.add(name="t", type=4),
+            ("(Own)", "'t' without an element type"),
+        ),
     ],
 )
 def test_models_that_contradict_themselves(edit: Callable[[onnx.ModelProto], object], words: tuple[str, ...]) -> None:
@@ -248,6 +267,8 @@ NAMES = [
     lambda p, name: setattr(p.graph.input[0], "name", name),
     lambda p, name: setattr(p.graph, "name", name),
     lambda p, name: setattr(p.graph.input[0].type.tensor_type.shape.dim[0], "dim_param", name),
+    lambda p, name: setattr(p.graph.input[0].type.tensor_type.shape.dim[0], "denotation", name),
+    lambda p, name: setattr(p.graph.input[0].type, "denotation", name),
     lambda p, name: p.metadata_props.add(key=name, value="v"),
     lambda p, name: p.opset_import.add(domain=name, version=1),
     lambda p, name: p.functions.add(name=name, domain="d"),

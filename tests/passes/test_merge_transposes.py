@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
+from sardonyx import analyze, optimize
 from sardonyx.passes.cleanup.eliminate_noop_shape import EliminateNoopShape
 from sardonyx.passes.layout.fuse_gemm_transpose import FuseGemmTranspose
 from sardonyx.passes.layout.merge_transposes import MergeTransposes
@@ -28,6 +30,23 @@ def test_any_chain_of_transposes_keeps_its_function_and_becomes_at_most_one(
     model, _ = run_passes(text, (*PASSES, EliminateNoopShape()))
     assert op_types(model).count("Transpose") <= 1
     assert_same(text, model)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "a = Transpose <perm = [1, 0]> (x)  y = Transpose <perm = [0, 2, 1]> (a)",
+        "a = Transpose <perm = [1, 0, 2]> (w)  y = MatMul(x, a)",
+        "h = Unsqueeze(x, axes)  a = Attention(h, h, h)  y = Transpose <perm = [0, 2, 1, 3, 4]> (a)",
+        "a = Transpose <perm = [0, 2, 1, 3, 4]> (x)  h = Unsqueeze(a, axes)  y = Attention(h, h, h)",
+    ],
+)
+def test_a_permutation_of_another_rank_is_left_alone(nodes: str) -> None:
+    text = f"""<ir_version: 10, opset_import: ["" : 23]> agraph (float[2, 3] x) => (float y)
+        <float[2, 3] w = {{1, 2, 3, 4, 5, 6}}, int64[2] axes = {{0, 1}}> {{ {nodes} }}"""
+    run = optimize(onnx.parser.parse_model(text), verify="off")
+    assert "Transpose" in op_types(run.model)
+    analyze(onnx.parser.parse_model(text))
 
 
 def test_two_reversals_cancel_for_unknown_rank() -> None:

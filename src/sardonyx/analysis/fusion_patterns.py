@@ -151,7 +151,7 @@ def _is_idle(node: ir.Node, survey: Survey) -> bool:
     perm = node.attributes.get_ints("perm", None)
     if perm is None:
         perm = None if shape is None else tuple(reversed(range(len(shape))))
-    if perm is None:
+    if perm is None or (shape is not None and len(perm) != len(shape)):
         return False
     moved = [axis for axis in perm if shape is None or shape[axis] != 1]
     return moved == sorted(moved)

@@ -40,7 +40,7 @@ from sardonyx.fleet.progress import STATUS, Status, Tracker
 from sardonyx.fleet.sources import Source, digest, download, is_url
 from sardonyx.fleet.storage import Contents, Store, open_store
 from sardonyx.fleet.work import Answer, Needs, Outcome, Work, estimated_memory
-from sardonyx.records.base import Record
+from sardonyx.records.base import Record, encode_json
 from sardonyx.records.environment import environment
 from sardonyx.records.fleet import Fleet, ModelRow
 from sardonyx.records.reading import decode
@@ -276,7 +276,7 @@ def _run(words: Sequence[str], shown: dict[str, str]) -> _Done:
 
 def _quoted(text: str) -> str:
     """Return a text as it is inside a JSON string."""
-    return msgspec.json.encode(text).decode()[1:-1]
+    return encode_json(text).decode()[1:-1]
 
 
 def _memory(source: Source) -> int:
@@ -352,14 +352,15 @@ def _gated(job: Job, row: ModelRow, results: _Results) -> int:
 
 def _check_destinations(job: Job, store: Store) -> None:
     """Raise an error if a result would replace a source, or a file that the command has not written."""
-    for source in job.sources:
+    sources = [source for source in job.sources if not source.problem]
+    for source in sources:
         target = store.path(f"{source.name}.onnx")
         if job.writes and target is not None and os.path.realpath(target) == os.path.realpath(source.location):
             hint = "name another folder; no input is overwritten"
             raise UsageError(f"--out-dir is the folder of {source.text}", hint=hint)
     own_files = _OWN_FILES.format(job.verb)
     known = store.read(own_files)
-    names = {source.name for source in job.sources}
+    names = {source.name for source in sources}
     own = _own_models(store, job.verb, known, names)
     if not job.options.force:
         taken = sorted({f"{name}{end}" for name in names - own for end in (".onnx", ".json")} & set(store.names()))
@@ -448,7 +449,8 @@ class _Results:
             if word not in self._files:
                 self._files[word] = (digest(word) if os.path.isfile(word) else None) or ""
         files = {word: self._files[word] for word in work.words if self._files[word]}
-        return Cell(self._job.verb, source.name, "", options | {"files": files})
+        plain = msgspec.json.decode(encode_json(options | {"files": files}))  # names of files may not be UTF-8
+        return Cell(self._job.verb, source.name, "", plain)
 
     def _digest(self, index: int) -> str | None:
         """Return a hash of the bytes of a model, computed when it is needed first; None if it cannot be read."""

@@ -28,6 +28,7 @@ MANIFEST = ".jsonl"
 RESERVED = ("summary", "status")  # names of files that a command writes besides results
 _RESERVED_FOLDERS = ("cells", "tables", "logs")
 _FORMS = "give ONNX files, folders or patterns of them, or a manifest; docs/fleet.md lists all forms"
+_NOT_ACCEPTED = "it contains a character that file systems do not accept"
 _LINE = 'write one object a line: {"source": "model.onnx", "options": {"seed": 3}}'
 _BUILT = re.compile(r"(?:hf|hf-config|torchvision|timm):.+|.+\.py:\w+")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.+", re.IGNORECASE)
@@ -129,7 +130,19 @@ def _expanded(text: str, exclude: Path | None, base: Path | None = None) -> list
 
 
 def _of_file(path: Path, name: str) -> Source:
-    return Source(str(path), os.path.abspath(path), name)
+    return _found(str(path), os.path.abspath(path), name)
+
+
+def _found(text: str, location: str, name: str) -> Source:
+    """Return a model under the name of its file; characters that no name may have are a problem of this model alone."""
+    shown = _escaped(name)
+    problem = "" if shown == name else f"{shown} is no name for a result: {_NOT_ACCEPTED}; rename the file"
+    return Source(_escaped(text), location, shown, problem=problem)
+
+
+def _escaped(name: str) -> str:
+    """Return a printable name, a different one for every name; one with escape sequences is not that of a result."""
+    return name if name.isprintable() and "\\" not in name else repr(name)[1:-1]
 
 
 def _matching(pattern: Path, exclude: Path | None) -> tuple[list[Path], list[str]]:
@@ -145,12 +158,12 @@ def _matching(pattern: Path, exclude: Path | None) -> tuple[list[Path], list[str
 def _of_url(url: str) -> list[Source]:
     """Return the model at a URL, or all models below it."""
     if url.endswith(SUFFIX):
-        return [Source(url, url, path_name(Path(url.rsplit("/", 1)[1])))]
+        return [_found(url, url, path_name(Path(url.rsplit("/", 1)[1])))]
     root = url.rstrip("/")
     names = [name for name in open_store(root).names() if name.endswith(SUFFIX)]
     if not names:
         raise UsageError(f"{url} contains no ONNX file", hint=_FORMS)
-    return [Source(f"{root}/{name}", f"{root}/{name}", path_name(Path(name))) for name in names]
+    return [_found(f"{root}/{name}", f"{root}/{name}", path_name(Path(name))) for name in names]
 
 
 def _absolute_factory(text: str, base: Path | None) -> str:
@@ -218,7 +231,7 @@ def _of_line(line: _Line, exclude: Path | None, base: Path | None) -> list[Sourc
     if len(sources) > 1 and (line.name is not None or line.candidate is not None):
         raise UsageError(f"{line.source} is {len(sources)} models", hint="name and candidate are for one model")
     if line.name is not None:
-        sources = [replace(sources[0], name=line.name)]
+        sources = [replace(sources[0], name=line.name, problem="")]
     elif len(sources) == 1 and _is_local_name(line.source):
         sources = [replace(sources[0], name=path_name(Path(line.source)))]
     options, export = words(line.options), words(line.export)
@@ -251,10 +264,10 @@ def words(options: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
 
 
 def check_names(sources: Sequence[Source]) -> None:
-    """Raise an error if a name cannot be that of a result, or two models have the same one."""
+    """Raise an error if a name in a manifest cannot be that of a result, or two models have the same name."""
     seen: dict[str, Source] = {}
     for source in sources:
-        if why := _why_not_a_name(source.name):
+        if not source.problem and (why := _why_not_a_name(source.name)):
             raise UsageError(f"{source.text}: {source.name!r} is no name for a result: {why}", hint=_RENAME)
         other = seen.setdefault(source.name, source)
         if other is not source:
@@ -273,7 +286,7 @@ def _why_not_a_name(name: str) -> str:
         ("it is empty", lambda: not all(parts)),
         ("it is not below the folder", lambda: ".." in parts or "." in parts),
         ("hidden files are not results", lambda: any(part.startswith(".") for part in parts)),
-        ("it contains a character that file systems do not accept", lambda: not name.isprintable() or "\\" in name),
+        (_NOT_ACCEPTED, lambda: _escaped(name) != name),
         ("the command writes a file of that name", lambda: name in RESERVED or parts[0] in _RESERVED_FOLDERS),
     )
     return next((why for why, breaks in rules if breaks()), "")
@@ -300,8 +313,12 @@ def find_pairs(reference: str, candidate: str | None) -> list[Source]:
         return [_paired(references[0], candidates[0])]
     by_name = {source.name: source for source in candidates}
     known = {source.name for source in references}
-    pairs = [_paired(source, by_name.get(source.name)) for source in references]
-    pairs = [replace(pair, problem=pair.problem and f"{candidate} has no {pair.name}{SUFFIX}") for pair in pairs]
+    pairs = [
+        _paired(source, by_name[source.name])
+        if source.name in by_name
+        else replace(source, problem=source.problem or f"{candidate} has no {source.name}{SUFFIX}")
+        for source in references
+    ]
     rest = [source for source in candidates if source.name not in known]
     return [*pairs, *(replace(source, problem=f"{reference} has no {source.name}{SUFFIX}") for source in rest)]
 
@@ -309,9 +326,7 @@ def find_pairs(reference: str, candidate: str | None) -> list[Source]:
 _PAIRS = "give two models, two folders, or a manifest whose lines have a source and a candidate"
 
 
-def _paired(reference: Source, candidate: Source | None) -> Source:
-    if candidate is None:
-        return replace(reference, problem="it has no partner")
+def _paired(reference: Source, candidate: Source) -> Source:
     return replace(reference, candidate=candidate.location, candidate_text=candidate.text)
 
 

@@ -45,7 +45,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
 
     def to_json(self) -> bytes:
         """Return the record as JSON."""
-        return msgspec.json.encode(self.plain())
+        return encode_json(self.plain())
 
     @classmethod
     def from_json(cls, data: bytes | str, name: str = "the text", hint: str | None = None) -> Self:
@@ -80,6 +80,27 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
             if "description" in part:  # a docstring, which Python indents up to 3.12
                 part["description"] = inspect.cleandoc(part["description"])
         return schema
+
+
+def encode_json(document: object) -> bytes:
+    """Return JSON in UTF-8. Of a file name that is not UTF-8, every wrong byte is a replacement character."""
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_unicode(msgspec.to_builtins(document)))
+
+
+def _unicode(value: Any) -> Any:
+    """Return builtin objects without lone surrogates, which are Python's form of bytes that are not UTF-8."""
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case dict():
+            return {_unicode(key): _unicode(each) for key, each in cast("dict[Any, Any]", value).items()}
+        case list() | tuple():
+            return [_unicode(each) for each in cast("list[Any]", value)]
+        case _:
+            return value
 
 
 class Header(msgspec.Struct, frozen=True):

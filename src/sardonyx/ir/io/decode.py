@@ -351,8 +351,10 @@ def _type_and_shape(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.S
     if proto.HasField("tensor_type") and not proto.HasField("denotation"):
         return _tensor_type(proto.tensor_type)
     leaf = proto
+    _check_text(proto.denotation)
     while (kind := leaf.WhichOneof("value")) in ("sequence_type", "optional_type"):
         leaf = getattr(leaf, kind).elem_type
+        _check_text(leaf.denotation)
     if kind not in ("tensor_type", "sparse_tensor_type") or not getattr(leaf, kind).HasField("elem_type"):
         return None, None
     _check_type(getattr(leaf, kind))
@@ -374,7 +376,7 @@ def _check_type(proto: onnx.TypeProto.Tensor) -> None:
             f"a value has the unknown element type {proto.elem_type}",
             hint="a newer version of the onnx package may know it",
         )
-    _check_text(*(dim.dim_param for dim in proto.shape.dim))
+    _check_text(*(text for dim in proto.shape.dim for text in (dim.dim_param, dim.denotation)))
 
 
 def _declare(value: ir.Value, info: onnx.ValueInfoProto) -> ir.Value:

@@ -1,7 +1,7 @@
 """Check nodes against the schemas of their operators, so that passes and analyses can rely on operands and attributes.
 
 A node with too few operands, or with an attribute of another type, is not valid ONNX, and no runtime accepts it.
-Operators without a schema in the onnx package are not checked.
+Of ONNX Runtime's own operators, which have no schema in the onnx package, the types of common attributes are checked.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from sardonyx.errors import ModelError
 from sardonyx.ir.scopes import scopes
 
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
+_INT, _INTS, _FLOAT = ir.AttributeType.INT.value, ir.AttributeType.INTS.value, ir.AttributeType.FLOAT.value
+_ORT_TYPES = {  # of attributes of the operators of com.microsoft, the same in all of them
+    **dict.fromkeys(("num_heads", "kv_num_heads", "unidirectional", "is_causal", "axis", "group"), _INT),
+    **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB", "K", "N", "bits", "block_size"), _INT),
+    **dict.fromkeys(("alpha", "beta", "epsilon", "scale", "softcap"), _FLOAT),
+    **dict.fromkeys(("qkv_hidden_sizes", "kernel_shape", "pads", "strides", "dilations"), _INTS),
+}
+_ANY = 0, 1 << 31
 
 
 class _Form(Struct, frozen=True):
@@ -41,7 +49,7 @@ def check_forms(model: ir.Model) -> None:
                 form = _Form(*counts, (), (), {})
             else:
                 form = _form(node.op_type, scope.opsets.get(node.domain, 0), node.domain)
-            if form is not None and (fault := _fault(node, form)):
+            if fault := _fault(node, form):
                 raise ModelError(
                     f"node {node.name!r} ({node.op_type}) {fault}",
                     hint="the model is not valid ONNX; onnx.checker.check_model may report details",
@@ -49,13 +57,11 @@ def check_forms(model: ir.Model) -> None:
 
 
 @functools.cache
-def _form(op_type: str, version: int, domain: str) -> _Form | None:
-    if not version:
-        return None
+def _form(op_type: str, version: int, domain: str) -> _Form:
     try:
         schema: Any = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
-        return None
+        return _Form(_ANY, _ANY, (), (), _ORT_TYPES if domain == "com.microsoft" else {})
     attributes = cast("Mapping[str, Any]", schema.attributes)
     return _Form(
         (schema.min_input, schema.max_input),
@@ -80,11 +86,21 @@ def _fault(node: ir.Node, form: _Form) -> str | None:
         if name not in attributes:
             return f"has no attribute {name!r}"
     for name, attribute in attributes.items():
-        declared = form.types.get(name)
-        if declared is None or attribute.is_ref():
+        if attribute.is_ref():
             continue
-        if attribute.type.value != declared:
+        if attribute.type.value != form.types.get(name, attribute.type.value):
             return f"has attribute {name!r} of type {attribute.type.name}"
         if attribute.type is ir.AttributeType.TENSOR and attribute.as_tensor().dtype == ir.DataType.UNDEFINED:
             return f"has attribute {name!r} without an element type"
+    return None if node.domain else _wrong_attributes(node, form)
+
+
+def _wrong_attributes(node: ir.Node, form: _Form) -> str | None:
+    """Return what is wrong with attributes that have the right types."""
+    attributes = node.attributes.data
+    if node.op_type == "Constant" and (len(attributes) != 1 or attributes.keys() - form.types):
+        return "does not have a value"
+    perm = attributes.get("perm") if node.op_type == "Transpose" else None
+    if perm is not None and not perm.is_ref() and sorted(perm.as_ints()) != list(range(len(perm.as_ints()))):
+        return "has an attribute 'perm' that is no permutation"
     return None

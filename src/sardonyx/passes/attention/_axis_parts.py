@@ -213,7 +213,8 @@ def _before(stage: Stage, producer: ir.Node, graph: Facts, *, scales: bool) -> S
     match producer.op_type:
         case "Transpose":
             perm = producer.attributes.get_ints("perm", tuple(reversed(range(len(shape)))))
-            axes: Axes | None = [stage.axes[perm.index(axis)] for axis in range(len(shape))]
+            fits = len(perm) == len(shape) == len(stage.axes)
+            axes: Axes | None = [stage.axes[perm.index(axis)] for axis in range(len(shape))] if fits else None
         case "Expand":
             axes = _unrepeated(stage.axes, graph.shape(stage.value) or (), shape)
         case "Gather":

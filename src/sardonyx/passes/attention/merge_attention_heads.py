@@ -213,7 +213,8 @@ def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | N
 def _after(axes: Axes, user: ir.Node, graph: Facts) -> Axes | None:
     """Return the axes after a view or transpose, otherwise None."""
     if user.op_type == "Transpose":
-        return [axes[axis] for axis in user.attributes.get_ints("perm", tuple(reversed(range(len(axes)))))]
+        perm = user.attributes.get_ints("perm", tuple(reversed(range(len(axes)))))
+        return [axes[axis] for axis in perm] if len(perm) == len(axes) else None
     shape = graph.shape(user.outputs[0])
     return regroup(flat(axes), shape) if user.op_type in VIEWS and shape is not None else None
 

@@ -70,7 +70,7 @@ class FoldWeightViews(NodePass):
 def _layout(node: ir.Node, tensor: ir.TensorProtocol, graph: Facts) -> ir.TensorProtocol | None:
     if node.op_type == "Transpose":
         perm = permutation(node, graph) or tuple(range(len(tensor.shape)))[::-1]
-        return transposed(tensor, perm)
+        return transposed(tensor, perm) if len(perm) == len(tensor.shape) else None
     shape = viewed_shape(node, tuple(int(dim) for dim in tensor.shape.numpy()), graph)
     return None if shape is None else reshaped(tensor, shape)
 

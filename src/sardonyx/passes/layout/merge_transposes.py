@@ -47,6 +47,8 @@ class MergeTransposes(NodePass):
             return Match(nodes, {"source": source})  # both reverse the axes, whatever the rank
         rank = len(first or second or ())
         first, second = first or reversed_axes(rank), second or reversed_axes(rank)
+        if len(first) != len(second):
+            return None  # no rank fits both
         perm = tuple(first[axis] for axis in second)
         if perm == tuple(range(rank)):
             return Match(nodes, {"source": source})
