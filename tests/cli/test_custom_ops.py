@@ -53,6 +53,13 @@ def test_other_unknown_operators_are_named_with_a_library_loaded(tmp_path: Path,
     assert raised.value.message.endswith("does not know: my.ops::Swirl")
 
 
+def test_an_operator_that_is_unknown_in_a_known_domain_is_named() -> None:
+    text = MODEL.replace("ai.onnx.contrib", "com.microsoft").replace("NegPos", "DropoutGrad")
+    with pytest.raises(sardonyx.RuntimeFailure) as raised:
+        sardonyx.verify(onnx.parser.parse_model(text), onnx.parser.parse_model(text))
+    assert raised.value.message.endswith("does not know: com.microsoft::DropoutGrad")
+
+
 @pytest.mark.parametrize("verb", [("bench",), ("profile",), ("verify", "MODEL")])
 def test_commands_that_run_models_name_custom_operators(verb: tuple[str, ...], model: Path, command: Command) -> None:
     done = command(*verb[:1], model, *(model for _ in verb[1:]))

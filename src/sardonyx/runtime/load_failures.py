@@ -29,6 +29,7 @@ _DOMAINS = frozenset(
     )
 )
 _SHAPE_ERROR = re.compile(r"Node \((?P<name>.*?)\) Op \((?P<op>\w+)\) \[ShapeInferenceError\] (?P<why>.*)")
+_UNREGISTERED = re.compile(r"([\w.]*):(\w+)\(-?\d+\) is not a registered function/op")
 _MOST = 4  # names in a message
 
 
@@ -53,12 +54,13 @@ def explained(source: Source, failure: RuntimeFailure) -> RuntimeFailure:
 
 def _unknown_operators(model: ir.Model, message: str) -> tuple[str, str] | None:
     functions = {(function.domain, function.name) for function in model.functions.values()}
+    named = set(_UNREGISTERED.findall(message))
+    loaded = library.custom_op_libraries()
     custom = dict.fromkeys(
         f"{node.domain}::{node.op_type}"
         for node in model.graph.all_nodes()
-        if node.domain not in _DOMAINS
-        and (node.domain, node.op_type) not in functions
-        and (not library.custom_op_libraries() or f"{node.domain}:{node.op_type}(" in message)
+        if (node.domain, node.op_type) in named
+        or (node.domain not in _DOMAINS and (node.domain, node.op_type) not in functions and not loaded)
     )
     if not custom:
         return None
