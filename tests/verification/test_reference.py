@@ -154,6 +154,16 @@ def test_the_budget_allows_ten_runs_and_then_what_time_allows() -> None:
     assert not swift.fits(10_000), "a hundred times as large takes 10 s, twice"
 
 
+def test_the_budget_allows_two_trials_of_any_work_and_then_what_the_limit_allows() -> None:
+    heavy, light = Budget(), Budget()
+    for _ in range(2):
+        assert heavy.fits(100, 1 << 38)
+        heavy.count(100, 0.1, 0, work=1 << 38)
+        light.count(100, 0.1, 0, work=1 << 30)
+    assert not heavy.fits(100, 1 << 38)
+    assert light.fits(100, 1 << 30)
+
+
 def test_the_budget_leaves_out_what_needs_twice_the_memory() -> None:
     budget = Budget(weights=1000 * MB)
     budget.count(100, 0.1, 1500 * MB)

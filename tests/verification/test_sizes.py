@@ -14,7 +14,7 @@ from sardonyx.errors import RuntimeFailure, VerificationFailed
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
 from sardonyx.verification import verify
-from sardonyx.verification.element_limits import MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS
+from sardonyx.verification.element_limits import MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS, MOST_WORK
 from sardonyx.verification.inputs import Inputs
 from verification.text_models import text_model
 
@@ -87,6 +87,38 @@ def test_an_input_that_does_not_fit_in_memory_is_refused_in_one_line() -> None:
     model = text_model(f"g (float[{2**62}, {2**62}] x) => (float[{2**62}, {2**62}] y) {{ y = Relu (x) }}")
     with pytest.raises(RuntimeFailure, match=r"2\.1e\+37 elements"):
         verify(model, model, threads=1)
+
+
+def test_a_value_that_does_not_fit_in_memory_is_refused_in_one_line() -> None:
+    model = text_model("g (float[65536, 1] x, float[65536] y) => (float z) { a = Mul (x, y) z = ReduceMax (a) }")
+    with pytest.raises(RuntimeFailure, match=r"a value of \S+ elements is larger than any in a trial"):
+        verify(model, model, threads=1)
+
+
+@pytest.mark.parametrize(
+    ("body", "work"),
+    [
+        ("float[b, 5, 7] x, float[b, 7, 9] w) => (float[b, 5, 9] y) { y = MatMul (x, w)", 5 * 7 * 9),
+        ("float[7, b] x, float[7, 9] w) => (float[b, 9] y) { y = Gemm <transA = 1> (x, w)", 7 * 9),
+        ("float[b, 6, 8] x, float[4, 3, 3] w) => (float[b, 4, 6] y) { y = Conv <group = 2> (x, w)", 4 * 6 * 3 * 3),
+        ("float[b, 6, 8] x, float[6, 4, 3] w) => (float[b, 4, 10] y) { y = ConvTranspose (x, w)", 6 * 8 * 4 * 3),
+        ('float[b, 5, 7] x, float[7, 9] w) => (float[b, 9] y) { y = Einsum <equation = "bij,jk->bk"> (x, w)', 315),
+        ("float[b, 2, 5, 8] x, float[b, 2, 6, 8] w) => (float[b, 2, 5, 8] y) { y = Attention (x, w, w)", 960),
+        ("float[b, 5] x, float[5] w) => (float[b, 5] y) { y = Add (x, w)", 0),
+    ],
+)  # fmt: skip
+def test_the_work_of_a_trial_is_the_number_of_its_multiplications(body: str, work: int) -> None:
+    inputs = Inputs(io.from_proto(text_model(f"g ({body} }}", 23)))
+    for plan in inputs.plans(SEEDS):
+        assert inputs.work(plan) == work * inputs.generate(plan).dims["b"]
+
+
+def test_sizes_are_chosen_under_a_limit_on_work() -> None:
+    """A kernel of 2²⁶ weights; the usual sizes have 1,820 positions of 64 elements."""
+    body = f"""g (float[n, 64, d, h, w] x, float[64, 64, 25, 25, 25] k) => (float[n, 64, d, h, w] y)
+        {{ y = Conv <pads = {[12] * 6}> (x, k) }}"""
+    inputs = Inputs(io.from_proto(text_model(body)))
+    assert all(inputs.work(plan) <= MOST_WORK for plan in inputs.plans(SEEDS))
 
 
 def test_long_lengths_beside_wide_static_dims_end() -> None:

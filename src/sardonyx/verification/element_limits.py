@@ -1,66 +1,122 @@
-"""Limit the elements of a trial: of its inputs together, and of the largest value that the graph computes from them.
+"""Limit the elements of a trial, of its inputs together and of the largest value, and its work.
 
 Nine dynamic dimensions of 7 to 28 are 10¹⁰ elements, and an outer product of two inputs is far larger than both. The
-elements follow from the symbolic shapes, before anything is run.
+work is the number of multiplications in matrix products and convolutions. All follow from the symbolic shapes, before
+anything is run.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import nested_graphs
-from sardonyx.ir.shapes import Shape, expr
+from sardonyx.ir.shapes import Shape, Size, expr
 from sardonyx.verification.size_requirements import atom_name
 
 MOST_INPUT_ELEMENTS = 1 << 22
 MOST_VALUE_ELEMENTS = 1 << 24
-HUGE = 1 << 28  # input elements of a trial that is never run
-_KEPT = 64  # shapes that are evaluated for every choice of sizes: the largest ones
+MOST_WORK = 1 << 36
+_HUGE = (  # of a trial that is never run
+    (1 << 28, "an input of {:.1e} elements"),
+    (1 << 29, "a value of {:.1e} elements"),
+    (1 << 40, "a run of {:.1e} multiplications"),
+)
+_KEPT = 64  # shapes of values that are evaluated for every choice of sizes: the largest ones
 _TYPICAL = 8  # the size at which they are compared
 
 
 class Footprint(Struct, frozen=True):
-    """The shapes that decide how many elements a trial has, and the limits for them.
+    """The shapes that decide how many elements and how much work a trial has, and the limits for them.
 
     If the smallest sizes have more than half of the usual limit, one dimension of 2 must fit too.
     """
 
     inputs: tuple[Shape, ...]
     values: tuple[Shape, ...]
-    limits: tuple[int, int]
+    products: tuple[Shape, ...]  # every dimension that a product runs over: its work is the product of all
+    limits: tuple[int, ...]
 
     @classmethod
     def of(cls, facts: Facts, inputs: Sequence[ir.Value], names: Iterable[str]) -> Footprint:
         """Read the shapes of a model whose dynamic dimensions have these names."""
         atoms = frozenset(atom_name(name) for name in names)
 
-        def known(values: Iterable[ir.Value]) -> list[Shape]:
+        def known(shapes: Iterable[Shape | None]) -> list[Shape]:
             """Return the shapes without the dimensions that depend on values."""
-            shapes = (facts.shape(value) or () for value in values)
-            return [tuple(dim for dim in shape if atoms.issuperset(expr.names_in((dim,)))) for shape in shapes]
+            return [tuple(dim for dim in shape or () if atoms.issuperset(expr.names_in((dim,)))) for shape in shapes]
 
-        computed = (value for graph in nested_graphs(facts.model.graph) for node in graph for value in node.outputs)
+        nodes = [node for graph in nested_graphs(facts.model.graph) for node in graph]
         typical = dict.fromkeys(atoms, _TYPICAL)
-        shapes = sorted(dict.fromkeys(known(computed)), key=lambda shape: _elements(shape, typical), reverse=True)
-        unlimited = cls(tuple(known(inputs)), tuple(shapes[:_KEPT]), (0, 0))
+        computed = dict.fromkeys(known(facts.shape(value) for node in nodes for value in node.outputs))
+        values = sorted(computed, key=lambda shape: _elements(shape, typical), reverse=True)
+        products = known(shape for node in nodes for shape in _products(node, facts))
+        unlimited = cls(tuple(known(map(facts.shape, inputs))), tuple(values[:_KEPT]), tuple(products), ())
         least = unlimited._count(dict.fromkeys(atoms, 1))
-        usual = (MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS)
-        limits = [max(most, count + min(count, most)) for most, count in zip(usual, least, strict=True)]
-        return cls(unlimited.inputs, unlimited.values, (limits[0], limits[1]))
+        usual = (MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS, MOST_WORK)
+        limits = tuple(max(most, count + min(count, most)) for most, count in zip(usual, least, strict=True))
+        return cls(unlimited.inputs, unlimited.values, unlimited.products, limits)
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a trial is within the limits if the dynamic dimensions have these sizes."""
-        counts = self._count({atom_name(name): size for name, size in sizes.items()})
-        return all(count <= most for count, most in zip(counts, self.limits, strict=True))
+        return all(count <= most for count, most in zip(self._counted(sizes), self.limits, strict=True))
 
-    def _count(self, sizes: Mapping[str, int]) -> tuple[int, int]:
-        largest = max((_elements(shape, sizes) for shape in self.values), default=0)
-        return sum(_elements(shape, sizes) for shape in self.inputs), largest
+    def excess(self, sizes: Mapping[str, int]) -> str | None:
+        """Return what is too large in a trial that would need gigabytes or hours, or None."""
+        pairs = zip(self._counted(sizes), _HUGE, strict=True)
+        return next((text.format(count) for count, (most, text) in pairs if count > most), None)
+
+    def work(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of multiplications in a trial."""
+        return self._counted(sizes)[2]
+
+    def _counted(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        return self._count({atom_name(name): size for name, size in sizes.items()})
+
+    def _count(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+        inputs, values, products = ([_elements(shape, sizes) for shape in shapes] for shapes in self._shapes)
+        return sum(inputs), max(values, default=0), sum(products)
+
+    @property
+    def _shapes(self) -> tuple[tuple[Shape, ...], ...]:
+        return self.inputs, self.values, self.products
+
+
+def _products(node: ir.Node, facts: Facts) -> Iterator[Shape]:
+    """Yield all dimensions that the products of a node run over, kept and summed ones."""
+    shapes = [facts.shape(value) for value in node.inputs]
+    first, second = [*shapes, None, None][:2]
+    result = facts.shape(node.outputs[0]) if node.outputs else None
+    if first is None or second is None or result is None:
+        return
+    match node.op_type:
+        case "MatMul" | "MatMulInteger" | "FusedMatMul" | "Gemm":
+            summed = -2 if node.attributes.get_int("transA", 0) and len(first) > 1 else -1
+            yield (*result, *first[summed:][:1])
+        case "Conv" | "ConvInteger":
+            yield (*result, *second[1:])
+        case "ConvTranspose":
+            yield (*first, *second[1:])
+        case "Einsum":
+            yield from _einsum_product(node.attributes.get_string("equation", ""), shapes)
+        case "Attention":  # queries × keys, and as many × values
+            yield (2, *first, *second[-2:-1])
+        case _:
+            return
+
+
+def _einsum_product(equation: str, shapes: Sequence[Shape | None]) -> Iterator[Shape]:
+    """Yield every dimension of an Einsum once, as far as its terms have no ellipsis."""
+    terms = equation.replace(" ", "").partition("->")[0].split(",")
+    labelled: dict[str, Size] = {}
+    for term, shape in zip(terms, shapes, strict=False):
+        if shape is not None and len(term) == len(shape):
+            labelled.update(zip(term, shape, strict=True))
+    yield tuple(labelled.values())
 
 
 def _elements(shape: Shape, sizes: Mapping[str, int]) -> int:

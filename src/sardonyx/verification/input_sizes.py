@@ -155,6 +155,14 @@ class DynamicDims:
         """Return whether a trial of these sizes is within the limits on elements."""
         return self._footprint is None or self._footprint.fits(sizes)
 
+    def excess(self, sizes: Sizes) -> str | None:
+        """Return what is too large in a trial that would need gigabytes or hours, or None."""
+        return None if self._footprint is None else self._footprint.excess(sizes)
+
+    def work(self, sizes: Sizes) -> int:
+        """Return the number of multiplications in a trial of these sizes."""
+        return 0 if self._footprint is None else self._footprint.work(sizes)
+
     def rules(self) -> Iterator[SizeRule]:
         """Yield the rules, the most informative first."""
         yield self._required

@@ -16,7 +16,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import declared_shape
 from sardonyx.runtime import Value
 from sardonyx.verification.coverage import reduced_note, size_notes, table_notes, value_notes
-from sardonyx.verification.element_limits import HUGE, Footprint
+from sardonyx.verification.element_limits import Footprint
 from sardonyx.verification.input_roles import Role, Use, find_use, has_norms
 from sardonyx.verification.input_sizes import DynamicDims, Sizes
 from sardonyx.verification.size_requirements import Bounds, Requirements, find_bounds
@@ -110,7 +110,7 @@ class Inputs:
         self._state = find_state(model, self._required)
         self._bounds: dict[str, Bounds] = {}
         self._windows: list[Window] = []
-        for dims in (*plain, self._dims) if self._dims.names else ():
+        for dims in (*plain, self._dims):
             self._read_sizes(model, dims)
 
     def _read_sizes(self, model: ir.Model, dims: DynamicDims) -> None:
@@ -339,9 +339,13 @@ class Inputs:
         """Return whether a trial is within the limits on elements."""
         return self._dims.fits(self._sizes(plan, way))
 
-    def is_huge(self, plan: Plan, way: int = 0) -> bool:
-        """Return whether the inputs of a trial would need gigabytes."""
-        return self.cost(plan, way) > HUGE
+    def excess(self, plan: Plan, way: int = 0) -> str | None:
+        """Return what is too large in a trial that would need gigabytes or hours, or None."""
+        return self._dims.excess(self._sizes(plan, way))
+
+    def work(self, plan: Plan) -> int:
+        """Return the number of multiplications in a trial."""
+        return self._dims.work(self._sizes(plan, 0))
 
     def longest(self, plan: Plan, way: int) -> int:
         """Return the largest size of a dimension."""

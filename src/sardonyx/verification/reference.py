@@ -32,7 +32,8 @@ from sardonyx.verification.upcast import upcast
 SECONDS = 20.0
 _LEAST_TRIALS = 5  # run by the reference and by the candidate: ten runs
 _TIMEOUT_FACTOR = 3.0  # a run that takes this many times the budget is stopped
-_LEAST_KEPT = 2
+_LEAST = 2  # trials, however much work or memory they are
+_MOST_WORK = 1 << 37  # multiplications of all trials together
 _KEPT_BYTES = 1 << 28
 _SMALL_BYTES = 1 << 20  # of a trial that is always kept
 _FREE_BYTES = 1 << 30  # no trial is skipped for using less memory than this
@@ -43,8 +44,9 @@ class Budget(Struct):
 
     A trial of n input elements fits if `2 · (spent + t · n / N) ≤ seconds`, where N and t are the elements and the
     seconds of the largest trial so far; the first five trials always do. Its memory, extrapolated from that trial in
-    the same way, must be at most 1 GB or twice that of the smallest one. All inputs and outputs are kept until the end:
-    at most 256 MB of them, except for the first two trials and small ones.
+    the same way, must be at most 1 GB or twice that of the smallest one. All trials together have at most 2³⁷
+    multiplications, and 256 MB of inputs and outputs, which are kept until the end; the first two trials and, for the
+    bytes, small ones are not limited.
     """
 
     seconds: float = SECONDS
@@ -52,6 +54,7 @@ class Budget(Struct):
     spent: float = 0.0
     trials: int = 0
     kept: int = 0  # bytes of the inputs and outputs so far
+    work: int = 0  # multiplications so far
     _largest: int = 0  # input elements of the largest trial; smaller ones say nothing about growth
     _fewest: int | None = None  # input elements of the smallest trial
     _longest: float = 0.0  # seconds of the largest trial
@@ -63,11 +66,12 @@ class Budget(Struct):
         """Seconds after which a run is stopped."""
         return _TIMEOUT_FACTOR * self.seconds
 
-    def count(self, elements: int, seconds: float, peak_bytes: int, kept: int = 0) -> None:
+    def count(self, elements: int, seconds: float, peak_bytes: int, kept: int = 0, work: int = 0) -> None:
         """Add one trial."""
         self.trials += 1
         self.spent += seconds
         self.kept += kept
+        self.work += work
         if elements >= self._largest:
             self._longest = max(self._longest if elements == self._largest else 0.0, seconds)
             self._widest = max(self._widest, peak_bytes)
@@ -76,13 +80,15 @@ class Budget(Struct):
         if peak_bytes:
             self._smallest = min(self._smallest or peak_bytes, peak_bytes)
 
-    def fits(self, elements: int) -> bool:
-        """Return whether a trial with this many input elements fits the budget."""
+    def fits(self, elements: int, work: int = 0) -> bool:
+        """Return whether a trial with this many input elements and multiplications fits the budget."""
+        if self.trials >= _LEAST and self.work + work > _MOST_WORK:
+            return False
         return self._fits_time(elements) and self._fits_memory(elements) and self._can_be_kept(elements)
 
     def _can_be_kept(self, elements: int) -> bool:
         expected = self.kept / self.trials * elements / max(self._largest, 1) if self.trials else 0
-        return self.trials < _LEAST_KEPT or expected < _SMALL_BYTES or self.kept + expected <= _KEPT_BYTES
+        return self.trials < _LEAST or expected < _SMALL_BYTES or self.kept + expected <= _KEPT_BYTES
 
     def _fits_time(self, elements: int) -> bool:
         if self.trials < _LEAST_TRIALS:
@@ -298,7 +304,8 @@ class Reference:
                 self.name = engine.name
                 answers = self._run_examples(engine)
                 for number, plan in enumerate(self._plans):
-                    if self.inputs.is_huge(plan) or not self._budget.fits(self.inputs.cost(plan)):
+                    cost, work = self.inputs.cost(plan), self.inputs.work(plan)
+                    if self.inputs.excess(plan) or not self._budget.fits(cost, work):
                         left_out.append(plan)
                         continue
                     self._progress(f"reference, trial {number + 1} of {len(self._plans)}: {plan.label}")
@@ -315,8 +322,7 @@ class Reference:
         never += comparisons.notes(counts) if comparisons is not None else []
         self.not_covered = never + self._unsteady + self.inputs.coverage([answer.inputs for answer in answers])
         if left_out and not answers:
-            elements = self.inputs.cost(left_out[0])
-            self._reasons.append(f"an input of {elements:.1e} elements is larger than any that is generated")
+            self._reasons.append(f"{self.inputs.excess(left_out[0])} is larger than any in a trial")
         if left_out:
             labels = ", ".join(dict.fromkeys(plan.label for plan in left_out))
             self.not_covered.append(f"{len(left_out)} trials did not fit the budget for time and memory: {labels}")
@@ -342,6 +348,8 @@ class Reference:
                 return None
             if way > 1 and self._is_large_guess(plan, way):  # the first two have the sizes that the graph asks for
                 continue
+            if self.inputs.excess(plan, way):
+                continue
             try:
                 inputs = self.inputs.generate(plan, way, run=engine.run)
                 outputs = engine.run(inputs.feeds)
@@ -359,8 +367,9 @@ class Reference:
             if not plan.optional:
                 self._ordinary.append(inputs.feeds)
             if isinstance(engine, RemoteSession):
-                kept = _bytes(inputs.feeds.values()) + _bytes(outputs)
-                self._budget.count(self.inputs.cost(plan), engine.usage.seconds, engine.usage.peak_bytes, kept)
+                kept, usage = _bytes(inputs.feeds.values()) + _bytes(outputs), engine.usage
+                work = self.inputs.work(plan)
+                self._budget.count(self.inputs.cost(plan), usage.seconds, usage.peak_bytes, kept, work)
             return Answer(plan.seed, plan.label, inputs, outputs, _seconds(engine), plan.hides_row)
         return None
 
