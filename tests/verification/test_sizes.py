@@ -104,13 +104,27 @@ def test_a_value_that_does_not_fit_in_memory_is_refused_in_one_line() -> None:
         ("float[b, 6, 8] x, float[6, 4, 3] w) => (float[b, 4, 10] y) { y = ConvTranspose (x, w)", 6 * 8 * 4 * 3),
         ('float[b, 5, 7] x, float[7, 9] w) => (float[b, 9] y) { y = Einsum <equation = "bij,jk->bk"> (x, w)', 315),
         ("float[b, 2, 5, 8] x, float[b, 2, 6, 8] w) => (float[b, 2, 5, 8] y) { y = Attention (x, w, w)", 960),
-        ("float[b, 5] x, float[5] w) => (float[b, 5] y) { y = Add (x, w)", 0),
+        ("float[b, 5] x, float[5] w) => (float[b, 5] y) { y = Add (x, w)", 5),
     ],
 )  # fmt: skip
 def test_the_work_of_a_trial_is_the_number_of_its_multiplications(body: str, work: int) -> None:
     inputs = Inputs(io.from_proto(text_model(f"g ({body} }}", 23)))
     for plan in inputs.plans(SEEDS):
         assert inputs.work(plan) == work * inputs.generate(plan).dims["b"]
+
+
+def test_the_body_of_a_scan_is_work_in_every_step() -> None:
+    """1,024 steps that compute 100 elements each, beside 1,024 rows of 100 elements."""
+    model = text_model("""g (float[1024, 100] x) => (float[1024, 100] y) {
+        y = Scan <num_scan_inputs = 1, body = body (float[100] row) => (float[100] out) { out = Abs (row) }> (x) }""")
+    inputs = Inputs(io.from_proto(model))
+    assert {inputs.work(plan) for plan in inputs.plans(SEEDS)} == {2 * 1024 * 100}
+
+
+def test_a_run_that_is_too_much_for_the_reference_evaluator_is_refused() -> None:
+    model = text_model("g (float[2048, 2048] x) => (float[2048, 2048] y) { y = MatMul (x, x) }")
+    with pytest.raises(RuntimeFailure, match=r"a run of 8\.6e\+09 operations is larger than any in a trial"):
+        verify(model, model, runtimes=("reference",))
 
 
 def test_sizes_are_chosen_under_a_limit_on_work() -> None:

@@ -1,20 +1,21 @@
 """Limit the elements of a trial, of its inputs together and of the largest value, and its work.
 
 Nine dynamic dimensions of 7 to 28 are 10¹⁰ elements, and an outer product of two inputs is far larger than both. The
-work is the number of multiplications in matrix products and convolutions. All follow from the symbolic shapes, before
-anything is run.
+work is the number of multiplications in products and convolutions, and of elements that other nodes compute; a body of
+Scan counts once for every step. All follow from the symbolic shapes, before anything is run.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.scopes import nested_graphs
+from sardonyx.ir.scopes import bodies
 from sardonyx.ir.shapes import Shape, Size, expr
 from sardonyx.verification.size_requirements import atom_name
 
@@ -24,7 +25,7 @@ MOST_WORK = 1 << 36
 _HUGE = (  # of a trial that is never run
     (1 << 28, "an input of {:.1e} elements"),
     (1 << 29, "a value of {:.1e} elements"),
-    (1 << 40, "a run of {:.1e} multiplications"),
+    (1 << 40, "a run of {:.1e} operations"),
 )
 _KEPT = 64  # shapes of values that are evaluated for every choice of sizes: the largest ones
 _TYPICAL = 8  # the size at which they are compared
@@ -38,7 +39,7 @@ class Footprint(Struct, frozen=True):
 
     inputs: tuple[Shape, ...]
     values: tuple[Shape, ...]
-    products: tuple[Shape, ...]  # every dimension that a product runs over: its work is the product of all
+    loops: tuple[tuple[Shape, int], ...]  # the dimensions that nodes run over, with the number of such nodes
     limits: tuple[int, ...]
 
     @classmethod
@@ -50,16 +51,16 @@ class Footprint(Struct, frozen=True):
             """Return the shapes without the dimensions that depend on values."""
             return [tuple(dim for dim in shape or () if atoms.issuperset(expr.names_in((dim,)))) for shape in shapes]
 
-        nodes = [node for graph in nested_graphs(facts.model.graph) for node in graph]
+        nodes = list(_nodes(facts.model.graph, facts))
         typical = dict.fromkeys(atoms, _TYPICAL)
-        computed = dict.fromkeys(known(facts.shape(value) for node in nodes for value in node.outputs))
+        computed = dict.fromkeys(known(facts.shape(value) for node, _ in nodes for value in node.outputs))
         values = sorted(computed, key=lambda shape: _elements(shape, typical), reverse=True)
-        products = known(shape for node in nodes for shape in _products(node, facts))
-        unlimited = cls(tuple(known(map(facts.shape, inputs))), tuple(values[:_KEPT]), tuple(products), ())
+        loops = Counter(known((*steps, *shape) for node, steps in nodes for shape in _loops(node, facts)))
+        unlimited = cls(tuple(known(map(facts.shape, inputs))), tuple(values[:_KEPT]), tuple(loops.items()), ())
         least = unlimited._count(dict.fromkeys(atoms, 1))
         usual = (MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS, MOST_WORK)
         limits = tuple(max(most, count + min(count, most)) for most, count in zip(usual, least, strict=True))
-        return cls(unlimited.inputs, unlimited.values, unlimited.products, limits)
+        return cls(unlimited.inputs, unlimited.values, unlimited.loops, limits)
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a trial is within the limits if the dynamic dimensions have these sizes."""
@@ -71,27 +72,43 @@ class Footprint(Struct, frozen=True):
         return next((text.format(count) for count, (most, text) in pairs if count > most), None)
 
     def work(self, sizes: Mapping[str, int]) -> int:
-        """Return the number of multiplications in a trial."""
+        """Return the number of operations in a trial."""
         return self._counted(sizes)[2]
 
     def _counted(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
         return self._count({atom_name(name): size for name, size in sizes.items()})
 
     def _count(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
-        inputs, values, products = ([_elements(shape, sizes) for shape in shapes] for shapes in self._shapes)
-        return sum(inputs), max(values, default=0), sum(products)
-
-    @property
-    def _shapes(self) -> tuple[tuple[Shape, ...], ...]:
-        return self.inputs, self.values, self.products
+        largest = max((_elements(shape, sizes) for shape in self.values), default=0)
+        work = sum(count * _elements(shape, sizes) for shape, count in self.loops)
+        return sum(_elements(shape, sizes) for shape in self.inputs), largest, work
 
 
-def _products(node: ir.Node, facts: Facts) -> Iterator[Shape]:
-    """Yield all dimensions that the products of a node run over, kept and summed ones."""
+def _nodes(graph: ir.Graph | ir.Function, facts: Facts, steps: Shape = ()) -> Iterator[tuple[ir.Node, Shape]]:
+    """Yield all nodes, also those in bodies, with the numbers of steps of the Scans around them."""
+    for node in graph:
+        yield node, steps
+        for _, body in bodies(node):
+            yield from _nodes(body, facts, (*steps, *_steps(node, facts)))
+
+
+def _steps(node: ir.Node, facts: Facts) -> Shape:
+    """Return the number of steps of a Scan, and nothing for other nodes and unknown numbers."""
+    scanned = node.attributes.get_int("num_scan_inputs", 0)
+    if node.op_type != "Scan" or not 0 < scanned <= len(node.inputs):
+        return ()
+    axis = (node.attributes.get_ints("scan_input_axes") or [0])[0]
+    shape = facts.shape(node.inputs[-scanned]) or ()
+    return (shape[axis],) if -len(shape) <= axis < len(shape) else ()
+
+
+def _loops(node: ir.Node, facts: Facts) -> Iterator[Shape]:
+    """Yield all dimensions that a node runs over: those of its results, and those that are summed."""
     shapes = [facts.shape(value) for value in node.inputs]
     first, second = [*shapes, None, None][:2]
     result = facts.shape(node.outputs[0]) if node.outputs else None
     if first is None or second is None or result is None:
+        yield from (facts.shape(value) or () for value in node.outputs)
         return
     match node.op_type:
         case "MatMul" | "MatMulInteger" | "FusedMatMul" | "Gemm":
@@ -106,7 +123,7 @@ def _products(node: ir.Node, facts: Facts) -> Iterator[Shape]:
         case "Attention":  # queries × keys, and as many × values
             yield (2, *first, *second[-2:-1])
         case _:
-            return
+            yield from (facts.shape(value) or () for value in node.outputs)
 
 
 def _einsum_product(equation: str, shapes: Sequence[Shape | None]) -> Iterator[Shape]:

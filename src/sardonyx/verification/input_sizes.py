@@ -160,7 +160,7 @@ class DynamicDims:
         return None if self._footprint is None else self._footprint.excess(sizes)
 
     def work(self, sizes: Sizes) -> int:
-        """Return the number of multiplications in a trial of these sizes."""
+        """Return the number of operations in a trial of these sizes."""
         return 0 if self._footprint is None else self._footprint.work(sizes)
 
     def rules(self) -> Iterator[SizeRule]:

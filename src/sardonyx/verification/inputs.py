@@ -33,7 +33,7 @@ _MOST_REGIONS = 6
 _MOST_EXACT = 3  # sizes tried because the graph compares a dimension with them for equality
 _HEAVY = 100_000  # input elements of a trial, above which fewer trials are run
 _MOST_ELEMENTS = 1_000_000  # input elements of a trial
-_MOST_WORK = 5e9  # approximate number of multiplications with weights in a long trial
+_MOST_WORK = 5e9  # approximate number of operations with weights in a long trial
 _LONGEST_USUAL = 16  # the largest size in the usual rounds
 
 _BIG_TYPES = (
@@ -343,9 +343,9 @@ class Inputs:
         """Return what is too large in a trial that would need gigabytes or hours, or None."""
         return self._dims.excess(self._sizes(plan, way))
 
-    def work(self, plan: Plan) -> int:
-        """Return the number of multiplications in a trial."""
-        return self._dims.work(self._sizes(plan, 0))
+    def work(self, plan: Plan, way: int = 0) -> int:
+        """Return the number of operations in a trial."""
+        return self._dims.work(self._sizes(plan, way))
 
     def longest(self, plan: Plan, way: int) -> int:
         """Return the largest size of a dimension."""

@@ -33,7 +33,7 @@ SECONDS = 20.0
 _LEAST_TRIALS = 5  # run by the reference and by the candidate: ten runs
 _TIMEOUT_FACTOR = 3.0  # a run that takes this many times the budget is stopped
 _LEAST = 2  # trials, however much work or memory they are
-_MOST_WORK = 1 << 37  # multiplications of all trials together
+_MOST_WORK = 1 << 37  # operations of all trials together
 _KEPT_BYTES = 1 << 28
 _SMALL_BYTES = 1 << 20  # of a trial that is always kept
 _FREE_BYTES = 1 << 30  # no trial is skipped for using less memory than this
@@ -45,7 +45,7 @@ class Budget(Struct):
     A trial of n input elements fits if `2 · (spent + t · n / N) ≤ seconds`, where N and t are the elements and the
     seconds of the largest trial so far; the first five trials always do. Its memory, extrapolated from that trial in
     the same way, must be at most 1 GB or twice that of the smallest one. All trials together have at most 2³⁷
-    multiplications, and 256 MB of inputs and outputs, which are kept until the end; the first two trials and, for the
+    operations, and 256 MB of inputs and outputs, which are kept until the end; the first two trials and, for the
     bytes, small ones are not limited.
     """
 
@@ -54,7 +54,7 @@ class Budget(Struct):
     spent: float = 0.0
     trials: int = 0
     kept: int = 0  # bytes of the inputs and outputs so far
-    work: int = 0  # multiplications so far
+    work: int = 0  # operations so far
     _largest: int = 0  # input elements of the largest trial; smaller ones say nothing about growth
     _fewest: int | None = None  # input elements of the smallest trial
     _longest: float = 0.0  # seconds of the largest trial
@@ -81,7 +81,7 @@ class Budget(Struct):
             self._smallest = min(self._smallest or peak_bytes, peak_bytes)
 
     def fits(self, elements: int, work: int = 0) -> bool:
-        """Return whether a trial with this many input elements and multiplications fits the budget."""
+        """Return whether a trial with this many input elements and operations fits the budget."""
         if self.trials >= _LEAST and self.work + work > _MOST_WORK:
             return False
         return self._fits_time(elements) and self._fits_memory(elements) and self._can_be_kept(elements)
@@ -133,6 +133,7 @@ def is_constant(values: Sequence[Value]) -> bool:
 
 
 Progress: TypeAlias = Callable[[str], None]
+_EVALUATED_WORK = 1 << 32  # operations of a run in the reference evaluator
 _EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, which is slow, may be used
 _COUNTED = 1 << 26  # bytes of weights up to which a copy of the model that counts comparisons is written
 _MOST_STALLS = 2  # runs that time out, after which no other input is tried
@@ -305,7 +306,7 @@ class Reference:
                 answers = self._run_examples(engine)
                 for number, plan in enumerate(self._plans):
                     cost, work = self.inputs.cost(plan), self.inputs.work(plan)
-                    if self.inputs.excess(plan) or not self._budget.fits(cost, work):
+                    if self._excess(plan) or not self._budget.fits(cost, work):
                         left_out.append(plan)
                         continue
                     self._progress(f"reference, trial {number + 1} of {len(self._plans)}: {plan.label}")
@@ -322,7 +323,7 @@ class Reference:
         never += comparisons.notes(counts) if comparisons is not None else []
         self.not_covered = never + self._unsteady + self.inputs.coverage([answer.inputs for answer in answers])
         if left_out and not answers:
-            self._reasons.append(f"{self.inputs.excess(left_out[0])} is larger than any in a trial")
+            self._reasons.append(f"{self._excess(left_out[0])} is larger than any in a trial")
         if left_out:
             labels = ", ".join(dict.fromkeys(plan.label for plan in left_out))
             self.not_covered.append(f"{len(left_out)} trials did not fit the budget for time and memory: {labels}")
@@ -348,7 +349,7 @@ class Reference:
                 return None
             if way > 1 and self._is_large_guess(plan, way):  # the first two have the sizes that the graph asks for
                 continue
-            if self.inputs.excess(plan, way):
+            if self._excess(plan, way):
                 continue
             try:
                 inputs = self.inputs.generate(plan, way, run=engine.run)
@@ -372,6 +373,11 @@ class Reference:
                 self._budget.count(self.inputs.cost(plan), usage.seconds, usage.peak_bytes, kept, work)
             return Answer(plan.seed, plan.label, inputs, outputs, _seconds(engine), plan.hides_row)
         return None
+
+    def _excess(self, plan: Plan, way: int = 0) -> str | None:
+        """Return what is too large in a trial for the runtime, or None."""
+        work = self.inputs.work(plan, way) if self.runtime is Runtime.REFERENCE and self.live is None else 0
+        return self.inputs.excess(plan, way) or (f"a run of {work:.1e} operations" if work > _EVALUATED_WORK else None)
 
     def _is_large_guess(self, plan: Plan, way: int) -> bool:
         """Return whether sizes that are only guessed may need much time and memory.
