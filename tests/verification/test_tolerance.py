@@ -129,3 +129,12 @@ def test_ulp_counts_representable_numbers(a: np.ndarray, b: np.ndarray) -> None:
 
     expected = np.abs(first.astype(np.int64) - second.astype(np.int64)).max()
     assert float_difference(number(first), number(second)).max_ulp == expected
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn])
+def test_equal_bits_differ_by_nothing_and_have_the_scale_of_other_comparisons(dtype: type) -> None:
+    values = np.array([[0.0, -0.0, 1.0], [-3.0, 0.5, np.nan]], dtype)
+    same, moved = float_difference(values, values.copy()), float_difference(values, values + np.array(0.5, dtype))
+    assert (same.max_abs, same.max_rel, same.max_ulp, same.scaled, same.rms, same.pattern) == (0, 0, 0, 0, 0, None)
+    assert same.scale == moved.scale == 1.0
+    assert float_difference(np.zeros((0, 2), dtype), np.zeros((0, 2), dtype)).scale == 0
