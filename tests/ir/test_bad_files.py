@@ -202,6 +202,7 @@ def changed(edit: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
         (lambda p: p.graph.initializer.append(p.graph.initializer[0]), ("'w'", "twice")),
         (lambda p: p.graph.output.add(name="ghost"), ("'ghost'", "nothing produces")),
         (lambda p: p.opset_import.add(domain="ai.onnx", version=3), ("two versions",)),
+        (lambda p: p.opset_import.add(domain="own", version=1 << 40), ("version 1099511627776", "does not exist")),
         (lambda p: p.graph.node[0].attribute.extend([helper.make_attribute("a", 1)] * 2), ("'a'", "twice")),
         (lambda p: p.functions.extend([helper.make_function("d", "f", [], [], [], [])] * 2), ("f", "twice")),
         (lambda p: p.graph.node[0].attribute.add(name="a", type=onnx.AttributeProto.GRAPH), ("'a'", "but no value")),

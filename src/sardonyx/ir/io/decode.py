@@ -291,6 +291,8 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
     for entry in imports:
         _check_text(entry.domain)
         domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if abs(entry.version) >= 1 << 31:  # the schemas of onnx are numbered in 32 bits
+            raise _invalid(f"version {entry.version} of opset {entry.domain or 'ai.onnx'!r} does not exist")
         if opsets.setdefault(domain, entry.version) != entry.version:
             raise _invalid(f"two versions of opset {entry.domain or 'ai.onnx'!r} are imported")
     return opsets
