@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from msgspec.structs import replace
 from onnx import numpy_helper
@@ -15,6 +17,7 @@ from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.ir import io
 from sardonyx.records.run import Accuracy, Verdict
 from sardonyx.verification import Oracle, verify
+from sardonyx.verification.interface import random_outputs
 from verification.text_models import text_model
 
 
@@ -227,6 +230,16 @@ def test_random_outputs_are_compared_by_interface_only(draws: str) -> None:
     assert any("'y' depends on random numbers" in note for note in verdict.notes)
     assert not any("'z'" in note for note in verdict.notes)
     assert not same(model, model.replace("z = Relu", "z = Neg")).passed
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+def test_random_functions_are_found_in_any_order(order: tuple[int, ...]) -> None:
+    called = "b = own.f1 (a)", "b = own.f2 (a)", "b = RandomNormalLike (a)"
+    functions = [f'<domain: "own", opset_import: ["": 18, "own": 1]> f{k} (a) => (b) {{ {called[k]} }}' for k in order]
+    head = '<ir_version: 10, opset_import: ["": 18, "own": 1]> g (float[4] x) => (float[4] y, float[4] z)'
+    proto = onnx.parser.parse_model(f"{head} {{ y = own.f0 (x)  z = own.f3 (x) }}" + " ".join(functions) + "\n"
+        '<domain: "own", opset_import: ["": 18]> f3 (a) => (b) { b = Relu (a) }')  # fmt: skip
+    assert random_outputs(io.from_proto(proto)) == {"y"}
 
 
 def test_a_model_with_random_outputs_alone_is_not_verified() -> None:

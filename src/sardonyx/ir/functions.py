@@ -43,7 +43,7 @@ def inlined(model: ir.Model) -> Inlined:
         called = [sizes.get(node.op_identifier(), Inlined(1, 0)) for node in graph.all_nodes()]
         return Inlined(sum(each.nodes for each in called), 1 + max((each.depth for each in called), default=0))
 
-    for function in _called_first(model):
+    for function in called_first(model):
         sizes[function.identifier()] = inside(function.graph)
     return inside(model.graph)
 
@@ -54,7 +54,7 @@ def check_calls(model: ir.Model, name: str) -> None:
         raise ModelError(f"the calls of functions in {name} expand to {nodes:.3g} nodes", hint=_HINT)
 
 
-def _called_first(model: ir.Model) -> list[ir.Function]:
+def called_first(model: ir.Model) -> list[ir.Function]:
     """Return the functions, each after those that it calls."""
     calls = {
         key: {node.op_identifier() for node in function.graph.all_nodes()} & model.functions.keys()

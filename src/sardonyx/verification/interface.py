@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import onnx_ir as ir
 
+from sardonyx.ir.functions import called_first
 from sardonyx.ir.ops import RANDOM
 from sardonyx.ir.scopes import bodies, declared_shape, values_read
 
@@ -41,10 +42,9 @@ def _listed(names: Sequence[str | None]) -> str:
 def random_outputs(model: ir.Model) -> frozenset[str]:
     """Return the names of the graph outputs that depend on a random operator: two correct runs may differ there."""
     random_functions: set[ir.OperatorIdentifier] = set()
-    for _ in range(len(model.functions) + 1):  # functions may call one another in any order
-        for key, function in model.functions.items():
-            if any(_is_random(node, random_functions) for node in function):
-                random_functions.add(key)
+    for function in called_first(model):
+        if any(_is_random(node, random_functions) for node in function):
+            random_functions.add(function.identifier())
     if not random_functions and not any(_is_random(node, set()) for node in model.graph.all_nodes()):
         return frozenset()
     dependent: set[ir.Value] = set()
