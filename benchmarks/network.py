@@ -34,6 +34,12 @@ def build():
     torch.manual_seed(0)
     return Net().eval(), torch.ones(2, 5, 16)
 """
+_CLUSTER = """
+from distributed import LocalCluster
+
+def local():
+    return LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None)
+"""
 _SIZES = "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=16,vocab_size=50"
 _CONFIG = f"hf-config:BertConfig?{_SIZES}"
 _GENERATOR = f"hf-config:LlamaForCausalLM?{_SIZES},num_key_value_heads=2"
@@ -45,6 +51,7 @@ COMMANDS = (
     "optimize model.onnx -o small.onnx --run runs/one",
     "optimize bert.onnx -o tuned.onnx --tune --seconds 2",
     "optimize model.onnx bert.onnx --out-dir fleet",
+    "optimize model.onnx bert.onnx --out-dir cluster --cluster cluster.py:local",
     "verify model.onnx small.onnx --runtime ort --runtime openvino --runtime reference",
     "quantize model.onnx -o int8.onnx --to int8",
     "locate model.onnx small.onnx",
@@ -99,6 +106,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "model.py").write_text(_MODEL)
+        (folder / "cluster.py").write_text(_CLUSTER)
         for command in COMMANDS:
             words = shlex.split(command)
             if verbs and words[0] not in ("export", *verbs):
