@@ -17,7 +17,7 @@ from sardonyx.exporting import export as exporting
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
-from sardonyx.verification import compare
+from sardonyx.verification import double_precision
 from sardonyx.verification.double_precision import double_session
 from sardonyx.verification.output_comparison import OutputComparer
 
@@ -138,7 +138,7 @@ def test_the_order_of_a_long_sum_passes(
     """The runtime has no Conv for doubles; the reference evaluator would take minutes."""
     sessions: list[RemoteSession] = []
     monkeypatch.setattr(
-        compare, "double_session", lambda *a, **k: sessions.append(double_session(*a, **k)) or sessions[-1]
+        double_precision, "double_session", lambda *a, **k: sessions.append(double_session(*a, **k)) or sessions[-1]
     )
     verdict = exported(pooled, lambda _: None).verdict
     assert any("agree in double precision" in note for note in verdict.notes)

@@ -242,12 +242,10 @@ class _Done(Struct, frozen=True):
     err: str
 
     def answer(self) -> Answer:
-        """Return the exit code and the first error."""
-        lines = [_COLOR.sub("", line) for line in self.err.splitlines()]
+        """Return the exit code, the first error and the hint after it."""
+        lines = iter([_COLOR.sub("", line) for line in self.err.splitlines()])
         error = next((line for line in lines if line.startswith("error: ")), "")
-        hint = (
-            next((line for line in lines[lines.index(error) + 1 :] if line.startswith("hint: ")), "") if error else ""
-        )
+        hint = next((line for line in lines if line.startswith("hint: ")), "")
         return {
             "code": self.code,
             "error": error.removeprefix("error: "),

@@ -20,7 +20,6 @@ from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import noise
-from sardonyx.verification.double_precision import double_session
 from sardonyx.verification.half_precision_models import SinglePrecision
 from sardonyx.verification.inputs import Inputs
 from sardonyx.verification.interface import interface_changes
@@ -322,6 +321,8 @@ class Oracle:
         live, feeds = self._reference.live, answer.inputs.feeds
         if live is None or not self._can_double:
             return None
+        from sardonyx.verification.double_precision import double_session  # exports alone need it
+
         self._progress("comparing in double precision")
         expected = live.run_in_double(feeds)
         if expected is None or len(expected) != len(answer.outputs):
