@@ -123,7 +123,8 @@ def ops(proto: onnx.ModelProto) -> Counter[str]:
 @pytest.mark.parametrize("op", ["Bernoulli(x)", "RandomNormalLike(x)", "RandomUniformLike(x)", "Dropout(x, r, t)"])
 def test_equal_random_nodes_are_neither_merged_nor_folded(op: str) -> None:
     constants = "<float[3] x = {0.5, 0.5, 0.5}, float r = {0.5}, bool t = {1}>"
-    _, one = run(f"g (float[3] z) => (float[3] y) {constants} {{ a = {op} b = {op} c = Sub(a, b) y = Add(c, z) }}")
+    text = f"{{ a = {op} b = {op} c = Sub(a, b) y = Add(c, z) w = Neg(z) }}"
+    _, one = run(f"g (float[3] z) => (float[3] y, float[3] w) {constants} {text}")
     assert ops(result_of(one))[op.split("(")[0]] == 2
 
 

@@ -413,3 +413,9 @@ def test_a_source_rewritten_in_place_is_noticed(tmp_path: Path) -> None:
         file.write(b"\0")
     os.utime(path, ns=(0, 0))
     refused(lambda: io.save(model, tmp_path / "out.onnx"), ModelError, "changed")
+
+
+def test_a_constant_may_have_tags_as_attributes() -> None:
+    node = onnx.helper.make_node("Constant", [], ["y"], value_int=3, __source_module="/Model")
+    graph = onnx.helper.make_graph([node], "g", [], [onnx.helper.make_tensor_value_info("y", TensorProto.INT64, [])])
+    io.from_proto(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)]))

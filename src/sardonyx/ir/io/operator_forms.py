@@ -98,8 +98,10 @@ def _fault(node: ir.Node, form: _Form) -> str | None:
 def _wrong_attributes(node: ir.Node, form: _Form) -> str | None:
     """Return what is wrong with attributes that have the right types."""
     attributes = node.attributes.data
-    if node.op_type == "Constant" and (len(attributes) != 1 or attributes.keys() - form.types):
-        return "does not have a value"
+    if node.op_type == "Constant":
+        values = {name for name in attributes if not name.startswith("__")}  # runtimes accept such names: tags
+        if len(values) != 1 or values - form.types.keys():
+            return "does not have a value"
     perm = attributes.get("perm") if node.op_type == "Transpose" else None
     if perm is not None and not perm.is_ref() and sorted(perm.as_ints()) != list(range(len(perm.as_ints()))):
         return "has an attribute 'perm' that is no permutation"
