@@ -12,7 +12,8 @@ from sardonyx.measurement.feeds import at_size, dynamic_dims, sizes_of
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
-g (float[batch, seq, 4] x, float[batch, total] m, float[2, unnamed] n) => (float[a, b, 4] y) { y = Relu(x) }
+g (float[batch, seq, 4] x, float[batch, total] m, float[2, unnamed] n, float[2, past] p)
+    => (float[a, b, 4] y) { y = Relu(x) }
 """
 
 
@@ -29,18 +30,23 @@ def _shapes(model: ir.Model, sizes: dict[str, int]) -> dict[str, tuple[int, ...]
 
 
 def test_dims_are_listed_with_their_default_sizes(model: ir.Model) -> None:
-    assert dynamic_dims(model) == {"batch": 1, "seq": 128, "past": 128, "n[1]": 128}
+    assert dynamic_dims(model) == {"batch": 1, "seq": 128, "n[1]": 128, "past": 128}
 
 
 def test_sizes_reach_every_input_that_has_the_dim(model: ir.Model) -> None:
     shapes = _shapes(model, {"batch": 3, "seq": 5, "past": 7, "n[1]": 2})
-    assert shapes == {"x": (3, 5, 4), "m": (3, 12), "n": (2, 2)}
+    assert shapes == {"x": (3, 5, 4), "m": (3, 12), "n": (2, 2), "p": (2, 7)}
     assert _shapes(model, {"seq": 6})["m"] == (1, 134)
 
 
 def test_sizes_are_read_back_from_feeds(model: ir.Model) -> None:
     fed = at_size(model, {"batch": 3, "seq": 5, "past": 7, "n[1]": 2})
-    assert sizes_of(model, fed) == {"batch": 3, "seq": 5, "n[1]": 2}  # a formula does not determine its dims
+    assert sizes_of(model, fed) == {"batch": 3, "seq": 5, "n[1]": 2, "past": 7}
+
+
+def test_a_formula_of_names_that_no_input_has_is_a_name(model: ir.Model) -> None:
+    model.graph.inputs[3].shape = ir.Shape((2, 9))
+    assert dynamic_dims(model) == {"batch": 1, "seq": 128, "past + seq": 128, "n[1]": 128}
 
 
 def test_the_shapes_of_the_model_are_unchanged(model: ir.Model) -> None:
@@ -52,7 +58,7 @@ def test_the_shapes_of_the_model_are_unchanged(model: ir.Model) -> None:
 def test_an_unknown_dim_is_refused_with_the_known_ones(model: ir.Model) -> None:
     with pytest.raises(UsageError, match="'length'") as refused:
         at_size(model, {"length": 3})
-    assert refused.value.hint == "the dynamic dimensions are batch, seq, past, n[1]"
+    assert refused.value.hint == "the dynamic dimensions are batch, seq, n[1], past"
 
 
 def test_random_feeds_follow_the_seed(model: ir.Model) -> None:
