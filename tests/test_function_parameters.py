@@ -15,7 +15,7 @@ from backend.cases import Case, node_cases
 from backend.harness import wrong_values
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
-from sardonyx.ir.parameters import UnknownAttribute
+from sardonyx.ir.functions import UnknownAttribute
 from sardonyx.runtime import Session
 
 SOFTMAX = """<ir_version: 10, opset_import: ["" : 18]>

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fuzzing import families
 from fuzzing.draft import Rejected
+from sardonyx.ir.io.wire_format import varint
 
 MODEL, DATA = "model.onnx", "weights.bin"
 Files = dict[str, bytes]
@@ -235,9 +236,9 @@ def written(fields: list[Field]) -> bytes:
     parts: list[bytes] = []
     for each in fields:
         content = each.data if each.fields is None else written(each.fields)
-        parts.append(_varint(each.number << 3 | each.wire))
+        parts.append(varint(each.number << 3 | each.wire))
         if each.wire == _BYTES:
-            parts.append(_varint(len(content)))
+            parts.append(varint(len(content)))
         parts.append(content)
     return b"".join(parts)
 
@@ -285,7 +286,7 @@ def _replace_content(chosen: Field, rng: random.Random) -> None:
     if chosen.fields is not None:
         chosen.fields = [] if rng.random() < 0.5 else chosen.fields[: rng.randrange(len(chosen.fields) + 1)]
     elif chosen.wire == 0:
-        chosen.data = _varint(rng.choice(_NUMBERS))
+        chosen.data = varint(rng.choice(_NUMBERS))
     elif chosen.wire == _BYTES:
         chosen.data = rng.choice((*_STRINGS, chosen.data[:-1], chosen.data * 2, rng.randbytes(len(chosen.data))))
     else:
@@ -318,12 +319,3 @@ def _read(data: bytes, position: int) -> tuple[int, int]:
         position, shift = position + 1, shift + 7
         if byte < 128:
             return value, position
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 127:
-        encoded.append(value & 127 | 128)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -1,11 +1,15 @@
-"""Calls of functions: what a model has after inlining, and how far an analysis may inline.
+"""Functions of a model: their parameters, what the model has after inlining, and how far an analysis may inline.
 
 A file of n functions, each of which calls the next one twice, stands for 2^n nodes.
+
+An attribute may be a parameter of the enclosing function, as in `Softmax <axis = @axis>`. Its value differs between
+calls. Reading it raises `UnknownAttribute`, so that no code takes it for a number: the engine of shapes then infers
+"unknown", and the driver of rewrites skips the node.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import onnx_ir as ir
 
@@ -16,6 +20,23 @@ _MOST_NODES = 1 << 11  # it may inline so many nodes,
 _GROWTH = 4  # or so many times the nodes that are stored
 _MOST_RUNNABLE = 1 << 20  # nodes after inlining; runtimes inline every call before they run a model
 _HINT = "the tool that wrote the file is at fault: export it again"
+
+
+class UnknownAttribute(ValueError):
+    """The value of an attribute was read that only a call of the function determines."""
+
+
+class Parameter(ir.Attr):
+    """A reference to a parameter of the enclosing function."""
+
+    def __init__(self, name: str, parameter: str, kind: ir.AttributeType, *, doc_string: str | None = None) -> None:
+        super().__init__(name, kind, None, parameter, doc_string=doc_string)
+
+    def _unknown(self) -> NoReturn:
+        raise UnknownAttribute(f"{self.name} is a parameter of the function")
+
+    as_float = as_int = as_string = as_tensor = as_graph = _unknown
+    as_floats = as_ints = as_strings = as_tensors = as_graphs = _unknown
 
 
 class Inlined(NamedTuple):

@@ -24,12 +24,12 @@ from msgspec import Struct, field
 from sardonyx.errors import SardonyxError
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.functions import UnknownAttribute
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.naming import Names, rename_shadowing
 from sardonyx.ir.opsets.adapters import CannotRaise
 from sardonyx.ir.opsets.raising import HIGHEST, RAISE, Plan, plan
 from sardonyx.ir.origins import owner
-from sardonyx.ir.parameters import UnknownAttribute
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
 from sardonyx.ir.scopes import has_references, label, operator

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from onnx_ir import serde
 
 from sardonyx.errors import ModelError
+from sardonyx.ir.functions import Parameter
 from sardonyx.ir.io import canonical, unmodeled_fields
 from sardonyx.ir.io.encode import declared_by_default
 from sardonyx.ir.io.skeletons import (
@@ -24,7 +25,6 @@ from sardonyx.ir.io.skeletons import (
     without,
 )
 from sardonyx.ir.io.tensor_reader import Reader
-from sardonyx.ir.parameters import Parameter
 from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
 Scope = dict[str, ir.Value]
