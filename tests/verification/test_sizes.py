@@ -179,6 +179,14 @@ def test_a_size_beyond_the_limit_is_chosen_if_nothing_smaller_is_accepted() -> N
     assert first[0][1] <= 4
 
 
+def test_only_the_dim_that_needs_it_is_larger_beyond_the_limit() -> None:
+    """Two groups of two channels: the batch is 1 or 2, not 3 or 4 as beside narrow inputs."""
+    body = "g (float[a, b, 1024, 4096] x) => (float[a, 6, 1024, 4096] y) { y = Conv <group = 2> (x, w) }"
+    chosen = [first for (first,) in shapes(body, w=random(6, 2, 1, 1))]
+    assert {first[1] for first in chosen if math.prod(first)} == {4}
+    assert {first[0] for first in chosen} == {0, 1, 2}
+
+
 def test_a_channel_that_a_norm_fixes_is_verified() -> None:
     body = "g (float[b, c, l] x) => (float[b, c, l] y) { y = InstanceNormalization (x, w, w) }"
     assert len(verified(body, w=random(1)).trials) > 5

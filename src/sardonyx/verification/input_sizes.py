@@ -199,9 +199,13 @@ class DynamicDims:
         within, blocked = self._climb(starts, pinned, requirements, self.fits)
         if within is not None and not (blocked and requirements.violated(within)):
             return within
-        smallest_first = [*reversed(list(self._compact(round_, pinned))), *starts]
-        beyond, _ = self._climb(smallest_first, pinned, requirements, lambda _: True)
-        return within if within is not None and requirements.violated(beyond or {}) else beyond or {}
+        *larger, small, ones = self._compact(round_, pinned)
+        least = small if round_ else ones
+        for chosen in ([least], [*reversed(larger), *starts]):  # first only what the smallest sizes need
+            beyond = self._climb(chosen, pinned, requirements, lambda _: True)[0] or {}
+            if not requirements.violated(beyond):
+                return beyond
+        return within if within is not None else beyond
 
     def _climb(
         self, starts: Sequence[dict[str, int]], pinned: Sizes, requirements: Requirements, fits: Callable[[Sizes], bool]

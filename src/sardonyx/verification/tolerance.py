@@ -96,7 +96,7 @@ def float_difference(reference: Array, result: Array) -> Difference:
         return float_difference(as_parts(reference), as_parts(result))
     bits = f"u{reference.dtype.itemsize}"
     if np.array_equal(reference.view(bits), result.view(bits)):  # the usual case, without many copies in float64
-        size = np.abs(reference.astype(np.float64))
+        size = np.abs(reference if reference.dtype.kind == "f" else reference.astype(np.float64))
         return Difference(scale=median(size[(size > 0) & np.isfinite(size)]))
     ulp = ulp_distance(reference, result)
     a, b = reference.astype(np.float64), result.astype(np.float64)
