@@ -15,8 +15,6 @@ import argparse
 import collections
 import contextlib
 import io
-import multiprocessing
-import multiprocessing.connection
 import os
 import re
 import resource
@@ -31,7 +29,7 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from fuzzing import damage
+from fuzzing import damage, lanes
 
 HANG_CPU, HANG_WALL = 60.0, 600.0  # seconds that count as a hang: computing, and waiting on a machine however busy
 MOST_MEMORY = 500 << 20
@@ -131,7 +129,7 @@ def _peak() -> int:
     return largest
 
 
-def work(connection: multiprocessing.connection.Connection, seeds: range) -> None:
+def work(connection: lanes.Connection, seeds: range) -> None:
     """Examine seeds one after another, and say which command each is in."""
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
     with tempfile.TemporaryDirectory() as name:
@@ -141,83 +139,13 @@ def work(connection: multiprocessing.connection.Connection, seeds: range) -> Non
     connection.send(None)
 
 
-def _cpu_seconds(process: int) -> float:
-    """The time that a process and its living children have computed."""
-    total = 0.0
-    with contextlib.suppress(OSError):
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        for each in (str(process), *children):
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
-class Lane:
-    """A worker process and what it is doing; it is started again after the file that killed it."""
-
-    def __init__(self, seeds: range) -> None:
-        self.left, self.done = seeds, not seeds
-        self._start()
-
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.ours, theirs = context.Pipe(duplex=False)
-        self.process = context.Process(target=work, args=(theirs, self.left))
-        self.process.start()
-        theirs.close()
-        self.heard, self.computed = time.monotonic(), 0.0
-        self.seed, self.stage = self.left[0] if self.left else -1, "start"
-
-    def reports(self) -> list[Report]:
-        """What has arrived; a death or a silence is a report too."""
-        found: list[Report] = []
-        with contextlib.suppress(EOFError):
-            while self.ours.poll():
-                message = self.ours.recv()
-                self.heard = time.monotonic()
-                if message is None:
-                    self.done = True
-                elif isinstance(message, Report):
-                    found.append(message)
-                    self.left = self.left[1:]
-                else:
-                    self.seed, self.stage = message
-        if found or not self.process.is_alive():
-            self.computed = _cpu_seconds(self.process.pid or 0)
-        hangs = _cpu_seconds(self.process.pid or 0) - self.computed > HANG_CPU
-        if not self.done and (hangs or not self.process.is_alive() or time.monotonic() - self.heard > HANG_WALL):
-            found.append(self._fallen())
-        if self.done:
-            self.process.join()
-        return found
-
-    def _fallen(self) -> Report:
-        what = "hang" if self.process.is_alive() else "crash"
-        self.process.kill()
-        self.process.join()
-        report = Report(self.seed, self.stage, faults=[f"{what} in {self.stage}, exit code {self.process.exitcode}"])
-        self.left = self.left[1:]
-        self.done = not self.left
-        if not self.done:
-            self._start()
-        return report
+def _ended(seed: int, stage: str, hangs: bool, code: int | None) -> Report:
+    return Report(seed, stage, faults=[f"{'hang' if hangs else 'crash'} in {stage}, exit code {code}"])
 
 
 def campaign(seeds: range, jobs: int, *, quiet: bool = False) -> list[Report]:
     """Every report of a range of seeds."""
-    lanes = [Lane(seeds[number::jobs]) for number in range(jobs)]
-    reports: list[Report] = []
-    said = time.monotonic()
-    while not all(lane.done for lane in lanes):
-        multiprocessing.connection.wait([lane.ours for lane in lanes if not lane.done], timeout=1.0)
-        for lane in lanes:
-            if not lane.done:
-                reports += lane.reports()
-        if not quiet and time.monotonic() - said > 20:
-            said = time.monotonic()
-            wrong = sum(bool(each.faults) for each in reports)
-            print(f"{len(reports)} of {len(seeds)}, {wrong} with faults", file=sys.stderr, flush=True)
-    return reports
+    return lanes.campaign(seeds, jobs, lanes.Job(work, _ended, lambda _: HANG_WALL, HANG_CPU), quiet=quiet)
 
 
 def summary(reports: list[Report]) -> str:

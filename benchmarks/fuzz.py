@@ -14,12 +14,10 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
-import multiprocessing
-import multiprocessing.connection
+import functools
 import os
 import re
 import sys
-import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import onnx
 
-from fuzzing import families, judging, running, shrinking
+from fuzzing import families, judging, lanes, running, shrinking
 from fuzzing.draft import Rejected
 from sardonyx.passes import ALL
 
@@ -130,7 +128,7 @@ def _fault(
 # ---------------------------------------------------------------------------------------------- workers
 
 
-def work(connection: multiprocessing.connection.Connection, seeds: range, family: str | None, out: Path | None) -> None:
+def work(connection: lanes.Connection, seeds: range, family: str | None, out: Path | None) -> None:
     """Examine seeds one after another, and say which stage each is in."""
     seen: collections.Counter[Any] = collections.Counter()
     with open(os.devnull, "w") as nowhere:
@@ -149,77 +147,25 @@ def work(connection: multiprocessing.connection.Connection, seeds: range, family
     connection.send(None)
 
 
-class Lane:
-    """A worker process and what it is doing; it is started again after the seed that killed it."""
+def ended(family: str | None, seed: int, stage: str, _hangs: bool, code: int | None) -> Report:
+    """Return the report of a seed on which the worker died or hung; before it is optimized, the model is to blame."""
+    report = Report(seed, family or families.family_of(seed))
+    if stage in ("draw", "source"):
+        report.rejected = "the runtime dies of the source, or does not finish"
+    else:
+        report.faults = [Fault("died", "", f"stage {stage}, exit code {code}", (stage.split()[0],))]
+    return report
 
-    def __init__(self, seeds: range, family: str | None, out: Path | None) -> None:
-        self.left, self.family, self.out = seeds, family, out
-        self.done = not seeds
-        self._start()
 
-    def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.ours, theirs = context.Pipe(duplex=False)
-        self.process = context.Process(target=work, args=(theirs, self.left, self.family, self.out), daemon=True)
-        self.process.start()
-        theirs.close()
-        self.heard, self.stage, self.seed = time.monotonic(), "start", self.left[0] if self.left else -1
-
-    def reports(self) -> list[Report]:
-        """What has arrived; a death or a silence is a report too."""
-        found = []
-        try:
-            while self.ours.poll():
-                message = self.ours.recv()
-                self.heard = time.monotonic()
-                if message is None:
-                    self.done = True
-                elif isinstance(message, Report):
-                    found.append(message)
-                    self.left = self.left[1:]
-                else:
-                    self.seed, self.stage = message
-        except EOFError:
-            pass
-        if not self.done and (not self.process.is_alive() or time.monotonic() - self.heard > self._patience()):
-            found.append(self._fallen())
-        return found
-
-    def _patience(self) -> float:
-        return PATIENCE.get(self.stage, PATIENCE_ELSE)
-
-    def _fallen(self) -> Report:
-        self.process.kill()
-        self.process.join()
-        code = self.process.exitcode
-        report = Report(self.seed, self.family or families.family_of(self.seed))
-        if self.stage in ("draw", "source"):
-            report.rejected = "the runtime dies of the source, or does not finish"
-        else:
-            report.faults = [Fault("died", "", f"stage {self.stage}, exit code {code}", (self.stage.split()[0],))]
-        self.left = self.left[1:]
-        self.done = not self.left
-        if not self.done:
-            self._start()
-        return report
+def job(family: str | None, out: Path | None) -> lanes.Job[Report]:
+    """What the workers do."""
+    working = functools.partial(work, family=family, out=out)
+    return lanes.Job(working, functools.partial(ended, family), lambda stage: PATIENCE.get(stage, PATIENCE_ELSE))
 
 
 def campaign(seeds: range, jobs: int, family: str | None, out: Path | None, quiet: bool = False) -> list[Report]:
     """Every report of a range of seeds."""
-    lanes = [Lane(seeds[number::jobs], family, out) for number in range(jobs)]
-    reports: list[Report] = []
-    began = said = time.monotonic()
-    while not all(lane.done for lane in lanes):
-        multiprocessing.connection.wait([lane.ours for lane in lanes if not lane.done], timeout=1.0)
-        for lane in lanes:
-            if not lane.done:
-                reports += lane.reports()
-        if not quiet and time.monotonic() - said > 10:
-            said = time.monotonic()
-            wrong = sum(bool(each.faults) for each in reports)
-            rate = len(reports) / (said - began)
-            print(f"{len(reports)} of {len(seeds)}, {wrong} with findings, {rate:.1f}/s", file=sys.stderr, flush=True)
-    return reports
+    return lanes.campaign(seeds, jobs, job(family, out), quiet=quiet)
 
 
 # ---------------------------------------------------------------------------------------------- tables

@@ -13,6 +13,7 @@ import pytest
 import fuzz
 from fuzzing import comparing, families, judging, running, shrinking
 from fuzzing.draft import Input, Rejected
+from fuzzing.lanes import Lane
 from sardonyx.passes.norms.merge_clips import MergeClips
 
 FIRST = 500_000  # fixed, so that a failure is reproducible
@@ -78,7 +79,7 @@ def test_feeds_vary_every_size_alone_and_together() -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_a_finding_and_the_next_seed_runs() -> None:
-    lane = fuzz.Lane(range(7, 9), "clips", None)
+    lane = Lane(range(7, 9), fuzz.job("clips", None))
     lane.process.kill()
     lane.process.join()
     lane.stage = "judge"
