@@ -31,6 +31,12 @@ def test_80_damaged_files_cause_no_failure() -> None:
     assert sum(each.codes[:1] == (0,) for each in reports) > 15
 
 
+@pytest.mark.parametrize("seed", [230798, 233351, 234870, 235633])
+def test_files_that_failed_once_give_one_line(seed: int, tmp_path: Path) -> None:
+    """An unknown type in a Cast, an axis beyond the rank, an empty batch of 2⁶³ numbers, an input without a type."""
+    assert not damaged.examine(seed, tmp_path).faults
+
+
 def test_a_failure_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise IndexError("planted")

@@ -242,6 +242,10 @@ def changed(edit: Callable[[onnx.ModelProto], object]) -> onnx.ModelProto:
             ("(Transpose)", "no permutation"),
         ),
         (
+            lambda p: p.graph.node.append(helper.make_node("Cast", ["x"], ["z"], to=127)),
+            ("(Cast)", "'to' with the unknown element type 127"),
+        ),
+        (
             lambda p: p.graph.node.append(
                 helper.make_node("Attention", ["x"] * 3, ["z"], domain="com.microsoft", unidirectional=1.0)
             ),

@@ -89,6 +89,12 @@ def test_an_input_that_does_not_fit_in_memory_is_refused_in_one_line() -> None:
         verify(model, model, threads=1)
 
 
+def test_a_batch_of_none_does_not_make_an_input_small() -> None:
+    model = text_model(f"g (float[b, {2**63 - 1}] x) => (float[b, {2**63 - 1}] y) {{ y = Relu (x) }}")
+    with pytest.raises(RuntimeFailure, match=r"an input of \S+ elements is larger than any in a trial"):
+        verify(model, model, threads=1)
+
+
 def test_a_value_that_does_not_fit_in_memory_is_refused_in_one_line() -> None:
     model = text_model("g (float[65536, 1] x, float[65536] y) => (float z) { a = Mul (x, y) z = ReduceMax (a) }")
     with pytest.raises(RuntimeFailure, match=r"a value of \S+ elements is larger than any in a trial"):

@@ -67,21 +67,24 @@ class Footprint(Struct, frozen=True):
         return all(count <= most for count, most in zip(self._counted(sizes), self.limits, strict=True))
 
     def excess(self, sizes: Mapping[str, int]) -> str | None:
-        """Return what is too large in a trial that would need gigabytes or hours, or None."""
-        pairs = zip(self._counted(sizes), _HUGE, strict=True)
+        """Return what is too large in a trial that would need gigabytes or hours, or None.
+
+        A dimension of 0 counts as 1: numpy makes no array of 0 × 2⁶³ elements either.
+        """
+        pairs = zip(self._counted(sizes, least=1), _HUGE, strict=True)
         return next((text.format(count) for count, (most, text) in pairs if count > most), None)
 
     def work(self, sizes: Mapping[str, int]) -> int:
         """Return the number of operations in a trial."""
         return self._counted(sizes)[2]
 
-    def _counted(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
-        return self._count({atom_name(name): size for name, size in sizes.items()})
+    def _counted(self, sizes: Mapping[str, int], least: int = 0) -> tuple[int, int, int]:
+        return self._count({atom_name(name): size for name, size in sizes.items()}, least)
 
-    def _count(self, sizes: Mapping[str, int]) -> tuple[int, int, int]:
-        largest = max((_elements(shape, sizes) for shape in self.values), default=0)
-        work = sum(count * _elements(shape, sizes) for shape, count in self.loops)
-        return sum(_elements(shape, sizes) for shape in self.inputs), largest, work
+    def _count(self, sizes: Mapping[str, int], least: int = 0) -> tuple[int, int, int]:
+        largest = max((_elements(shape, sizes, least) for shape in self.values), default=0)
+        work = sum(count * _elements(shape, sizes, least) for shape, count in self.loops)
+        return sum(_elements(shape, sizes, least) for shape in self.inputs), largest, work
 
 
 def _nodes(graph: ir.Graph | ir.Function, facts: Facts, steps: Shape = ()) -> Iterator[tuple[ir.Node, Shape]]:
@@ -136,8 +139,8 @@ def _einsum_product(equation: str, shapes: Sequence[Shape | None]) -> Iterator[S
     yield tuple(labelled.values())
 
 
-def _elements(shape: Shape, sizes: Mapping[str, int]) -> int:
+def _elements(shape: Shape, sizes: Mapping[str, int], least: int = 0) -> int:
     try:
-        return math.prod(max(expr.value_of(dim, sizes), 0) for dim in shape)
+        return math.prod(max(expr.value_of(dim, sizes), least) for dim in shape)
     except ZeroDivisionError:  # the model does not accept these sizes
         return 0

@@ -357,7 +357,7 @@ def _type_and_shape(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.S
     while (kind := leaf.WhichOneof("value")) in ("sequence_type", "optional_type"):
         leaf = getattr(leaf, kind).elem_type
         _check_text(leaf.denotation)
-    if kind not in ("tensor_type", "sparse_tensor_type") or not getattr(leaf, kind).HasField("elem_type"):
+    if kind not in ("tensor_type", "sparse_tensor_type") or not getattr(leaf, kind).elem_type:
         return None, None
     _check_type(getattr(leaf, kind))
     return serde.deserialize_type_proto_for_type(proto), serde.deserialize_type_proto_for_shape(proto)
@@ -365,7 +365,7 @@ def _type_and_shape(proto: onnx.TypeProto) -> tuple[ir.TypeProtocol | None, ir.S
 
 def _tensor_type(proto: onnx.TypeProto.Tensor) -> tuple[ir.TypeProtocol | None, ir.Shape | None]:
     """Return the type and shape of a tensor type, which is the most common case."""
-    if not proto.HasField("elem_type"):
+    if not proto.elem_type:
         return None, None
     _check_type(proto)
     shape = serde.deserialize_tensor_shape(proto.shape) if proto.HasField("shape") else None

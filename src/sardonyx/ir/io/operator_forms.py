@@ -26,6 +26,7 @@ _ORT_TYPES = {  # of attributes of the operators of com.microsoft, the same in a
     **dict.fromkeys(("qkv_hidden_sizes", "kernel_shape", "pads", "strides", "dilations"), _INTS),
 }
 _ANY = 0, 1 << 31
+_TYPE_NUMBERS = frozenset(kind.value for kind in ir.DataType)
 
 
 class _Form(Struct, frozen=True):
@@ -102,6 +103,10 @@ def _wrong_attributes(node: ir.Node, form: _Form) -> str | None:
         values = {name for name in attributes if not name.startswith("__")}  # runtimes accept such names: tags
         if len(values) != 1 or values - form.types.keys():
             return "does not have a value"
+    for name in ("to", "dtype"):
+        number = attributes.get(name)
+        if number is not None and not number.is_ref() and number.value not in _TYPE_NUMBERS:
+            return f"has an attribute {name!r} with the unknown element type {number.value}"
     perm = attributes.get("perm") if node.op_type == "Transpose" else None
     if perm is not None and not perm.is_ref() and sorted(perm.as_ints()) != list(range(len(perm.as_ints()))):
         return "has an attribute 'perm' that is no permutation"

@@ -75,7 +75,7 @@ def _slice(node: ir.Node, graph: Facts) -> bool:
     if all(end >= _TO_THE_END for end in ends):
         return True
     axes = ints(node, "axes", 3, graph) if is_specified(node, "axes", 3) else tuple(range(len(starts)))
-    if axes is None or shape is None:
+    if axes is None or shape is None or not all(-len(shape) <= axis < len(shape) for axis in axes):
         return False
     return all(end >= _TO_THE_END or _reaches(end, shape[axis]) for end, axis in zip(ends, axes, strict=True))
 
