@@ -40,13 +40,14 @@ def round_without_kernels(model: ir.Model, exported: Model, *, threads: int | No
     """
     try:
         Subject(exported).session(threads=threads).close()
-    except NoKernel as refusal:
+    except (
+        RuntimeFailure
+    ) as refusal:  # no kernel, or no such type in this opset, or mixed types: Casts correct them all
         kinds = " and ".join(sorted(kind.numpy().name for kind in narrow_types(model)))
         round_results(model)
-        missing = f"ONNX Runtime has no CPU kernel for {refusal.operator} in {kinds}"
-        return f"{missing}, which the module uses: computed in float32 and rounded to {kinds}"
-    except RuntimeFailure:  # not valid, which the verification reports
-        pass
+        operator = f" for {refusal.operator}" if isinstance(refusal, NoKernel) else ""
+        missing = f"ONNX Runtime has no CPU kernel{operator} in {kinds}, which the module uses"
+        return f"{missing}: computed in float32 and rounded to {kinds}"
     return None
 
 
