@@ -201,7 +201,7 @@ def test_a_wrong_part_in_half_precision_is_detected(monkeypatch: pytest.MonkeyPa
     def spoil(model: ir.Model) -> None:
         weight = model.graph.initializers["key.weight"]
         assert weight.const_value is not None
-        weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.01), name=weight.name)
+        weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.001), name=weight.name)
 
     torch.manual_seed(0)
     _spoiled(monkeypatch, spoil)

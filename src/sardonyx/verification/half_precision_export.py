@@ -40,9 +40,7 @@ def round_without_kernels(model: ir.Model, exported: Model, *, threads: int | No
     """
     try:
         Subject(exported).session(threads=threads).close()
-    except (
-        RuntimeFailure
-    ) as refusal:  # no kernel, or no such type in this opset, or mixed types: Casts correct them all
+    except RuntimeFailure as refusal:  # Casts also correct types that the opset lacks, and mixed ones
         kinds = " and ".join(sorted(kind.numpy().name for kind in narrow_types(model)))
         round_results(model)
         operator = f" for {refusal.operator}" if isinstance(refusal, NoKernel) else ""
@@ -156,9 +154,7 @@ def _beyond_own_rounding(
             error, own = (float_difference(_single(a), _single(other)).rms for other in (b, c))
             allowed = NOISE_FACTOR * max(own, eps)
             if error > allowed:
-                return [
-                    f"in its own types the graph differs by {error:.3g} in the root mean square, allowed {allowed:.3g}"
-                ]
+                return [f"in its own types the graph differs by {error:.3g} (root mean square), allowed {allowed:.3g}"]
     return []
 
 

@@ -102,13 +102,13 @@ def round_results(model: ir.Model) -> None:
             continue
         for index, value in enumerate(node.inputs):
             if value is not None and types.get(value, value.dtype) in widening.narrow:
-                cast = _tagged_cast(node, value, widening.wide, f"{_BORDER}{number}.{index}")
+                cast = _tagged_cast(node, value, widening.wide, f"float32.{number}.{index}")
                 node.graph.insert_before(node, [cast])
                 node.replace_input_with(index, cast.outputs[0])
         _widen(node, types, widening)
         for value in [value for value in node.outputs if types.get(value) in widening.narrow]:
             uses, name = list(value.uses()), value.name
-            cast = _tagged_cast(node, value, types[value], f"{name}.{_BORDER}cast")
+            cast = _tagged_cast(node, value, types[value], f"{name}.rounded")
             node.graph.insert_after(node, [cast])
             for consumer, index in uses:
                 consumer.replace_input_with(index, cast.outputs[0])
@@ -116,7 +116,7 @@ def round_results(model: ir.Model) -> None:
                 if output is value:
                     node.graph.outputs[index] = cast.outputs[0]
             types[cast.outputs[0]] = types.pop(value)
-            value.name, cast.outputs[0].name = f"{name}.{_BORDER}float32", name
+            value.name, cast.outputs[0].name = f"{name}.float32", name
 
 
 def _tagged_cast(node: ir.Node, value: ir.Value, to: ir.DataType, name: str) -> ir.Node:
