@@ -24,6 +24,7 @@ from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.ir import io
 from sardonyx.records.export import Export
 from sardonyx.reporting.export import export_document
+from sardonyx.runtime import Session
 
 _LAYER = "hidden_size=24,num_attention_heads=4,intermediate_size=32,vocab_size=60,max_position_embeddings=64"
 _GROUPED = f"{_LAYER},num_key_value_heads=2"
@@ -38,6 +39,8 @@ FAMILIES = {
     "opt": "OPTConfig?hidden_size=24,num_hidden_layers=1,num_attention_heads=4,ffn_dim=32,vocab_size=60,"
     "max_position_embeddings=64,word_embed_proj_dim=24",
     "bloom": "BloomConfig?hidden_size=24,n_layer=1,n_head=4,vocab_size=60",
+    "falcon": "FalconConfig?hidden_size=24,num_hidden_layers=1,num_attention_heads=4,vocab_size=60,"  # bfloat16 inside
+    "alibi=true,bos_token_id=1,eos_token_id=2",
 }
 STEPS = 12
 
@@ -63,6 +66,7 @@ def test_every_token_matches_the_one_the_module_generates(name: str, tmp_path: P
     assert [batch.prompts for batch in batches[:4]] == [(1,), (7,), (24,), (5, 12, 2)]
     assert all(batch.passed and batch.steps == STEPS for batch in batches)
     assert all(batch.equal + len(batch.ties) == STEPS * len(batch.prompts) for batch in batches)
+    Session(tmp_path / "out" / "model.onnx")  # loads the file that was written
     window = 8 if name in ("gemma3", "mistral") else None
     assert (batches[-1].prompts == (11,)) == (window is not None), "one prompt is longer than the window"
     total = STEPS * sum(len(batch.prompts) for batch in batches)

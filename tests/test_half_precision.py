@@ -18,7 +18,9 @@ from sardonyx.errors import ModelError, VerificationFailed
 from sardonyx.frontend.inputs.examples import derive
 from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.tracing import traced
+from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.records.run import Accuracy
+from sardonyx.runtime import Session
 
 TEXT = "hidden_size=32,num_hidden_layers=1,num_attention_heads=4,intermediate_size=48,vocab_size=60"
 LLAMA = f"hf-config:LlamaForCausalLM?{TEXT},num_key_value_heads=2"
@@ -158,6 +160,53 @@ def test_a_wrong_constant_is_distinguished_from_a_rounded_one(monkeypatch: pytes
     _spoiled(monkeypatch, spoil)
     with pytest.raises(VerificationFailed):
         sardonyx.export(Stubborn().eval(), (torch.randn(2, 8),), dtype="bfloat16", exporter="torchscript")
+
+
+class Autocast(nn.Module):
+    """A float32 module whose products are in bfloat16, and one of its outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.norm = nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            key = self.key(x)
+            mixed = torch.softmax(self.query(x) @ key.transpose(-1, -2), -1) @ key
+            mixed = self.norm(mixed)  # of bfloat16, with weights in float32
+        return x + mixed, key
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+def test_a_part_in_half_precision_of_a_float32_module_runs_where_the_module_does(exporter: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x, path = Autocast().eval(), torch.randn(2, 5, 8), tmp_path / "model.onnx"
+    made = sardonyx.export(module, (x,), path, exporter=exporter)
+    assert made.verdict is not None
+    assert made.verdict.computed_in == "float32"
+    assert all(output.max_abs < 1e-5 for output in made.verdict.outputs), "autocast was on in one of the two"
+    assert "of PyTorch on the example" in made.verdict.notes[0]
+    assert any("in bfloat16, which the module uses: computed in float32" in note for note in made.notes)
+    assert (made.modules, made.coverage.root) == (4, 0)
+    values, keys = map(np.asarray, Session(path).run({"x": x.numpy()}))
+    with torch.no_grad():
+        expected = module(x)
+    assert keys.dtype == ml_dtypes.bfloat16
+    assert np.array_equal(keys, to_array(expected[1]))
+    assert np.abs(values - to_array(expected[0])).max() < 0.02
+    assert sardonyx.optimize(path).verdict is not None
+
+
+def test_a_wrong_part_in_half_precision_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoil(model: ir.Model) -> None:
+        weight = model.graph.initializers["key.weight"]
+        assert weight.const_value is not None
+        weight.const_value = ir.tensor(weight.const_value.numpy() * np.float32(1.001), name=weight.name)
+
+    torch.manual_seed(0)
+    _spoiled(monkeypatch, spoil)
+    with pytest.raises(VerificationFailed):
+        sardonyx.export(Autocast().eval(), (torch.randn(2, 5, 8),), exporter="torchscript")
 
 
 class Distances(nn.Module):

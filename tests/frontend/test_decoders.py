@@ -150,3 +150,29 @@ def test_a_text_encoder_that_pools_at_its_end_token_is_exported() -> None:
     (pooled,) = [line for line in exported.verdict.not_covered if "pooled" in line]
     assert pooled.startswith("1 of 2 ")
     assert "items of 'logits_per_image' are pooled from padding that sees no key: not compared" in pooled
+
+
+class Padded(nn.Module):
+    """An encoder of torch, whose mask is True where a position is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 1)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.encoder(x, src_key_padding_mask=mask)
+
+
+def test_an_item_that_is_padding_throughout_is_not_compared() -> None:
+    """Torch's kernel returns zeros for its attention, and the graph NaN."""
+    mask = torch.tensor([[False, False, False, True, True], [True] * 5])
+    exported = sardonyx.export(Padded(), (torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)), mask))
+    assert exported.verdict is not None
+    assert exported.verdict.passed
+    (line,) = [line for line in exported.verdict.not_covered if "sees no key" in line]
+    assert line == "5 of 10 positions of 'output' are padding that sees no key: not compared"
+
+
+def test_a_graph_gets_more_time_if_its_module_is_slow(decoder: tuple[ir.Model, Oracle]) -> None:
+    """The limit of its runs is a multiple of the module's time, which was not measured."""
+    assert all(answer.seconds > 0 for answer in decoder[1].answers())

@@ -17,7 +17,7 @@ from sardonyx.verification import Oracle, seeds_from
 
 SMALL = "hidden_size=32,num_hidden_layers=1,num_attention_heads=4,num_key_value_heads=2,vocab_size=100"
 MIXTURES = {
-    "Mixtral": f"MixtralForCausalLM?{SMALL},intermediate_size=48,num_local_experts=4",
+    "Mixtral": f"MixtralForCausalLM?{SMALL},intermediate_size=48,num_local_experts=4,output_router_logits=true",
     "Qwen3-MoE": f"Qwen3MoeForCausalLM?{SMALL},moe_intermediate_size=16,num_experts=4,num_experts_per_tok=2,head_dim=8",
     "GPT-OSS": f"GptOssForCausalLM?{SMALL},intermediate_size=16,num_local_experts=4,num_experts_per_tok=2,head_dim=8",
 }

@@ -301,6 +301,31 @@ def test_an_operation_with_a_negative_axis_does_not_affect_others() -> None:
     assert made.verdict.passed
 
 
+@pytest.mark.parametrize("axis", [-3, -2, -1, 1])
+def test_windows_are_unfolded_over_any_axis(axis: int) -> None:
+    """Torch itself writes the new axis of a negative one in the wrong place."""
+    made = sardonyx.export(
+        Odd(lambda _, x: x.reshape(2, 3, 4).unfold(axis, 2, 1)), torch.randn(4, 6), exporter="torchscript"
+    )
+    assert made.verdict is not None
+    assert made.verdict.passed
+
+
+@pytest.mark.parametrize("dynamic", [None, {"x": {0: "rows"}}])
+@pytest.mark.parametrize("sizes", [(-1, -1, 4), (-1, 0, 4), (3, -1, -1, 4)])
+def test_an_empty_tensor_is_expanded(sizes: tuple[int, ...], dynamic: Any) -> None:
+    """Torch itself infers that it has an element, and computes the sizes of later views from that."""
+
+    def work(_: Any, x: torch.Tensor) -> torch.Tensor:
+        rows = x.unsqueeze(-2).expand(*sizes[:-3], -1, -1, -1)
+        joined = torch.cat([rows, torch.zeros(1, 0, 4).expand(*sizes[:-3], x.shape[0], *sizes[-2:])], -2)
+        return joined.reshape(*joined.shape[:-1], 2, 2)
+
+    made = sardonyx.export(Odd(work), (ROWS,), exporter="torchscript", dynamic=dynamic)
+    assert made.verdict is not None
+    assert made.verdict.passed
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 def test_a_3d_convolution_may_lack_a_bias(exporter: Exporter, bias: bool) -> None:

@@ -33,6 +33,9 @@ def moved(shape: tuple[int, ...], where: Array) -> tuple[Array, Array]:
         ((2, 4, 5, 8), UNSEEING[:, None, :, None]),  # keys of the cache
         ((5, 2, 7), UNSEEING.T[:, :, None]),  # time first
         ((2, 5), UNSEEING),
+        ((10, 7), UNSEEING.reshape(10, 1)),  # scores of a router
+        ((10, 7), UNSEEING.T.reshape(10, 1)),
+        ((4, 10), UNSEEING.reshape(1, 10)),
     ],
 )
 def test_padding_is_found_on_the_axes_of_an_output(shape: tuple[int, ...], where: Array) -> None:
@@ -56,8 +59,19 @@ def test_new_tokens_after_a_past_are_the_last_of_the_mask() -> None:
 def test_nothing_is_left_out_if_a_real_position_depends_on_rows_without_a_key(real: tuple[int, int]) -> None:
     where = UNSEEING.copy()
     where[real] = True
-    a, b = moved((2, 5, 7), where[:, :, None])
-    assert keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
+    for shape, places in (((2, 5, 7), where[:, :, None]), ((10, 7), where.reshape(10, 1))):
+        a, b = moved(shape, places)
+        assert keyless_padding([a], [b], hidden_positions([MASK]), LENGTHS) == [None]
+
+
+@pytest.mark.parametrize(
+    "mask", [MASK == 0, np.where(MASK == 0, -np.inf, 0.0), np.where(MASK == 0, -1e4, 0.0)], ids=["bool", "-inf", "-1e4"]
+)
+def test_a_mask_may_be_true_or_low_where_it_hides_a_position(mask: Array) -> None:
+    a, b = moved((2, 5, 7), UNSEEING[:, :, None])
+    (padding,) = keyless_padding([a], [b], hidden_positions([mask]), LENGTHS)
+    assert padding is not None
+    assert np.array_equal(padding.where, UNSEEING[:, :, None])
 
 
 def test_a_cache_of_a_window_holds_the_last_of_the_mask() -> None:

@@ -284,6 +284,43 @@ def test_a_mask_that_never_masks_a_whole_row_is_noted() -> None:
     assert not any("masked" in note for note in inputs.coverage([inputs.generate(plan) for plan in plans]))
 
 
+INVERTED = {
+    "where": "h = Where (m, low, zero)",
+    "where of a cast": "l = CastLike (low, q) h = Where (m, l, zero)",
+    "not": "k = Not (m) h = Where (k, zero, low)",
+    "product": "f = Cast <to = 1> (m) h = Mul (f, low)",
+    "equal": "i = Cast <to = 7> (m) k = Equal (i, none) h = Where (k, zero, low)",
+}
+PLAIN = {
+    "where": "h = Where (m, zero, low)",
+    "not": "k = Not (m) h = Where (k, low, zero)",
+    "one minus": "f = Cast <to = 1> (m) k = Sub (one, f) h = Mul (k, low)",
+}
+
+
+@pytest.mark.parametrize(
+    ("inverted", "route"),
+    [(inverted, route) for inverted, routes in ((True, INVERTED), (False, PLAIN)) for route in routes.values()],
+    ids=[*(f"inverted, {name}" for name in INVERTED), *PLAIN],
+)
+def test_a_mask_hides_whole_rows_only_if_the_plan_asks_for_it(inverted: bool, route: str) -> None:
+    inputs = inputs_of(
+        f"g (float[b, n, n] q, bool[b, 1, n] m) => (float[b, n, n] y) {{ {route} a = Add (q, h) y = Softmax (a) }}",
+        low=np.array(-1e9, np.float32),
+        zero=np.array(0, np.float32),
+        one=np.array(1, np.float32),
+        none=np.array(0),
+    )
+    assert (inputs.use("m").role, inputs.use("m").inverted) == (Role.MASK, inverted)
+    trials = {plan: inputs.generate(plan) for plan in inputs.plans(SEEDS) if not plan.empty}
+    for plan, trial in trials.items():
+        hidden = array(trial.feeds["m"]) == inverted
+        assert hidden.all(axis=-1).any() == plan.hides_row
+    assert not any("masked" in note for note in inputs.coverage(list(trials.values())))
+    ordinary = [trial for plan, trial in trials.items() if not plan.hides_row]
+    assert "no row of the mask 'm' was masked entirely" in inputs.coverage(ordinary)
+
+
 # Small variances, large numbers
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -11,8 +13,9 @@ from onnx import helper, numpy_helper, parser
 from sardonyx import verify
 from sardonyx.ir import io
 from sardonyx.runtime import Session
+from sardonyx.runtime.library import NoKernel
 from sardonyx.verification.subject import Subject
-from sardonyx.verification.upcast import new_constants, upcast
+from sardonyx.verification.upcast import new_constants, round_results, upcast
 from verification.text_models import array
 
 DEPTH, WIDTH = 8, 32
@@ -140,3 +143,33 @@ def test_bfloat16_layers_are_compared_in_single_precision() -> None:
     kind = ml_dtypes.bfloat16
     if upcast(io.from_proto(deep(dtype=kind))) is None:
         pytest.fail("bfloat16 counts as half precision")
+
+
+def test_results_in_half_precision_are_rounded_where_there_is_no_kernel() -> None:
+    """Every result equals the one that a kernel for the type would give: float32 has enough digits for one rounding."""
+    text = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    g (float[n, 4] x, bool flag) => (bfloat16[n, 4] y, float[n, 4] z) {
+        h = Cast <to = 16> (x)
+        s = Mul (h, w)
+        t = Exp (s)
+        y = If (flag) <then_branch = a () => (bfloat16[n, 4] u) { u = Add (t, h) },
+                       else_branch = b () => (bfloat16[n, 4] v) { v = Sub (t, h) }>
+        z = Cast <to = 1> (y)
+    }"""
+    bfloat16 = ml_dtypes.bfloat16
+    weight: Any = np.array([0.3, -1.7, 1.01, 2.9], bfloat16)
+    proto = parser.parse_model(text)
+    proto.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    with pytest.raises(NoKernel):
+        Session(proto)
+    model = io.from_proto(proto)
+    round_results(model)
+    x = np.random.default_rng(0).standard_normal((500, 4)).astype(np.float32)
+    narrow = x.astype(bfloat16)
+    grown = np.exp(narrow * weight)
+    for flag, expected in ((True, grown + narrow), (False, grown - narrow)):
+        y, z = Session(io.to_proto(model)).run({"x": x, "flag": np.array(flag)})
+        assert array(y).dtype == bfloat16
+        assert np.array_equal(array(y), expected)
+        assert np.array_equal(array(z), expected.astype(np.float32))

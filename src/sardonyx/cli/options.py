@@ -265,7 +265,7 @@ VerifySeconds = Annotated[
         "--verify-seconds",
         metavar="N",
         min=0.0,
-        help="Approximate time limit for verification; at least ten runs are made.",
+        help="Approximate time limit for verification, counted in operations; at least two trials run.",
         rich_help_panel=MORE,
     ),
 ]

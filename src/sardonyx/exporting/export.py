@@ -30,13 +30,14 @@ from sardonyx.exporting.options import ExportOptions
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.example_resolution import Dims, DynamicDims, Inputs, example_for, resolve_dynamic
 from sardonyx.frontend.inputs.examples import Example
+from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.past import with_past as continued
 from sardonyx.frontend.inputs.static_dims import with_fewer_dims
 from sardonyx.frontend.models.resolve import Resolved, from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
 from sardonyx.frontend.models.weights import named_state, state_sha256
 from sardonyx.frontend.reach import unreached
-from sardonyx.frontend.running import initialize
+from sardonyx.frontend.running import HALF_TYPES, initialize
 from sardonyx.frontend.tracing import dynamo, traced
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
@@ -56,8 +57,8 @@ from sardonyx.records.progress import Clock, Progress
 from sardonyx.records.run import Accuracy, Artifact, Counts, Verdict
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification import Oracle, seeds_from
-from sardonyx.verification.half_precision_export import check_in_float32
-from sardonyx.verification.upcast import upcast
+from sardonyx.verification.half_precision_export import check_in_float32, round_without_kernels
+from sardonyx.verification.upcast import narrow_types, upcast
 
 _VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
 _RANDOM_TRIALS = 3  # signed, large, and wide-ranging numbers, each at sizes of its own
@@ -218,6 +219,7 @@ def _trace(calls: Sequence[Call], settings: _Settings, dims: DynamicDims) -> _Ex
         model, notes = traced.export(calls[0], settings.exporter, dims.axes, settings.opset, settings.style)
     made_by.write(model, "export", settings.arguments)
     job = _ExportJob(calls, model, settings, notes)
+    job.round_without_kernels()
     if settings.verify:
         job.verify(dims)
     return job
@@ -249,6 +251,19 @@ class _ExportJob:
         draft = Path(tempfile.mkdtemp(dir=self._settings.folder)) / "exported.onnx"
         io.save(self.model, draft, external=None if self._settings.optimize else True, durable=False)
         return io.LoadedFile.read(draft)
+
+    @property
+    def _is_half(self) -> bool:
+        return getattr(torch, Facts(self._call.module).dtype) in HALF_TYPES
+
+    def round_without_kernels(self) -> None:
+        """Compute parts of a float32 module that are in half precision in float32, if the runtime has no kernels."""
+        if self._is_half or not narrow_types(self.model):
+            return
+        note = round_without_kernels(self.model, self._file, threads=self._threads)
+        if note is not None:
+            self._notes = (*self._notes, note)
+            del self._file  # of the graph as it was
 
     def verify(self, dims: DynamicDims) -> None:
         """Compare with the module on the example and on random inputs, at other sizes of the dynamic dimensions.
@@ -299,6 +314,7 @@ class _ExportJob:
             wide,
             module=TorchEngine(self._call, in_float32=True, ordered=ordered),
             module_itself=TorchEngine(self._call, ordered=ordered),
+            is_half=self._is_half,
             weights=[name for name, _ in named_state(self._call.module)],
             inputs=examples,
             other_exporter=traced.OTHER[self._settings.exporter],
@@ -346,7 +362,7 @@ class _ExportJob:
         """
         with self._clock.phase("generation"):
             file, module = io.LoadedFile.read(path), self._call.module
-            wide = in_float32(file.model)
+            wide = in_float32(file.model) if self._is_half else None
             if wide is not None:  # half precision is compared in float32
                 module = copy.deepcopy(module).float()
             generated = check_generation(

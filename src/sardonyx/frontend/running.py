@@ -6,6 +6,7 @@ programs compute the same function, and a CPU has no kernel for some operators i
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -102,14 +103,15 @@ def widen(tensor: Tensor) -> Tensor:
 
 
 class Widening(TorchFunctionMode):
-    """While active, float16 and bfloat16 in a forward's calls are replaced by float32."""
+    """While active, float16 and bfloat16 in a forward's calls are replaced by float32, and autocast has no effect."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         named: dict[str, Any] = kwargs or {}
         if func is Tensor.view:  # reinterprets the bits, so the type must stay
             return func(*args, **named)
         func = Tensor.float if func in _TO_NARROW else func
-        return func(*map(_wide, args), **{name: _wide(value) for name, value in named.items()})
+        with torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else contextlib.nullcontext():
+            return func(*map(_wide, args), **{name: _wide(value) for name, value in named.items()})
 
 
 def _wide(value: Any) -> Any:

@@ -21,7 +21,7 @@ class OptimizeOptions(Struct, frozen=True, kw_only=True):
         allow_growth: Allow a result that is more than 1 % and 64 kB larger than the source.
         keep_modules: Modules that no rewrite may merge with their surroundings, so that `extract` can cut each of them
             out of the result: instance paths, tags, globs or class names.
-        verify_seconds: About how long verification may run models; ten runs always take place.
+        verify_seconds: About how long verification may run each model, counted in operations; two trials always run.
         runtimes: Runtimes to verify in: "ort", "reference" or "openvino". A rewrite that changes the result in one of
             them is rolled back.
         external: Write weights to a separate file, or into the model file; None keeps what the source does.

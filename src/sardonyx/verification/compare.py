@@ -70,8 +70,8 @@ def verify(
         inputs: Inputs to use beside the generated ones: the path of an .npz file, a dict, or a list of dicts.
         seeds: Seeds of the generated inputs, one for each trial in turn.
         trials: The largest number of generated trials; None runs the whole default list.
-        seconds: About how long the runs may take. Ten runs take place in any case, or four of a heavy model;
-            the verdict names the trials left out.
+        seconds: About how long the runs of each model may take, counted in operations, so that a busy machine runs the
+            same trials. Two trials run in any case; the verdict names those left out.
         runtimes: "ort", "reference" or "openvino". The first runs the trials, replaced by "reference" if it does not
             accept the model; the others run both models on the same inputs.
         threads: Threads of the runtime.

@@ -46,7 +46,8 @@ def size_notes(sizes: Mapping[str, Set[int]], bounds: Mapping[str, Bounds], *, r
 def value_notes(name: str, use: Use, arrays: Sequence[Array]) -> list[str]:
     """Return notes about thresholds that no value of an input reached, and rows that were never zero or masked."""
     if use.role in (Role.MASK, Role.ADDED_MASK):
-        covered = any(hides_whole_row(array) for array in arrays) or all(array.ndim == 0 for array in arrays)
+        hidden = any(hides_whole_row(array, inverted=use.inverted) for array in arrays)
+        covered = hidden or all(array.ndim == 0 for array in arrays)
         return [] if covered else [f"no row of the mask '{name}' was masked entirely"]
     notes: list[str] = []
     if use.normalized and not any(has_row_of_zeros(array) for array in arrays):

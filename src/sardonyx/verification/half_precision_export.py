@@ -4,6 +4,9 @@ In float16 or bfloat16 two correct programs differ by rounding as much as a wron
 has no CPU kernel for most operators in bfloat16. A copy of the graph with its narrow types replaced by float32 is
 therefore compared with the module in float32, on the weights as stored. The graph itself is also loaded, which finds
 invalid types, and run if the runtime has kernels for it.
+
+A float32 module may compute a part in half precision, by a cast or by autocast. Its graph must run where the module
+does: if the runtime has no kernels for that part, it is computed in float32 and rounded.
 """
 
 from __future__ import annotations
@@ -16,14 +19,34 @@ from msgspec.structs import replace
 
 from sardonyx.errors import ModelError, RuntimeFailure
 from sardonyx.records.run import Accuracy, Verdict
-from sardonyx.runtime import Engine, Value
+from sardonyx.runtime import Array, Engine, Value
 from sardonyx.runtime.library import NoKernel
 from sardonyx.verification.compare import Oracle
+from sardonyx.verification.deviation import NOISE_FACTOR
 from sardonyx.verification.reference import Progress
 from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
-from sardonyx.verification.tolerance import float_difference, is_float
-from sardonyx.verification.upcast import constants_cast
+from sardonyx.verification.tolerance import epsilon, float_difference, is_float
+from sardonyx.verification.upcast import constants_cast, narrow_types, round_results
+
+
+def round_without_kernels(model: ir.Model, exported: Model, *, threads: int | None) -> str | None:
+    """Change the graph of a float32 module to one that the runtime loads, and return a note; None if it loads.
+
+    Args:
+        model: The graph, which is changed.
+        exported: The same graph as a file.
+        threads: Threads of the runtime.
+    """
+    try:
+        Subject(exported).session(threads=threads).close()
+    except RuntimeFailure as refusal:  # Casts also correct types that the opset lacks, and mixed ones
+        kinds = " and ".join(sorted(kind.numpy().name for kind in narrow_types(model)))
+        round_results(model)
+        operator = f" for {refusal.operator}" if isinstance(refusal, NoKernel) else ""
+        missing = f"ONNX Runtime has no CPU kernel{operator} in {kinds}, which the module uses"
+        return f"{missing}: computed in float32 and rounded to {kinds}"
+    return None
 
 
 def check_in_float32(
@@ -32,6 +55,7 @@ def check_in_float32(
     *,
     module: LiveEngine,
     module_itself: Engine,
+    is_half: bool,
     weights: Collection[str],
     inputs: Sequence[Mapping[str, Value]],
     other_exporter: str,
@@ -47,6 +71,7 @@ def check_in_float32(
         wide: Its copy in float32, from `upcast(…, constants="widen")`.
         module: The module in float32.
         module_itself: The module in its own types.
+        is_half: Whether the module is in half precision, not only a part of it.
         weights: Names of the module's parameters and buffers; the graph's other constants may be rounded.
         inputs: Example inputs; the graph itself is run on the first.
         other_exporter: Named in the hint if the graph is not valid.
@@ -59,7 +84,8 @@ def check_in_float32(
         ModelError: The graph is not valid.
     """
     try:
-        failures, note = _run_in_own_types(exported, module_itself, inputs[0], threads)
+        wide_outputs = None if is_half else module.run(inputs[0])
+        failures, note = _run_in_own_types(exported, module_itself, inputs[0], threads, wide_outputs)
     except RuntimeFailure as refusal:
         raise ModelError(
             f"torch wrote a graph in half precision that is not valid: {refusal.message}",
@@ -87,9 +113,16 @@ def check_in_float32(
 
 
 def _run_in_own_types(
-    exported: Model, module: Engine, feeds: Mapping[str, Value], threads: int | None
+    exported: Model,
+    module: Engine,
+    feeds: Mapping[str, Value],
+    threads: int | None,
+    wide_outputs: Sequence[Value] | None,
 ) -> tuple[list[str], str]:
     """Return the failures of the graph in its own types, and a note about that run.
+
+    If the module's outputs in float32 are given, the graph may differ from the module by a multiple of what the
+    module's own rounding amounts to.
 
     Raises:
         RuntimeFailure: The graph does not load.
@@ -104,7 +137,29 @@ def _run_in_own_types(
             expected, results = module.run(feeds), engine.run(feeds)
         except RuntimeFailure as refusal:
             return [], f"in its own types the graph was not run: {refusal.message}"
-    return _compare(expected, results)
+    failures, note = _compare(expected, results)
+    if wide_outputs is not None and not failures:
+        eps = max(epsilon(kind.numpy()) for kind in narrow_types(Subject(exported).model))
+        failures = _beyond_own_rounding(expected, results, wide_outputs, eps)
+    return failures, note
+
+
+def _beyond_own_rounding(
+    expected: Sequence[Value], results: Sequence[Value], wide: Sequence[Value], eps: float
+) -> list[str]:
+    for a, b, c in zip(expected, results, wide, strict=True):
+        if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or not isinstance(c, np.ndarray):
+            continue
+        if is_float(a.dtype):
+            error, own = (float_difference(_single(a), _single(other)).rms for other in (b, c))
+            allowed = NOISE_FACTOR * max(own, eps)
+            if error > allowed:
+                return [f"in its own types the graph differs by {error:.3g} (root mean square), allowed {allowed:.3g}"]
+    return []
+
+
+def _single(array: Array) -> Array:
+    return array.astype(np.float32)
 
 
 def _compare(expected: Sequence[Value], results: Sequence[Value]) -> tuple[list[str], str]:

@@ -54,6 +54,7 @@ class Use(Struct, frozen=True):
     thresholds: tuple[Threshold, ...] = ()  # DATA: numbers the values are compared with
     words: tuple[str, ...] = ()  # strings that the values are compared with
     normalized: bool = False  # DATA: reaches a normalization before it is combined with anything else
+    inverted: bool = False  # MASK: hides the positions where it is true
 
 
 class _Evidence(Struct):
@@ -64,6 +65,7 @@ class _Evidence(Struct):
     specials: set[int] = field(default_factory=set[int])
     slots: list[str] = field(default_factory=list[str])
     masks: bool = False
+    hides_when: set[bool] = field(default_factory=set[bool])  # the values of the mask that hide a position
     added: bool = False
     divides: bool = False
     normalized: bool = False
@@ -81,6 +83,7 @@ class _Step(Struct, frozen=True):
     to_scores: bool = False  # was added to attention scores
     boolean: bool = False  # is true or false
     compared: bool = False  # is the result of a comparison with a number
+    negated: bool = False  # is true, or 1, where the input is not
 
 
 # Operators that move or cast the elements of their first operand.
@@ -123,7 +126,7 @@ def find_use(model: ir.Model, value: ir.Value) -> Use:
         seen.add(step)
         for node, operand in step.value.uses():
             queue.extend(_follow(model, step, node, operand, evidence))
-    use = _decide(value, evidence)
+    use = replace(_decide(value, evidence), inverted=evidence.hides_when == {True})
     if value.dtype == ir.DataType.STRING:
         return replace(use, words=find_words(model, value))
     if use.role is Role.INDEX or (use.role is Role.MASK and use.specials):
@@ -198,6 +201,9 @@ def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, evidence:
         evidence.added = True
     elif is_bias or (attention is not None and operand in attention.masks) or (op == "Where" and operand == 0):
         evidence.masks = evidence.masks or not (step.compared and op == "Where") or _hides(node)
+        if op == "Where":  # its first branch is taken where the mask, or its negation, is true
+            branches = zip((True, False), node.inputs[1:], strict=False)
+            evidence.hides_when |= {taken != step.negated for taken, v in branches if _is_hiding(_scalar(v))}
     if op == "Softmax":
         evidence.masks = evidence.masks or step.hides
         evidence.added = evidence.added or step.to_scores
@@ -221,7 +227,10 @@ def _combined(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> 
     offset = step.offset + (
         int(constants[0]) * (1 if op == "Add" else -1) if shifted and abs(constants[0]) < 1e9 else 0
     )
-    hides = step.hides or (op in ("Mul", "Where") and any(c <= _HIDDEN for c in constants))
+    hides = step.hides or (op in ("Mul", "Where") and any(map(_is_hiding, constants)))
+    if op == "Mul" and hides and not step.hides:
+        evidence.hides_when.add(not step.negated)
+    flips = op == "Not" or (op, constants) == ("Equal", [0.0]) or (op, operand, constants) == ("Sub", 1, [1.0])
     to_scores = step.same and op == "Add" and any(_is_scores(v) for v in others)
     boolean = step.boolean or op in PREDICATES
     # An integer compared with 0 or 1 is a mask; a floating-point number is compared with them for other reasons too.
@@ -234,6 +243,7 @@ def _combined(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> 
         to_scores or step.to_scores,
         boolean,
         step.compared or (compared and op in PREDICATES),
+        step.negated != flips,
     )
 
 
@@ -304,7 +314,11 @@ def _scalar(value: ir.Value | None) -> float | None:
 
 def _hides(node: ir.Node) -> bool:
     """Return whether an operand of the node is a number that masks a position."""
-    return any(c is not None and c <= _HIDDEN for c in (_scalar(value) for value in node.inputs[1:]))
+    return any(_is_hiding(_scalar(value)) for value in node.inputs[1:])
+
+
+def _is_hiding(number: float | None) -> bool:
+    return number is not None and number <= _HIDDEN
 
 
 def _is_scores(value: ir.Value) -> bool:

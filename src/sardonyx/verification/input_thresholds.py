@@ -216,7 +216,9 @@ def _invert(op: str, constant: float, number: float) -> float:
 
 
 def small_constant(value: ir.Value | None) -> np.ndarray | None:
-    """Return the numbers of a constant operand, or None if it is not a constant or has more than 64 elements."""
+    """Return the numbers of a constant operand, also of one that is cast; None for others and over 64 elements."""
+    producer = value.producer() if value is not None else None
+    value = producer.inputs[0] if producer is not None and producer.op_type in CASTS else value
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
     if tensor is None or not 0 < tensor.size <= _FEW or tensor.dtype == ir.DataType.STRING:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -61,6 +62,7 @@ class Plan(Struct, frozen=True):
     sizes: tuple[tuple[str, int], ...] = ()  # pinned sizes of the dimensions that this trial is about
     region: int | None = None  # COMPARED: all elements lie in this one of the regions between the thresholds
     looked_up: tuple[tuple[str, int], ...] = ()  # per index input, how many rows the trials before looked up
+    one_step: bool = False  # one new position after a state that has grown, as when a decoder generates
 
     @property
     def empty(self) -> bool:
@@ -70,7 +72,8 @@ class Plan(Struct, frozen=True):
     @property
     def optional(self) -> bool:
         """Whether the model may reject the trial, because its sizes or values are at the edge of what it accepts."""
-        return bool(self.sizes) or self.style in (Style.TINY, Style.BIG, Style.COMPARED) or self.hides_row
+        edge = bool(self.sizes) or self.one_step or self.hides_row
+        return edge or self.style in (Style.TINY, Style.BIG, Style.COMPARED)
 
     @property
     def label(self) -> str:
@@ -82,6 +85,8 @@ class Plan(Struct, frozen=True):
             words.append("fully masked rows")
         if self.overrides:
             words.append("overridden defaults")
+        if self.one_step:
+            words.append("one new position")
         return ", ".join(words + [f"{name} = {size}" for name, size in self.sizes])
 
 
@@ -147,6 +152,14 @@ class Inputs:
         """Whether some inputs are outputs of an earlier run of the model."""
         return bool(self._state)
 
+    @functools.cached_property
+    def new_positions(self) -> list[str]:
+        """The dimensions of token ids that follow a growing state: 1 when a decoder generates."""
+        growing = {name for state in self._state if (name := self._growing(state)) is not None}
+        ids = [name for name, use in self._uses.items() if use.role is Role.INDEX and growing]
+        dims = {dim for name in ids for dim in self._dims.declared(name) or ()} - growing
+        return [name for name in self._dims.others if name in dims]
+
     def use(self, name: str) -> Use:
         """Return how an input is used."""
         return self._uses[name]
@@ -154,7 +167,7 @@ class Inputs:
     # Plans
 
     def plans(self, seeds: Sequence[int]) -> list[Plan]:
-        """Return the default trials: the usual styles first, then those that only some models need."""
+        """Return the default trials: the usual sizes and styles first, then those that only some models need."""
 
         def seed(place: int) -> int:
             return seeds[place % len(seeds)]
@@ -163,6 +176,7 @@ class Inputs:
             return [Plan(seed(0), 0, Style.NORMAL)]
         plans = [
             Plan(seed(0), 0, Style.NORMAL),
+            *([Plan(seed(1), 0, Style.NORMAL, one_step=True)] if self.new_positions else []),
             Plan(seed(1), 1, Style.LARGE),
             Plan(seed(2), 2, Style.WIDE),
             Plan(seed(3), 3, Style.POSITIVE),
@@ -345,7 +359,11 @@ class Inputs:
 
     def work(self, plan: Plan, way: int = 0) -> int:
         """Return the number of operations in a trial."""
-        return self._dims.work(self._sizes(plan, way))
+        return self.work_at(self._sizes(plan, way))
+
+    def work_at(self, sizes: Mapping[str, int]) -> int:
+        """Return the number of operations at these sizes of the dynamic dimensions; 0 if one is missing."""
+        return self._dims.work(sizes) if sizes.keys() >= set(self.dynamic) else 0
 
     def longest(self, plan: Plan, way: int) -> int:
         """Return the largest size of a dimension."""
@@ -357,7 +375,8 @@ class Inputs:
         return [self._dims.shape(name, sizes, way // 2) for name in self.required]
 
     def _sizes(self, plan: Plan, way: int) -> dict[str, int]:
-        return self._ways[way][0](plan.round, dict(plan.sizes))
+        pins = dict.fromkeys(self.new_positions, 1) if plan.one_step else {}
+        return self._ways[way][0](plan.round, pins | dict(plan.sizes))
 
     def _fill(self, plan: Plan, way: int, sizes: Sizes, offset: int = 0) -> dict[str, Value]:
         rng = np.random.default_rng(plan.seed)
@@ -389,7 +408,8 @@ class Inputs:
         batch = {name: size for name, size in sizes.items() if name in self._dims.batch}
         for length in (0, 1) if growing else (0,):
             pins = pinned | batch | dict.fromkeys(growing, length)
-            first = replace(plan, round=plan.round + 2 if growing else plan.round, sizes=tuple(pins.items()))
+            round_ = plan.round + 2 if growing else plan.round
+            first = replace(plan, round=round_, sizes=tuple(pins.items()), one_step=False)
             feeds = self._fill(first, way, self._sizes(first, way))
             for state in self._state:
                 feeds[state.name] = np.zeros_like(np.asarray(feeds[state.name]))

@@ -4,7 +4,7 @@ A decoder padded on the left has queries before the first real token: the causal
 attention mask all earlier ones. Kernels return zeros, a mean, or NaN for such a row. A position is left out of the
 comparison if all of these hold:
 
-- the mask among the inputs hides it,
+- a mask among the inputs hides it,
 - the live module's output there depends on rows that attend to no key: it changes when these rows hold other numbers,
 - no position that the mask keeps changes with them, in the same output.
 
@@ -26,6 +26,7 @@ from msgspec import Struct
 
 from sardonyx.runtime import Array, Value
 from sardonyx.verification.tolerance import beyond_rounding
+from sardonyx.verification.values import hides
 
 
 class Padding(Struct, frozen=True):
@@ -50,9 +51,13 @@ class Padding(Struct, frozen=True):
 
 
 def hidden_positions(masks: Iterable[Value]) -> list[Array]:
-    """Return for each mask of shape (batch, sequence) where it hides a position; masks that hide none are left out."""
+    """Return for each mask of shape (batch, sequence) where it hides a position; masks that hide none are left out.
+
+    A boolean mask may hide a position where it is False or where it is True; the conditions above decide which.
+    """
     arrays = [mask for mask in masks if isinstance(mask, np.ndarray) and mask.ndim == 2]
-    return [hidden for mask in arrays if (hidden := np.asarray(mask == 0)).any()]
+    ways = [(mask, inverted) for mask in arrays for inverted in (False, True) if mask.dtype.kind == "b" or not inverted]
+    return [hidden for mask, inverted in ways if (hidden := hides(mask, inverted=inverted)).any()]
 
 
 def keyless_padding(
@@ -76,7 +81,8 @@ def _padding(a: Value, b: Value, hidden: Sequence[Array], lengths: frozenset[int
     moved = beyond_rounding(a, b)
     if not moved.any():
         return None
-    places = (Padding(where) for mask in hidden for where in _placed(moved, mask, lengths))
+    found = (where for mask in hidden for way in (_placed, _flattened) for where in way(moved, mask, lengths))
+    places = map(Padding, found)
     items = (Padding(where, pooled=True) for mask in hidden for where in _pooled(moved, mask, lengths))
     return next(places, None) or min(items, key=lambda item: item.count, default=None)
 
@@ -92,6 +98,22 @@ def _placed(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Ar
         positions = where.reshape(items, length) if batch < sequence else where.reshape(length, items).T
         if any(not (positions & ~window).any() for window in _windows(hidden, length, lengths)):
             yield where
+
+
+def _flattened(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Array]:
+    """Yield the changed positions for each axis that may be batch times sequence, if the mask hides them all.
+
+    The router of a mixture of experts returns its scores in the shape (batch · sequence, experts).
+    """
+    items = len(hidden)
+    for axis, size in enumerate(moved.shape):
+        rest = tuple(other for other in range(moved.ndim) if other != axis)
+        where = np.asarray(moved.any(axis=rest, keepdims=True))
+        for length in lengths | {hidden.shape[1]} if rest and items else ():
+            if size == items * length:
+                windows = [window for mask in _windows(hidden, length, lengths) for window in (mask, mask.T)]
+                if any(not (where.reshape(window.shape) & ~window).any() for window in windows):
+                    yield where
 
 
 def _pooled(moved: Array, hidden: Array, lengths: frozenset[int]) -> Iterator[Array]:

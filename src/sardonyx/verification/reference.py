@@ -6,6 +6,7 @@ Its outputs are right by definition. An input that it rejects, or that crashes o
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
@@ -30,34 +31,37 @@ from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import upcast
 
 SECONDS = 20.0
-_LEAST_TRIALS = 5  # run by the reference and by the candidate: ten runs
+_WORK_OF_A_SECOND = 1 << 33  # operations; a nominal speed, so that no verdict depends on that of the machine
+_EVALUATOR_SLOWDOWN = 32  # of the reference evaluator
 _TIMEOUT_FACTOR = 3.0  # a run that takes this many times the budget is stopped
 _LEAST = 2  # trials, however much work or memory they are
-_MOST_WORK = 1 << 37  # operations of all trials together
 _KEPT_BYTES = 1 << 28
 _SMALL_BYTES = 1 << 20  # of a trial that is always kept
 _FREE_BYTES = 1 << 30  # no trial is skipped for using less memory than this
 
 
-class Budget(Struct):
-    """Time and memory used by the runs of the reference so far; the candidate is expected to use as much.
+def work_of(seconds: float, runtime: Runtime) -> float:
+    """Return the number of operations that count as this many seconds in a runtime."""
+    return seconds * _WORK_OF_A_SECOND / (_EVALUATOR_SLOWDOWN if runtime is Runtime.REFERENCE else 1)
 
-    A trial of n input elements fits if `2 · (spent + t · n / N) ≤ seconds`, where N and t are the elements and the
-    seconds of the largest trial so far; the first five trials always do. Its memory, extrapolated from that trial in
-    the same way, must be at most 1 GB or twice that of the smallest one. All trials together have at most 2³⁷
-    operations, and 256 MB of inputs and outputs, which are kept until the end; the first two trials and, for the
-    bytes, small ones are not limited.
+
+class Budget(Struct):
+    """Work and memory used by the runs of the reference so far; the candidate is expected to use as much.
+
+    Time is counted in operations, not measured: a busy machine runs the same trials. All trials together have at most
+    2³³ operations for each second, and 256 MB of inputs and outputs, which are kept until the end; the first two trials
+    and, for the bytes, small ones are not limited. The memory of a trial, extrapolated from the largest one so far by
+    the number of input elements, must be at most 1 GB or twice that of the smallest one.
     """
 
     seconds: float = SECONDS
+    runtime: Runtime = Runtime.ORT
     weights: int = 0  # bytes that every run needs, whatever its size
-    spent: float = 0.0
     trials: int = 0
     kept: int = 0  # bytes of the inputs and outputs so far
     work: int = 0  # operations so far
     _largest: int = 0  # input elements of the largest trial; smaller ones say nothing about growth
     _fewest: int | None = None  # input elements of the smallest trial
-    _longest: float = 0.0  # seconds of the largest trial
     _smallest: int = 0  # bytes of the run that used the least memory
     _widest: int = 0  # bytes of the largest trial
 
@@ -66,14 +70,12 @@ class Budget(Struct):
         """Seconds after which a run is stopped."""
         return _TIMEOUT_FACTOR * self.seconds
 
-    def count(self, elements: int, seconds: float, peak_bytes: int, kept: int = 0, work: int = 0) -> None:
+    def count(self, elements: int, peak_bytes: int, kept: int = 0, work: int = 0) -> None:
         """Add one trial."""
         self.trials += 1
-        self.spent += seconds
         self.kept += kept
         self.work += work
         if elements >= self._largest:
-            self._longest = max(self._longest if elements == self._largest else 0.0, seconds)
             self._widest = max(self._widest, peak_bytes)
             self._largest = elements
         self._fewest = elements if self._fewest is None else min(self._fewest, elements)
@@ -82,18 +84,12 @@ class Budget(Struct):
 
     def fits(self, elements: int, work: int = 0) -> bool:
         """Return whether a trial with this many input elements and operations fits the budget."""
-        if self.trials >= _LEAST and self.work + work > _MOST_WORK:
-            return False
-        return self._fits_time(elements) and self._fits_memory(elements) and self._can_be_kept(elements)
+        is_short = self.trials < _LEAST or self.work + work <= work_of(self.seconds, self.runtime)
+        return is_short and self._fits_memory(elements) and self._can_be_kept(elements)
 
     def _can_be_kept(self, elements: int) -> bool:
         expected = self.kept / self.trials * elements / max(self._largest, 1) if self.trials else 0
         return self.trials < _LEAST or expected < _SMALL_BYTES or self.kept + expected <= _KEPT_BYTES
-
-    def _fits_time(self, elements: int) -> bool:
-        if self.trials < _LEAST_TRIALS:
-            return True
-        return 2 * (self.spent + self._longest * elements / max(self._largest, 1)) <= self.seconds
 
     def _fits_memory(self, elements: int) -> bool:
         if not self._smallest or elements <= self._largest:
@@ -111,6 +107,7 @@ class Answer(Struct, frozen=True):
     inputs: TrialInputs
     outputs: list[Value]
     seconds: float = 0.0  # duration of the run
+    work: int = 0  # operations of the run
     hides_row: bool = False  # a mask hides every position of some rows: the reference may return NaN there
 
 
@@ -188,11 +185,13 @@ class Reference:
             if missing:
                 needed = ", ".join(self.inputs.required)
                 raise UsageError(f"the example inputs lack '{missing[0]}'", hint=f"needed: {needed}")
-        self._plans = [plan for plan in self.inputs.plans(seeds) if live is None or not plan.empty][:trials]
+        plans = [plan for plan in self.inputs.plans(seeds) if live is None or not plan.empty]
+        steps = sum(plan.one_step for plan in plans)
+        self._plans = plans if trials is None else plans[: trials + steps]
         self._special_plans = self.inputs.exact_plans(seeds)
         self._threads = threads
         self._progress = progress
-        self._budget = Budget(seconds, weights=self.subject.constant_bytes)
+        self._budget = Budget(seconds, runtime, weights=self.subject.constant_bytes)
         self._way = 0  # the way in which the last plan was accepted
         self._reasons: list[str] = []  # why inputs were not accepted
         self._ordinary: list[Mapping[str, Value]] = []  # accepted inputs whose sizes and values are not at an edge
@@ -225,6 +224,7 @@ class Reference:
                 self.without_kernel = self.without_kernel if answers else None
             if not answers and self.live is None and self.runtime is not Runtime.REFERENCE:
                 self.runtime = Runtime.REFERENCE
+                self._budget.runtime = Runtime.REFERENCE
                 answers = self._run_trials()
             if not answers:
                 raise self._failure()
@@ -326,7 +326,7 @@ class Reference:
             self._reasons.append(f"{self._excess(left_out[0])} is larger than any in a trial")
         if left_out:
             labels = ", ".join(dict.fromkeys(plan.label for plan in left_out))
-            self.not_covered.append(f"{len(left_out)} trials did not fit the budget for time and memory: {labels}")
+            self.not_covered.append(f"{len(left_out)} trials did not fit the budget for work and memory: {labels}")
         if self.inputs.masked and any(has_nan(answer.outputs) for answer in answers):
             self.not_covered.append("the reference returns NaN for fully masked rows: not compared there")
         return answers
@@ -334,11 +334,12 @@ class Reference:
     def _run_examples(self, engine: Engine) -> list[Answer]:
         answers: list[Answer] = []
         for feeds in self._examples:
+            inputs = self.inputs.from_user(feeds)
             try:
-                outputs = engine.run(feeds)
+                outputs, seconds = _timed(engine, feeds)
             except RuntimeFailure as failure:
                 raise UsageError(f"the model does not accept the example inputs: {failure.message}") from failure
-            answers.append(Answer(None, "given", self.inputs.from_user(feeds), outputs, _seconds(engine)))
+            answers.append(Answer(None, "given", inputs, outputs, seconds, self.inputs.work_at(inputs.dims)))
         return answers
 
     def _first_accepted(self, engine: Engine, plan: Plan) -> Answer | None:
@@ -353,7 +354,7 @@ class Reference:
                 continue
             try:
                 inputs = self.inputs.generate(plan, way, run=engine.run)
-                outputs = engine.run(inputs.feeds)
+                outputs, seconds = _timed(engine, inputs.feeds)
             except RuntimeFailure as failure:
                 self._stalls += isinstance(failure, RuntimeTimeout)
                 self._crashes += isinstance(failure, RuntimeCrash)
@@ -367,11 +368,11 @@ class Reference:
             self._way = way
             if not plan.optional:
                 self._ordinary.append(inputs.feeds)
+            work = self.inputs.work_at(inputs.dims)
             if isinstance(engine, RemoteSession):
-                kept, usage = _bytes(inputs.feeds.values()) + _bytes(outputs), engine.usage
-                work = self.inputs.work(plan)
-                self._budget.count(self.inputs.cost(plan), usage.seconds, usage.peak_bytes, kept, work)
-            return Answer(plan.seed, plan.label, inputs, outputs, _seconds(engine), plan.hides_row)
+                kept = _bytes(inputs.feeds.values()) + _bytes(outputs)
+                self._budget.count(self.inputs.cost(plan), engine.usage.peak_bytes, kept, work)
+            return Answer(plan.seed, plan.label, inputs, outputs, seconds, work, plan.hides_row)
         return None
 
     def _excess(self, plan: Plan, way: int = 0) -> str | None:
@@ -423,5 +424,8 @@ def _bytes(values: Iterable[Value]) -> int:
     return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
 
 
-def _seconds(engine: Engine) -> float:
-    return engine.usage.seconds if isinstance(engine, RemoteSession) else 0.0
+def _timed(engine: Engine, feeds: Mapping[str, Value]) -> tuple[list[Value], float]:
+    """Return the outputs, and the duration of the run without the transfer to a worker."""
+    began = time.perf_counter()
+    outputs = engine.run(feeds)
+    return outputs, engine.usage.seconds if isinstance(engine, RemoteSession) else time.perf_counter() - began

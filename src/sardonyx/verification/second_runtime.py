@@ -6,7 +6,6 @@ two models differ in it, the rewrite is.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from sardonyx.errors import RuntimeFailure
@@ -14,7 +13,7 @@ from sardonyx.records.run import RuntimeCheck
 from sardonyx.runtime import Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.verification.output_comparison import Noise, OutputComparer
-from sardonyx.verification.reference import Answer
+from sardonyx.verification.reference import Answer, work_of
 from sardonyx.verification.subject import Subject
 
 Result = list[Value] | RuntimeFailure
@@ -27,7 +26,7 @@ class OtherRuntime:
         runtime: The runtime.
         reference: The reference model.
         threads: Threads of the runtime.
-        seconds: About how long all runs of one model may take.
+        seconds: About how long all runs of one model may take, counted in operations.
     """
 
     def __init__(self, runtime: Runtime, reference: Subject, *, threads: int | None, seconds: float) -> None:
@@ -75,17 +74,18 @@ class OtherRuntime:
                 compared += 1
                 rewrite += [f"{place}: {line}" for line in comparer().compare(own, other, measured)]
         left = len(answers) - len(theirs)
-        reason = failed[0] if failed else f"{left} trials did not fit into {self._seconds:g} s" if left else ""
+        reason = failed[0] if failed else f"{left} trials did not fit the budget for work" if left else ""
         return RuntimeCheck(self._name, compared, tuple(rewrite), tuple(runtime), reason)
 
     def _results(self, subject: Subject, answers: Sequence[Answer]) -> list[Result]:
-        """Run as many trials as the time allows; a model that does not load fails in all of them."""
-        began, results = time.perf_counter(), list[Result]()
+        """Run as many trials as the budget allows; a model that does not load fails in all of them."""
+        results, work = list[Result](), 0
         try:
             with subject.session(self._runtime, threads=self._threads, seconds=3 * self._seconds) as engine:
                 self._name = engine.name
                 for answer in answers:
-                    if results and time.perf_counter() - began > self._seconds:
+                    work += answer.work
+                    if results and work > work_of(self._seconds, self._runtime):
                         break
                     try:
                         results.append(engine.run(answer.inputs.feeds))

@@ -18,6 +18,8 @@ from msgspec import Struct
 
 from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.element_types import element_types
+from sardonyx.ir.ops import CASTS, CONTROL_FLOW
+from sardonyx.ir.origins import copy_origins
 from sardonyx.ir.scopes import nested_graphs
 from sardonyx.verification.noise import NARROW
 
@@ -59,7 +61,7 @@ def upcast(
         without_kernel: Operators that compute in their own types, between casts.
     """
     widening = _TO[to]
-    if not _mentions_narrow(model, widening.narrow):
+    if not _mentions(model, widening.narrow):
         return None
     copy = model.clone()
     graphs = [inner for graph in (copy.graph, *copy.functions.values()) for inner in nested_graphs(graph)]
@@ -88,6 +90,43 @@ def upcast(
     return copy if border or any(widened) else None
 
 
+def round_results(model: ir.Model) -> None:
+    """Change a model so that it computes in float32 and rounds every result to its own, narrow type.
+
+    It then computes what kernels for the narrow types do, which accumulate in float32 too, on a runtime that has none.
+    Names and types of inputs, outputs and weights stay.
+    """
+    widening, types = _TO[ir.DataType.FLOAT], element_types(model)
+    for number, node in enumerate(list(model.graph.all_nodes())):
+        if node.op_type in CASTS | CONTROL_FLOW | {"Constant"} or node.graph is None:
+            continue
+        for index, value in enumerate(node.inputs):
+            if value is not None and types.get(value, value.dtype) in widening.narrow:
+                cast = _tagged_cast(node, value, widening.wide, f"float32.{number}.{index}")
+                node.graph.insert_before(node, [cast])
+                node.replace_input_with(index, cast.outputs[0])
+        _widen(node, types, widening)
+        for value in [value for value in node.outputs if types.get(value) in widening.narrow]:
+            uses, name = list(value.uses()), value.name
+            cast = _tagged_cast(node, value, types[value], f"{name}.rounded")
+            node.graph.insert_after(node, [cast])
+            for consumer, index in uses:
+                consumer.replace_input_with(index, cast.outputs[0])
+            for index, output in enumerate(node.graph.outputs):
+                if output is value:
+                    node.graph.outputs[index] = cast.outputs[0]
+            types[cast.outputs[0]] = types.pop(value)
+            value.name, cast.outputs[0].name = f"{name}.float32", name
+
+
+def _tagged_cast(node: ir.Node, value: ir.Value, to: ir.DataType, name: str) -> ir.Node:
+    """Return a Cast that belongs to the same module as a node."""
+    cast = ir.node("Cast", [value], attributes={"to": int(to)}, name=name, metadata_props=dict(node.metadata_props))
+    copy_origins(node, cast)
+    cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].type = name, value.shape, ir.TensorType(to)
+    return cast
+
+
 def new_constants(model: ir.Model, source: ir.Model) -> frozenset[str]:
     """Return the names of constants of a narrow type whose values equal no constant of the source."""
     stored = {digest for _, digest in _constants(source)}
@@ -114,8 +153,13 @@ def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
                 yield name or "", hashlib.blake2b(tensor.tobytes()).digest()
 
 
-def _mentions_narrow(model: ir.Model, narrow: frozenset[ir.DataType]) -> bool:
-    """Return whether an input, a stored tensor or an attribute has a narrow type."""
+def narrow_types(model: ir.Model) -> set[ir.DataType]:
+    """Return which of float16 and bfloat16 some input, stored tensor or attribute has."""
+    return {kind for kind in NARROW if _mentions(model, frozenset((kind,)))}
+
+
+def _mentions(model: ir.Model, narrow: frozenset[ir.DataType]) -> bool:
+    """Return whether an input, a stored tensor or an attribute has one of these types."""
     if any(value.dtype in narrow for value in model.graph.inputs):
         return True
     for graph in (*nested_graphs(model.graph), *model.functions.values()):

@@ -72,13 +72,15 @@ def added(mask: Array, rng: np.random.Generator, lowest: float, *, biased: bool)
     return np.where(mask, bias, fill)
 
 
-def hides_whole_row(array: Array) -> bool:
-    """Return whether a mask, boolean or added, masks every position of some row."""
-    if not array.ndim or not array.size:
-        return False
+def hides(array: Array, *, inverted: bool = False) -> Array:
+    """Return where a mask, boolean or added, hides a position; an inverted one does where it is true."""
     real = array.dtype.kind not in "biu" and bool((array < 0).any())
-    hidden = array <= HIDING if real else array == 0
-    return bool(hidden.all(axis=-1).any())
+    return np.asarray(array <= HIDING if real else (array == 0) != inverted)
+
+
+def hides_whole_row(array: Array, *, inverted: bool = False) -> bool:
+    """Return whether a mask hides every position of some row."""
+    return bool(array.ndim and array.size and hides(array, inverted=inverted).all(axis=-1).any())
 
 
 def has_row_of_zeros(array: Array) -> bool:
@@ -162,7 +164,7 @@ def make_value(kind: ir.TypeProtocol | None, shape: tuple[int, ...], spec: Value
 
 def _mask(dtype: ir.DataType, shape: tuple[int, ...], spec: ValueSpec) -> Array:
     """Return a mask of zeros and ones, in one trial also of the other numbers that the graph tells apart."""
-    mask = kept(shape, spec.rng, spec.patterns)
+    mask = kept(shape, spec.rng, spec.patterns) != spec.use.inverted
     if not spec.use.specials or spec.style is not Style.WIDE:
         return mask
     low, high = int(dtype.min), int(dtype.max)

@@ -35,6 +35,7 @@ _SIZE_FUNCTIONS: Any = (torch.sym_max, torch.sym_min)  # pyright: ignore[reportU
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _RANK = 4
 _NO_GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
+_AUTOCAST = torch.ops.higher_order.wrap_with_autocast
 
 
 class NotLocalError(Exception):
@@ -220,11 +221,16 @@ class _Rewriter:
             if _is_attention_of_another_rank(node):
                 return self._decomposed(node, renewed, _attention_of_rank_four)
             if replacement is None:
-                return self._copied(node, renewed) if self._stays(target) else self._decomposed(node, renewed, target)
+                stays = self._stays(target) and not torch.is_autocast_enabled("cpu")  # which casts its operands
+                return self._copied(node, renewed) if stays else self._decomposed(node, renewed, target)
             return _of_the_same_type(self._decomposed(node, renewed, replacement), node)
         if target is _NO_GRADIENTS:  # gradients do not matter here
             _enabled, body, *operands = node.args
             return self._inlined(renewed[body], [renewed[operand] for operand in operands])
+        if target is _AUTOCAST:
+            device, dtype, enabled, _cached, body, *operands = node.args
+            with torch.autocast(device, dtype, enabled, cache_enabled=False):
+                return self._inlined(renewed[body], [renewed[operand] for operand in operands])
         if isinstance(target, types.BuiltinFunctionType) or target in _SIZE_FUNCTIONS:
             return self._copied(node, renewed)  # arithmetic on sizes
         raise NotLocalError
@@ -278,7 +284,8 @@ class _Rewriter:
             return target(*args, **kwargs)
 
         values = [operand.meta["val"] for operand in inputs]
-        key = (target, _signature(node, inputs), *map(_description, values))
+        autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        key = (target, autocast, _signature(node, inputs), *map(_description, values))
         traced = self._traced.get(key) or make_fx(call, decomposition_table=dict(self._rest))(*values)
         if any(_READS_DATA & _tags(new.target) for new in traced.graph.nodes):  # each call has a symbol of its own
             _set_result(traced.graph, node.meta.get("val"))
@@ -289,7 +296,8 @@ class _Rewriter:
         origin = {name: node.meta[name] for name in _ORIGIN if name in node.meta}
         for new in traced.graph.nodes:
             new.meta.update(origin)
-        return self._inlined(traced, [renewed[operand] for operand in inputs])
+        with torch.autocast("cpu", enabled=False):  # the casts are part of the decomposition
+            return self._inlined(traced, [renewed[operand] for operand in inputs])
 
     def _is_final(self, target: Any) -> bool:
         return self._stays(target) and not target._schema.is_mutable  # pyright: ignore[reportPrivateUsage]
