@@ -34,7 +34,6 @@ def check_in_float32(
     module_itself: Engine,
     weights: Collection[str],
     inputs: Sequence[Mapping[str, Value]],
-    other_exporter: str,
     seeds: Sequence[int],
     trials: int,
     threads: int | None,
@@ -49,7 +48,6 @@ def check_in_float32(
         module_itself: The module in its own types.
         weights: Names of the module's parameters and buffers; the graph's other constants may be rounded.
         inputs: Example inputs; the graph itself is run on the first.
-        other_exporter: Named in the hint if the graph is not valid.
         seeds: Seeds of the generated inputs.
         trials: The largest number of generated trials.
         threads: Threads of the runtime.
@@ -63,7 +61,7 @@ def check_in_float32(
     except RuntimeFailure as refusal:
         raise ModelError(
             f"torch wrote a graph in half precision that is not valid: {refusal.message}",
-            hint=f'`dtype="float32"`, or `exporter="{other_exporter}"`',
+            hint='use `dtype="float32"`',
         ) from refusal
     rounded = set(constants_cast(wide)) - set(weights) - set(inputs[0])
     oracle = Oracle(
