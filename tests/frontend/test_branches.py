@@ -201,7 +201,7 @@ class Threshold(nn.Module):
         return x + 1 if (number > self.threshold if self.above else number < self.threshold) else x
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(sorted(REDUCTIONS)),
     st.floats(0.01, 100) | st.floats(-100, -0.01),
@@ -215,6 +215,28 @@ def test_every_threshold_that_inputs_reach_is_crossed(name: str, factor: float, 
     x = branch.trial["x"]
     before, after = (bool(torch.equal(module(tensor), tensor)) for tensor in (X, x))
     assert before != after
+
+
+RELATIONS: dict[str, Callable[[Tensor], bool]] = {
+    "length != 9": lambda x: x.shape[1] == 9,
+    "length != (2*batch)": lambda x: x.shape[1] == 2 * x.shape[0],
+    "length*batch <= 100": lambda x: x.shape[1] * x.shape[0] > 100,
+}
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_condition_on_sizes_that_torch_export_assumes_is_a_note(relation: str) -> None:
+    model = Model(lambda model, x, mask: x * 2 if RELATIONS[relation](x) else model.linear(x))
+    axes = {"x": {0: "batch", 1: "length"}}
+    made = sardonyx.export(model, (X, MASK), dynamic=axes, verify=False)
+    assert made.notes == (f"exported for sizes with {relation}",)
+
+
+def test_limits_and_equal_sizes_are_not_noted_twice() -> None:
+    model = Model(lambda model, x, mask: x * 2 if 2 * x.shape[1] > 40 else model.linear(x) * mask[..., None])
+    axes = {"x": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}}
+    made = sardonyx.export(model, (X, MASK), dynamic=axes, verify=False)
+    assert made.notes == ("length at most 20",)
 
 
 DYNAMIC_ROPE = (

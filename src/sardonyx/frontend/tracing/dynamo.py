@@ -49,7 +49,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     _rename_parameters(model, tree.root)
     name_interface(model, call)
     ranges = {str(symbol): (limits.lower, limits.upper) for symbol, limits in captured.range_constraints.items()}
-    return model, settle(model, axes, ranges)
+    return model, settle(model, axes, ranges, getattr(captured, "_guards_code", ()))  # it has no public name
 
 
 def optimized_by_torch(model: ir.Model) -> ir.Model | None:
