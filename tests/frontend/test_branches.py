@@ -62,7 +62,7 @@ def attribute(model: Model, x: Tensor, mask: Tensor) -> Tensor:
 
 
 def between(model: Model, x: Tensor, mask: Tensor) -> Tensor:
-    return model.linear(x) * 2 if 3.0 < x.mean() < 3.5 else model.linear(x)
+    return model.linear(x) * 2 if 3.0 < x.mean() < 3.1 else model.linear(x)
 
 
 def square(model: Model, x: Tensor, mask: Tensor) -> Tensor:
@@ -142,6 +142,15 @@ def test_an_exporter_is_recommended_if_it_was_verified_on_both_sides_of_every_br
     with pytest.raises(ModelError, match="control flow depends on values") as refusal:
         exported(never, exporter="dynamo")
     assert "exporter" not in (refusal.value.hint or "")
+
+
+def narrow(model: Model, x: Tensor, mask: Tensor) -> Tensor:
+    return model.linear(x) * 2 if 3.0 < x.mean() < 3.0001 else model.linear(x)
+
+
+def test_half_of_a_condition_is_not_its_other_side() -> None:
+    (branch,) = branches(narrow)
+    assert branch.trial is None
 
 
 def test_notes_say_which_branches_were_compared_on_both_sides() -> None:

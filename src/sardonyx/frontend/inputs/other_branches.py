@@ -21,8 +21,7 @@ from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.traced import exportable
 
 _MOST_TRIES = 40  # runs of the tracer
-_MOST_STEPS = 4  # towards the other side of one branch
-_OVERSHOOT = 0.1  # of the way to where the compared numbers are equal
+_OVERSHOOTS = (0.01, 0.05, 0.25, 1.0)  # of the way to where the compared numbers are equal, one step after the other
 _LONGEST = 2100  # of a dimension
 _MOST_WORK = 1e11  # input elements times parameters
 _GROWTH = 4  # input elements that are always tried, as a multiple of the example's
@@ -136,9 +135,9 @@ class _Search:
         points, done = [(line.start, self._traced), (line.probe, probed)], set[Place]()
         while place := next((each for each in self._pending if each not in done and chosen(each)), None):
             done.add(place)
-            for _ in range(_MOST_STEPS):
+            for overshoot in _OVERSHOOTS:
                 reached = [point for point in points if place in point[1].fixed]
-                for parameter in _beyond(_crossing(place, line.start, reached), line):
+                for parameter in _beyond(_crossing(place, line.start, reached), line, overshoot):
                     traced = self._try(line.at(parameter)) if place in self._pending else None
                     if traced is not None:
                         points.append((parameter, traced))
@@ -222,20 +221,20 @@ def _crossing(place: Place, start: float, points: Sequence[tuple[float, Traced]]
     found: list[float] = []
     for one, other in zip(before.decisions(place), after.decisions(place), strict=False):
         if a == b or one.step != other.step:  # one more point shows where a comparison goes that was reached just now
-            return b + _OVERSHOOT * (b - start) if b != start else None
+            return b + 0.1 * (b - start) if b != start else None
         low, high = _gap(one), _gap(other)
         target = b - high * (b - a) / (high - low) if high != low else math.nan
         found += [target] if math.isfinite(target) else []
     return min(found, key=lambda target: abs(target - start), default=None)
 
 
-def _beyond(target: float | None, line: _Line) -> list[float]:
+def _beyond(target: float | None, line: _Line, overshoot: float) -> list[float]:
     """Return parameters near and beyond the target."""
     if target is None:
         return []
     if line.whole:
         return [float(round(target) + step) for step in (0, 1, -1)]
-    return [target + _OVERSHOOT * ((target - line.start) or 1.0)]
+    return [target + overshoot * ((target - line.start) or 1.0)]
 
 
 def _shown(results: Sequence[object]) -> str:
