@@ -175,6 +175,27 @@ def test_checks_and_branches_on_weights_have_no_note() -> None:
     assert exported(checked).notes == ()
 
 
+def checked_outside(model: Model, x: Tensor, mask: Tensor) -> Tensor:
+    if not torch.jit.is_tracing() and bool(x.max() > 1e4):  # pyright: ignore[reportPrivateImportUsage]
+        raise ValueError("too large")
+    return model.linear(x) if x.max() > 1e4 else model.linear(x) * 1
+
+
+def test_inputs_that_the_module_itself_refuses_are_no_trials() -> None:
+    (note,) = exported(checked_outside).notes
+    assert note.endswith("not compared")
+
+
+def counted(model: Model, x: Tensor, mask: Tensor) -> Tensor:
+    return model.linear(x) * 2 if mask.sum() > 2**62 else model.linear(x)
+
+
+def test_thresholds_beyond_the_range_of_integers_are_not_reached() -> None:
+    call = Call(Model(counted), (X, MASK + 1), {})
+    (branch,) = find_branches(call, {})
+    assert branch.trial is None
+
+
 def test_branches_of_a_script_have_its_lines() -> None:
     script = torch.jit.script(Scripted())
     with pytest.raises(VerificationFailed, match=rf"{Path(__file__).name}:\d+ \(.*x.max\(\) > 50"):

@@ -168,7 +168,7 @@ class _Finder:
 
     def _refusal(self, group: Sequence[InputAxis], more: int, growing: Sequence[InputAxis] = ()) -> str | None:
         """Return why the module refuses these axes in a larger size, or None."""
-        return _refusal(self._run, resized(self._leaves, (*group, *growing), more))
+        return refusal(self._run, resized(self._leaves, (*group, *growing), more))
 
     def _name(self, places: Iterable[InputAxis], dim: str) -> None:
         for name, axis in places:
@@ -184,7 +184,7 @@ def larger_examples(
     """
     named = [(place, dim_terms(dim)) for place, dim in places_of(axes)]
     examples = (resized(leaves, [place for place, terms in named if dim in terms], 1) for dim in dims)
-    return [example for example in examples if _refusal(run, example) is None]
+    return [example for example in examples if refusal(run, example) is None]
 
 
 def places_of(axes: Mapping[str, Mapping[int, str]]) -> Iterator[tuple[InputAxis, str]]:
@@ -209,7 +209,7 @@ def resized(leaves: Mapping[str, Tensor], places: Iterable[InputAxis], more: int
     return tensors
 
 
-def _refusal(run: Run, tensors: Mapping[str, Tensor]) -> str | None:
+def refusal(run: Run, tensors: Mapping[str, Tensor]) -> str | None:
     """Return why the module refuses the tensors, or None."""
     try:
         with torch.no_grad(), quietly():

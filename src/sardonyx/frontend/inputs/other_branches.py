@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor
 
-from sardonyx.frontend.inputs.dynamic import dim_terms, places_of, resized
+from sardonyx.frontend.inputs.dynamic import dim_terms, places_of, refusal, resized
 from sardonyx.frontend.tracing.adapter import Call, Feeds
 from sardonyx.frontend.tracing.fixed_values import Fixed, Place, Traced, trace
 from sardonyx.frontend.tracing.graph_names import Axes
@@ -69,7 +70,8 @@ def find_branches(call: Call, axes: Axes, first: Iterable[Feeds] = (), *, search
         found = _Search(call, axes)
         if search:
             found.run(first)
-    return found.branches()
+    refused = {id(feeds) for feeds in found.trials.values() if refusal(call.run, feeds) is not None}  # by its checks
+    return [replace(each, trial=None) if id(each.trial) in refused else each for each in found.branches()]
 
 
 class _Search:
@@ -82,7 +84,7 @@ class _Search:
         self._first = dict.fromkeys(self._traced.fixed, self._traced)  # the first run that reached a place
         self._pending = list(self._first)
         self._varying: set[Place] = set()  # places whose compared numbers depend on sizes
-        self._trials: dict[Place, Feeds] = {}
+        self.trials: dict[Place, Feeds] = {}
         self._tries = 0
 
     def run(self, first: Iterable[Feeds]) -> None:
@@ -99,9 +101,9 @@ class _Search:
     def branches(self) -> list[Branch]:
         """Return what was found, in the order of the run."""
         left = {place for place in self._pending if place.number is None}
-        known = {place for place in left if place in self._varying or self._read(place)} | self._trials.keys()
+        known = {place for place in left if place in self._varying or self._read(place)} | self.trials.keys()
         found = [place for place in self._first if place in known]
-        return [Branch(place, _shown(self._first[place].results(place)), self._trials.get(place)) for place in found]
+        return [Branch(place, _shown(self._first[place].results(place)), self.trials.get(place)) for place in found]
 
     def _read(self, place: Place) -> frozenset[int]:
         return frozenset[int]().union(*(each.inputs for each in self._first[place].fixed[place]))
@@ -118,7 +120,7 @@ class _Search:
                 self._varying.add(place)
             changed = bool(now) and self._first[place].results(place)[: len(now)] != traced.results(place)
             if changed and traced.error is None:
-                self._trials[place] = feeds
+                self.trials[place] = feeds
             if changed and (traced.error is None or traced.refuses_at(place)):  # a check raises on the other side
                 self._pending.remove(place)
         if traced.error is not None:
@@ -147,9 +149,9 @@ class _Search:
         for dim in dict.fromkeys(term for _, terms in named for term in terms):
             places = [place for place, terms in named if dim in terms]
             alone = [place for place, terms in named if terms == [dim]]
-            if not alone or not self._pending:
+            size = self._example[alone[0][0]].shape[alone[0][1]] if alone else 0
+            if size == 0 or not self._pending:
                 continue
-            size = self._example[alone[0][0]].shape[alone[0][1]]
 
             def at(other: float, places: list[tuple[str, int]] = places, size: int = size) -> Feeds | None:
                 return resized(self._example, places, int(other) - size) if self._fits(other / size) else None
@@ -191,8 +193,9 @@ class _Search:
         for name in self._inputs_read():
             if _is_number(self._example[name]):
 
-                def at(offset: float, name: str = name) -> Feeds:
-                    return changed([name], lambda value: value + int(offset))
+                def at(offset: float, name: str = name) -> Feeds | None:
+                    fits = abs(offset) < torch.iinfo(torch.int32).max
+                    return changed([name], lambda value: value + int(offset)) if fits else None
 
                 yield _Line(0, 1, at, whole=True)
                 yield _Line(0, -1, at, whole=True)
