@@ -65,7 +65,7 @@ def test_a_decoder_is_exported_and_verified(
 ) -> None:
     verdict = exported(family, exporter, dynamic, with_past)
     assert verdict.passed
-    assert len(verdict.trials) == 4
+    assert len(verdict.trials) >= 5  # without padding, the example, and random ones; and the other sides of branches
     assert [line for line in verdict.not_covered if "of 'logits' are padding that sees no key" in line]
 
 

@@ -46,7 +46,7 @@ def test_a_mixture_of_experts_is_verified_on_trials_that_route_differently(
     made = sardonyx.export(module, output=path, exporter=exporter)
     assert made.verdict is not None
     assert made.verdict.passed
-    assert len(made.verdict.trials) == 4
+    assert len(made.verdict.trials) == 5
     assert f"experts exported as {TRACEABLE} (the model runs {own})" in made.notes
     assert implementation(module) == own
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
-import torch
 from msgspec import Struct, structs
 from torch import nn
 
@@ -27,19 +26,22 @@ from sardonyx.exporting.generation.decoder import (
     write_beside,
 )
 from sardonyx.exporting.options import ExportOptions
+from sardonyx.exporting.other_exporter import Attempt, with_hint
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.example_resolution import Dims, DynamicDims, Inputs, example_for, resolve_dynamic
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.facts import Facts
+from sardonyx.frontend.inputs.other_branches import Branch, find_branches
 from sardonyx.frontend.inputs.past import with_past as continued
 from sardonyx.frontend.inputs.static_dims import with_fewer_dims
+from sardonyx.frontend.inputs.unpadded import unpadded
 from sardonyx.frontend.models.resolve import Resolved, from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
 from sardonyx.frontend.models.weights import named_state, state_sha256
 from sardonyx.frontend.reach import unreached
 from sardonyx.frontend.running import HALF_TYPES, initialize
 from sardonyx.frontend.tracing import dynamo, traced
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import Call, Feeds
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.prepare import prepared
@@ -61,6 +63,7 @@ from sardonyx.verification.half_precision_export import check_in_float32, round_
 from sardonyx.verification.upcast import narrow_types, upcast
 
 _VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
+_SHOWN_PLACES = 3  # of branches in a hint
 _RANDOM_TRIALS = 3  # signed, large, and wide-ranging numbers, each at sizes of its own
 
 
@@ -139,7 +142,8 @@ def export(
             if for_generation:
                 require_dynamic(_inputs(call, dims.axes))
         variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
-        calls = (call, *(Call(module, variant.args, variant.kwargs) for variant in variants))
+        examples = [call.feeds, *(Call(module, variant.args, variant.kwargs).feeds for variant in variants)]
+        examples = [*filter(None, [unpadded(call) if verify else None]), *examples]  # the most ordinary inputs first
         style = TagStyle(options.include_torch_nn, options.tag_attributes, options.keep_stack_traces)
         arguments = {
             "exporter": exporter,
@@ -151,7 +155,7 @@ def export(
             "optimize": optimize,
         }
         settings = _Settings(arguments, exporter, opset, style, seed, threads, verify, optimize, folder, clock)
-        job, dims = with_fewer_dims(call, dims, functools.partial(_trace, calls, settings))
+        job, dims = _export(call, examples, dims, settings)
         missed = unreached(module, call.memory_read())
         described = _inputs(call, dims.axes)
         if for_generation:
@@ -213,12 +217,36 @@ class _Written(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def _trace(calls: Sequence[Call], settings: _Settings, dims: DynamicDims) -> _ExportJob:
+def _export(
+    call: Call, examples: Sequence[Feeds], dims: DynamicDims, settings: _Settings
+) -> tuple[_ExportJob, DynamicDims]:
+    """Export a module with as many dynamic dimensions as possible.
+
+    Raises:
+        ModelError, VerificationFailed: With a hint on the other exporter if its graph matches the module.
+    """
+
+    def attempt(exporter: Exporter) -> Attempt:
+        other = structs.replace(settings, exporter=exporter, verify=True, optimize=False)
+        job, fewer = with_fewer_dims(call, dims, functools.partial(_trace, call, examples, other))
+        trials = len(job.verdict.trials) if job.verdict is not None else 0
+        is_complete = all(branch.trial is not None for branch in job.branches)
+        return Attempt(trials, is_complete, (*fewer.notes[len(dims.notes) :], *job.notes))
+
+    try:
+        return with_fewer_dims(call, dims, functools.partial(_trace, call, examples, settings))
+    except (ModelError, VerificationFailed) as error:
+        raise with_hint(error, settings.exporter, attempt) from error
+
+
+def _trace(call: Call, examples: Sequence[Feeds], settings: _Settings, dims: DynamicDims) -> _ExportJob:
     """Export a module with these dynamic dimensions and verify the graph."""
     with settings.clock.phase("export"), gc_pause.paused():
-        model, notes = traced.export(calls[0], settings.exporter, dims.axes, settings.opset, settings.style)
+        model, notes = traced.export(call, settings.exporter, dims.axes, settings.opset, settings.style)
+        is_traced = settings.exporter == "torchscript"
+        branches = find_branches(call, dims.axes, examples, search=settings.verify) if is_traced else []
     made_by.write(model, "export", settings.arguments)
-    job = _ExportJob(calls, model, settings, notes)
+    job = _ExportJob(call, examples, model, settings, notes, branches)
     job.round_without_kernels()
     if settings.verify:
         job.verify(dims)
@@ -229,17 +257,30 @@ class _ExportJob:
     """An exported graph that is verified, optimized and written.
 
     Args:
-        calls: The module on its example inputs, then on variants of them.
+        call: The module and its example inputs.
+        examples: These inputs, others of their kind and, first of all, inputs without padding.
         model: The exported graph.
         settings: What was asked for.
         notes: Notes of the exporter.
+        branches: Python values that it fixed although inputs decide them.
     """
 
-    def __init__(self, calls: Sequence[Call], model: ir.Model, settings: _Settings, notes: Sequence[str]) -> None:
-        self.model = model
-        self._calls, self._call, self._settings, self._notes = calls, calls[0], settings, tuple(notes)
+    def __init__(
+        self,
+        call: Call,
+        examples: Sequence[Feeds],
+        model: ir.Model,
+        settings: _Settings,
+        notes: Sequence[str],
+        branches: Sequence[Branch] = (),
+    ) -> None:
+        self.model, self.branches = model, branches
+        self._call, self._settings = call, settings
+        others = {id(branch.trial): branch.trial for branch in branches if branch.trial is not None}
+        self._examples = list({**{id(feeds): feeds for feeds in examples}, **others}.values())
+        self.notes = (*(str(branch) for branch in branches if branch.place.number is None), *notes)
         self._clock, self._seed, self._threads = settings.clock, settings.seed, settings.threads
-        self._verified: Verdict | None = None
+        self.verdict: Verdict | None = None
 
     @functools.cached_property
     def _file(self) -> io.LoadedFile:
@@ -262,7 +303,7 @@ class _ExportJob:
             return
         note = round_without_kernels(self.model, self._file, threads=self._threads)
         if note is not None:
-            self._notes = (*self._notes, note)
+            self.notes = (*self.notes, note)
             del self._file  # of the graph as it was
 
     def verify(self, dims: DynamicDims) -> None:
@@ -277,25 +318,33 @@ class _ExportJob:
             larger = self._larger(dims.axes, verdict) if verdict.passed else []
             verdict = self._verdict(larger) if larger else verdict
         if not verdict.passed:
-            raise VerificationFailed(
-                f"the exported graph does not compute what the module does: {verdict.failures[0]}",
-                hint="torchscript keeps only the traced branch and sizes, dynamo all; `verify=False` writes it anyway",
-            )
+            raise self._failure(verdict)
         if untested := _seen_at_one_size(dims.named, verdict):
             raise ModelError(
                 f"dimension '{untested[0]}' could not be verified as dynamic: the module accepted no other size",
                 hint="leave it out of `dynamic`, or skip verification with `verify=False`",
             )
-        self._verified = verdict
+        self.verdict = verdict
 
-    def _larger(self, axes: Axes, verdict: Verdict) -> list[dict[str, torch.Tensor]]:
+    def _failure(self, verdict: Verdict) -> VerificationFailed:
+        """Return the error for a graph that differs, with the branch on whose other side it does."""
+        what, hint = "the exported graph does not compute what the module does", "`verify=False` writes it anyway"
+        failed = [feeds for feeds, trial in zip(self._examples, verdict.trials, strict=False) if not trial.passed]
+        beyond = [branch for branch in self.branches if any(branch.trial is feeds for feeds in failed[:1])]
+        if beyond:
+            what += f" if {beyond[0].other_side}"
+        if self.branches:
+            places = dict.fromkeys(str(branch.place) for branch in (*beyond, *self.branches))
+            hint = f"write with torch.where or torch.cond: {', '.join(list(places)[:_SHOWN_PLACES])}; {hint}"
+        return VerificationFailed(f"{what}: {verdict.failures[0]}", hint=hint)
+
+    def _larger(self, axes: Axes, verdict: Verdict) -> list[Feeds]:
         """Return larger examples for the dynamic dimensions that all random inputs had at one size."""
-        example = dict(zip(self._call.inputs, self._call.tensors, strict=True))
-        return larger_examples(self._call.run, example, axes, _seen_at_one_size(axes, verdict))
+        return larger_examples(self._call.run, self._call.feeds, axes, _seen_at_one_size(axes, verdict))
 
-    def _verdict(self, larger: Sequence[Mapping[str, torch.Tensor]] = ()) -> Verdict:
+    def _verdict(self, larger: Sequence[Feeds] = ()) -> Verdict:
         """Run both and compare; in float32 if the graph computes in half precision."""
-        tensors = [*(dict(zip(call.inputs, call.tensors, strict=True)) for call in self._calls), *larger]
+        tensors = [*self._examples, *larger]
         examples = [{name: to_array(tensor) for name, tensor in feeds.items()} for feeds in tensors]
         settings: dict[str, Any] = {
             "seeds": seeds_from(self._seed),
@@ -317,7 +366,6 @@ class _ExportJob:
             is_half=self._is_half,
             weights=[name for name, _ in named_state(self._call.module)],
             inputs=examples,
-            other_exporter=traced.OTHER[self._settings.exporter],
             **settings,
         )
 
@@ -328,13 +376,13 @@ class _ExportJob:
         """Write the graph, optimized if that was asked for."""
         if self._settings.optimize:
             run = self._optimize(output, external, force=force)
-            return _Written(run.result, run, self._verified, (*run.notes, *self._notes))
+            return _Written(run.result, run, self.verdict, (*run.notes, *self.notes))
         with self._clock.phase("writing"):
             saved = io.Saved(None)
             if output is not None:
                 saved = io.save(self.model, output, force=force, external=external, hashed=self._settings.verify)
             artifact = run_tables.artifact(self.model, output, saved.digest)
-        return _Written(artifact, None, self._verified, (*saved.notes, *self._notes))
+        return _Written(artifact, None, self.verdict, (*saved.notes, *self.notes))
 
     def write_for_generation(
         self, output: Path, inputs: Sequence[ExampleInput], options: ExportOptions, *, force: bool
@@ -343,8 +391,8 @@ class _ExportJob:
         with draft_folder(os.fspath(output), force=force) as folder:
             path = Path(folder) / MODEL
             written = self.write(path, options.external, force=force)
-            verdict = self._check_generation(path, self._verified, options.verify_tokens) if self._verified else None
-            notes = (*self._notes, *write_beside(path.parent, self._call.module, inputs))
+            verdict = self._check_generation(path, self.verdict, options.verify_tokens) if self.verdict else None
+            notes = (*self.notes, *write_beside(path.parent, self._call.module, inputs))
             artifact = structs.replace(written.artifact, path=os.fspath(output / MODEL))
             if output.is_dir() and os.listdir(output):  # replaced file by file; a model fits its data
                 model, drafts = io.load(path), (MODEL, *io.external_files(path))
@@ -378,7 +426,7 @@ class _ExportJob:
         if generated.failures:
             raise VerificationFailed(
                 f"the exported decoder does not generate what the module does: {generated.failures[0]}",
-                hint="try the other `exporter`",
+                hint="`verify=False` writes it anyway",
             )
         gaps = generated.not_covered
         return structs.replace(

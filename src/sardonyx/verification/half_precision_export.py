@@ -58,7 +58,6 @@ def check_in_float32(
     is_half: bool,
     weights: Collection[str],
     inputs: Sequence[Mapping[str, Value]],
-    other_exporter: str,
     seeds: Sequence[int],
     trials: int,
     threads: int | None,
@@ -74,7 +73,6 @@ def check_in_float32(
         is_half: Whether the module is in half precision, not only a part of it.
         weights: Names of the module's parameters and buffers; the graph's other constants may be rounded.
         inputs: Example inputs; the graph itself is run on the first.
-        other_exporter: Named in the hint if the graph is not valid.
         seeds: Seeds of the generated inputs.
         trials: The largest number of generated trials.
         threads: Threads of the runtime.
@@ -89,7 +87,7 @@ def check_in_float32(
     except RuntimeFailure as refusal:
         raise ModelError(
             f"torch wrote a graph in half precision that is not valid: {refusal.message}",
-            hint=f'`dtype="float32"`, or `exporter="{other_exporter}"`',
+            hint='use `dtype="float32"`',
         ) from refusal
     rounded = set(constants_cast(wide)) - set(weights) - set(inputs[0])
     oracle = Oracle(

@@ -168,7 +168,7 @@ class _Finder:
 
     def _refusal(self, group: Sequence[InputAxis], more: int, growing: Sequence[InputAxis] = ()) -> str | None:
         """Return why the module refuses these axes in a larger size, or None."""
-        return _refusal(self._run, _larger(self._leaves, (*group, *growing), more))
+        return refusal(self._run, resized(self._leaves, (*group, *growing), more))
 
     def _name(self, places: Iterable[InputAxis], dim: str) -> None:
         for name, axis in places:
@@ -183,8 +183,8 @@ def larger_examples(
     Values of the example are repeated, so that dependencies between values remain.
     """
     named = [(place, dim_terms(dim)) for place, dim in places_of(axes)]
-    examples = (_larger(leaves, [place for place, terms in named if dim in terms], 1) for dim in dims)
-    return [example for example in examples if _refusal(run, example) is None]
+    examples = (resized(leaves, [place for place, terms in named if dim in terms], 1) for dim in dims)
+    return [example for example in examples if refusal(run, example) is None]
 
 
 def places_of(axes: Mapping[str, Mapping[int, str]]) -> Iterator[tuple[InputAxis, str]]:
@@ -199,8 +199,8 @@ def dim_terms(dim: str) -> list[str]:
     return dim.split(" + ")
 
 
-def _larger(leaves: Mapping[str, Tensor], places: Iterable[InputAxis], more: int) -> dict[str, Tensor]:
-    """Return the example with longer axes: their first elements are repeated at the end."""
+def resized(leaves: Mapping[str, Tensor], places: Iterable[InputAxis], more: int) -> dict[str, Tensor]:
+    """Return the example with longer or shorter axes: their first elements are repeated at the end, or cut off."""
     tensors = dict(leaves)
     for name, axis in places:
         leaf = tensors[name]
@@ -209,7 +209,7 @@ def _larger(leaves: Mapping[str, Tensor], places: Iterable[InputAxis], more: int
     return tensors
 
 
-def _refusal(run: Run, tensors: Mapping[str, Tensor]) -> str | None:
+def refusal(run: Run, tensors: Mapping[str, Tensor]) -> str | None:
     """Return why the module refuses the tensors, or None."""
     try:
         with torch.no_grad(), quietly():

@@ -76,7 +76,7 @@ def _names(axes: Axes) -> set[str]:
 
 def _sizes(call: Call, axes: Axes) -> dict[str, int]:
     """Return the size of each dimension in the example."""
-    leaves = dict(zip(call.inputs, call.tensors, strict=True))
+    leaves = call.feeds
     return {dim: leaves[name].shape[axis] for (name, axis), dim in places_of(axes) if dim_terms(dim) == [dim]}
 
 

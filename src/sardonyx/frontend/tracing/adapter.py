@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -18,6 +18,7 @@ from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.reach import memory_read
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 
+Feeds: TypeAlias = dict[str, torch.Tensor]
 _PAST = "past_key_values"
 INNER = "module"  # the attribute with the wrapped module: torch prefixes all names with it
 
@@ -43,6 +44,11 @@ class Call:
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Copies of the example's tensors: a module may write into its inputs."""
         return tuple(tensor.clone() for tensor in self._tensors)
+
+    @property
+    def feeds(self) -> Feeds:
+        """Copies of the example's tensors by the names of the inputs."""
+        return dict(zip(self.inputs, self.tensors, strict=True))
 
     @property
     def dtypes(self) -> set[torch.dtype]:

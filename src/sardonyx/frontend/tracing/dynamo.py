@@ -28,7 +28,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     """Return the module as an ONNX graph with origins on the nodes whose module torch recorded, and notes on sizes."""
     if opset is not None and opset < _OLDEST_OPSET:  # torch would convert the graph and lose the module stacks
         raise ModelError(
-            f"torch.export writes opset {_OLDEST_OPSET} and later, not {opset}", hint='try `exporter="torchscript"`'
+            f"torch.export writes opset {_OLDEST_OPSET} and later, not {opset}", hint=f"use `opset={_OLDEST_OPSET}`"
         )
     dynamic = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
     shapes = (dynamic,) if dynamic else None
@@ -49,7 +49,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     _rename_parameters(model, tree.root)
     name_interface(model, call)
     ranges = {str(symbol): (limits.lower, limits.upper) for symbol, limits in captured.range_constraints.items()}
-    return model, settle(model, axes, ranges)
+    return model, settle(model, axes, ranges, getattr(captured, "_guards_code", ()))  # it has no public name
 
 
 def optimized_by_torch(model: ir.Model) -> ir.Model | None:

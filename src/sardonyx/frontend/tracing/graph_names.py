@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 
@@ -18,6 +20,8 @@ Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension
 Ranges = Mapping[str, tuple[object, object]]  # torch's symbol -> smallest and largest size
 _SYMBOL = re.compile(r"\bs\d+\b")
 _SUM = re.compile(r"[\w*]+( \+ [\w*]+)+")  # without brackets and differences
+_GUARDED = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")  # a size in torch's guards
+_MOST_RELATED = 3  # dimensions in a guard that is tried
 _UNBOUNDED = 1 << 31
 
 
@@ -34,8 +38,14 @@ class FixedDim(ModelError):
         self.why = f"torch fixes {axis} at this size"
 
 
-def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
-    """Rename torch's symbols to the requested names; return notes on the limits that torch derived for them.
+def settle(model: ir.Model, axes: Axes, ranges: Ranges, guards: Iterable[str] = ()) -> list[str]:
+    """Rename torch's symbols to the requested names; return notes on limits and relations that torch derived for them.
+
+    Args:
+        model: The exported graph.
+        axes: The requested names.
+        ranges: The limits of torch's symbols.
+        guards: Conditions on the sizes of the inputs under which the graph is right, as torch writes them.
 
     Raises:
         FixedDim: If torch fixed the size of a requested dimension.
@@ -53,6 +63,11 @@ def settle(model: ir.Model, axes: Axes, ranges: Ranges) -> list[str]:
             if names.setdefault(symbol, name) != name:
                 notes.append(f"{name} is always equal to {names[symbol]} and gets that name")
     notes += [line for symbol, name in names.items() for line in _limits(name, ranges.get(symbol))]
+    limits: dict[str, list[int]] = {}
+    for symbol, name in names.items():  # inputs that nothing relates may have symbols of their own for one dimension
+        sizes = _sizes(ranges.get(symbol))
+        limits[name] = [size for size in limits.get(name, sizes) if size in sizes]
+    notes += filter(None, (_relation(model, axes, guard, limits) for guard in guards))
     for value in _values(model):
         if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
             value.shape = ir.Shape([_renamed(dim, names) for dim in value.shape])
@@ -65,6 +80,38 @@ def _limits(name: str, bounds: tuple[object, object] | None) -> Iterator[str]:
         yield f"{name} at most {high}"
     if low is not None and low > 2 * len(name.split(" + ")):  # torch assumes that every dimension is at least two
         yield f"{name} at least {low}"
+
+
+def _sizes(bounds: tuple[object, object] | None) -> list[int]:
+    """Return sizes of a dimension within its limits: all small ones, and some large ones."""
+    low, high = (_number(bounds[0]), _number(bounds[1])) if bounds is not None else (None, None)
+    return [size for size in (*range(2, 66), 100, 511, 512, 4097) if (low or 2) <= size <= (high or _UNBOUNDED)]
+
+
+def _relation(model: ir.Model, axes: Axes, guard: str, limits: Mapping[str, Sequence[int]]) -> str | None:
+    """Return a note on a condition that not all sizes within the limits meet, or None; equal sizes have one name."""
+    dims: list[str] = []
+
+    def symbols(match: re.Match[str]) -> str:
+        value, axis = model.graph.inputs[int(match[1])], int(match[2])
+        name = axes.get(value.name or "", {}).get(axis)
+        if name is None:
+            return str(value.shape[axis] if value.shape is not None else None)
+        terms = name.split(" + ")
+        dims.extend(term for term in terms if term not in dims)
+        formula = " + ".join(f"d{dims.index(term)}" for term in terms)
+        return formula if len(terms) == 1 else f"({formula})"
+
+    code = _GUARDED.sub(symbols, guard)
+    if not 0 < len(dims) <= _MOST_RELATED or re.fullmatch(r"d\d == d\d", code):
+        return None
+    condition = compile(code, "<guard>", "eval")
+    functions: dict[str, Any] = {"__builtins__": {}, "max": max, "min": min}
+    for sizes in itertools.product(*(limits.get(dim, range(2, 66)) for dim in dims)):
+        if not eval(condition, functions, {f"d{index}": size for index, size in enumerate(sizes)}):  # torch wrote it
+            named = re.sub(r"d(\d)", lambda match: dims[int(match[1])], code)
+            return f"exported for sizes with {named}"
+    return None
 
 
 def _number(bound: object) -> int | None:

@@ -21,6 +21,7 @@ from sardonyx.errors import ModelError, OutputError, SardonyxError, reason
 from sardonyx.frontend.installed import missing
 from sardonyx.frontend.tracing import dynamo, torchscript
 from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.fixed_values import is_library
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.module_tree import LiveTree
 from sardonyx.ir import attribute_tags, origins
@@ -30,7 +31,6 @@ Exporter = Literal["dynamo", "torchscript"]
 _EXPORTERS = {"dynamo": dynamo.export, "torchscript": torchscript.export}
 OTHER: dict[str, Exporter] = {"dynamo": "torchscript", "torchscript": "dynamo"}
 _TORCH_PREFIX = "pkg.torch."
-_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(p.__file__).parents[1]))  # torch's code and our own
 
 
 class NotExportable(ModelError):
@@ -58,25 +58,18 @@ def export(
         NotExportable: If torch cannot export the module, with torch's reason.
     """
     tree = LiveTree(call.module)
-
-    def attempt(which: Exporter) -> tuple[ir.Model, list[str]]:
-        return _with_fewest_checks(lambda: _EXPORTERS[which](call, tree, axes, opset))
-
     with traceable_experts(call.module) as expert_notes:
         try:
-            model, notes = attempt(exporter)
+            model, notes = _with_fewest_checks(lambda: _EXPORTERS[exporter](call, tree, axes, opset))
         except SardonyxError:
             raise
         except Exception as error:  # torch, its exporters and the module's code may raise anything
-            raise _export_error(error, exporter, attempt) from error
+            raise _export_error(error) from error
     if expert_notes:
         call.read = None  # of experts that read all weights
     actual = model.opset_imports.get("")
     if opset not in (None, actual):
-        raise ModelError(
-            f"torch exports this model at opset {actual}, not {opset}",
-            hint=f'leave out `opset`, or try `exporter="{OTHER[exporter]}"`',
-        )
+        raise ModelError(f"torch exports this model at opset {actual}, not {opset}", hint="leave out `opset`")
     if call.left_out:
         notes = [*notes, f"outputs that are not tensors are left out of the graph: {', '.join(call.left_out)}"]
     _tag(model, tree.hierarchy(include_torch_nn=style.include_torch_nn), style)
@@ -121,8 +114,8 @@ def _strip(props: dict[str, str]) -> None:
         del props[key]
 
 
-def _export_error(error: BaseException, exporter: Exporter, attempt: Callable[[Exporter], object]) -> SardonyxError:
-    """Return the error for a failed export, with a hint on the other exporter, which is tried."""
+def _export_error(error: BaseException) -> SardonyxError:
+    """Return the error for a failed export."""
     first = _cause(error)
     if isinstance(first, SardonyxError):
         return first
@@ -130,22 +123,17 @@ def _export_error(error: BaseException, exporter: Exporter, attempt: Callable[[E
         return OutputError("no space is left for temporary files", hint="free some, or set TMPDIR to another folder")
     if isinstance(first, ModuleNotFoundError) and first.name == "onnxscript":
         return missing("onnxscript", "torch's exporters need")
-    other = OTHER[exporter]
-    try:
-        attempt(other)
-    except Exception as second:  # as above
-        return NotExportable(
-            f"torch cannot export the model: {exporter}: {_why(first)}; {other}: {_why(_cause(second))}",
-            hint="give other `inputs`, or write data-dependent code with torch.where or torch.cond",
-            why=_why(first),
-        )
     why = _why(first)
-    return NotExportable(f"torch cannot export the model: {why}", hint=f'use `exporter="{other}"`, which can', why=why)
+    return NotExportable(
+        f"torch cannot export the model: {why}",
+        hint="give other `inputs`, or write data-dependent code with torch.where or torch.cond",
+        why=why,
+    )
 
 
 def _why(error: BaseException) -> str:
     """Return a reason in one line; for control flow that depends on values, with the model's line of code."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_LIBRARIES)]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library(frame.filename)]
     if not isinstance(error, GuardOnDataDependentSymNode) or not frames:
         return reason(error)
     frame, line = frames[-1], (frames[-1].line or "").rstrip(":")
@@ -188,6 +176,13 @@ def traceable_experts(module: nn.Module) -> Generator[list[str]]:
     finally:
         for config, was in before.values():
             config.__dict__[_CHOICE] = was
+
+
+@contextlib.contextmanager
+def exportable(module: nn.Module) -> Generator[None]:
+    """Apply the settings of transformers that every export uses."""
+    with traceable_experts(module), without_checks():
+        yield
 
 
 @contextlib.contextmanager
