@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sardonyx
 from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.frontend.tracing.graph_names import with_lowest_limits
 from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.records.run import Verdict
 
@@ -68,3 +71,24 @@ def test_a_module_that_fails_at_every_size_fails_as_before() -> None:
 
     with pytest.raises(ModelError, match="torch cannot export the model"):
         sardonyx.export(Decided(), (IDS,), dynamic="auto")
+
+
+class Reserved(nn.Module):
+    """Torch sees that there are 20 positions; two of them are reserved, which only running shows."""
+
+    config = SimpleNamespace(max_position_embeddings=20)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(30, 6), nn.Embedding(20, 6)
+        self.register_buffer("numbers", torch.arange(20))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.tokens(ids) + self.places(self.get_buffer("numbers")[: ids.shape[1]] + 2)
+
+
+def test_a_dimension_has_one_limit_the_lowest() -> None:
+    made = sardonyx.export(Reserved(), (IDS,), dynamic="auto", verify=False)
+    assert [note for note in made.notes if "at most" in note] == ["sequence at most 18"]
+    notes = ("a at most 9, according to the config", "other", "a + b at most 7", "a at most 9", "a at most 12", "other")
+    assert with_lowest_limits(notes) == notes[:3]

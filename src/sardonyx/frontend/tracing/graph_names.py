@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
@@ -19,6 +19,7 @@ Ranges = Mapping[str, tuple[object, object]]  # torch's symbol -> smallest and l
 _SYMBOL = re.compile(r"\bs\d+\b")
 _SUM = re.compile(r"[\w*]+( \+ [\w*]+)+")  # without brackets and differences
 _UNBOUNDED = 1 << 31
+_AT_MOST = re.compile(r"(?P<dim>.+) at most (?P<size>\d+)\b")
 
 
 class FixedDim(ModelError):
@@ -65,6 +66,17 @@ def _limits(name: str, bounds: tuple[object, object] | None) -> Iterator[str]:
         yield f"{name} at most {high}"
     if low is not None and low > 2 * len(name.split(" + ")):  # torch assumes that every dimension is at least two
         yield f"{name} at least {low}"
+
+
+def with_lowest_limits(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return each note once, and one limit for each dimension: running the module may find a lower one than torch."""
+    lowest: dict[str, tuple[int, str]] = {}
+    for note in notes:
+        if limit := _AT_MOST.match(note):
+            this = int(limit["size"]), note
+            lowest[limit["dim"]] = min(lowest.get(limit["dim"], this), this, key=lambda found: found[0])
+    kept = {note for _, note in lowest.values()}
+    return tuple(dict.fromkeys(note for note in notes if note in kept or not _AT_MOST.match(note)))
 
 
 def _number(bound: object) -> int | None:
