@@ -61,13 +61,50 @@ def test_no_limit_is_reported_if_there_is_none() -> None:
     assert dynamic_dims(Text(90), TOKENS, longest=20).notes == ()
 
 
-def test_a_second_sequence_has_its_own_name() -> None:
-    class Two(nn.Module):
-        def forward(self, a: Tensor, b: Tensor) -> Tensor:
-            return a.sum(1) + b.sum(1)
+class Two(nn.Module):
+    """Reads two sequences; the second has at most 20 positions."""
 
-    axes = dynamic_dims(Two(), {"a": torch.ones(2, 5).long(), "b": torch.ones(2, 7).long()}).axes
-    assert axes == {"a": {0: "batch", 1: "sequence"}, "b": {0: "batch", 1: "b_1"}}
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(20, 1)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        return first.sum(1) + second.sum(1) + self.places(torch.arange(second.shape[1])).sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "dim"),
+    [("decoder_input_ids", "decoder_sequence"), ("query.ids", "query_sequence"), ("ids", "ids_sequence")],
+)
+def test_a_second_sequence_has_its_own_name_and_limit(name: str, dim: str) -> None:
+    dynamic = dynamic_dims(Two(), {"a": torch.ones(2, 5).long(), name: torch.ones(2, 7).long()}, longest=20)
+    assert dynamic.axes == {"a": {0: "batch", 1: "sequence"}, name: {0: "batch", 1: dim}}
+    assert dynamic.notes == (f"{dim} at most 20",)
+
+
+def test_sizes_are_not_a_sequence() -> None:
+    leaves = {"ids": torch.ones(2, 5).long(), "image_sizes": torch.ones(2, 2).long()}
+    assert dynamic_dims(Two(), leaves).axes["image_sizes"] == {0: "batch", 1: "image_sizes_1"}
+
+
+def test_positions_are_the_last_axis_of_several_texts() -> None:
+    class Sum(nn.Module):
+        def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+            return (ids.view(-1, ids.shape[2]) * mask.view(-1, ids.shape[2])).sum(1).view(ids.shape[:2])
+
+    axes = dynamic_dims(Sum(), {name: torch.ones(2, 3, 5).long() for name in ("ids", "mask")}).axes
+    assert axes["ids"] == axes["mask"] == {0: "batch", 1: "ids_1", 2: "sequence"}
+
+
+def test_empty_and_scalar_inputs_stay_as_they_are() -> None:
+    leaves = {"a": torch.ones(2, 5).long(), "features": torch.ones(2, 5, 0), "scale": torch.tensor(2.0)}
+
+    class Plain(nn.Module):
+        def forward(self, a: Tensor, features: Tensor, scale: Tensor) -> Tensor:
+            return torch.cat([a[..., None] * scale, features], 2)
+
+    assert dynamic_dims(Plain(), leaves).axes == {name: {0: "batch", 1: "sequence"} for name in ("a", "features")}
+    assert dynamic_dims(nn.ReLU(), {"x": torch.tensor(2.0)}).axes == {}
 
 
 def test_height_and_width_are_independent_if_the_module_allows_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -23,6 +24,7 @@ CLIP_TEXT = ",".join(f"text_config.{part}" for part in BERT.split(","))
 CLIP_VISION = ",".join(f"vision_config.{part}" for part in VIT.split(","))
 TEXT = {"input_ids": (2, 11), "attention_mask": (2, 11)}
 TWO_TEXTS = {**TEXT, "decoder_input_ids": (2, 7)}
+SERIES = f"d_model=16,prediction_length=6,context_length=8,lags_sequence=[1,5,3],num_time_features=2,{SIDES}"
 
 ARCHITECTURES: dict[str, dict[str, tuple[int, ...]]] = {
     f"BertModel?{BERT}": {**TEXT, "token_type_ids": (2, 11)},
@@ -50,6 +52,21 @@ ARCHITECTURES: dict[str, dict[str, tuple[int, ...]]] = {
     f"CLIPModel?{CLIP_TEXT},{CLIP_VISION},projection_dim=8": {**TEXT, "pixel_values": (2, 3, 32, 32)},
     f"ASTModel?{VIT.removesuffix(',image_size=32,patch_size=8')},max_length=64,num_mel_bins=32": {
         "input_values": (2, 64, 32)
+    },
+    f"AlbertForMultipleChoice?{BERT},embedding_size=8": dict.fromkeys((*TEXT, "token_type_ids"), (2, 3, 11)),
+    f"TimeSeriesTransformerModel?{SERIES}": {
+        "past_values": (2, 13),
+        "past_time_features": (2, 13, 2),
+        "past_observed_mask": (2, 13),
+    },
+    f"InformerForPrediction?{SERIES},input_size=3": {
+        "past_values": (2, 13, 3),
+        "past_time_features": (2, 13, 2),
+        "past_observed_mask": (2, 13, 3),
+    },
+    "BarkFineModel?num_layers=1,hidden_size=16,num_heads=2,input_vocab_size=60,output_vocab_size=60,n_codes_total=4": {
+        "input_ids": (2, 11, 4),
+        "attention_mask": (2, 11),
     },
 }
 
@@ -120,10 +137,60 @@ class TakesNothing(nn.Module):
 
 
 class Counts(nn.Module):
-    """Takes a number."""
+    """Takes numbers, of which some values are refused."""
 
-    def forward(self, x: Tensor, count: int) -> Tensor:
-        return x * count
+    def forward(self, x: Tensor, count: int, is_signed: bool, scale: float) -> Tensor:
+        if count != 2 or not is_signed:
+            raise ValueError("no")
+        return x * count * scale
+
+
+class Chooses(nn.Module):
+    """Chooses one of several texts; takes other ranks only if that leads nowhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.score = nn.Embedding(20, 6), nn.Linear(6, 1)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        choices, length = input_ids.shape[1], input_ids.shape[-1]
+        text = self.table(input_ids.view(-1, length))
+        if attention_mask is not None:
+            text = text * attention_mask.view(-1, length, 1)
+        return self.score(text.mean(1)).view(-1, choices)
+
+
+class Columns(nn.Module):
+    """Looks every column of its tokens up in a table of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(20, 6) for _ in range(5))
+
+    def forward(self, codes_ids: Tensor) -> Tensor:
+        return torch.stack([table(codes_ids[:, :, place]) for place, table in enumerate(self.tables)]).sum(0)
+
+
+class Series(nn.Module):
+    """Documents sizes that follow from its config."""
+
+    config = SimpleNamespace(past=4, lags=[1, 6, 2], features=3)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, values: Tensor, time_features: Tensor) -> Tensor:
+        """Adds two series.
+
+        Args:
+            values (`torch.FloatTensor` of shape `(batch_size, sequence_length)` or `(batch_size, sequence_length, 1)`):
+                The `sequence_length` here is equal to `config.past` + `max(config.lags)`, which is long.
+            time_features (`torch.FloatTensor` of shape `(batch_size, sequence_length, num_all_features)`):
+                The `num_all_features` here is equal to `config.features`.
+        """
+        assert values.shape == (2, 10, 1)
+        return self.layer(time_features) + values
 
 
 def shapes(module: nn.Module, example: Example) -> dict[str, tuple[int, ...]]:
@@ -137,7 +204,8 @@ def test_architectures_get_the_inputs_they_need(source: str) -> None:
     example = derive(module)
     assert shapes(module, example) == ARCHITECTURES[source]
     assert probe(module, example.args, example.kwargs) is None
-    assert len(example.notes) == len(ARCHITECTURES[source])
+    described = {note.partition("=")[0] for note in example.notes if " generated as " in note}
+    assert ARCHITECTURES[source].keys() <= described
 
 
 @pytest.mark.parametrize(
@@ -154,6 +222,9 @@ def test_architectures_get_the_inputs_they_need(source: str) -> None:
         (nn.Transformer(8, 2, 1, 1, 12, batch_first=True), {"src": (2, 11, 8), "tgt": (2, 11, 8)}),
         (TwoInputs(), {"tokens": (2, 11), "image": (2, 1, 32, 32)}),
         (Asks(), {"input_ids": (2, 11), "extra_ids": (2, 11)}),
+        (Chooses(), {"input_ids": (2, 3, 11), "attention_mask": (2, 3, 11)}),
+        (Columns(), {"codes_ids": (2, 11, 5)}),
+        (Series(), {"values": (2, 10, 1), "time_features": (2, 10, 3)}),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
@@ -161,6 +232,21 @@ def test_inputs_of_plain_modules_follow_from_their_layers(
     module: nn.Module, expected: dict[str, tuple[int, ...]]
 ) -> None:
     assert shapes(module, derive(module)) == expected
+
+
+def test_required_numbers_are_tried_and_named() -> None:
+    example = derive(Counts(), given={"x": Spec("x", "float32", (2, 4))})
+    assert example.args[1:] == (2, True, 1.0)
+    assert "count=2 generated as a Python number" in example.notes
+    assert probe(Counts(), example.args, example.kwargs) is None
+
+
+def test_masks_of_several_texts_are_padded_and_agree_with_the_tokens() -> None:
+    module = resolve(f"hf-config:BertForMultipleChoice?{BERT},pad_token_id=7").module
+    kwargs = derive(module).kwargs
+    mask = kwargs["attention_mask"]
+    assert 0 < (mask == 0).sum() < mask.numel() // 2
+    assert torch.equal(kwargs["input_ids"] == 7, mask == 0)
 
 
 def test_values_are_informative() -> None:
@@ -211,9 +297,9 @@ def test_given_tensors_are_used_alone_and_unchanged() -> None:
         (Parts(), {}, "Parts has no forward", "(speech, text)"),
         (
             Counts(),
-            {"x": Spec("x", "float32", (2, 4))},
-            "no example can be derived for parameter 'count'",
-            "`inputs={'count'",
+            {"x": Spec("x", "float32", (2, 4)), "count": torch.tensor(3)},
+            "ValueError: no",
+            "is_signed and scale",
         ),
     ],
 )

@@ -12,6 +12,7 @@ import sardonyx
 from frontend.test_examples import shapes
 from sardonyx.cli.main import run as command
 from sardonyx.frontend.inputs.examples import Example, derive
+from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.reach import memory_read, unreached
 from sardonyx.frontend.running import run
@@ -29,8 +30,9 @@ def never_read(module: nn.Module, example: Example) -> tuple[str, ...]:
     return unreached(module, memory_read(lambda: run(module, example.args, example.kwargs)))
 
 
-def test_boxes_and_images_are_derived_in_addition_to_text() -> None:
-    module = resolve(f"hf-config:{LAYOUT}").module
+@pytest.mark.parametrize("head", ["Model", "ForTokenClassification"])
+def test_boxes_and_images_are_derived_in_addition_to_text(head: str) -> None:
+    module = resolve(f"hf-config:{LAYOUT.replace('Model', head, 1)}").module
     example = derive(module)
     text = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids"), (2, 11))
     assert shapes(module, example) == {**text, "bbox": (2, 11, 4), "pixel_values": PICTURE}
@@ -38,6 +40,48 @@ def test_boxes_and_images_are_derived_in_addition_to_text() -> None:
     assert (boxes[..., :2] <= boxes[..., 2:]).all()
     assert boxes.max() < 1024
     assert never_read(module, example) == ()
+
+
+class Documented(nn.Module):
+    """The documentation of its last parameter is followed by a section that is about training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.eye = nn.Embedding(20, 6), nn.Conv2d(3, 6, 3)
+
+    def forward(
+        self, input_ids: Tensor, labels: Tensor | None = None, pixel_values: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Look at tokens and an image.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`):
+                Tokens.
+            labels (`torch.LongTensor` of shape `(batch_size,)`, *optional*):
+                Labels.
+
+                They are for computing the loss.
+            pixel_values (`torch.FloatTensor` of shape `(batch_size, num_channels, height, width)`, *optional*):
+                Images.
+
+        Returns:
+            The loss, in training.
+        """
+        seen = self.table(input_ids).sum(1)
+        return (seen if pixel_values is None else seen + self.eye(pixel_values).mean((2, 3)),)
+
+
+def test_the_text_after_the_parameters_describes_none_of_them() -> None:
+    described = Facts(Documented()).descriptions
+    assert [name for name, each in described.items() if each.is_for_training] == ["labels"]
+    assert shapes(Documented(), derive(Documented())) == {"input_ids": (2, 11), "pixel_values": PICTURE}
+
+
+def test_every_optional_input_that_is_left_out_is_listed() -> None:
+    module = resolve(f"hf-config:{LAYOUT}").module
+    assert derive(module).notes[-1] == "optional inputs left out: position_ids, inputs_embeds"
+    alone = derive(Documented(), given={"input_ids": torch.ones(2, 3).long()})
+    assert alone.notes[-1] == "optional inputs left out: pixel_values"
 
 
 def test_a_text_contains_placeholders_for_its_image() -> None:

@@ -105,7 +105,6 @@ class FromFarAway(Reads):
         (AnnotatedByKey(), "batch", "it is not a tensor: give it as file.py:factory, returning (module, {'batch': …})"),
         (Listed(), "parts", "it is not a tensor"),
         (Counted(), "times", "`inputs={'times': DTYPE[DIMS]}`"),
-        (AnnotatedCount(), "times", "`inputs={'times': int64[]}`"),
         (Named(), "mode", "file.py:factory, returning (module, {'mode': …})"),
         (AnnotatedName(), "mode", "it is not a tensor"),
         (Ranked(), "video", "`inputs={'video': "),
@@ -126,11 +125,22 @@ def test_lengths_are_derived_and_vary() -> None:
     assert lengths.tolist() == [11, 8]
 
 
-def test_the_hint_for_a_number_works() -> None:
+def test_a_number_may_be_given_as_a_tensor() -> None:
     from sardonyx.records.input_specs import parse_inputs
 
     example = derive(AnnotatedCount().eval(), given=parse_inputs(["times=int64[]"]))
     assert example.args[1].shape == ()
+
+
+def test_a_number_is_not_mistaken_for_an_equal_one_of_the_module() -> None:
+    class Repeats(Reads):
+        def forward(self, x: Tensor, times: int, context: Any) -> Tensor:
+            last = 1
+            return self.layer(x) * times + torch.relu(context) @ self.wide[last:]
+
+    with pytest.raises(UsageError) as caught:
+        derive(Repeats().eval())
+    assert "parameter 'context'" in caught.value.message
 
 
 def test_an_error_in_a_line_without_parameters_names_none() -> None:

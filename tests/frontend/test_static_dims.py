@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 import sardonyx
 from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.frontend.tracing.graph_names import with_lowest_limits
 from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.records.run import Verdict
 
@@ -38,8 +42,19 @@ def sizes_tried(verdict: Verdict | None, dim: str) -> set[int]:
 
 
 @pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
-def test_a_dim_found_by_auto_that_the_export_fixes_stays_static_with_a_note(exporter: Exporter) -> None:
+def test_a_dim_found_by_auto_that_the_export_fixes_stays_static_with_a_note(
+    exporter: Exporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    translations: list[Any] = []
+    translate: Any = torch.onnx.export
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        translations.append(args)
+        return translate(*args, **kwargs)
+
+    monkeypatch.setattr(torch.onnx, "export", counted)
     made = sardonyx.export(Listed(), LISTED, dynamic="auto", exporter=exporter)
+    assert exporter != "dynamo" or len(translations) == 1, "only a graph with its final dimensions is translated"
     assert [each.dynamic for each in made.inputs] == [{1: "sequence"}, {}]
     assert [note for note in made.notes if note.startswith("batch stays 2: ")]
     assert len(sizes_tried(made.verdict, "sequence")) > 1
@@ -68,3 +83,24 @@ def test_a_module_that_fails_at_every_size_fails_as_before() -> None:
 
     with pytest.raises(ModelError, match="torch cannot export the model"):
         sardonyx.export(Decided(), (IDS,), dynamic="auto")
+
+
+class Reserved(nn.Module):
+    """Torch sees that there are 20 positions; two of them are reserved, which only running shows."""
+
+    config = SimpleNamespace(max_position_embeddings=20)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(30, 6), nn.Embedding(20, 6)
+        self.register_buffer("numbers", torch.arange(20))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.tokens(ids) + self.places(self.get_buffer("numbers")[: ids.shape[1]] + 2)
+
+
+def test_a_dimension_has_one_limit_the_lowest() -> None:
+    made = sardonyx.export(Reserved(), (IDS,), dynamic="auto", verify=False)
+    assert [note for note in made.notes if "at most" in note] == ["sequence at most 18"]
+    notes = ("a at most 9, according to the config", "other", "a + b at most 7", "a at most 9", "a at most 12", "other")
+    assert with_lowest_limits(notes) == notes[:3]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+import torch
 from msgspec import Struct, structs
 from torch import nn
 
@@ -43,7 +44,7 @@ from sardonyx.frontend.running import HALF_TYPES, initialize
 from sardonyx.frontend.tracing import dynamo, traced
 from sardonyx.frontend.tracing.adapter import Call, Feeds
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
-from sardonyx.frontend.tracing.graph_names import Axes
+from sardonyx.frontend.tracing.graph_names import Axes, with_lowest_limits
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.ir import io, made_by
@@ -176,7 +177,7 @@ def export(
             verdict=written.verdict,
             optimized=written.run,
             seconds=clock.seconds,
-            notes=tuple(dict.fromkeys((*resolved.notes, *example.notes, *dims.notes, *written.notes))),
+            notes=with_lowest_limits((*resolved.notes, *example.notes, *dims.notes, *written.notes)),
             plain_torch=_plain_torch(job.model) if optimize and exporter == "dynamo" else None,
             unreached=missed,
             model=job.model if written.run is None else written.run.model,

@@ -39,6 +39,7 @@ class Role(StrEnum):
     FEATURES = "audio features"
     HIDDEN = "hidden states"
     LENGTHS = "lengths"
+    NUMBER = "a Python number"
     UNKNOWN = "data"
 
 
@@ -48,6 +49,7 @@ class Sizes(Struct, frozen=True):
     batch: int
     length: int
     decoder_length: int
+    texts: int | None = None  # of each item, such as the answers to choose from; None if an item is one text
 
 
 class Candidate(Struct, frozen=True):
@@ -56,6 +58,7 @@ class Candidate(Struct, frozen=True):
     spec: Spec
     role: Role
     high: int | None = None  # exclusive upper bound of ids
+    value: int | float | None = None  # of a parameter that takes a Python number
 
 
 _WORDS = (
@@ -86,7 +89,8 @@ def candidates(name: str, facts: Facts, sizes: Sizes, *, layers: bool = True) ->
         Candidate(Spec(name, dtype, shape), role, high) for dtype, shape, high in _by_role(name, role, facts, sizes)
     ]
     documented = list(_by_description(name, role, facts, sizes))
-    result = [*documented, *by_role] if role in (Role.SEGMENTS, Role.UNKNOWN) else [*by_role, *documented]
+    is_first = role in (Role.SEGMENTS, Role.UNKNOWN) or _has_defined_sizes(name, facts)
+    result = [*documented, *by_role] if is_first else [*by_role, *documented]
     if layers and role in (Role.UNKNOWN, Role.IMAGE, Role.WAVE, Role.FEATURES, Role.HIDDEN):
         result.extend(_by_layers(name, facts, sizes))
     return list(dict.fromkeys(result))
@@ -95,16 +99,19 @@ def candidates(name: str, facts: Facts, sizes: Sizes, *, layers: bool = True) ->
 def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tuple[str, tuple[int, ...], int | None]]:
     batch, real = sizes.batch, facts.dtype
     length = sizes.decoder_length if name.startswith("decoder_") else sizes.length
+    text = (batch, length) if sizes.texts is None else (batch, sizes.texts, length)
     if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS):
-        yield "int64", (batch, length), _high(role, facts)
+        yield "int64", text, _high(role, facts)
+        for count in facts.tables if role is Role.IDS else ():
+            yield "int64", (batch, length, count), _high(role, facts)
     elif role is Role.BOXES:
         documented = facts.descriptions.get(name)
         is_real = documented is not None and documented.dtype == "float"
         for dtype in (real, "int64") if is_real else ("int64", real):
             yield dtype, (batch, length, 4), facts.count("coordinates")
     elif role is Role.MASK:
-        yield "int64", (batch, length), None
-        yield "bool", (batch, length), None
+        yield "int64", text, None
+        yield "bool", text, None
     elif role is Role.LENGTHS:
         yield "int64", (batch,), length + 1
     elif role is Role.IMAGE:
@@ -124,17 +131,23 @@ def _by_role(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[tupl
 
 
 def _by_description(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterator[Candidate]:
-    """Yield the shape in the forward's documentation if all of its sizes are known."""
+    """Yield the shapes in the forward's documentation whose sizes are all known."""
     documented = facts.descriptions.get(name)
-    if documented is None or documented.dims is None:
-        return
-    resolved = [_size_of(dim, name, facts, sizes) for dim in documented.dims]
-    shape = tuple(size for size in resolved if size is not None)
-    if len(shape) == len(resolved):
-        dtype = facts.dtype if documented.dtype in (None, "float") else documented.dtype
-        if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS, Role.MASK) and dtype == facts.dtype:
-            dtype = "int64"  # masks are documented as floats of 0 and 1
-        yield Candidate(Spec(name, dtype, shape), role, _high(role, facts))
+    for dims in documented.shapes if documented is not None else ():
+        resolved = [_size_of(dim, name, facts, sizes) for dim in dims]
+        shape = tuple(size for size in resolved if size is not None)
+        if documented is not None and len(shape) == len(resolved):
+            dtype = facts.dtype if documented.dtype in (None, "float") else documented.dtype
+            if role in (Role.IDS, Role.SEGMENTS, Role.POSITIONS, Role.MASK) and dtype == facts.dtype:
+                dtype = "int64"  # masks are documented as floats of 0 and 1
+            yield Candidate(Spec(name, dtype, shape), role, _high(role, facts))
+
+
+def _has_defined_sizes(name: str, facts: Facts) -> bool:
+    """Return whether the documentation defines a size of a parameter by settings of the config."""
+    documented = facts.descriptions.get(name)
+    shapes = documented.shapes if documented is not None else ()
+    return any(facts.defined(word, name) is not None for dims in shapes for word in dims)
 
 
 def _high(role: Role, facts: Facts) -> int | None:
@@ -152,6 +165,8 @@ def _size_of(dim: str, name: str, facts: Facts, sizes: Sizes) -> int | None:
     word = dim.removeprefix("config.")
     if word in _BATCH:
         return sizes.batch
+    if (defined := facts.defined(word, name)) is not None:
+        return defined
     if facts.setting(word) is not None:
         return facts.setting(word)
     if word.startswith("target_") or (name.startswith("decoder_") and word in _LENGTH):

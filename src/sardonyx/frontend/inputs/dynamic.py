@@ -15,6 +15,7 @@ from msgspec import Struct
 from torch import Tensor, nn
 
 from sardonyx.errors import reason
+from sardonyx.frontend.inputs.candidates import Role, role_of
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.quiet import quietly
 
@@ -24,6 +25,7 @@ Run: TypeAlias = Callable[[Sequence[Tensor]], object]
 BATCH, SEQUENCE, PAST, ENCODER = "batch", "sequence", "past_sequence", "encoder_sequence"
 _LONGEST_TRIED = 1024
 _OFFSETS = 4  # position tables may reserve a few rows
+_GENERIC = {"input", "inputs", "ids", "tokens", "attention", "mask"}  # words that say nothing about which sequence
 
 
 class Dynamic(Struct, frozen=True):
@@ -59,10 +61,11 @@ class _Finder:
 
     def find(self) -> Dynamic:
         """Try all groups, batch first."""
-        places = [(name, axis) for name, leaf in self._leaves.items() for axis in range(leaf.dim())]
+        places = [(name, axis) for name, leaf in self._leaves.items() for axis, size in enumerate(leaf.shape) if size]
         firsts = [place for place in places if place[1] == 0]
         batch = [place for place in firsts if self._size(place) == self._size(firsts[0])]
-        self._settle(batch, BATCH)
+        if batch:
+            self._settle(batch, BATCH)
         rest = [place for place in places if place not in batch]
         encoder = self._encoder(rest)
         if encoder:
@@ -75,10 +78,15 @@ class _Finder:
             self._settle(past, PAST, growing=both)
         if sequence:
             self._settle(sequence, SEQUENCE, growing=both)
-            self._limit(sequence, both)
+            self._limit(sequence, SEQUENCE, both)
         if past and sequence:
             self._name(both, f"{PAST} + {SEQUENCE}")
         left = [place for place in rest if place not in (*sequence, *both) and not self._is_cache(place)]
+        while other := self._sequence(left):
+            dim = _sequence_name(other[0][0])
+            self._conclude(other, dim, self._firm_refusal(other))
+            self._limit(other, dim)
+            left = [place for place in left if place not in other]
         for group in self._by_size(left):  # a cache's heads and widths are fixed by the module
             self._settle_apart(group)
         return Dynamic(self._axes, tuple(self._notes))
@@ -98,11 +106,18 @@ class _Finder:
         return [p for p in places if p in cached or (p[1] == 1 and self._size(p) in sizes and not self._is_cache(p))]
 
     def _sequence(self, places: Sequence[InputAxis]) -> list[InputAxis]:
-        """Return the second axis of the first integer input, and all second axes of its size."""
+        """Return the axis of positions of the first integer input, and all axes like it: second axes of its size.
+
+        If other integer inputs have the same three axes, an item consists of several texts: positions are last.
+        """
         integer = [p for p in places if p[1] == 1 and not self._leaves[p[0]].is_floating_point()]
+        integer = [place for place in integer if role_of(place[0]) is not Role.SIZES]
         if not integer:
             return []
-        return [place for place in places if place[1] == 1 and self._size(place) == self._size(integer[0])]
+        shape = self._leaves[integer[0][0]].shape
+        alike = [place for place in integer if self._leaves[place[0]].shape == shape]
+        axis = 2 if len(shape) == 3 and len(alike) > 1 else 1
+        return [place for place in places if place[1] == axis and self._size(place) == shape[axis]]
 
     def _sums(
         self, places: Iterable[InputAxis], past: Sequence[InputAxis], sequence: Sequence[InputAxis]
@@ -149,13 +164,13 @@ class _Finder:
         """Require two sizes to pass: a pooling layer may round one more element away."""
         return self._refusal(group, 1) or self._refusal(group, self._size(group[0]) // 4 + 2)
 
-    def _limit(self, sequence: Sequence[InputAxis], both: Sequence[InputAxis]) -> None:
+    def _limit(self, sequence: Sequence[InputAxis], dim: str, both: Sequence[InputAxis] = ()) -> None:
         """Note the maximum length of a sequence: the config's, corrected by trying."""
         configured, name = self._longest, sequence[0][0]
-        if configured is None or SEQUENCE not in self._axes.get(name, {}).values():
+        if configured is None or dim not in self._axes.get(name, {}).values():
             return
         if both or configured > _LONGEST_TRIED:
-            dim = f"{PAST} + {SEQUENCE}" if both else SEQUENCE
+            dim = f"{PAST} + {dim}" if both else dim
             self._notes.append(f"{dim} at most {configured}, according to the config")
             return
         size = self._size(sequence[0])
@@ -163,7 +178,7 @@ class _Finder:
             return  # positions are computed, not read from a table
         for longest in range(configured, configured - _OFFSETS, -1):
             if self._refusal(sequence, longest - size) is None:
-                self._notes.append(f"{SEQUENCE} at most {longest}")
+                self._notes.append(f"{dim} at most {longest}")
                 return
 
     def _refusal(self, group: Sequence[InputAxis], more: int, growing: Sequence[InputAxis] = ()) -> str | None:
@@ -217,6 +232,12 @@ def refusal(run: Run, tensors: Mapping[str, Tensor]) -> str | None:
     except Exception as error:  # a forward may raise anything
         return reason(error)
     return None
+
+
+def _sequence_name(name: str) -> str:
+    """Return the name of a second sequence: `decoder_sequence` for `decoder_input_ids`."""
+    words = [word for word in name.replace(".", "_").split("_") if word not in _GENERIC]
+    return "_".join([*(words or [name]), SEQUENCE])
 
 
 def _own_name(place: InputAxis) -> str:

@@ -5,7 +5,6 @@ Required inputs come first; then optional inputs are added if they make more of 
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -46,8 +45,8 @@ class Extension:
         self._weights = frozenset(map(memory_key, search.module.parameters()))
         self._probes = 0
 
-    def run(self) -> tuple[Accepted, tuple[str, ...]]:
-        """Return the extended inputs, and a note on those left out."""
+    def run(self) -> Accepted:
+        """Return the extended inputs."""
         data = [name for name in self._optional() if role_of(name) in _DATA]
         others = [name for name in self._optional() if role_of(name) in _OTHERS]
         for name in data:
@@ -63,22 +62,14 @@ class Extension:
         for name in list(self._optional()):
             if self._accepted.draft.slots and role_of(name) is Role.SEGMENTS:
                 self._add(name)
-        left_out = [name for name in data if name not in self._accepted.draft.names]
-        notes = (f"optional inputs left out: {', '.join(left_out)}",) if left_out else ()
-        return self._accepted, notes
+        return self._accepted
 
     @property
     def _is_complete(self) -> bool:
         return self._accepted.reached >= self._weights
 
     def _optional(self) -> Iterator[str]:
-        """Yield parameters with a default that may take a tensor of data."""
-        for name, parameter in self._search.parameters.items():
-            documented = self._search.facts.descriptions.get(name)
-            is_tensor = parameter.annotation is parameter.empty or "Tensor" in str(parameter.annotation)
-            is_data = documented is None or not documented.is_for_training
-            if name not in self._accepted.draft.names and is_tensor and is_data and _is_optional(parameter):
-                yield name
+        return self._search.optional(self._accepted.draft.names)
 
     def _add(self, name: str) -> None:
         """Add the first candidate that the module accepts and that makes more of it run."""
@@ -195,10 +186,6 @@ class Extension:
                 yield Slot(kind, tokens[kind], count)
 
 
-def _is_optional(parameter: inspect.Parameter) -> bool:
-    return parameter.default is None and parameter.kind is not parameter.VAR_POSITIONAL
-
-
 def _kind_of(name: str) -> str:
     """Return the kind of placeholder tokens for a parameter's data."""
     if role_of(name) in (Role.WAVE, Role.FEATURES):
@@ -240,9 +227,9 @@ def derive(
         UsageError: If no accepted input was found, or the module refuses the given ones.
     """
     search = Search(module, dict(given or {}), seed, probe)
-    accepted, notes = search.run(), ()
+    accepted = search.run()
     if not given:
-        accepted, notes = Extension(search, accepted).run()
+        accepted = Extension(search, accepted).run()
 
     def again(seed: int) -> Example:
         return Example(*search.arguments(accepted.draft, seed))
@@ -250,7 +237,7 @@ def derive(
     return Example(
         accepted.args,
         accepted.kwargs,
-        (*search.notes(accepted), *notes),
+        tuple(search.notes(accepted)),
         again if accepted.has_dependencies else None,
     )
 

@@ -17,7 +17,9 @@ from torch import nn
 
 # `bbox (torch.LongTensor of shape (batch_size, sequence_length, 4), *optional*)` in the documentation of a forward
 _PARAMETER = re.compile(r"^(?P<indent>[ \t]*)(?P<name>\w+)[ \t]*\((?P<kind>.*)\)[ \t]*:", re.MULTILINE)
-_SHAPE = re.compile(r"of shape\s*`?\s*\((?P<dims>[^()]*)\)")
+_SHAPES = re.compile(r"(?:of shape|\bor)\s*`?\s*\(([^()]*)\)")
+# "The `sequence_length` here is equal to `config.context_length` + `max(config.lags_sequence)`, which …"
+_DEFINITION = re.compile(r"(?P<word>\w+[ _]\w+)`? here is equal to (?P<terms>.+?)(?:,|\.(?=\s|$))", re.DOTALL)
 _TRAINING = re.compile(r"\bloss(es)?\b|\btraining\b", re.IGNORECASE)
 _TYPES = {"LongTensor": "int64", "IntTensor": "int32", "BoolTensor": "bool", "FloatTensor": "float"}
 # The names of a setting in configs by meaning, the most common first.
@@ -48,27 +50,32 @@ class Described(Struct, frozen=True):
     """The documentation of one parameter."""
 
     dtype: str | None  # "float" is the type that the module computes in
-    dims: tuple[str, ...] | None
+    shapes: tuple[tuple[str, ...], ...]  # words or numbers for the sizes; several if alternatives are documented
     is_for_training: bool
+    definitions: Mapping[str, tuple[str, ...]]  # the terms of sizes that are sums of settings
 
 
 def descriptions(module: nn.Module) -> Mapping[str, Described]:
     """Return the documented parameters of a module's forward by name."""
     text = inspect.getdoc(module.forward) or ""
-    matches = list(_PARAMETER.finditer(text))
-    ends = [match.start() for match in matches[1:]] + [len(text)]
-    return {
-        match["name"]: _described(match["kind"], text[match.end() : end])
-        for match, end in zip(matches, ends, strict=False)
-        if "`" in match["kind"]
-    }
+    matches = (match for match in _PARAMETER.finditer(text) if "`" in match["kind"])
+    return {match["name"]: _described(match["kind"], _below(text, match)) for match in matches}
+
+
+def _below(text: str, match: re.Match[str]) -> str:
+    """Return the description of a parameter: it ends at the next line that is not indented further than its name."""
+    end = re.compile(rf"^[ \t]{{0,{len(match['indent'])}}}\S", re.MULTILINE).search(text, match.end())
+    return text[match.end() : end.start() if end else len(text)]
 
 
 def _described(kind: str, description: str) -> Described:
-    shape = _SHAPE.search(kind)
-    dims = tuple(dim.strip() for dim in shape["dims"].split(",") if dim.strip()) if shape else None
+    shapes = [[dim.strip() for dim in dims.split(",") if dim.strip()] for dims in _SHAPES.findall(kind)]
     dtype = next((dtype for name, dtype in _TYPES.items() if name in kind), None)
-    return Described(dtype, dims, bool(_TRAINING.search(description)))
+    definitions = {
+        match["word"].replace(" ", "_"): tuple(match["terms"].replace("`", "").split("+"))
+        for match in _DEFINITION.finditer(description)
+    }
+    return Described(dtype, tuple(map(tuple, shapes)), bool(_TRAINING.search(description)), definitions)
 
 
 class Facts:
@@ -95,6 +102,26 @@ class Facts:
         """Return a positive number of the config by name, or None."""
         values = (_positive(_look(source, name)) for source in self._sources)
         return next((value for value in values if value is not None), None)
+
+    def defined(self, word: str, name: str) -> int | None:
+        """Return a size that the documentation of this parameter, or of another, defines as a sum of settings."""
+        documented = sorted(self.descriptions.items(), key=lambda item: item[0] != name)
+        terms = next((each.definitions[word] for _, each in documented if word in each.definitions), ())
+        sizes = [self._term(*re.findall(r"\w+", term.replace("config.", ""))) for term in terms]
+        return None if not sizes or None in sizes else sum(size for size in sizes if size is not None)
+
+    def _term(self, *words: str) -> int | None:
+        """Return a setting, or the largest number of one: the words are its name, or `max` and its name."""
+        value = next((value for source in self._sources if (value := _look(source, words[-1])) is not None), None)
+        if words[0] == "max" and isinstance(value, (list, tuple)):
+            value = max(cast("Sequence[Any]", value), default=None)
+        return value if isinstance(value, int) and value >= 0 else None
+
+    @property
+    def tables(self) -> list[int]:
+        """The lengths of lists of embedding tables, which read a column of token ids each."""
+        lists = [list(layer) for layer in self.module.modules() if isinstance(layer, nn.ModuleList)]
+        return [len(layers) for layers in lists if len(layers) > 1 and all(isinstance(t, nn.Embedding) for t in layers)]
 
     @property
     def widths(self) -> list[int]:

@@ -11,7 +11,7 @@ import inspect
 import itertools
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, cast
 
@@ -38,7 +38,12 @@ _MOST_PROBES = 120
 _LONG = 20.0  # seconds of this thread after which only _ENOUGH probes are made
 _ENOUGH = 24  # probes that are always made
 _DATA = (Role.IDS, Role.IMAGE, Role.WAVE, Role.FEATURES)  # inputs that a module may require without naming them
-_SCALARS = {"int": "int64", "bool": "bool", "float": "float32"}  # annotation -> element type of the tensor
+_NUMBERS = {  # annotation -> element type, and values to try
+    "int": ("int64", (1, 0, 2)),
+    "bool": ("bool", (False, True)),
+    "float": ("float32", (1.0, 0.5)),
+}
+_TEXTS = 3  # of an item, if one is not enough; different from the other sizes
 _PLAIN = re.compile(r"\b(int|bool|float|str|dict)\b")  # annotations of values that are not tensors
 _GENERAL = ("builtins", "typing", "collections.abc", "inspect")  # modules with general classes
 _CONTAINER = re.compile(r"(?i:dict|list|tuple|mapping|sequence|iterable)\[[^\]]*\]")
@@ -159,7 +164,7 @@ class Accepted(Struct, frozen=True):
 
     draft: Draft
     guess: tuple[Candidate, ...]
-    args: tuple[Tensor, ...]
+    args: tuple[Any, ...]
     kwargs: dict[str, Any]
     reached: frozenset[int]
 
@@ -185,7 +190,7 @@ class Search:
             check_names(given, self.parameters)
         self._sizes = list(_size_sequence(self.facts, given))
         self._probes, self._began = 0, time.thread_time()
-        self._first: tuple[dict[str, Tensor], Exception] | None = None  # the best guess, and its error
+        self._first: tuple[dict[str, Any], Exception] | None = None  # the best guess, and its error
 
     def run(self) -> Accepted:
         """Try guesses until one is accepted, adding parameters that the module asks for.
@@ -278,7 +283,7 @@ class Search:
             refusal = self._probe(self.module, args, kwargs)
         return refusal or Accepted(draft, guess, args, kwargs, frozenset(reads.read | reads.called))
 
-    def arguments(self, draft: Draft, seed: int) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    def arguments(self, draft: Draft, seed: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return values for a draft as positional and keyword arguments."""
         return self._arguments(self._values(draft, seed))
 
@@ -293,7 +298,7 @@ class Search:
 
     def _drafts(self, names: Sequence[str]) -> Iterator[Draft]:
         """Yield combinations of candidates, those nearest to the best guess first."""
-        seen: set[tuple[tuple[Spec, int | None], ...]] = set()  # guesses without their roles
+        seen: set[tuple[tuple[Spec, int | None, float | None], ...]] = set()  # guesses without their roles
         for sizes in self._sizes:
             choices = [self.choices(name, sizes) for name in names]
             for name, options in zip(names, choices, strict=True):
@@ -302,7 +307,7 @@ class Search:
             combinations = itertools.product(*(range(len(options)) for options in choices))
             for indices in sorted(itertools.islice(combinations, 4096), key=sum):
                 chosen = (options[index] for options, index in zip(choices, indices, strict=True))
-                guess = tuple((candidate.spec, candidate.high) for candidate in chosen)
+                guess = tuple((candidate.spec, candidate.high, candidate.value) for candidate in chosen)
                 if guess not in seen:
                     seen.add(guess)
                     yield Draft(dict(zip(names, indices, strict=True)), sizes)
@@ -310,6 +315,8 @@ class Search:
     def choices(self, name: str, sizes: Sizes) -> list[Candidate]:
         """Return the candidates of a parameter; none if it takes no tensor."""
         given = self._given.get(name)
+        if given is None and (numbers := _NUMBERS.get(_written(self.parameters[name].annotation))):
+            return [Candidate(Spec(name, numbers[0], ()), Role.NUMBER, value=number) for number in numbers[1]]
         if given is None:
             return [] if self._is_plain(name) else candidates(name, self.facts, sizes)
         if isinstance(given, Tensor):
@@ -323,25 +330,36 @@ class Search:
         """Return whether a parameter takes a number, a string or an object, by annotation and documentation."""
         annotation, documented = self.parameters[name].annotation, self.facts.descriptions.get(name)
         written = _written(annotation)
-        is_tensor = "Tensor" in written or (documented is not None and documented.dims is not None)
+        is_tensor = "Tensor" in written or (documented is not None and bool(documented.shapes))
         return not is_tensor and (_is_own_class(annotation) or _PLAIN.search(written) is not None)
 
-    def _values(self, draft: Draft, seed: int) -> dict[str, Tensor]:
+    def optional(self, names: Collection[str]) -> Iterator[str]:
+        """Yield the other parameters that may take a tensor of data and default to None, without those for training."""
+        for name, parameter in self.parameters.items():
+            documented = self.facts.descriptions.get(name)
+            is_tensor = parameter.annotation is parameter.empty or "Tensor" in str(parameter.annotation)
+            is_data = documented is None or not documented.is_for_training
+            if name not in names and is_tensor and is_data and parameter.default is None:
+                yield name
+
+    def _values(self, draft: Draft, seed: int) -> dict[str, Any]:
         guess = self._guess(draft)
         generator = torch.Generator().manual_seed(seed)
         padded = any(candidate.spec.name == "attention_mask" for candidate in guess)
-        values: dict[str, Tensor] = {}
+        values: dict[str, Any] = {}
         for candidate in guess:
             name = candidate.spec.name
             fixed = self._given.get(name, draft.processed.get(name))
             is_data = name in draft.processed and isinstance(fixed, Tensor) and fixed.is_floating_point()
-            if isinstance(fixed, Tensor) and not is_data:
+            if candidate.value is not None:
+                values[name] = candidate.value
+            elif isinstance(fixed, Tensor) and not is_data:
                 values[name] = fixed
             else:
                 values[name] = generate(candidate, self.facts, generator, padded=padded, slots=draft.slots)
         return values
 
-    def _arguments(self, values: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], dict[str, Any]]:
+    def _arguments(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the leading required values as positional arguments, and the rest as keyword arguments."""
         leading = list(
             itertools.takewhile(lambda p: p.default is p.empty and p.name in values, self.parameters.values())
@@ -367,14 +385,17 @@ class Search:
         return [name for name in self.parameters if role_of(name) in _DATA and name not in names][:1]
 
     def notes(self, accepted: Accepted) -> Iterator[str]:
-        """Yield a note on how each input was generated."""
+        """Yield a note on how each input was generated, and on those left out."""
         for candidate in accepted.guess:
             if isinstance(self._given.get(candidate.spec.name), Tensor):
                 continue
             below = f", below {candidate.high}" if candidate.high else ""
-            yield f"{candidate.spec} generated as {candidate.role}{below}"
+            spec = candidate.spec if candidate.value is None else f"{candidate.spec.name}={candidate.value}"
+            yield f"{spec} generated as {candidate.role}{below}"
         for slot in accepted.draft.slots:
             yield f"{slot.count} {slot.kind} tokens ({slot.token}) in every row, as many as the {slot.kind} fills"
+        if left_out := list(self.optional(accepted.draft.names)):
+            yield f"optional inputs left out: {', '.join(left_out)}"
 
     def _underivable(self, name: str) -> UsageError:
         annotation = self.parameters[name].annotation
@@ -406,10 +427,11 @@ class Search:
             hint=self._hint(name, "DTYPE[DIMS]", f" (tried: {tried[name].partition('=')[2]})"),
         )
 
-    def _at_fault(self, values: Mapping[str, Tensor]) -> str | None:
+    def _at_fault(self, values: Mapping[str, Any]) -> str | None:
         """Return the parameter that the error is about; of several, one whose role is unknown."""
         args, kwargs = self._arguments(values)
-        suspects = parameters_at_fault(self.module, args, kwargs, values, self._probe)
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}  # not equal numbers
+        suspects = parameters_at_fault(self.module, args, kwargs, tensors, self._probe)
         guessed = [name for name in suspects or values if name not in self._given]
         unsure = [name for name in guessed if role_of(name) is Role.UNKNOWN]
         if not suspects and len(guessed) != 1:
@@ -419,14 +441,14 @@ class Search:
     def _hint(self, name: str, tensor: str, remark: str) -> str:
         """Return a hint on how to give a parameter: as a specification, or from a factory if it is not a tensor."""
         written = _written(self.parameters[name].annotation)
-        if written in _SCALARS:
-            return f"`inputs={{'{name}': {_SCALARS[written]}[]}}`"
         if written and "Tensor" not in _CONTAINER.sub("", written):
             return f"it is not a tensor: give it as file.py:factory, returning (module, {{'{name}': …}})"
         return f"`inputs={{'{name}': {tensor}}}`{remark}; or file.py:factory, returning (module, {{'{name}': …}})"
 
 
-def _spec(name: str, value: Tensor) -> str:
+def _spec(name: str, value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return f"{name}={value}"
     return str(Spec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape)))
 
 
@@ -459,7 +481,7 @@ def _written(annotation: Any) -> str:
 
 
 def _size_sequence(facts: Facts, given: Mapping[str, Spec | Tensor]) -> Iterator[Sizes]:
-    """Yield shared sizes to try: those of the given inputs first, a batch of one last."""
+    """Yield shared sizes to try: those of the given inputs first, a batch of one and several texts per item last."""
     fixed = {role_of(name): tuple(value.shape) for name, value in given.items() if len(value.shape)}
     text = next((shape for role, shape in fixed.items() if role in (Role.IDS, Role.MASK) and len(shape) == 2), None)
     first = text[0] if text else next((shape[0] for shape in fixed.values()), _BATCH)
@@ -473,3 +495,4 @@ def _size_sequence(facts: Facts, given: Mapping[str, Spec | Tensor]) -> Iterator
         yield Sizes(first, length, decoder)
     if first != 1 and not fixed:
         yield Sizes(1, lengths[0], decoder)
+    yield Sizes(first, lengths[0], decoder, _TEXTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -31,7 +32,7 @@ def generate(
     shape = spec.shape
     if candidate.role is Role.SEGMENTS and slots:
         return _filled(torch.zeros(shape, dtype=dtype), slots, [_MODALITIES.get(slot.kind, 1) for slot in slots])
-    if candidate.role is Role.MASK and len(shape) == 2:
+    if candidate.role is Role.MASK and len(shape) >= 2:
         return _mask(shape).to(dtype)
     if candidate.role is Role.BOXES and shape[-1:] == (4,):
         return _boxes(shape, dtype, candidate.high, generator)
@@ -45,8 +46,8 @@ def generate(
         return torch.randn(shape, generator=generator).to(dtype)
     high = candidate.high or facts.vocabulary or 2
     ids = torch.randint(0, min(high, torch.iinfo(dtype).max), shape, generator=generator)
-    if candidate.role is Role.IDS and len(shape) == 2:
-        _place_specials(ids, spec.name, high, facts, padded=padded)
+    if candidate.role is Role.IDS and len(shape) >= 2:
+        _place_specials(ids.view(-1, shape[-1]), spec.name, high, facts, padded=padded)
         if not spec.name.startswith("decoder_"):
             _filled(ids, slots, [slot.token for slot in slots])
     return ids.to(dtype)
@@ -69,8 +70,8 @@ def _real_lengths(shape: Sequence[int]) -> list[int]:
 
 
 def _mask(shape: Sequence[int]) -> Tensor:
-    lengths = torch.tensor(_real_lengths(shape))
-    return (torch.arange(shape[1]) < lengths[:, None]).long()
+    lengths = torch.tensor(_real_lengths((math.prod(shape[:-1]), shape[-1])))
+    return (torch.arange(shape[-1]) < lengths[:, None]).long().reshape(tuple(shape))
 
 
 def _boxes(shape: Sequence[int], dtype: torch.dtype, high: int | None, generator: torch.Generator) -> Tensor:

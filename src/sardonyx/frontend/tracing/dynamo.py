@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import onnx_ir as ir
 import torch
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.decompositions import decompose_locally
-from sardonyx.frontend.tracing.graph_names import Axes, name_interface, settle
+from sardonyx.frontend.tracing.graph_names import Axes, FixedDim, name_interface, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of, quoted_names
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
@@ -34,6 +36,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     shapes = (dynamic,) if dynamic else None
     with quietly(), quoted_names(), torch.no_grad():  # attention kernels for training have another memory layout
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=shapes, strict=False)
+        _check_dynamic(captured, call.inputs, axes)
         _replace_conv3d_without_bias(captured.graph_module)
         decompose_locally(captured)
         program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
@@ -50,6 +53,15 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     name_interface(model, call)
     ranges = {str(symbol): (limits.lower, limits.upper) for symbol, limits in captured.range_constraints.items()}
     return model, settle(model, axes, ranges, getattr(captured, "_guards_code", ()))  # it has no public name
+
+
+def _check_dynamic(captured: Any, names: Sequence[str], axes: Axes) -> None:
+    """Raise FixedDim if torch fixed the size of a requested dimension: translating the graph takes most of the time."""
+    placeholders = captured.graph.find_nodes(op="placeholder")[-len(names) :] if names else ()
+    for name, node in zip(names, placeholders, strict=True):
+        for axis, dim in axes.get(name, {}).items():
+            if is_concrete_int(size := node.meta["val"].shape[axis]):
+                raise FixedDim(f"{name}:{axis}", dim, int(size))
 
 
 def optimized_by_torch(model: ir.Model) -> ir.Model | None:

@@ -23,6 +23,7 @@ _SUM = re.compile(r"[\w*]+( \+ [\w*]+)+")  # without brackets and differences
 _GUARDED = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")  # a size in torch's guards
 _MOST_RELATED = 3  # dimensions in a guard that is tried
 _UNBOUNDED = 1 << 31
+_AT_MOST = re.compile(r"(?P<dim>.+) at most (?P<size>\d+)\b")
 
 
 class FixedDim(ModelError):
@@ -112,6 +113,17 @@ def _relation(model: ir.Model, axes: Axes, guard: str, limits: Mapping[str, Sequ
             named = re.sub(r"d(\d)", lambda match: dims[int(match[1])], code)
             return f"exported for sizes with {named}"
     return None
+
+
+def with_lowest_limits(notes: Sequence[str]) -> tuple[str, ...]:
+    """Return each note once, and one limit for each dimension: running the module may find a lower one than torch."""
+    lowest: dict[str, tuple[int, str]] = {}
+    for note in notes:
+        if limit := _AT_MOST.match(note):
+            this = int(limit["size"]), note
+            lowest[limit["dim"]] = min(lowest.get(limit["dim"], this), this, key=lambda found: found[0])
+    kept = {note for _, note in lowest.values()}
+    return tuple(dict.fromkeys(note for note in notes if note in kept or not _AT_MOST.match(note)))
 
 
 def _number(bound: object) -> int | None:
