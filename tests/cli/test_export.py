@@ -38,6 +38,20 @@ class Branching(nn.Module):
     def forward(self, x):
         return x * 2 if x.min() > 0 else x - 3
 
+class Stateful(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.drop = nn.Dropout(0.5)
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x, how: str = "add", scale: float = 2.0):
+        self.count += 1
+        x = self.drop(x) * self.count
+        return x + scale if how == "add" else x * scale
+
+def stateful():
+    return Stateful()
+
 def build():
     return Net()
 
@@ -69,6 +83,20 @@ def test_a_factory_is_exported_and_shown(command: Command, factory: Path, tmp_pa
     assert "PyTorch and ONNX verified" in result.out.splitlines()[-1]
     graph = onnx.load(tmp_path / "net.onnx").graph
     assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def test_state_constants_and_training_mode_are_shown(command: Command, factory: Path, tmp_path: Path) -> None:
+    source = (f"{factory}:stateful", "-o", tmp_path / "net.onnx", *TRACED)
+    values = ("--input", "x=float32[2,6]", "--input", "how=mul", "--input", "scale=3")
+    result = command("export", *source, *values)
+    assert (result.code, result.err) == (0, "")
+    assert "state: count_out is count of the next run; first values: 0" in result.out
+    assert "fixed in the graph: how='mul', scale=3" in result.out
+    assert "--training exports training mode" in result.out
+    fixed = command("export", *source, *values, "--force", "--state", "fixed")
+    assert "every run is a first call, because state is fixed: count" in fixed.out
+    trained = command("export", *source, *values, "--force", "--training")
+    assert (trained.code, "--no-verify" in trained.err) == (3, True)
 
 
 def test_json_is_the_record_and_nothing_else(command: Command, factory: Path, tmp_path: Path) -> None:
@@ -121,6 +149,8 @@ def test_example_inputs_can_be_given_by_shape_and_by_file(command: Command, fact
         (["{net}:build", "--input", "y=float32[2,6]"], 2, "no input 'y'"),
         (["{net}:build", "--input", "x=float32[2,7]"], 2, "x"),
         (["{net}:build", "--input", "x=int64[2,6]"], 2, "x"),
+        (["{net}:build", "--input", "y=3"], 2, "no input 'y'"),
+        (["{net}:build", "--input", "x="], 2, "is not an input specification"),
         (["{net}:build", "--inputs", "nowhere.npz"], 2, "nowhere.npz"),
         (["{net}:build", "--dynamic", "x=batch"], 2, "is not a dynamic dim"),
         (["{net}:build", "--dynamic", "z:0=batch"], 2, "no input 'z'"),

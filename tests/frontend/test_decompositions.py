@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import sardonyx
 from sardonyx.frontend.tracing import decompositions, dynamo
+from sardonyx.frontend.tracing.rehearsal import StateMode
 
 
 class Module(nn.Module):
@@ -63,7 +64,9 @@ def _leave(_program: torch.export.ExportedProgram) -> None:
     """Let torch decompose it."""
 
 
-def _modes(monkeypatch: pytest.MonkeyPatch, module: nn.Module) -> tuple[list[str], list[Counter[str]]]:
+def _modes(
+    monkeypatch: pytest.MonkeyPatch, module: nn.Module, state: StateMode = "io"
+) -> tuple[list[str], list[Counter[str]]]:
     """Export node by node and with torch's decomposition. Returns which was used first, and the operators of each."""
     used: list[str] = []
     run = decompositions._Rewriter.run
@@ -77,7 +80,7 @@ def _modes(monkeypatch: pytest.MonkeyPatch, module: nn.Module) -> tuple[list[str
     operators: list[Counter[str]] = []
     for way in (decompositions.decompose_locally, _leave):
         monkeypatch.setattr(dynamo, "decompose_locally", way)
-        made = sardonyx.export(module, torch.randn(3, 8), dynamic="auto")
+        made = sardonyx.export(module, torch.randn(3, 8), dynamic="auto", state=state)
         assert made.verdict is not None
         assert made.verdict.passed
         assert made.model is not None
@@ -113,7 +116,7 @@ def test_a_buffer_that_is_written_to_is_left_to_torch(monkeypatch: pytest.Monkey
             self.calls.add_(1)
             return x + 1
 
-    used, (local, whole) = _modes(monkeypatch, Counting())
+    used, (local, whole) = _modes(monkeypatch, Counting(), state="fixed")
     assert used == []
     assert local == whole
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,12 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import sardonyx
-from sardonyx.errors import SardonyxError
+from sardonyx.errors import ModelError, SardonyxError
 from sardonyx.frontend.module_state import restoring_state, undoing_writes
 from sardonyx.frontend.running import run
+from sardonyx.frontend.tracing import traced
+from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 
 Verb = Callable[[nn.Module, tuple[torch.Tensor, ...], Path], object]
 
@@ -114,6 +118,46 @@ def _decomposed(module: nn.Module, inputs: tuple[torch.Tensor, ...], _folder: Pa
 def _extracted(module: nn.Module, inputs: tuple[torch.Tensor, ...], folder: Path) -> object:
     sardonyx.export(module, inputs, folder / "model.onnx", exporter="torchscript")
     return sardonyx.extract(folder / "model.onnx", "linear", live=module, inputs=inputs)
+
+
+class Memoizing(nn.Module):
+    """Creates a table in its first call, and may fail after that."""
+
+    def __init__(self, *, fails: bool) -> None:
+        super().__init__()
+        self.linear, self.fails = nn.Linear(4, 4), fails
+        self.cosines: torch.Tensor | None = None
+        self.register_buffer("copied", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not hasattr(self, "table"):
+            self.table = torch.arange(4.0)
+        if self.cosines is None or len(self.cosines) < len(x):
+            self.cosines = torch.cos(torch.arange(len(x)))[:, None]
+        self.register_buffer("copied", self.table * 1)
+        if self.fails:
+            raise ValueError("no")
+        return self.linear(x) * self.cosines[: len(x)] + self.table
+
+
+@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_trace_leaves_nothing_on_a_module(exporter: Exporter, fails: bool) -> None:
+    module = Memoizing(fails=fails).eval()
+    before, buffers = dict(vars(module)), list(module.buffers())
+    call = Call(module, (torch.randn(2, 4),), {})
+    with pytest.raises(ModelError) if fails else contextlib.nullcontext():
+        traced.export(call, exporter, {}, None, TagStyle())
+    assert vars(module) == before
+    assert [*map(id, module.buffers())] == [*map(id, buffers)]
+
+
+def test_a_batch_norm_that_updates_its_statistics_is_restored() -> None:
+    module = nn.BatchNorm1d(4)
+    with undoing_writes(module):
+        module(torch.randn(3, 4))
+        assert bool(module.running_mean.any())  # pyright: ignore[reportOptionalMemberAccess]
+    assert not bool(module.running_mean.any())  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def _described(module: nn.Module) -> dict[str, Any]:

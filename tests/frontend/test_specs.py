@@ -15,6 +15,7 @@ from sardonyx.cli.console import with_flags
 from sardonyx.errors import UsageError
 from sardonyx.records.input_specs import (
     DTYPES,
+    Constant,
     DynamicRequest,
     Spec,
     check_names,
@@ -45,6 +46,23 @@ def test_a_malformed_input_is_refused_with_an_example(text: str) -> None:
     assert "\n" not in caught.value.message
     assert caught.value.hint is not None
     assert parse_input(with_flags(caught.value.hint).split()[-1])  # the example in the hint is valid
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3", 3), ("-0.5", -0.5), ("1e3", 1000.0), ("True", True), ("false", False), ("none", None), ("mean", "mean"),
+     ("'3'", "3"), ("a=b", "a=b")],
+)  # fmt: skip
+def test_a_value_is_given_to_an_argument_that_is_no_tensor(text: str, value: object) -> None:
+    (given,) = parse_inputs([f"how={text}"]).values()
+    assert given == Constant(value)  # pyright: ignore[reportArgumentType]
+    assert type(given.value) is type(value)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize("text", ["x=", "x=float32", "=3", "x"])
+def test_what_is_neither_a_specification_nor_a_value_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is not an input specification"):
+        parse_inputs([text])
 
 
 def test_an_unknown_element_type_names_the_nearest() -> None:

@@ -42,13 +42,20 @@ class ExporterName(StrEnum):
     TORCHSCRIPT = "torchscript"
 
 
+class StateName(StrEnum):
+    """What becomes of state that forward keeps."""
+
+    IO = "io"
+    FIXED = "fixed"
+
+
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="Source of the model.", show_default=False)]
 Output = Annotated[Path | None, options.output("model.onnx here")]
 ExporterOption = Annotated[ExporterName, typer.Option("--exporter", help="Use torch.export, or the older tracer.")]
 InputSpec = Annotated[
     list[str] | None,
     typer.Option(
-        "--input", metavar="NAME=DTYPE[DIMS]", help="Type and shape of an input. Repeatable. [default: derived]"
+        "--input", metavar="NAME=DTYPE[DIMS]", help="Type and shape, or a VALUE. Repeatable. [default: derived]"
     ),
 ]
 InputFile = Annotated[
@@ -83,6 +90,17 @@ VerifyTokens = Annotated[
         help="Tokens to generate from each prompt with --for-generation.",
         rich_help_panel=MORE,
     ),
+]
+State = Annotated[
+    StateName,
+    typer.Option(
+        "--state",
+        help="Make what forward keeps for its next call inputs and outputs, or export the first call alone.",
+        rich_help_panel=MORE,
+    ),
+]
+Training = Annotated[
+    bool, typer.Option("--training", help="Export training mode instead of eval mode.", rich_help_panel=MORE)
 ]
 Opset = Annotated[
     int | None,
@@ -122,6 +140,8 @@ def export(
     with_past: WithPast = False,
     for_generation: ForGeneration = False,
     verify_tokens: VerifyTokens = 32,
+    state: State = StateName.IO,
+    training: Training = False,
     opset: Opset = None,
     include_torch_nn: options.TorchNN = False,
     tag_attributes: options.TagAttributes = False,
@@ -178,6 +198,8 @@ def export(
             dynamic=request,
             opset=opset,
             for_generation=for_generation,
+            state=state.value,
+            training=training,
             optimize=optimize,
             verify=verify,
             seed=seed,

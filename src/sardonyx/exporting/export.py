@@ -33,7 +33,8 @@ from sardonyx.frontend.inputs.example_resolution import Dims, DynamicDims, Input
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.other_branches import Branch, find_branches
-from sardonyx.frontend.inputs.past import with_past as continued
+from sardonyx.frontend.inputs.past import with_past as with_past_of
+from sardonyx.frontend.inputs.search import SWITCHES
 from sardonyx.frontend.inputs.static_dims import with_fewer_dims
 from sardonyx.frontend.inputs.unpadded import unpadded
 from sardonyx.frontend.models.resolve import Resolved, from_module, resolve
@@ -42,12 +43,14 @@ from sardonyx.frontend.models.weights import named_state, state_sha256
 from sardonyx.frontend.reach import unreached
 from sardonyx.frontend.running import HALF_TYPES, initialize
 from sardonyx.frontend.tracing import dynamo, traced
-from sardonyx.frontend.tracing.adapter import Call, Feeds
+from sardonyx.frontend.tracing.adapter import Call, Feeds, continued
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.graph_names import Axes, with_lowest_limits
 from sardonyx.frontend.tracing.prepare import prepared
+from sardonyx.frontend.tracing.rehearsal import CallsInARow, StateMode, mode_notes, with_state
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.ir import io, made_by
+from sardonyx.ir import state as states
 from sardonyx.ir.origins import owner
 from sardonyx.ir.tagged_model import HasModel
 from sardonyx.optimizer import pipeline, run_tables
@@ -56,8 +59,9 @@ from sardonyx.provenance import module_of
 from sardonyx.records import gc_pause
 from sardonyx.records.environment import environment
 from sardonyx.records.export import ExampleInput, Export, SourceModule
+from sardonyx.records.input_specs import StateTensor
 from sardonyx.records.progress import Clock, Progress
-from sardonyx.records.run import Accuracy, Artifact, Counts, Verdict
+from sardonyx.records.run import Accuracy, Artifact, Counts, Trial, Verdict
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.half_precision_export import check_in_float32, round_without_kernels
@@ -86,6 +90,8 @@ def export(
     dynamic: Dims = None,
     opset: int | None = None,
     for_generation: bool = False,
+    state: StateMode = "io",
+    training: bool = False,
     verify: bool = True,
     optimize: bool = False,
     seed: int = 0,
@@ -97,7 +103,7 @@ def export(
     """Export a module to ONNX, tag every node with its module, and verify the graph against the module.
 
     Args:
-        source: A module, which is run in eval mode and left unchanged; or a source string as on the command line
+        source: A module, which is left unchanged; or a source string as on the command line
             (`hf:…`, `hf-config:…`, `torchvision:…`, `timm:…`, `file.py:factory`).
         inputs: Example inputs: a tensor, a sequence of positional inputs, or a mapping by name. If None, they are
             derived. A mapping of specifications or numpy arrays may be incomplete; the rest is derived.
@@ -111,7 +117,10 @@ def export(
         opset: The ONNX opset. If None, the exporter's default.
         for_generation: Export a decoder as a folder that onnxruntime-genai loads: `output` is the folder, the cache is
             an input and an output, all lengths are dynamic, and the tokenizer is saved with the model.
-        verify: Compare with the module on the example and on random inputs.
+        state: What forward writes and reads in its next call (buffers, attributes with tensors) becomes inputs and
+            outputs ("io"), or stays as it is before the first call ("fixed").
+        training: Export the module in training mode. Otherwise in eval mode, with a note if that makes a difference.
+        verify: Compare with the module on the example and on random inputs, and with state over several calls in a row.
         optimize: Optimize the result and verify it again.
         seed: Seed of the random inputs and weights.
         threads: Threads of the runtime.
@@ -123,15 +132,15 @@ def export(
         The record of the export, with the model as `.model`.
 
     Raises:
-        ModelError: If torch cannot export the module.
+        ModelError: If torch cannot export the module, or it keeps state that no graph can have.
         VerificationFailed: If the graph does not compute what the module computes. Nothing is written then.
     """
     options = options or ExportOptions()
     clock = Clock(progress)
     _check_destination(output, force=force, for_generation=for_generation)
     with clock.phase("model"):
-        resolved = _resolve(source, task, dtype, seed, for_generation=for_generation)
-    with prepared(resolved.module) as module, temporary_folder() as folder:
+        resolved = _resolve(source, task, dtype, seed, training=training, for_generation=for_generation)
+    with prepared(resolved.module, training=training) as module, temporary_folder() as folder:
         with clock.phase("inputs"):
             example = (
                 decoder_example(module, seed)
@@ -139,12 +148,17 @@ def export(
                 else _example(module, resolved, inputs, kwargs, seed, with_past=options.with_past)
             )
             call = Call(module, example.args, example.kwargs)
+            call, state_notes = with_state(call, "fixed" if for_generation else state)
+            mode = mode_notes(call, training=resolved.was_training and not training)
             dims = resolve_dynamic(call, "auto" if for_generation else dynamic)
             if for_generation:
                 require_dynamic(_inputs(call, dims.axes))
         variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
-        examples = [call.feeds, *(Call(module, variant.args, variant.kwargs).feeds for variant in variants)]
-        examples = [*filter(None, [unpadded(call) if verify else None]), *examples]  # the most ordinary inputs first
+        others = (call.with_arguments(variant.args, variant.kwargs).feeds for variant in variants)
+        ordinary = unpadded(call) if verify else None
+        examples = [*filter(None, [ordinary]), call.feeds, *others]  # the most ordinary inputs first
+        given = {*(inputs if isinstance(inputs, Mapping) else ()), *(kwargs or {}), *(resolved.kwargs or {})}
+        fixed = {name: value for name, value in call.fixed.items() if name not in SWITCHES.keys() - given}
         style = TagStyle(options.include_torch_nn, options.tag_attributes, options.keep_stack_traces)
         arguments = {
             "exporter": exporter,
@@ -152,6 +166,9 @@ def export(
             "dtype": resolved.dtype,
             "with_past": options.with_past,
             "for_generation": for_generation,
+            "state": state if state_notes else None,
+            "training": training,
+            "fixed": fixed or None,
             "seed": seed,
             "optimize": optimize,
         }
@@ -177,21 +194,31 @@ def export(
             verdict=written.verdict,
             optimized=written.run,
             seconds=clock.seconds,
-            notes=with_lowest_limits((*resolved.notes, *example.notes, *dims.notes, *written.notes)),
+            notes=with_lowest_limits(
+                (*mode, *state_notes, *resolved.notes, *example.notes, *dims.notes, *written.notes)
+            ),
             plain_torch=_plain_torch(job.model) if optimize and exporter == "dynamo" else None,
             unreached=missed,
+            fixed=fixed,
+            state=tuple(states.read(job.model).values()),
             model=job.model if written.run is None else written.run.model,
         )
 
 
 def _resolve(
-    source: nn.Module | str, task: str | None, dtype: Dtype | None, seed: int, *, for_generation: bool
+    source: nn.Module | str,
+    task: str | None,
+    dtype: Dtype | None,
+    seed: int,
+    *,
+    training: bool,
+    for_generation: bool,
 ) -> Resolved:
     """Return the module of a source."""
     if isinstance(source, nn.Module):
         return from_module(source, dtype)
     default_task = "text-generation" if for_generation else None
-    return resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype)
+    return resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype, training=training)
 
 
 class _Settings(Struct, frozen=True):
@@ -247,6 +274,7 @@ def _trace(call: Call, examples: Sequence[Feeds], settings: _Settings, dims: Dyn
         is_traced = settings.exporter == "torchscript"
         branches = find_branches(call, dims.axes, examples, search=settings.verify) if is_traced else []
     made_by.write(model, "export", settings.arguments)
+    states.write(model, _declared(call))
     job = _ExportJob(call, examples, model, settings, notes, branches)
     job.round_without_kernels()
     if settings.verify:
@@ -344,8 +372,29 @@ class _ExportJob:
         return larger_examples(self._call.run, self._call.feeds, axes, _seen_at_one_size(axes, verdict))
 
     def _verdict(self, larger: Sequence[Feeds] = ()) -> Verdict:
-        """Run both and compare; in float32 if the graph computes in half precision."""
-        tensors = [*self._examples, *larger]
+        """Run both and compare; with state, also over several calls in a row."""
+        verdict = self._compared(self._file, self.model, self._call, [*self._examples, *larger])
+        if not verdict.passed or self._call.state is None:
+            return verdict
+        first = dict(zip(self._call.state_inputs, map(to_array, self._call.state.steps[0]), strict=True))
+        calls = self._call.state.calls
+        row, graph = CallsInARow(self._call), states.in_a_row(self.model, first, calls)
+        in_a_row = self._compared(graph, graph, row, [dict(zip(row.inputs, row.tensors, strict=True))])
+        return structs.replace(
+            verdict,
+            passed=in_a_row.passed,
+            trials=(*verdict.trials, *(_renamed(trial, calls) for trial in in_a_row.trials)),
+            failures=tuple(f"{calls} calls in a row: {line}" for line in in_a_row.failures),
+        )
+
+    def _compared(
+        self,
+        file: io.LoadedFile | ir.Model,
+        model: ir.Model,
+        call: Call | CallsInARow,
+        tensors: Sequence[Feeds],
+    ) -> Verdict:
+        """Run a graph and the module's calls, and compare; in float32 if the graph computes in half precision."""
         examples = [{name: to_array(tensor) for name, tensor in feeds.items()} for feeds in tensors]
         settings: dict[str, Any] = {
             "seeds": seeds_from(self._seed),
@@ -353,19 +402,19 @@ class _ExportJob:
             "threads": self._threads,
             "progress": self._report,
         }
-        ordered = any(node.op_type == "TopK" for node in self.model.graph.all_nodes())
-        wide = upcast(self.model, constants="widen")
+        ordered = any(node.op_type == "TopK" for node in model.graph.all_nodes())
+        wide = upcast(model, constants="widen")
         if wide is None:
-            engine = TorchEngine(self._call, ordered=ordered)
-            oracle = Oracle(self._file, inputs=examples, engine=engine, **settings)
-            return oracle.check(self._file, Accuracy.REASSOCIATES)
+            engine = TorchEngine(call, ordered=ordered)
+            oracle = Oracle(file, inputs=examples, engine=engine, **settings)
+            return oracle.check(file, Accuracy.REASSOCIATES)
         return check_in_float32(
-            self._file,
+            file,
             wide,
-            module=TorchEngine(self._call, in_float32=True, ordered=ordered),
-            module_itself=TorchEngine(self._call, ordered=ordered),
+            module=TorchEngine(call, in_float32=True, ordered=ordered),
+            module_itself=TorchEngine(call, ordered=ordered),
             is_half=self._is_half,
-            weights=[name for name, _ in named_state(self._call.module)],
+            weights=[name for name, _ in named_state(call.module)],
             inputs=examples,
             **settings,
         )
@@ -472,8 +521,12 @@ def _example(
     """Return the example inputs; lazy modules are initialized on them."""
     example = example_for(module, resolved, inputs, kwargs, seed)
     lazy_notes = initialize(module, example.args, example.kwargs)
-    example = continued(module, example) if with_past else example
+    example = with_past_of(module, example) if with_past else example
     return structs.replace(example, notes=(*example.notes, *lazy_notes))
+
+
+def _renamed(trial: Trial, calls: int) -> Trial:
+    return structs.replace(trial, style=f"{calls} calls in a row, {trial.style}")
 
 
 def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:
@@ -497,7 +550,16 @@ def _source_module(module: nn.Module, label: str, *, hashed: bool) -> SourceModu
 def _inputs(call: Call, axes: Axes) -> tuple[ExampleInput, ...]:
     return tuple(
         ExampleInput(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), dict(axes.get(name, {})))
-        for name, tensor in zip(call.inputs, call.tensors, strict=True)
+        for name, tensor in zip(call.arguments, call.tensors, strict=False)
+    )
+
+
+def _declared(call: Call) -> tuple[StateTensor, ...]:
+    """Return the state of a call with its values before the first."""
+    first = call.state.steps[0] if call.state is not None else []
+    return tuple(
+        states.declared(name, continued(name), to_array(tensor))
+        for name, tensor in zip(call.state_inputs, first, strict=True)
     )
 
 

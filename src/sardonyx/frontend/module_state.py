@@ -25,6 +25,8 @@ from sardonyx.errors import ModelError
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type, FunctionType, MethodType, ModuleType})
 _MOST_OBJECTS = 200_000  # to visit; modules and their direct attributes come first
+_BATCH_NORM: Any = torch.ops.aten.native_batch_norm.default  # writes to its statistics without declaring that
+_STATISTICS, _TRAINING = slice(3, 5), 5  # its operands
 _EXTERNAL = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # packages whose objects a module does not own
 
 
@@ -134,6 +136,8 @@ class WriteUndo(TorchDispatchMode):
             return func(*run_under_mode(self, args), **named)
         for index, name in self._written.get(func) or self._written.setdefault(func, written_arguments(func)):
             self._save(args[index] if index < len(args) else named.get(name))
+        if func is _BATCH_NORM and args[_TRAINING]:
+            self._save(args[_STATISTICS])
         return func(*args, **named)
 
     def _save(self, value: object) -> None:
@@ -275,7 +279,7 @@ def _reachable(model: nn.Module) -> tuple[list[_SavedState], list[_SavedTensor]]
         elif isinstance(item, (dict, list, set, deque)):
             states.append(_SavedContainer(item))
         waiting.extend(value for value in _children(item) if type(value) not in _PLAIN)
-        if _has_own_state(item):
+        if has_own_state(item):
             states += [_SavedClass(item), _SavedContainer(vars(item))]
     return states, tensors
 
@@ -286,11 +290,11 @@ def _children(thing: Any) -> Iterator[Any]:
         yield from cast("dict[Any, Any]", thing).values()
     elif isinstance(thing, (list, tuple, set, frozenset, deque)):
         yield from cast("Sequence[Any]", thing)
-    if _has_own_state(thing):
+    if has_own_state(thing):
         yield from vars(thing).values()
 
 
-def _has_own_state(thing: Any) -> bool:
+def has_own_state(thing: Any) -> bool:
     """Return whether an object's attributes are state of the model, as opposed to internals of a library."""
     if isinstance(thing, nn.Module):
         return True

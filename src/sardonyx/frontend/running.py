@@ -56,10 +56,15 @@ def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
 
 
 def evaluate(module: nn.Module) -> None:
-    """Set eval mode on every module without calling `eval()`, which some modules override or refuse."""
+    """Set eval mode on every module."""
+    set_training(module, training=False)
+
+
+def set_training(module: nn.Module, *, training: bool) -> None:
+    """Set the mode of every module without calling `train()`, which some modules override or refuse."""
     for child in module.modules():
-        if getattr(child, "training", False):
-            child.training = False
+        if getattr(child, "training", training) != training:
+            child.training = training
 
 
 def initialize(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:

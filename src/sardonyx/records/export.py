@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from sardonyx.records.base import Record
+from sardonyx.records.input_specs import StateTensor
 from sardonyx.records.inspection import Coverage, RootNode, Weight
 from sardonyx.records.run import Artifact, Counts, Environment, Run, Verdict
 
@@ -56,3 +57,6 @@ class Export(Record, frozen=True, tag="export"):
     notes: tuple[str, ...] = ()
     plain_torch: Counts | None = None  # of the graph after torch's own optimizer, as torch.onnx.export writes it
     unreached: tuple[str, ...] = ()  # outermost modules whose weights no operation read with the example inputs
+    # Arguments of forward that are no tensors, and its defaults: constants of the graph.
+    fixed: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    state: tuple[StateTensor, ...] = ()  # what forward writes and reads in the next call: inputs and outputs

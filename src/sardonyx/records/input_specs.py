@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -22,6 +23,8 @@ AUTO = "auto"
 _INPUT = re.compile(r"(?P<name>[^\s=\[\]]+)=(?P<dtype>\w+)\[(?P<dims>[^\[\]]*)\]")
 _DYNAMIC = re.compile(r"(?P<name>[^\s=:]+):(?P<axis>-?\d+)=(?P<dim>\w+)")
 _INPUT_HINT = "write NAME=DTYPE[dims], for example `inputs={'input_ids': int64[2,16]}`"
+_NAMED_VALUE = re.compile(r"(?P<name>[^\s=\[\]]+)=(?P<value>[^\[\]]*)")
+_WORDS = {"true": True, "false": False, "none": None}
 _DYNAMIC_HINT = "write NAME:axis=dim or auto, for example `dynamic={'input_ids': {0: 'batch'}}`"
 
 
@@ -35,6 +38,22 @@ class Spec(Struct, frozen=True):
     def __str__(self) -> str:
         """Return the specification as it is written on the command line."""
         return f"{self.name}={self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+class Constant(Struct, frozen=True):
+    """A number, a string, True, False or None for an argument that is not a tensor."""
+
+    value: int | float | bool | str | None
+
+
+class StateTensor(Struct, frozen=True):
+    """An input that is an output of the run before, and its value in the first run."""
+
+    name: str
+    output: str
+    dtype: str
+    shape: tuple[int, ...]  # in the first run
+    initial: Any  # one number if all elements are equal, otherwise nested lists; None: too many
 
 
 class DynamicRequest(Struct, frozen=True):
@@ -55,15 +74,30 @@ def parse_input(text: str) -> Spec:
     return Spec(name, dtype, _sizes(text, match["dims"]))
 
 
-def parse_inputs(texts: Iterable[str]) -> dict[str, Spec]:
-    """Parse specifications such as `x=float32[2,3]`, and return them by name."""
-    specs: dict[str, Spec] = {}
+def parse_inputs(texts: Iterable[str]) -> dict[str, Spec | Constant]:
+    """Parse specifications such as `x=float32[2,3]` and values such as `scale=0.5`, and return them by name."""
+    specs: dict[str, Spec | Constant] = {}
     for text in texts:
-        spec = parse_input(text)
-        if spec.name in specs:
-            raise UsageError(f"input '{spec.name}' is specified twice", hint="give each input once")
-        specs[spec.name] = spec
+        match = _NAMED_VALUE.fullmatch(text.strip())
+        if match is not None and match["value"] not in ("", *DTYPES):
+            name, spec = match["name"], Constant(_constant(match["value"]))
+        else:
+            spec = parse_input(text)
+            name = spec.name
+        if name in specs:
+            raise UsageError(f"input '{name}' is specified twice", hint="give each input once")
+        specs[name] = spec
     return specs
+
+
+def _constant(text: str) -> int | float | bool | str | None:
+    """Return a number, True, False or None if the text is one, otherwise the text without quotes around it."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text[1:-1] if text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def parse_dynamic(texts: Sequence[str]) -> DynamicRequest:

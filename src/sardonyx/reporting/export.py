@@ -28,6 +28,7 @@ from sardonyx.reporting.verdict import verdict_section, verdict_summary, verific
 
 NOTES_SHOWN = 2
 UNREACHED_SHOWN = 8
+FIXED_SHOWN = 6
 
 
 def export_document(export: Export, view: View) -> Document:
@@ -125,7 +126,31 @@ def _input_lines(export: Export, view: View) -> list[str]:
     notes = short_lines(note for note in export.notes if note not in about_one)
     shown = notes if view.verbose else notes[:NOTES_SHOWN]
     hidden = [f"and {plural(len(notes) - len(shown), 'more note')} (-v shows them)"] if len(shown) < len(notes) else []
-    return [f"outputs: {', '.join(short_names(export.outputs))}", *map(formatting.one_line, shown), *hidden]
+    return [
+        f"outputs: {', '.join(short_names(export.outputs))}",
+        *_state_lines(export),
+        *_fixed_lines(export, view),
+        *map(formatting.one_line, shown),
+        *hidden,
+    ]
+
+
+def _state_lines(export: Export) -> list[str]:
+    """Return which outputs are inputs of the next run, and the values of the first."""
+    if not export.state:
+        return []
+    firsts = [state.initial for state in export.state]
+    is_one = all(isinstance(first, (int, float, bool)) and first == firsts[0] for first in firsts)
+    where = f"{firsts[0]:g}" if is_one else "in the file's metadata (sardonyx.state)"
+    inputs, outputs = ([*short_names(names)] for names in zip(*((s.name, s.output) for s in export.state), strict=True))
+    verb = "are" if len(export.state) > 1 else "is"
+    return [f"state: {', '.join(outputs)} {verb} {', '.join(inputs)} of the next run; first values: {where}"]
+
+
+def _fixed_lines(export: Export, view: View) -> list[str]:
+    """Return the arguments that are constants of the graph."""
+    values = [formatting.one_line(f"{name}={value!r}") for name, value in export.fixed.items()]
+    return [f"fixed in the graph: {listed(values, None if view.verbose else FIXED_SHOWN)}"] if values else []
 
 
 def _role(note: str, example: ExampleInput) -> str:

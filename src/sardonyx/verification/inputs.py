@@ -160,6 +160,11 @@ class Inputs:
         dims = {dim for name in ids for dim in self._dims.declared(name) or ()} - growing
         return [name for name in self._dims.others if name in dims]
 
+    @property
+    def continued(self) -> set[int]:
+        """The places of the outputs that are declared to be inputs of the next run."""
+        return {state.output for state in self._state if state.declared is not None}
+
     def use(self, name: str) -> Use:
         """Return how an input is used."""
         return self._uses[name]
@@ -326,6 +331,9 @@ class Inputs:
         if before is not None:
             sizes = self._sizes(replace(plan, sizes=(*plan.sizes, *before.lengths)), way)
         feeds = self._fill(plan, way, sizes, sum({length for _, length in before.lengths}) if before else 0)
+        for state in self._state if before is None else ():
+            if state.declared is not None:
+                feeds[state.name] = state.first(np.asarray(feeds[state.name]))
         for name, value in (before.values if before is not None else {}).items():
             if _shape(value) == _shape(feeds[name]):
                 feeds[name] = value
@@ -412,7 +420,7 @@ class Inputs:
             first = replace(plan, round=round_, sizes=tuple(pins.items()), one_step=False)
             feeds = self._fill(first, way, self._sizes(first, way))
             for state in self._state:
-                feeds[state.name] = np.zeros_like(np.asarray(feeds[state.name]))
+                feeds[state.name] = state.first(np.asarray(feeds[state.name]))
             try:
                 outputs = run(feeds)
             except RuntimeFailure:

@@ -236,11 +236,13 @@ class Reference:
     def _check_compared(self, answers: Sequence[Answer]) -> None:
         """Raise an error if no element can be compared, unless the outputs are empty for every input."""
         outputs = self.subject.model.graph.outputs
-        places = [place for place, value in enumerate(outputs) if value.name not in self.random]
+        counted = [place for place in range(len(outputs)) if place not in self.inputs.continued]
+        places = [place for place in counted if outputs[place].name not in self.random]
         if outputs and not places:
+            off = "False" if self.live is not None else '"off"'
             raise VerificationFailed(
                 "not verified: all outputs depend on random numbers, so that no element was compared",
-                hint='no input tells two such models apart; `verify="off"` writes a result unverified',
+                hint=f"no input tells two such models apart; `verify={off}` writes a result unverified",
             )
         if not places or not is_empty([answer.outputs[place] for answer in answers for place in places]):
             return

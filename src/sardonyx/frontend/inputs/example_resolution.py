@@ -17,7 +17,7 @@ from sardonyx.frontend.running import Probe, probe
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.structure import Flat
-from sardonyx.records.input_specs import DynamicRequest, Spec, resolve_axes
+from sardonyx.records.input_specs import Constant, DynamicRequest, Spec, resolve_axes
 
 Inputs: TypeAlias = "torch.Tensor | Sequence[Any] | Mapping[str, Any] | None"
 Dims: TypeAlias = 'Axes | Literal["auto"] | DynamicRequest | None'
@@ -69,7 +69,9 @@ def _example(
     seed: int,
     probe: Probe,
 ) -> Example:
-    if isinstance(inputs, Mapping) and any(isinstance(value, (Spec, np.ndarray)) for value in inputs.values()):
+    if isinstance(inputs, Mapping) and any(
+        isinstance(value, (Spec, Constant, np.ndarray)) for value in inputs.values()
+    ):
         return derive(module, given={name: _tensor(value) for name, value in inputs.items()}, seed=seed, probe=probe)
     if inputs is not None or kwargs:
         return Example(*call_arguments(inputs, kwargs))
@@ -79,6 +81,8 @@ def _example(
 
 
 def _tensor(value: Any) -> Any:
+    if isinstance(value, Constant):
+        return value.value
     return torch.from_numpy(cast(Any, value)) if isinstance(value, np.ndarray) else value  # pyright: ignore[reportUnknownMemberType]  (torch)
 
 
@@ -89,9 +93,13 @@ def resolve_dynamic(call: Call, dynamic: Dims) -> DynamicDims:
         request = DynamicRequest(False, dynamic)
     leaves = dict(zip(call.inputs, call.tensors, strict=True))
     named = resolve_axes(request, {name: tuple(tensor.shape) for name, tensor in leaves.items()})
+    named = {**call.state_axes, **named}  # what changes from call to call cannot be static
     if not request.auto:
         return DynamicDims(named, named)
-    detected = find_dynamic(call.run, leaves, longest=position_limit(call.module))
+    arguments, state = {name: leaves[name] for name in call.arguments}, call.tensors[len(call.arguments) :]
+    detected = find_dynamic(
+        lambda tensors: call.run([*tensors, *state]), arguments, longest=position_limit(call.module)
+    )
     axes = {name: {axis: dim for axis, dim in spec.items() if _has_name(dim)} for name, spec in detected.axes.items()}
     other = [(name, axis) for name, spec in detected.axes.items() for axis, dim in spec.items() if not _has_name(dim)]
     notes = [

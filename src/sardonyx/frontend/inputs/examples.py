@@ -20,6 +20,7 @@ from sardonyx.frontend.inputs.search import Accepted, Draft, Search
 from sardonyx.frontend.inputs.values import Slot
 from sardonyx.frontend.reach import memory_key
 from sardonyx.frontend.running import Probe, probe, run_widened_if_needed
+from sardonyx.frontend.tracing.state import stored_tensors
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 from sardonyx.records.input_specs import Spec
 
@@ -210,7 +211,7 @@ class Example(Struct, frozen=True):
 def derive(
     module: nn.Module,
     *,
-    given: Mapping[str, Spec | Tensor] | None = None,
+    given: Mapping[str, Any] | None = None,
     seed: int = 0,
     probe: Probe = probe,
 ) -> Example:
@@ -219,7 +220,7 @@ def derive(
     Args:
         module: Any module; it is run in eval mode and left unchanged.
         given: Fixed inputs by parameter name: values, or specifications to generate them from. No optional inputs are
-            added to them.
+            added to tensors.
         seed: Seed of the generated values.
         probe: Runs the module and returns the exception it raises, or None.
 
@@ -228,7 +229,7 @@ def derive(
     """
     search = Search(module, dict(given or {}), seed, probe)
     accepted = search.run()
-    if not given:
+    if not any(isinstance(value, (Spec, Tensor)) for value in (given or {}).values()):
         accepted = Extension(search, accepted).run()
 
     def again(seed: int) -> Example:
@@ -250,7 +251,12 @@ class FileInput(Struct, frozen=True):
 
 
 def fitting_example(module: nn.Module, inputs: Mapping[str, FileInput], *, seed: int = 0) -> Example:
-    """Derive example inputs of a live module that also fit the fixed sizes of a file exported from it."""
+    """Derive example inputs of a live module that also fit the fixed sizes of a file exported from it.
+
+    Inputs of the file that are state of the module are left out.
+    """
+    state = stored_tensors(module)
+    inputs = {name: port for name, port in inputs.items() if name not in state}
     try:
         free = derive(module, seed=seed)
     except UsageError:  # a scripted module says little about itself; the file's inputs fit it too

@@ -47,7 +47,7 @@ _TEXTS = 3  # of an item, if one is not enough; different from the other sizes
 _PLAIN = re.compile(r"\b(int|bool|float|str|dict)\b")  # annotations of values that are not tensors
 _GENERAL = ("builtins", "typing", "collections.abc", "inspect")  # modules with general classes
 _CONTAINER = re.compile(r"(?i:dict|list|tuple|mapping|sequence|iterable)\[[^\]]*\]")
-_SWITCHES = {"use_cache": False}  # a cache would be an unrequested output
+SWITCHES = {"use_cache": False}  # a cache would be an unrequested output
 
 
 def parameters_at_fault(
@@ -179,8 +179,10 @@ class Accepted(Struct, frozen=True):
 class Search:
     """A search for example inputs of one module."""
 
-    def __init__(self, module: nn.Module, given: dict[str, Spec | Tensor], seed: int, probe: Probe) -> None:
-        self.module, self._given, self.seed, self._probe = module, given, seed, probe
+    def __init__(self, module: nn.Module, given: Mapping[str, Any], seed: int, probe: Probe) -> None:
+        self.module, self.seed, self._probe = module, seed, probe
+        self._given = {name: value for name, value in given.items() if isinstance(value, (Spec, Tensor))}
+        self.constants = {name: value for name, value in given.items() if name not in self._given}
         self.facts = Facts(module)
         parameters = _signature(module).parameters.values()
         self.parameters = {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
@@ -188,7 +190,7 @@ class Search:
         self.parameters.update({p.name: p for p in self._variadic})
         if self.parameters or not any(p.kind is p.VAR_KEYWORD for p in parameters):
             check_names(given, self.parameters)
-        self._sizes = list(_size_sequence(self.facts, given))
+        self._sizes = list(_size_sequence(self.facts, self._given))
         self._probes, self._began = 0, time.thread_time()
         self._first: tuple[dict[str, Any], Exception] | None = None  # the best guess, and its error
 
@@ -241,7 +243,7 @@ class Search:
         names.extend(self._given)
         if not any(isinstance(value, Tensor) for value in self._given.values()):
             names.extend(self._companions(names))
-        return self.ordered(names)
+        return [name for name in self.ordered(names) if name not in self.constants]
 
     def _companions(self, names: Sequence[str]) -> Iterator[str]:
         """Yield inputs that are optional but always used in practice."""
@@ -339,7 +341,7 @@ class Search:
             documented = self.facts.descriptions.get(name)
             is_tensor = parameter.annotation is parameter.empty or "Tensor" in str(parameter.annotation)
             is_data = documented is None or not documented.is_for_training
-            if name not in names and is_tensor and is_data and parameter.default is None:
+            if name not in {*names, *self.constants} and is_tensor and is_data and parameter.default is None:
                 yield name
 
     def _values(self, draft: Draft, seed: int) -> dict[str, Any]:
@@ -366,13 +368,14 @@ class Search:
         )
         positional = [p.name for p in leading if p.kind is not p.KEYWORD_ONLY]
         named: dict[str, Any] = {name: value for name, value in values.items() if name not in positional}
-        named.update({name: off for name, off in _SWITCHES.items() if name in self.parameters})
+        named.update({name: off for name, off in SWITCHES.items() if name in self.parameters})
+        named.update(self.constants)
         return tuple(values[name] for name in positional), named
 
     def missing(self, names: Iterable[str], refusals: Sequence[Exception]) -> list[str]:
         """Return the parameters that the first error message names, without alternatives such as embeddings."""
         words = set(re.findall(r"\w+", " ".join(str(refusal) for refusal in refusals[:1]).lower()))
-        present = set(names)
+        present = {*names, *self.constants}
         mentioned = [name for name in self.parameters if name.lower() in words and name not in present]
         return [name for name in mentioned if role_of(name) not in (Role.UNKNOWN, Role.HIDDEN)]
 
@@ -382,7 +385,9 @@ class Search:
 
     def _next_data_parameter(self, names: Sequence[str]) -> list[str]:
         """Return the next optional parameter for data, to try if the error message names none."""
-        return [name for name in self.parameters if role_of(name) in _DATA and name not in names][:1]
+        return [name for name in self.parameters if role_of(name) in _DATA and name not in {*names, *self.constants}][
+            :1
+        ]
 
     def notes(self, accepted: Accepted) -> Iterator[str]:
         """Yield a note on how each input was generated, and on those left out."""

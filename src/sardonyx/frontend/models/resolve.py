@@ -28,7 +28,7 @@ _Module = TypeVar("_Module", bound=nn.Module)
 def call_factory(
     path: Path, name: str, *, seed: int = 0
 ) -> tuple[nn.Module, tuple[Any, ...] | None, dict[str, Any] | None]:
-    """Call a function of the user's file: return its module in eval mode, and its example inputs if it returns some.
+    """Call a function of the user's file: return its module, and its example inputs if it returns some.
 
     Torch's generator is seeded while the file is loaded and the factory runs. A factory with a parameter `seed` gets
     the seed as well.
@@ -42,7 +42,7 @@ def call_factory(
     if not isinstance(module, nn.Module):
         raise UsageError(f"{path}:{name} returned {type(module).__name__}, not a module", hint=_FACTORY)
     args, kwargs = _example(inputs, f"{path}:{name}")
-    return module.eval(), args, kwargs
+    return module, args, kwargs
 
 
 def _run_factory(path: Path, name: str, seed: int) -> Any:
@@ -109,7 +109,7 @@ def _require_known(name: str, known: Sequence[str], package: str) -> None:
 
 
 class Resolved(Struct, frozen=True):
-    """A module in eval mode and the example inputs of its factory; None if they are to be derived."""
+    """A module and the example inputs of its factory; None if they are to be derived."""
 
     module: nn.Module
     args: tuple[Any, ...] | None
@@ -117,6 +117,7 @@ class Resolved(Struct, frozen=True):
     label: str
     dtype: Dtype = "keep"  # the type it was converted to; its example inputs are converted too
     notes: tuple[str, ...] = ()
+    was_training: bool = False  # whether the module was in training mode as it was given
 
 
 def resolve(
@@ -127,8 +128,9 @@ def resolve(
     seed: int = 0,
     filled: bool = True,
     dtype: Dtype | None = "keep",
+    training: bool = False,
 ) -> Resolved:
-    """Return the module of SOURCE.
+    """Return the module of SOURCE, in eval mode.
 
     Args:
         source: `hf:…`, `hf-config:…`, `torchvision:…`, `timm:…` or `file.py:factory`.
@@ -137,6 +139,7 @@ def resolve(
         seed: Seed of random weights; torch is seeded with it while a factory runs.
         filled: False if only sizes matter: random weights are then zeros that take no time and no memory.
         dtype: Type of the floating-point weights and example inputs. If None, the default of an export.
+        training: Leave the module of a factory in the mode that it is in.
     """
     parsed = parse_source(source, task=task)
     export_dtype = parsed.export_dtype if dtype is None else dtype
@@ -149,7 +152,9 @@ def resolve(
         return Resolved(module, None, None, source, export_dtype, notes)
     if parsed.file is not None:
         module, args, kwargs = call_factory(parsed.file, parsed.name, seed=seed)
-        return Resolved(converted(module, export_dtype), args, kwargs, source, export_dtype)
+        was_training = module.training
+        module = converted(module if training else module.eval(), export_dtype)
+        return Resolved(module, args, kwargs, source, export_dtype, was_training=was_training)
     if parsed.kind is SourceKind.CONFIG:
         with default_dtype(export_dtype):
             module = huggingface.build_from_config(
@@ -166,7 +171,7 @@ def from_module(module: nn.Module, dtype: Dtype | None) -> Resolved:
     """Wrap a module of the caller; a copy of it if another type is requested."""
     dtype = dtype or "keep"
     copied = module if dtype == "keep" else converted(copy.deepcopy(module), dtype)
-    return Resolved(copied, None, None, type(module).__name__, dtype)
+    return Resolved(copied, None, None, type(module).__name__, dtype, was_training=module.training)
 
 
 def torch_dtype(dtype: Dtype) -> torch.dtype | None:

@@ -16,7 +16,8 @@ from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import WriteUndo, restoring_state, uncompiled, undoing_writes
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.reach import memory_read
-from sardonyx.frontend.tracing.structure import Flat, named_arguments
+from sardonyx.frontend.tracing.state import State
+from sardonyx.frontend.tracing.structure import Flat, fixed_arguments, named_arguments
 
 Feeds: TypeAlias = dict[str, torch.Tensor]
 _PAST = "past_key_values"
@@ -31,9 +32,10 @@ class Call:
         self.module = module
         self._flat = Flat(named_arguments(module, args, kwargs))
         self._positional = len(args)
-        self.inputs = self._flat.names
-        self._continues = any(name.startswith(f"{_PAST}.") for name in self.inputs)
-        self._tensors = tuple(leaf.tensor for leaf in self._flat.leaves)
+        self.fixed = fixed_arguments(module, args, kwargs)
+        self._continues = any(name.startswith(f"{_PAST}.") for name in self._flat.names)
+        self.state: State | None = None  # that the module keeps from call to call
+        self._state_names: dict[str, str] = {}  # tensor of the state -> input
         self.outputs: list[str] = []  # known once the module has run, or was traced
         self.left_out: list[str] = []  # outputs that are no tensors, with their types
         self._names: list[str] = []
@@ -41,9 +43,31 @@ class Call:
         self.read: frozenset[int] | None = None  # keys of the memory that the rehearsal read
 
     @property
+    def inputs(self) -> list[str]:
+        """The names of the inputs: the arguments, then the state."""
+        return [*self.arguments, *self.state_inputs]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The names of the tensors in the arguments of forward."""
+        return self._flat.names
+
+    @property
+    def state_inputs(self) -> list[str]:
+        """The names of the inputs that are state; the outputs that continue them have the same names with `_out`."""
+        return [self._state_names[name] for name in self.state.names] if self.state is not None else []
+
+    @property
+    def state_axes(self) -> dict[str, dict[int, str]]:
+        """The axes of the state whose size changes from call to call."""
+        axes = self.state.axes if self.state is not None else {}
+        return {self._state_names[name]: spec for name, spec in axes.items()}
+
+    @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Copies of the example's tensors: a module may write into its inputs."""
-        return tuple(tensor.clone() for tensor in self._tensors)
+        held = self.state.example if self.state is not None else []
+        return tuple(tensor.clone() for tensor in (*(leaf.tensor for leaf in self._flat.leaves), *held))
 
     @property
     def feeds(self) -> Feeds:
@@ -53,7 +77,7 @@ class Call:
     @property
     def dtypes(self) -> set[torch.dtype]:
         """The element types of the module's weights and of the example."""
-        return {tensor.dtype for tensor in (*self._tensors, *self.module.parameters(), *self.module.buffers())}
+        return {tensor.dtype for tensor in (*self.tensors, *self.module.parameters(), *self.module.buffers())}
 
     def with_module(self, module: torch.nn.Module) -> Call:
         """Return the same call of another module."""
@@ -61,8 +85,32 @@ class Call:
         other.module, other.outputs, other.left_out, other.read = module, [], [], None
         return other
 
+    def with_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
+        """Return a call with other arguments of the same structure."""
+        other = copy.copy(self)
+        other._flat = Flat(named_arguments(self.module, args, kwargs))
+        return other
+
+    def with_state(self, state: State) -> Call:
+        """Return the call with state that is given to the module and returned by it; the module has run before."""
+        other = copy.copy(self)
+        taken = {*self.arguments, *self.outputs}
+        other.state, other.outputs, other.left_out = state, [], list(self.left_out)
+        other._state_names = {
+            name: name if taken.isdisjoint((name, continued(name))) else f"{name}_state" for name in state.names
+        }
+        return other
+
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Return the module's flat result on other tensors in place of the example's."""
+        if self.state is None:
+            return self.forward(tensors)
+        arguments, held = tensors[: len(self.arguments)], tensors[len(self.arguments) :]
+        with self.state.held(self.module, held):
+            return (*self.forward(arguments), *self.state.read(self.module))
+
+    def forward(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Return the module's flat result on other arguments, with the state that it has."""
         values: dict[str, Any] = self._flat.rebuilt(tensors)
         arguments = list(values.items())
         args, kwargs = arguments[: self._positional], dict(arguments[self._positional :])
@@ -76,9 +124,9 @@ class Call:
                 hint="return tensors, alone or in tuples, lists, dicts, dataclasses",
             )
         self._names = [leaf.name for leaf in leaves]
-        self.outputs[:] = _output_names(self._names, taken=self.inputs)
+        self.outputs[:] = [*_output_names(self._names, taken=self.arguments), *map(continued, self.state_inputs)]
         if known is None:
-            self.left_out[:] = [f"{name or 'output'} ({kind})" for name, kind in flat.others]
+            self.left_out[:] = [f"{name or 'output'} ({type(value).__name__})" for name, value in flat.others]
         return tuple(leaf.tensor for leaf in leaves)
 
     def _is_passed_through(self, tensor: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
@@ -93,7 +141,7 @@ class Call:
         written: list[WriteUndo] = []
 
         def run() -> None:
-            with restoring_state(self.module), undoing_writes(self.module) as undo, _eagerly():
+            with restoring_state(self.module), undoing_writes(self.module) as undo, eagerly():
                 self(self.tensors)
             written.append(undo)
 
@@ -107,12 +155,13 @@ class Call:
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Call the module outside of any exporter, without gradients or output; inputs and state are unchanged."""
-        with restoring_state(self.module), undoing_writes(self.module), _eagerly():
+        with restoring_state(self.module), undoing_writes(self.module), eagerly():
             return tuple(output.clone() for output in self([tensor.clone() for tensor in tensors]))
 
 
 @contextlib.contextmanager
-def _eagerly() -> Generator[None]:
+def eagerly() -> Generator[None]:
+    """Run compiled functions as written, without gradients or output."""
     with uncompiled(), torch.no_grad(), quietly():
         yield
 
@@ -129,6 +178,11 @@ class Adapter(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Call the module on flat tensors and return flat tensors."""
         return self._call(tensors)
+
+
+def continued(name: str) -> str:
+    """Return the name of the output that continues a state."""
+    return f"{name}_out"
 
 
 def _output_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from sardonyx.errors import UsageError, reason
 from sardonyx.frontend.running import run
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.frontend.tracing.module_tree import LiveTree
+from sardonyx.frontend.tracing.state import stored_tensors
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 from sardonyx.runtime import Array
 
@@ -71,10 +72,15 @@ def example_feeds(
 ) -> dict[str, Array]:
     """Return the example inputs as feeds of a model file: by name, or in order if the file has other names.
 
+    Inputs of the file that are state of the module have the values that the module has.
+
     Raises:
         UsageError: If the example does not fit the file's inputs.
     """
     arrays = _arrays(named_arguments(module, args, kwargs))
+    if missing := set(names) - arrays.keys():
+        state = stored_tensors(module)
+        arrays |= _arrays({name: state[name] for name in missing & state.keys()})
     if arrays.keys() >= set(names):
         return {name: arrays[name] for name in names}
     if len(arrays) == len(names):

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sardonyx.errors import RuntimeFailure, reason
 from sardonyx.frontend.running import Widening, widen, widened_copy
 from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.rehearsal import CallsInARow
 from sardonyx.runtime import Array, Choice, Feeds, Value
 
 _TIE_WIDTH = 16.0  # multiples of the type's epsilon within which scores count as equal up to rounding
@@ -155,8 +156,8 @@ class TorchEngine:
         ordered: Order equal scores by index, as ONNX operators do; torch does not define their order.
     """
 
-    def __init__(self, call: Call, *, in_float32: bool = False, ordered: bool = False) -> None:
-        self._call = call.with_module(widened_copy(call.module)) if in_float32 else call
+    def __init__(self, call: Call | CallsInARow, *, in_float32: bool = False, ordered: bool = False) -> None:
+        self._call: Call | CallsInARow = call.with_module(widened_copy(call.module)) if in_float32 else call
         self._in_float32, self._ordered = in_float32, ordered
         self._dtypes = [tensor.dtype for tensor in call.tensors]
 
@@ -205,7 +206,7 @@ class TorchEngine:
 
     def run_in_double(self, feeds: Feeds) -> list[Value] | None:
         """Return all outputs, computed in double precision by a copy of the module; None if it cannot."""
-        for widened in (widened_in_turn, widened_whole):
+        for widened in (widened_in_turn, widened_whole) if self._call.state is None else (widened_whole,):
             try:
                 precise = self._call.with_module(widened(self._call.module))
                 doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in self._tensors(feeds)]

@@ -1,4 +1,7 @@
-"""Prepares a module for export: eval mode, without torch's wrappers. The caller's module is restored afterwards."""
+"""Prepares a module for export: in eval mode, or training mode if asked for, and without torch's wrappers.
+
+The caller's module is restored afterwards.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.frontend.module_state import restoring_state, tensors_of, without_fast_paths
-from sardonyx.frontend.running import evaluate
+from sardonyx.frontend.running import evaluate, set_training
 from sardonyx.frontend.tracing.scripted import unscripted
 
 _HOOKS = (
@@ -24,8 +27,10 @@ _HOOKS = (
 
 
 @contextlib.contextmanager
-def prepared(module: torch.nn.Module) -> Generator[torch.nn.Module]:
+def prepared(module: torch.nn.Module, *, training: bool = False) -> Generator[torch.nn.Module]:
     """Yield the module in the form that is exported; on exit the caller's module is unchanged.
+
+    In training mode, a module that is in it keeps the modes of its submodules.
 
     Compiled modules are replaced by the modules they wrap, scripted and traced ones by a plain module that interprets
     their graph. Weights whose parametrization has no ONNX operators are computed once.
@@ -35,7 +40,10 @@ def prepared(module: torch.nn.Module) -> Generator[torch.nn.Module]:
         plain: dict[torch.nn.Module, torch.nn.Module] = {}
         root = _plain(module, plain)
         _replace_below(root, lambda child: _plain(child, plain))
-        evaluate(root)
+        if not training:
+            evaluate(root)
+        elif not root.training:
+            set_training(root, training=True)
         _without_gradients(root)
         _replace_below(root, _precomputed)
         yield root

@@ -103,6 +103,7 @@ def keeping_all(cache: object) -> object:
     return kind(*(keeping_all(getattr(cache, part)) for part in (_SELF, _CROSS)))
 
 
+_CONSTANT = (bool, int, float, str)
 Rebuild: TypeAlias = "Callable[[Iterator[torch.Tensor]], Any]"
 
 
@@ -119,7 +120,7 @@ class Flat:
     def __init__(self, value: object, name: str = "") -> None:
         """Flatten a value; `name` is the prefix of its tensors' names."""
         self.leaves: list[Leaf] = []
-        self.others: list[tuple[str, str]] = []  # names and types of what is neither a tensor nor None
+        self.others: list[tuple[str, object]] = []  # names and values of what is neither a tensor nor None
         self._rebuild = self._flatten(value, name)
 
     @property
@@ -149,7 +150,7 @@ class Flat:
             kind, rebuilds = type(value), self._flatten_all(fields, name)
             return lambda tensors: kind(**{key: rebuild(tensors) for key, rebuild in rebuilds.items()})
         if value is not None:
-            self.others.append((name, type(value).__name__))
+            self.others.append((name, value))
         return lambda _tensors: value
 
     def _flatten_all(self, items: Mapping[Any, object], name: str) -> dict[Any, Rebuild]:
@@ -175,6 +176,20 @@ class Flat:
             self.leaves.append(Leaf(f"{name}.{layer}.key", key))
             self.leaves.append(Leaf(f"{name}.{layer}.value", item))
         return lambda tensors: with_pairs(value, [(next(tensors), next(tensors)) for _ in pairs])
+
+
+def fixed_arguments(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
+    """Return the numbers, strings and switches in the arguments of a forward by name, then its defaults of these types.
+
+    An exporter writes them into the graph as constants. Given arguments that are None count too.
+    """
+    named = named_arguments(module, args, kwargs)
+    fixed = {name: value for name, value in Flat(named).others if isinstance(value, _CONSTANT)}
+    fixed |= {name: None for name, value in named.items() if value is None}
+    for parameter in inspect.signature(module.forward).parameters.values():
+        if parameter.name not in named and isinstance(parameter.default, _CONSTANT):
+            fixed[parameter.name] = parameter.default
+    return fixed
 
 
 def named_arguments(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:

@@ -86,6 +86,7 @@ def _lowest_opset(call: Call, axes: Axes, path: Path, lowest: int, written: Writ
                 call.tensors,
                 str(path),
                 dynamo=False,
+                training=torch.onnx.TrainingMode.PRESERVE,
                 do_constant_folding=False,
                 opset_version=opset,
                 input_names=call.inputs,

@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from sardonyx import provenance as p
 from sardonyx.errors import ModelError, OutputError, SardonyxError, reason
 from sardonyx.frontend.installed import missing
+from sardonyx.frontend.module_state import restoring_state
 from sardonyx.frontend.tracing import dynamo, torchscript
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.fixed_values import is_library
@@ -58,9 +59,14 @@ def export(
         NotExportable: If torch cannot export the module, with torch's reason.
     """
     tree = LiveTree(call.module)
+
+    def traced_once() -> tuple[ir.Model, list[str]]:
+        with restoring_state(call.module), written_batch_norm():  # a forward may store a tensor of the trace
+            return _EXPORTERS[exporter](call, tree, axes, opset)
+
     with traceable_experts(call.module) as expert_notes:
         try:
-            model, notes = _with_fewest_checks(lambda: _EXPORTERS[exporter](call, tree, axes, opset))
+            model, notes = _with_fewest_checks(traced_once)
         except SardonyxError:
             raise
         except Exception as error:  # torch, its exporters and the module's code may raise anything
@@ -211,6 +217,36 @@ def without_tensor_checks() -> Generator[None]:
         yield
     finally:
         untyped._check_tensor_all = before
+
+
+@contextlib.contextmanager
+def written_batch_norm() -> Generator[None]:
+    """Compute batch norms that update their statistics in single operations: the exporters of torch 2.13 lose that."""
+    functional: Any = nn.functional
+    plain = functional.batch_norm
+
+    def batch_norm(
+        x: Any,
+        mean: Any,
+        var: Any,
+        weight: Any = None,
+        bias: Any = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Any:
+        if training and mean is not None:
+            axes = [axis for axis in range(x.dim()) if axis != 1]
+            count = x.numel() // x.shape[1]
+            mean.mul_(1 - momentum).add_(momentum * x.mean(axes))
+            var.mul_(1 - momentum).add_(momentum * x.var(axes, correction=0) * (count / (count - 1)))
+        return plain(x, None if training else mean, None if training else var, weight, bias, training, momentum, eps)
+
+    functional.batch_norm = batch_norm
+    try:
+        yield
+    finally:
+        functional.batch_norm = plain
 
 
 def _configs(module: nn.Module) -> list[Any]:
