@@ -502,21 +502,28 @@ class _ExportJob:
     def _loaded(
         self, folder: Path, generated: Generated, *, in_own_types: bool
     ) -> tuple[LoadedDecoder | None, list[str]]:
-        """Load the folder as users do; return what was found, and a note if this machine cannot run its types.
+        """Load the folder as users do; return what was found, and a note if its cache explains that it does not load.
 
         Raises:
-            VerificationFailed: If the runtime does not load a folder of float32, or generates other tokens.
+            VerificationFailed: If the runtime does not load the folder otherwise, or generates other tokens.
         """
         self._report("loading the folder")
         try:
             return check_loaded(folder, generated, in_own_types=in_own_types, threads=self._threads), []
         except RuntimeFailure as failure:
-            if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in self._call.tensors):
-                return None, [f"not loaded on this machine: {failure.message}"]
+            if self._has_unusual_cache:
+                return None, [f"not loaded: {failure.message}"]
             raise VerificationFailed(
                 f"the written folder does not load: {failure.message}",
                 hint="try the other `exporter`; `verify=False` writes the folder anyway",
             ) from failure
+
+    @property
+    def _has_unusual_cache(self) -> bool:
+        """Whether the cache is in half precision, which many CPUs cannot run, or has several sizes."""
+        cached = [tensor for tensor in self._call.tensors if tensor.is_floating_point()]
+        sizes = {(tensor.shape[1], tensor.shape[-1]) for tensor in cached}
+        return len(sizes) > 1 or any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in cached)
 
     @property
     def _is_large(self) -> bool:

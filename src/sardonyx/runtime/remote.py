@@ -184,7 +184,7 @@ def generate(folder: Path, prompt: Sequence[int], count: int, end: int, threads:
 
 def described(folder: DecoderFolder, loaded: Generated) -> LoadedDecoder:
     """Return a loaded folder for a record."""
-    speed = (len(loaded.tokens) - 1) / loaded.seconds if loaded.seconds else None
+    speed = (len(loaded.tokens) - 1) / loaded.seconds if loaded.seconds and len(loaded.tokens) > 1 else None
     return LoadedDecoder(loaded.runtime, speed, folder.cache_bytes(io.load(folder.model)))
 
 

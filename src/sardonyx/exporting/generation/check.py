@@ -7,7 +7,6 @@ one differing token does not make all later steps incomparable.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -301,13 +300,13 @@ def check_loaded(folder: Path, generated: Generated, *, in_own_types: bool, thre
     """
     assert generated.alone is not None
     prompts, expected = generated.alone
-    wanted = expected.tokens[0].tolist()
-    prompt = prompts.ids[0].tolist()
-    end = next(token for token in itertools.count() if token not in (*prompt, *wanted))
-    loaded = generate(folder, prompt, len(wanted), end, threads)
+    prompt, wanted = prompts.ids[0].tolist(), expected.tokens[0].tolist()
+    decoder = DecoderFolder.require(folder)
+    end = next((token for token in range(decoder.vocabulary) if token not in (*prompt, *wanted)), None)
+    loaded = generate(folder, prompt, len(wanted), end or 0, threads)
     pairs = enumerate(zip(wanted, loaded.tokens, strict=False))
     step = next((step for step, (token, other) in pairs if token != other), None)
-    if step is not None and in_own_types:  # later tokens follow from this one
+    if step is not None and in_own_types and end is not None:  # later tokens follow from this one
         logits, allowed = expected.logits[0, step], 2 * max(batch.max_abs for batch in generated.batches)
         gap = float(logits[wanted[step]]) - float(logits[loaded.tokens[step]])
         if gap > allowed:
@@ -315,4 +314,4 @@ def check_loaded(folder: Path, generated: Generated, *, in_own_types: bool, thre
                 f"{loaded.runtime} generates token {loaded.tokens[step]} instead of {wanted[step]} in step {step + 1}",
                 hint="`verify=False` writes the folder anyway",
             )
-    return described(DecoderFolder.require(folder), loaded)
+    return described(decoder, loaded)
