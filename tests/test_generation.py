@@ -113,6 +113,7 @@ def test_half_precision_is_verified_in_float32(dtype: str, tmp_path: Path) -> No
     assert made.verdict.computed_in == "float32"
     assert all(batch.passed and batch.max_abs < 1e-5 for batch in made.verdict.generation)
     assert {each.dtype for each in made.inputs if each.name.startswith("past")} == {dtype}
+    assert made.decoder is not None or any(note.startswith("not loaded: ") for note in made.notes)
 
 
 def test_the_folder_has_the_config_a_runtime_needs(tmp_path: Path) -> None:
