@@ -17,8 +17,8 @@ from torch import nn
 
 from sardonyx.analysis import census
 from sardonyx.atomic_write import check_free, check_free_folder, draft_folder
-from sardonyx.errors import ModelError, RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.exporting.generation.check import Generated, check_generation, check_loaded, in_float32
+from sardonyx.errors import ModelError, UsageError, VerificationFailed
+from sardonyx.exporting.generation.check import check_generation, in_float32, loaded
 from sardonyx.exporting.generation.decoder import (
     MODEL,
     attention_window,
@@ -66,6 +66,7 @@ from sardonyx.records.run import Accuracy, Artifact, Counts, LoadedDecoder, Tria
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.half_precision_export import check_in_float32, round_without_kernels
+from sardonyx.verification.subject import Subject
 from sardonyx.verification.upcast import narrow_types, upcast
 
 _VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
@@ -446,7 +447,11 @@ class _ExportJob:
         """Write a decoder into a folder that appears when it is complete, and check the tokens that it generates."""
         with draft_folder(os.fspath(output), force=force) as folder:
             path = Path(folder) / MODEL
-            external = (self._is_large or None) if options.external is None else options.external
+            external = (
+                (Subject(self.model).constant_bytes >= _MAPPED or None)
+                if options.external is None
+                else options.external
+            )
             written = self.write(path, external, force=force)
             notes = (*self.notes, *write_beside(path.parent, self._call.module, inputs))
             verdict, decoder = self.verdict, None
@@ -497,39 +502,8 @@ class _ExportJob:
             notes=(*verdict.notes, *gaps),
         )
         with self._clock.phase("loading"):
-            return verdict, *self._loaded(path.parent, generated, in_own_types=wide is None)
-
-    def _loaded(
-        self, folder: Path, generated: Generated, *, in_own_types: bool
-    ) -> tuple[LoadedDecoder | None, list[str]]:
-        """Load the folder as users do; return what was found, and a note if its cache explains that it does not load.
-
-        Raises:
-            VerificationFailed: If the runtime does not load the folder otherwise, or generates other tokens.
-        """
-        self._report("loading the folder")
-        try:
-            return check_loaded(folder, generated, in_own_types=in_own_types, threads=self._threads), []
-        except RuntimeFailure as failure:
-            if self._has_unusual_cache:
-                return None, [f"not loaded: {failure.message}"]
-            raise VerificationFailed(
-                f"the written folder does not load: {failure.message}",
-                hint="try the other `exporter`; `verify=False` writes the folder anyway",
-            ) from failure
-
-    @property
-    def _has_unusual_cache(self) -> bool:
-        """Whether the cache is in half precision, which many CPUs cannot run, or has several sizes."""
-        cached = [tensor for tensor in self._call.tensors if tensor.is_floating_point()]
-        sizes = {(tensor.shape[1], tensor.shape[-1]) for tensor in cached}
-        return len(sizes) > 1 or any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in cached)
-
-    @property
-    def _is_large(self) -> bool:
-        """Whether runtimes should map the weights."""
-        stored = (value.const_value for value in self.model.graph.initializers.values())
-        return sum(tensor.nbytes for tensor in stored if tensor is not None) >= _MAPPED
+            tensors, threads = self._call.tensors, self._threads
+            return verdict, *loaded(path.parent, generated, tensors, in_own_types=wide is None, threads=threads)
 
     def _optimize(self, output: Path | None, external: bool | None, *, force: bool) -> pipeline.Optimized:
         """Optimize the temporary file, verify the result and write it."""

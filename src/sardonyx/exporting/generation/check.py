@@ -303,15 +303,37 @@ def check_loaded(folder: Path, generated: Generated, *, in_own_types: bool, thre
     prompt, wanted = prompts.ids[0].tolist(), expected.tokens[0].tolist()
     decoder = DecoderFolder.require(folder)
     end = next((token for token in range(decoder.vocabulary) if token not in (*prompt, *wanted)), None)
-    loaded = generate(folder, prompt, len(wanted), end or 0, threads)
-    pairs = enumerate(zip(wanted, loaded.tokens, strict=False))
+    ran = generate(folder, prompt, len(wanted), end or 0, threads)
+    pairs = enumerate(zip(wanted, ran.tokens, strict=False))
     step = next((step for step, (token, other) in pairs if token != other), None)
     if step is not None and in_own_types and end is not None:  # later tokens follow from this one
         logits, allowed = expected.logits[0, step], 2 * max(batch.max_abs for batch in generated.batches)
-        gap = float(logits[wanted[step]]) - float(logits[loaded.tokens[step]])
+        gap = float(logits[wanted[step]]) - float(logits[ran.tokens[step]])
         if gap > allowed:
             raise VerificationFailed(
-                f"{loaded.runtime} generates token {loaded.tokens[step]} instead of {wanted[step]} in step {step + 1}",
+                f"{ran.runtime} generates token {ran.tokens[step]} instead of {wanted[step]} in step {step + 1}",
                 hint="`verify=False` writes the folder anyway",
             )
-    return described(decoder, loaded)
+    return described(decoder, ran)
+
+
+def loaded(
+    folder: Path, generated: Generated, inputs: Sequence[torch.Tensor], *, in_own_types: bool, threads: int | None
+) -> tuple[LoadedDecoder | None, list[str]]:
+    """Load the folder as users do; return what was found, and a note if its cache explains that it does not load.
+
+    A cache in half precision cannot run on many CPUs, and onnxruntime-genai supports one size of keys and values.
+
+    Raises:
+        VerificationFailed: If the runtime does not load the folder otherwise, or generates other tokens.
+    """
+    try:
+        return check_loaded(folder, generated, in_own_types=in_own_types, threads=threads), []
+    except RuntimeFailure as failure:
+        cached = [tensor for tensor in inputs if tensor.is_floating_point()]
+        sizes = {(tensor.shape[1], tensor.shape[-1]) for tensor in cached}
+        if len(sizes) > 1 or any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in cached):
+            return None, [f"not loaded: {failure.message}"]
+        raise VerificationFailed(
+            f"the written folder does not load: {failure.message}", hint="`verify=False` writes the folder anyway"
+        ) from failure
