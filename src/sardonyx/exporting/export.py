@@ -447,11 +447,8 @@ class _ExportJob:
         """Write a decoder into a folder that appears when it is complete, and check the tokens that it generates."""
         with draft_folder(os.fspath(output), force=force) as folder:
             path = Path(folder) / MODEL
-            external = (
-                (Subject(self.model).constant_bytes >= _MAPPED or None)
-                if options.external is None
-                else options.external
-            )
+            is_large = Subject(self.model).constant_bytes >= _MAPPED
+            external = (is_large or None) if options.external is None else options.external
             written = self.write(path, external, force=force)
             notes = (*self.notes, *write_beside(path.parent, self._call.module, inputs))
             verdict, decoder = self.verdict, None
@@ -459,12 +456,12 @@ class _ExportJob:
                 verdict, decoder, load_notes = self._check_generation(path, verdict, options.verify_tokens)
                 notes = (*notes, *load_notes)
             artifact = structs.replace(written.artifact, path=os.fspath(output / MODEL))
-            moved = move_into(path, output, hashed=artifact.sha256 is not None)
-            if moved is not None:
+            if (moved := move_into(path, output, hashed=artifact.sha256 is not None)) is not None:
                 model, saved = moved
                 artifact, notes = run_tables.artifact(model, output / MODEL, saved.digest), (*saved.notes, *notes)
-        run = written.run and structs.replace(written.run, result=artifact)
-        return _Written(artifact, run, verdict, notes, decoder)
+        return _Written(
+            artifact, written.run and structs.replace(written.run, result=artifact), verdict, notes, decoder
+        )
 
     def _check_generation(
         self, path: Path, verdict: Verdict, steps: int
@@ -502,8 +499,8 @@ class _ExportJob:
             notes=(*verdict.notes, *gaps),
         )
         with self._clock.phase("loading"):
-            tensors, threads = self._call.tensors, self._threads
-            return verdict, *loaded(path.parent, generated, tensors, in_own_types=wide is None, threads=threads)
+            own, tensors = wide is None, self._call.tensors
+            return verdict, *loaded(path.parent, generated, tensors, in_own_types=own, threads=self._threads)
 
     def _optimize(self, output: Path | None, external: bool | None, *, force: bool) -> pipeline.Optimized:
         """Optimize the temporary file, verify the result and write it."""
