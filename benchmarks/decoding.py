@@ -89,6 +89,7 @@ def fed(paths: Iterable[str], past: int, new: int) -> Feeds:
     feeds: dict[str, np.ndarray] = {
         "input_ids": rng.integers(5, HIGHEST_TOKEN, (1, new)),
         "attention_mask": np.ones((1, past + new), np.int64),
+        "position_ids": np.arange(past, past + new)[None],
     }
     for value in [value for path in paths for value in io.load(path).graph.inputs]:
         name, shape = value.name or "", tuple(value.shape or ())
@@ -106,7 +107,9 @@ def raced(files: dict[str, str], past: int, new: int, *, threads: int, seconds: 
     drawn = fed(files.values(), past, new)
 
     def contender(path: str) -> interleaving.Run:
-        return interleaving.slot(TimedModel(path, Settings(threads)).ready(drawn), now=clock)
+        names = {value.name for value in io.load(path).graph.inputs}
+        feeds = {name: value for name, value in drawn.items() if name in names}
+        return interleaving.slot(TimedModel(path, Settings(threads)).ready(feeds), now=clock)
 
     runs = {name: contender(path) for name, path in files.items()}
     return interleaving.race(runs, twin=contender(next(iter(files.values()))), seconds=seconds)

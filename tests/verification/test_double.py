@@ -14,6 +14,7 @@ import torch
 import sardonyx
 from sardonyx.errors import VerificationFailed
 from sardonyx.exporting import export as exporting
+from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
@@ -44,6 +45,23 @@ def test_rounding_of_a_transform_passes(tmp_path: Path) -> None:
     assert made.verdict is not None
     assert made.verdict.passed
     assert any("agree in double precision" in note for note in made.verdict.notes)
+
+
+def test_a_module_runs_once_in_double_precision_for_each_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison in double precision and the noise use the same run, and all trials one session."""
+    runs: list[Any] = []
+    sessions: list[RemoteSession] = []
+    run_in_double = TorchEngine.run_in_double
+    monkeypatch.setattr(TorchEngine, "run_in_double", lambda *a: runs.append(a[1]) or run_in_double(*a))
+    monkeypatch.setattr(
+        double_precision, "double_session", lambda *a, **k: sessions.append(double_session(*a, **k)) or sessions[-1]
+    )
+    monkeypatch.setattr(OutputComparer, "_without_rounding", lambda self, *_: self._exact() and None)  # not explained
+    torch.manual_seed(0)
+    with pytest.raises(VerificationFailed):
+        sardonyx.export(Spectrum().eval(), example())
+    assert 1 < len(runs) == len({id(feeds) for feeds in runs})
+    assert len(sessions) == 1
 
 
 @pytest.mark.parametrize("factor", [1 + 2e-5, 1 - 1e-3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +13,8 @@ from msgspec.structs import replace
 from sardonyx.cli import files, options
 from sardonyx.cli.console import notes_with_flags, progress, show, with_command
 from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import MORE, reject_both
+from sardonyx.cli.options import MORE, Target, reject_both
+from sardonyx.errors import UsageError
 from sardonyx.reporting.document import View
 from sardonyx.reporting.export import export_document, export_sentence
 
@@ -24,7 +26,7 @@ HELP = """\b
 Example:
   sardonyx export 'hf-config:BertConfig?num_hidden_layers=2' -o bert.onnx --dynamic auto
   sardonyx export hf:./checkpoint --task text-classification -o model.onnx --optimize
-  sardonyx export hf:./checkpoint --for-generation -o folder
+  sardonyx export hf:./checkpoint --for-generation --optimize --target ort -o folder
   sardonyx export model.py:build -o model.onnx --input 'x=float32[2,3,224,224]'
 
 SOURCE is hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…] (random weights), torchvision:NAME, timm:NAME, or
@@ -117,6 +119,15 @@ Compact = Annotated[
     ),
 ]
 Optimize = Annotated[bool, typer.Option("--optimize", help="Also optimize the result and verify it.")]
+TargetOption = Annotated[
+    Target | None,
+    typer.Option(
+        "--target",
+        help="With --optimize: standard operators, or also those of ONNX Runtime. [default: portable]",
+        show_default=False,
+        rich_help_panel=MORE,
+    ),
+]
 External = Annotated[
     bool | None,
     typer.Option(
@@ -147,6 +158,7 @@ def export(
     tag_attributes: options.TagAttributes = False,
     compact: Compact = True,
     optimize: Optimize = False,
+    target: TargetOption = None,
     verify: options.Verify = True,
     external: External = None,
     seed: options.Seed = 0,
@@ -171,6 +183,8 @@ def export(
         ("--inputs", input_file is not None),
     ):
         reject_both("--for-generation", for_generation, option, is_given)
+    if target is not None and not optimize:
+        raise UsageError("--target is for an optimized model", hint="add --optimize")
     destination = output or Path("model" if for_generation else "model.onnx")
     gating = Gating.of("export", fail_if, baseline, summary, beside=(destination, record, input_file))
     gating.check_verified(verify, "drop --no-verify")
@@ -185,6 +199,7 @@ def export(
     with progress(not quiet) as report:
         if report is not None:
             report("loading torch and the model", None)
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read with torch: its waiting threads use no processor
         from sardonyx import ExportOptions
         from sardonyx import export as run_export
 
@@ -208,6 +223,7 @@ def export(
             options=ExportOptions(
                 with_past=with_past,
                 verify_tokens=verify_tokens,
+                target=(target or Target.PORTABLE).value,
                 include_torch_nn=include_torch_nn,
                 tag_attributes=tag_attributes,
                 keep_stack_traces=not compact,

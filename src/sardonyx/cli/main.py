@@ -66,6 +66,7 @@ VERBS = {
     "optimize": "Make a graph smaller and verify that it computes the same.",
     "verify": "Check whether two models compute the same.",
     "quantize": "Lower the precision of weights and products; measure the loss.",
+    "chat": "Talk to a language model that `export --for-generation` wrote.",
     "locate": "Find the first module whose outputs differ in two models.",
     "bench": "Time ONNX files against each other, with confidence intervals.",
     "profile": "Show where ONNX files spend their time, module by module.",

@@ -22,7 +22,7 @@ HELP = """\b
 Example:
   sardonyx quantize model.onnx -o small.onnx --data samples/ --size sequence=128
   sardonyx quantize model.onnx -o int8.onnx --to int8 --data load.py:samples --budget 'relative_l2<=0.02,top1>=99%'
-  sardonyx quantize model.onnx -o int4.onnx --to int4 --target ort --keep lm_head
+  sardonyx quantize folder -o folder-int4 --to int4 --keep lm_head
   sardonyx quantize models/ --out-dir small --to int8
 
 Chooses the precision of every module by measurement: the fastest model within the budget is written, by default with a
@@ -55,8 +55,13 @@ class Objective(StrEnum):
 Output = Annotated[Path | None, options.output("MODEL.quantized.onnx beside it")]
 To = Annotated[Precision, typer.Option("--to", help="The precision; auto chooses one for every module.")]
 TargetOption = Annotated[
-    Target,
-    typer.Option("--target", help="Standard operators, or also those of ONNX Runtime.", rich_help_panel=MORE),
+    Target | None,
+    typer.Option(
+        "--target",
+        help="Standard operators, or also those of ONNX Runtime. [default: ort for a decoder's folder, or portable]",
+        show_default=False,
+        rich_help_panel=MORE,
+    ),
 ]
 Keep = Annotated[
     list[str] | None,
@@ -127,7 +132,7 @@ def quantize(
     output: Output = None,
     out_dir: options.OutDir = None,
     to: To = Precision.AUTO,
-    target: TargetOption = Target.PORTABLE,
+    target: TargetOption = None,
     keep: Keep = None,
     only: Only = None,
     data: Data = None,
@@ -157,16 +162,18 @@ def quantize(
 ) -> int:
     """Run `sardonyx.quantize` and print its record."""
     reject_both("--quiet", quiet, "--verbose", verbose)
-    planned = single.plan(models, output, out_dir, ".quantized.onnx", writes=True)
+    planned = _decoder_folder(models, output) or single.plan(models, output, out_dir, ".quantized.onnx", writes=True)
     if planned is None:
         single.reject({"--record": record, "--run": run_folder, "--svg": svg, "--baseline": baseline})
         return _quantize_many(context, models, out_dir, Gating.of("quantization", fail_if, None, summary, many=True))
     model, destination = planned.source, planned.destination
-    options.check_readable(model)
+    is_folder = model.is_dir()
+    if not is_folder:
+        options.check_readable(model)
     single.make_folder(out_dir)
     if destination.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
-    files.check_destinations(destination, record, force=force)
+    files.check_destinations(destination, record, force=force, folder=is_folder)
     files.check_apart(output=destination, record=record, svg=svg)
     files.check_free(svg, force=force)
     if svg is not None and to is not Precision.AUTO and not budget:
@@ -182,7 +189,7 @@ def quantize(
             model,
             destination,
             to=to.value,
-            target=target.value,
+            target=None if target is None else target.value,
             keep=keep or (),
             only=only or (),
             data=data or None,
@@ -210,6 +217,14 @@ def quantize(
         quiet=quiet,
     )
     return max(gating.outcome(result, quantization_sentence(result)), _check_budget(result))
+
+
+def _decoder_folder(models: Sequence[str], output: Path | None) -> single.Planned | None:
+    """Return the folder of a decoder and the folder to write, if there is one; a folder is otherwise many models."""
+    from sardonyx.ir.io.decoder_folder import DecoderFolder
+
+    folder = DecoderFolder.of(models[0]) if len(models) == 1 and output is not None else None
+    return None if folder is None or output is None else single.Planned(Path(models[0]), output)
 
 
 def _quantize_many(context: typer.Context, models: Sequence[str], out_dir: str | None, gating: Gating) -> int:

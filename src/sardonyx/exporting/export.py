@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 import torch
@@ -18,7 +18,7 @@ from torch import nn
 from sardonyx.analysis import census
 from sardonyx.atomic_write import check_free, check_free_folder, draft_folder
 from sardonyx.errors import ModelError, UsageError, VerificationFailed
-from sardonyx.exporting.generation.check import check_generation, in_float32
+from sardonyx.exporting.generation.check import check_generation, in_float32, loaded
 from sardonyx.exporting.generation.decoder import (
     MODEL,
     attention_window,
@@ -51,6 +51,7 @@ from sardonyx.frontend.tracing.rehearsal import CallsInARow, StateMode, mode_not
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.ir import io, made_by
 from sardonyx.ir import state as states
+from sardonyx.ir.io.decoder_folder import move_into
 from sardonyx.ir.origins import owner
 from sardonyx.ir.tagged_model import HasModel
 from sardonyx.optimizer import pipeline, run_tables
@@ -61,14 +62,16 @@ from sardonyx.records.environment import environment
 from sardonyx.records.export import ExampleInput, Export, SourceModule
 from sardonyx.records.input_specs import StateTensor
 from sardonyx.records.progress import Clock, Progress
-from sardonyx.records.run import Accuracy, Artifact, Counts, Trial, Verdict
+from sardonyx.records.run import Accuracy, Artifact, Counts, LoadedDecoder, Trial, Verdict
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.half_precision_export import check_in_float32, round_without_kernels
+from sardonyx.verification.subject import Subject
 from sardonyx.verification.upcast import narrow_types, upcast
 
 _VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
 _SHOWN_PLACES = 3  # of branches in a hint
+_MAPPED = 1 << 26  # bytes of weights of a language model above which they get a file of their own
 _RANDOM_TRIALS = 3  # signed, large, and wide-ranging numbers, each at sizes of its own
 
 
@@ -172,7 +175,8 @@ def export(
             "seed": seed,
             "optimize": optimize,
         }
-        settings = _Settings(arguments, exporter, opset, style, seed, threads, verify, optimize, folder, clock)
+        target = options.target
+        settings = _Settings(arguments, exporter, opset, style, seed, threads, verify, optimize, target, folder, clock)
         job, dims = _export(call, examples, dims, settings)
         missed = unreached(module, call.memory_read())
         described = _inputs(call, dims.axes)
@@ -201,6 +205,7 @@ def export(
             unreached=missed,
             fixed=fixed,
             state=tuple(states.read(job.model).values()),
+            decoder=written.decoder,
             model=job.model if written.run is None else written.run.model,
         )
 
@@ -232,6 +237,7 @@ class _Settings(Struct, frozen=True):
     threads: int | None
     verify: bool
     optimize: bool
+    target: Literal["portable", "ort"]
     folder: str  # for temporary files
     clock: Clock
 
@@ -243,6 +249,7 @@ class _Written(Struct, frozen=True):
     run: pipeline.Optimized | None
     verdict: Verdict | None
     notes: tuple[str, ...]
+    decoder: LoadedDecoder | None = None
 
 
 def _export(
@@ -440,23 +447,29 @@ class _ExportJob:
         """Write a decoder into a folder that appears when it is complete, and check the tokens that it generates."""
         with draft_folder(os.fspath(output), force=force) as folder:
             path = Path(folder) / MODEL
-            written = self.write(path, options.external, force=force)
-            verdict = self._check_generation(path, self.verdict, options.verify_tokens) if self.verdict else None
+            is_large = Subject(self.model).constant_bytes >= _MAPPED
+            external = (is_large or None) if options.external is None else options.external
+            written = self.write(path, external, force=force)
             notes = (*self.notes, *write_beside(path.parent, self._call.module, inputs))
+            verdict, decoder = self.verdict, None
+            if verdict is not None:
+                verdict, decoder, load_notes = self._check_generation(path, verdict, options.verify_tokens)
+                notes = (*notes, *load_notes)
             artifact = structs.replace(written.artifact, path=os.fspath(output / MODEL))
-            if output.is_dir() and os.listdir(output):  # replaced file by file; a model fits its data
-                model, drafts = io.load(path), (MODEL, *io.external_files(path))
-                saved = io.save(model, output / MODEL, force=True, hashed=artifact.sha256 is not None)
+            if (moved := move_into(path, output, hashed=artifact.sha256 is not None)) is not None:
+                model, saved = moved
                 artifact, notes = run_tables.artifact(model, output / MODEL, saved.digest), (*saved.notes, *notes)
-                for name in drafts:
-                    os.unlink(path.parent / name)
-        return _Written(artifact, written.run and structs.replace(written.run, result=artifact), verdict, notes)
+        return _Written(
+            artifact, written.run and structs.replace(written.run, result=artifact), verdict, notes, decoder
+        )
 
-    def _check_generation(self, path: Path, verdict: Verdict, steps: int) -> Verdict:
-        """Return the verdict with the tokens that the written decoder generates, compared with the module's.
+    def _check_generation(
+        self, path: Path, verdict: Verdict, steps: int
+    ) -> tuple[Verdict, LoadedDecoder | None, list[str]]:
+        """Return the verdict with the tokens that the written decoder generates, and how its folder loads, with notes.
 
         Raises:
-            VerificationFailed: If logits or tokens differ.
+            VerificationFailed: If logits or tokens differ, or the runtime does not load the folder.
         """
         with self._clock.phase("generation"):
             file, module = io.LoadedFile.read(path), self._call.module
@@ -479,12 +492,15 @@ class _ExportJob:
                 hint="`verify=False` writes it anyway",
             )
         gaps = generated.not_covered
-        return structs.replace(
+        verdict = structs.replace(
             verdict,
             generation=generated.batches,
             not_covered=(*verdict.not_covered, *gaps),
             notes=(*verdict.notes, *gaps),
         )
+        with self._clock.phase("loading"):
+            own, tensors = wide is None, self._call.tensors
+            return verdict, *loaded(path.parent, generated, tensors, in_own_types=own, threads=self._threads)
 
     def _optimize(self, output: Path | None, external: bool | None, *, force: bool) -> pipeline.Optimized:
         """Optimize the temporary file, verify the result and write it."""
@@ -492,6 +508,7 @@ class _ExportJob:
             return pipeline.optimize(
                 self._file,
                 output,
+                target=self._settings.target,
                 seed=self._seed,
                 threads=self._threads,
                 force=force,

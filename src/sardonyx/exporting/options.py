@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
 
@@ -11,14 +13,17 @@ class ExportOptions(Struct, frozen=True, kw_only=True):
     Attributes:
         with_past: Export a decoder that continues a past: its cache becomes inputs and outputs.
         verify_tokens: How many tokens to generate from each prompt to verify a decoder exported for generation.
+        target: With `optimize`, "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
         include_torch_nn: Let tags include torch's own modules.
         tag_attributes: Write tags as node attributes as well.
         keep_stack_traces: Keep all of torch's metadata, which includes file names of this machine.
-        external: Whether to store the weights in a separate file. If None, decided by size.
+        external: Whether to store the weights in a separate file. If None, decided by size: above 2 GB, or 64 MB if
+            exported for generation, because runtimes map such a file.
     """
 
     with_past: bool = False
     verify_tokens: int = 32
+    target: Literal["portable", "ort"] = "portable"
     include_torch_nn: bool = False
     tag_attributes: bool = False
     keep_stack_traces: bool = False

@@ -9,7 +9,7 @@ import msgspec
 from sardonyx.records.base import Record
 from sardonyx.records.input_specs import StateTensor
 from sardonyx.records.inspection import Coverage, RootNode, Weight
-from sardonyx.records.run import Artifact, Counts, Environment, Run, Verdict
+from sardonyx.records.run import Artifact, Counts, Environment, LoadedDecoder, Run, Verdict
 
 
 class SourceModule(msgspec.Struct, frozen=True):
@@ -60,3 +60,4 @@ class Export(Record, frozen=True, tag="export"):
     # Arguments of forward that are no tensors, and its defaults: constants of the graph.
     fixed: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     state: tuple[StateTensor, ...] = ()  # what forward writes and reads in the next call: inputs and outputs
+    decoder: LoadedDecoder | None = None  # of a folder for generation

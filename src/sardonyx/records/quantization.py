@@ -13,7 +13,7 @@ import msgspec
 
 from sardonyx.records.base import Record
 from sardonyx.records.bench import Comparison
-from sardonyx.records.run import Artifact, Counts, Environment, ModuleCount, RefusalGroup
+from sardonyx.records.run import Artifact, Counts, Environment, LoadedDecoder, ModuleCount, RefusalGroup
 
 FLOAT32 = "float32"  # the precision of modules that are kept
 
@@ -194,3 +194,4 @@ class Quantization(Record, frozen=True, tag="quantization"):
     choice: Choice | None = None  # None: every module has the same precision, as was asked for
     notes: tuple[str, ...] = ()
     ranges: tuple[ModuleRange, ...] = ()  # of the source, for fp16
+    decoder: LoadedDecoder | None = None  # of a folder for generation

@@ -24,7 +24,7 @@ from sardonyx.reporting.formatting import plural
 from sardonyx.reporting.inspection import coverage_line, listed, node_count, root_table, weight_table
 from sardonyx.reporting.name_groups import grouped, short_lines, short_names
 from sardonyx.reporting.run import run_document, run_sentence
-from sardonyx.reporting.verdict import verdict_section, verdict_summary, verification
+from sardonyx.reporting.verdict import decoder_line, verdict_section, verdict_summary, verification
 
 NOTES_SHOWN = 2
 UNREACHED_SHOWN = 8
@@ -42,6 +42,7 @@ def export_document(export: Export, view: View) -> Document:
             weight_table("Weights of several modules", export.tied if view.verbose else ()),
             root_table(export.root_nodes if view.verbose else ()),
             verdict_section(export.verdict, view) if view.verbose else verdict_summary(export.verdict),
+            Paragraph(decoder_line(export.decoder) if export.decoder is not None else ""),
             *(_optimization(export.optimized, view) if export.optimized is not None else ()),
         ),
         sentence=Span(export_sentence(export), Tone.STRONG),

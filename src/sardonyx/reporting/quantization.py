@@ -8,6 +8,7 @@ from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, Quantizat
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Cell, Document, Notes, Section, Span, Text, Tone, View, table_section
 from sardonyx.reporting.module_rows import module_cell, module_rows
+from sardonyx.reporting.verdict import decoder_line
 
 _MODULES = 8  # rows of modules, without -v
 _OUTPUTS = 4
@@ -147,6 +148,8 @@ def _head(quantization: Quantization) -> list[str]:
         f"{formatting.plural(check.trials, 'trial')}: largest difference {check.worst:.2g} of what rounding explains",
         *raised,
     ]
+    if quantization.decoder is not None:
+        lines.append(decoder_line(quantization.decoder))
     if quantization.data.weak is not None:
         lines.append(f"weak claim: {quantization.data.weak}")
     return lines + [f"note: {formatting.one_line(note)}" for note in quantization.notes]

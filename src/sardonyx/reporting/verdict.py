@@ -6,7 +6,7 @@ import math
 
 from msgspec.structs import replace
 
-from sardonyx.records.run import OutputDifference, RequestedTolerance, RuntimeCheck, Verdict
+from sardonyx.records.run import LoadedDecoder, OutputDifference, RequestedTolerance, RuntimeCheck, Verdict
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Column,
@@ -201,6 +201,14 @@ def generation_lines(verdict: Verdict) -> list[str]:
             if batch.passed
         ]
     return lines
+
+
+def decoder_line(decoder: LoadedDecoder) -> str:
+    """Return where a folder for generation was loaded, how fast it generates, and the bytes of its cache."""
+    cache = f"cache: {formatting.size(decoder.cache_bytes)} per position"
+    if decoder.tokens_per_second is None:
+        return f"loaded in {decoder.runtime}; {cache}"
+    return f"loaded in {decoder.runtime}: {decoder.tokens_per_second:.1f} tokens/s on this machine; {cache}"
 
 
 def equal_tokens(verdict: Verdict) -> str:

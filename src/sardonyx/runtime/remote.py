@@ -21,8 +21,12 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.runtime import library, server
+from sardonyx.ir import io
+from sardonyx.ir.io.decoder_folder import DecoderFolder
+from sardonyx.records.run import LoadedDecoder
+from sardonyx.runtime import generation, library, server
 from sardonyx.runtime.engines import Runtime
+from sardonyx.runtime.generation import Generated
 from sardonyx.runtime.values import Array, Feeds, Value
 from sardonyx.runtime.worker_process import Worker, WorkerDied
 
@@ -160,6 +164,28 @@ def evaluate(model: onnx.ModelProto) -> list[Array]:
     """
     with _shared.lock:
         return _shared.ask(("evaluate", model.SerializeToString()), None)
+
+
+def generate(folder: Path, prompt: Sequence[int], count: int, end: int, threads: int | None) -> Generated:
+    """Load a decoder's folder as users do, in onnxruntime-genai if it is installed, and generate so many tokens.
+
+    The token `end` ends and pads the text in place of the folder's own. Without the package the model is loaded in ONNX
+    Runtime, and nothing is generated.
+
+    Raises:
+        RuntimeFailure: The runtime does not load the folder, fails on the tokens, or crashes.
+    """
+    if not generation.is_installed():
+        with RemoteSession(DecoderFolder.require(folder).model, threads=threads, optimize=True) as session:
+            return Generated(session.name)
+    with _shared.lock:
+        return _shared.ask(("generate", folder, list(prompt), count, end, threads), None)
+
+
+def described(folder: DecoderFolder, loaded: Generated) -> LoadedDecoder:
+    """Return a loaded folder for a record."""
+    speed = (len(loaded.tokens) - 1) / loaded.seconds if loaded.seconds and len(loaded.tokens) > 1 else None
+    return LoadedDecoder(loaded.runtime, speed, folder.cache_bytes(io.load(folder.model)))
 
 
 class RemoteSession:

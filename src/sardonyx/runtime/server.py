@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.errors import SardonyxError
-from sardonyx.runtime import library
+from sardonyx.runtime import generation, library
 from sardonyx.runtime.engines import Runtime, load
 from sardonyx.runtime.sessions import Session, evaluate
 from sardonyx.runtime.values import Engine, Source
@@ -49,6 +49,10 @@ class _Server:
     def evaluate(self, model: bytes) -> list[Any]:
         """Return the outputs of a model without inputs."""
         return evaluate(model)
+
+    def generate(self, *arguments: Any) -> generation.Generated:
+        """Return what a decoder generates in onnxruntime-genai."""
+        return generation.generate(*arguments)
 
     def executed(self, number: int) -> frozenset[str] | None:
         """Return the names of the nodes that ran since the model was opened, or None if they are not recorded."""

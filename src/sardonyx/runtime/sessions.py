@@ -39,6 +39,7 @@ class Session:
         options.enable_mem_reuse = optimize
         if not optimize:  # a weight that becomes constant must not change the kernel
             options.add_session_config_entry("session.disable_prepacking", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads use no processor
         if threads is not None:
             options.intra_op_num_threads = threads
             options.inter_op_num_threads = 1

@@ -144,6 +144,8 @@ class Oracle:
         self._noise: dict[int, Noise | None] = {}
         self._rounded = rounded
         self._probe: RemoteSession | None = None
+        self._doubled: RemoteSession | None = None  # the candidate in double precision
+        self._in_doubles: dict[int, list[Value] | None] = {}  # outputs of a live module in double precision
         self._precise = SinglePrecision(self._reference.subject.model, lambda model: self._open(Subject(model)))
         self._further, self._seconds = others, seconds
         self._can_double = True  # until a graph could not be run in double precision
@@ -216,6 +218,9 @@ class Oracle:
         failures += [f"in {other.runtime}: {line}" for other in runtimes for line in other.from_rewrite]
         if self._probe is not None:
             self._probe.close()  # opens itself again for the next candidate that needs it
+        if self._doubled is not None:
+            self._doubled.close()
+            self._doubled = None
         not_covered = comparer.left_out.lines + reference.not_covered
         missing = reference.without_kernel
         how = [f"both sides computed in float32: ONNX Runtime has no CPU kernel for {missing} in their own types"]
@@ -285,7 +290,7 @@ class Oracle:
                 hides_rows=self.inputs.masked,
                 padding=self._padding_of(answer),
                 ties=self._ties(subject, answer.inputs.feeds),
-                exact=functools.cache(lambda: self._in_double(subject, answer)),
+                exact=functools.cache(lambda: self._in_double(subject, number, answer)),
             )
         return Trial(answer.seed, answer.inputs.dims, answer.style, not lines, tuple(lines))
 
@@ -312,28 +317,34 @@ class Oracle:
             lambda: shuffled(live, feeds) if live is not None else [],
         )
 
-    def _in_double(self, subject: Subject, answer: Answer) -> tuple[list[Value], list[Value]] | None:
+    def _in_double(self, subject: Subject, number: int, answer: Answer) -> tuple[list[Value], list[Value]] | None:
         """Return the outputs of a live module and of its graph in double precision, or None if one cannot run in it.
 
         Kernels of two libraries may round more differently than the noise of the graph shows (an FFT, a long sum).
         In double precision these differences vanish, while the error of a wrong graph stays.
         """
-        live, feeds = self._reference.live, answer.inputs.feeds
-        if live is None or not self._can_double:
+        if self._reference.live is None or not self._can_double:
             return None
         from sardonyx.verification.double_precision import double_session  # exports alone need it
 
         self._progress("comparing in double precision")
-        expected = live.run_in_double(feeds)
+        expected = self._live_in_double(number, answer)
         if expected is None or len(expected) != len(answer.outputs):
             return None
         try:
-            with double_session(subject.model, threads=self._threads) as engine:
-                result = engine.run(feeds)
+            self._doubled = self._doubled or double_session(subject.model, threads=self._threads)
+            result = self._doubled.run(answer.inputs.feeds)
         except RuntimeFailure:
             self._can_double = False
             return None
         return expected, result
+
+    def _live_in_double(self, number: int, answer: Answer) -> list[Value] | None:
+        """Return the outputs of a live module in double precision in one trial, computed once."""
+        live = self._reference.live
+        if number not in self._in_doubles:
+            self._in_doubles[number] = None if live is None else live.run_in_double(answer.inputs.feeds)
+        return self._in_doubles[number]
 
     def _in_single_precision(
         self, subject: Subject, comparer: OutputComparer, answers: Sequence[Answer], results: Sequence[Result]
@@ -414,15 +425,14 @@ class Oracle:
         def disturb(sample: int) -> Sequence[Value]:
             return probe.run({**feeds, **noise.sample(sample)}) if sample else first
 
-        live = self._reference.live
-        if live is None:
+        if self._reference.live is None:
             return Noise(answer.outputs, disturb)
         clean = self._clean.get(number)  # the probe disturbs the graph's outputs, not the module's
         if clean is None or isinstance(clean, RuntimeFailure):
             with self._open(self._reference.subject) as plain:
                 clean = plain.run(feeds)
-        moved = moved_by_rounding(clean, answer.outputs, live.run_in_double(feeds))
-        return Noise(clean, lambda sample: disturb(sample) if sample else moved)
+        moved = moved_by_rounding(clean, answer.outputs, self._live_in_double(number, answer))
+        return Noise(clean, lambda sample: disturb(sample - 1) if sample else moved)
 
 
 def _parse_runtimes(names: Sequence[Runtime | str]) -> list[Runtime]:

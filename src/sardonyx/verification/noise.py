@@ -90,6 +90,11 @@ def sample(number: int) -> dict[str, Value]:
     return {FREQUENCY: np.asarray(1e7 + 79190.0 * number, np.float32)}
 
 
+def undisturbed() -> dict[str, Value]:
+    """Return the additional feed with which the copy computes what the model does."""
+    return {FREQUENCY: np.asarray(0.0, np.float32)}
+
+
 def _rounds(node: ir.Node) -> bool:
     return bool(node.outputs) and (node.op_type in _SUMS or node.op_type in _ELEMENTWISE)
 

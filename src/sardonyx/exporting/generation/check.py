@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,15 @@ import onnx_ir as ir
 import torch
 from msgspec import Struct
 
-from sardonyx.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure, VerificationFailed
 from sardonyx.exporting.generation.decoder import IDS, LOGITS, MASK, POSITIONS
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.engine import to_array
-from sardonyx.records.run import Accuracy, GeneratedBatch, TokenTie
+from sardonyx.ir.io.decoder_folder import DecoderFolder
+from sardonyx.records.run import Accuracy, GeneratedBatch, LoadedDecoder, TokenTie
 from sardonyx.runtime import Array, Feeds, Value
-from sardonyx.runtime.remote import RemoteSession
+from sardonyx.runtime.remote import RemoteSession, described, free_memory, generate
 from sardonyx.verification import noise
 from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.rounding import LiveEngine, moved_by_rounding
@@ -31,7 +33,8 @@ from sardonyx.verification.upcast import upcast
 
 _PAST, _PRESENT = "past_key_values.", "present."
 STEPS = 32
-_LENGTHS = ((1,), (7,), (24,), (5, 12, 2))  # of prompts; those in one batch are padded on the left
+_LENGTHS = ((24,), (5, 12, 1))  # of prompts; those in one batch are padded on the left
+_SHARE = 4  # of the steps for a batch: kernels for a few rows take up to twenty times as long as those for one
 _LONGEST_WINDOW = 1024  # a longer attention window is not exceeded: the prompt would take too long
 _BEYOND_WINDOW = 3
 
@@ -136,6 +139,7 @@ class Generated(Struct, frozen=True):
     batches: tuple[GeneratedBatch, ...]
     failures: tuple[str, ...]
     not_covered: tuple[str, ...]
+    alone: tuple[Prompts, Continuation] | None  # a prompt without padding, and what the module continues it with
 
 
 def random_prompts(module: Any, window: int | None, steps: int, seed: int) -> list[Prompts]:
@@ -174,34 +178,45 @@ class GenerationCheck:
         self._subject = Subject(model)
         self._stepper = Stepper(self._subject.model)
         self._probe: RemoteSession | None = None
+        self.alone: tuple[Prompts, Continuation] | None = None  # the prompt without padding
 
     def run(self, batches: Sequence[Prompts], steps: int) -> tuple[list[GeneratedBatch], list[str]]:
-        """Generate `steps` tokens from each batch of prompts; return the results and the failures."""
+        """Generate `steps` tokens from each prompt, a part of them in a batch; return the results and the failures."""
         results: list[GeneratedBatch] = []
         failures: list[str] = []
-        with self._subject.session(threads=self._threads) as session:
-            for number, prompts in enumerate(batches):
-                self._report(f"generating {steps} tokens, batch {number + 1} of {len(batches)}")
-                expected = continued(self._module, prompts, steps)
-                try:
-                    logits = self._stepper.logits(session, prompts, expected.tokens)
-                except RuntimeFailure as failure:
-                    failures.append(f"generating after {_describe(prompts)}: {failure.message}")
-                    continue
-                batch, lines = self._compared(session, prompts, expected, logits)
-                results.append(batch)
-                failures += [f"generating after {_describe(prompts)}: {line}" for line in lines]
+        for prompts, expected, logits in self._generated(batches, steps):
+            if isinstance(logits, RuntimeFailure):
+                failures.append(f"generating after {_describe(prompts)}: {logits.message}")
+                continue
+            batch, lines = self._compared(prompts, expected, logits)
+            results.append(batch)
+            failures += [f"generating after {_describe(prompts)}: {line}" for line in lines]
         if self._probe is not None:
             self._probe.close()
         return results, failures
 
-    def _compared(
-        self, session: RemoteSession, prompts: Prompts, expected: Continuation, logits: Array
-    ) -> tuple[GeneratedBatch, list[str]]:
+    def _generated(
+        self, batches: Sequence[Prompts], steps: int
+    ) -> list[tuple[Prompts, Continuation, Array | RuntimeFailure]]:
+        """Return what the module generates, and the logits of the file as users run it, which is closed again."""
+        runs: list[tuple[Prompts, Continuation, Array | RuntimeFailure]] = []
+        with self._subject.session(threads=self._threads, optimize=True) as session:
+            for number, prompts in enumerate(batches):
+                self._report(f"generating {steps} tokens, batch {number + 1} of {len(batches)}")
+                expected = continued(self._module, prompts, steps if len(prompts.ids) == 1 else -(-steps // _SHARE))
+                try:
+                    runs.append((prompts, expected, self._stepper.logits(session, prompts, expected.tokens)))
+                except RuntimeFailure as failure:
+                    runs.append((prompts, expected, failure))
+        free_memory()
+        self.alone = next(((prompts, made) for prompts, made, _ in runs if len(prompts.ids) == 1), None)
+        return runs
+
+    def _compared(self, prompts: Prompts, expected: Continuation, logits: Array) -> tuple[GeneratedBatch, list[str]]:
         """Compare logits within the tolerance; then tokens can differ only where the two best logits are that close."""
         reference = expected.logits.astype(logits.dtype)
         comparer = OutputComparer(["logits"], Accuracy.REASSOCIATES, frozenset(), exported=True)
-        lines = comparer.compare([reference], [logits], lambda: self._noise(session, prompts, expected, reference))
+        lines = comparer.compare([reference], [logits], lambda: self._noise(prompts, expected, reference))
         rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
         ties = tuple(
             _tie(int(row), int(step), int(expected.tokens[row, step]), reference[row, step], logits[row, step])
@@ -211,30 +226,25 @@ class GenerationCheck:
         equal = expected.tokens.size - len(ties)
         return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, ties, not lines), lines
 
-    def _noise(
-        self, session: RemoteSession, prompts: Prompts, expected: Continuation, reference: Array
-    ) -> Noise | None:
-        """Return how much rounding alone changes the logits of every step, from runs that read all tokens at once."""
+    def _noise(self, prompts: Prompts, expected: Continuation, reference: Array) -> Noise | None:
+        """Return how much rounding alone changes the logits of every step, from runs that read all tokens at once.
+
+        The runtime's own optimizations take no part in it: an error of theirs is not noise.
+        """
         feeds, steps = self._stepper.at_once(prompts, expected.tokens), expected.tokens.shape[1]
 
         def last(outputs: Sequence[Value] | None) -> list[Value]:
             return [] if outputs is None else [np.asarray(outputs[self._stepper.logits_index])[:, -steps:]]
 
         try:
-            clean = last(session.run(feeds))
             probe = self._probe or self._opened_probe()
-            first = None if probe is None else last(probe.run({**feeds, **noise.sample(0)}))
+            if probe is None:
+                return None
+            clean = last(probe.run({**feeds, **noise.undisturbed()}))
         except RuntimeFailure:  # no kernel for the probe's types: the noise is unknown
             return None
-        if probe is None or first is None:
-            return None
-        precise = last(self._engine.run_in_double(feeds))
-        moved = moved_by_rounding(clean, [reference], precise)
-
-        def disturbed(sample: int) -> list[Value]:
-            return last(probe.run({**feeds, **noise.sample(sample)})) if sample else moved
-
-        return Noise(clean, disturbed)
+        moved = moved_by_rounding(clean, [reference], last(self._engine.run_in_double(feeds)))
+        return Noise(clean, lambda sample: last(probe.run({**feeds, **noise.sample(sample)})) if sample else moved)
 
     def _opened_probe(self) -> RemoteSession | None:
         copy: ir.Model | None = noise.disturbed(self._subject.model)
@@ -267,10 +277,63 @@ def check_generation(
     """Generate from random prompts with the model file and with the module, and compare every step."""
     limit = Facts(module).count("positions")
     steps = steps if limit is None else max(1, min(steps, limit // 2))
-    batches, failures = GenerationCheck(module, engine, model, threads=threads, report=report).run(
-        random_prompts(module, window, steps, seed), steps
-    )
+    check = GenerationCheck(module, engine, model, threads=threads, report=report)
+    batches, failures = check.run(random_prompts(module, window, steps, seed), steps)
     longest = max((max(batch.prompts) + batch.steps for batch in batches), default=0)
     missed = window is not None and longest <= window
     gaps = (f"the attention window of {window} tokens: the longest sequence had {longest}",) if missed else ()
-    return Generated(tuple(batches), tuple(failures), gaps)
+    return Generated(tuple(batches), tuple(failures), gaps, check.alone)
+
+
+def check_loaded(folder: Path, generated: Generated, *, in_own_types: bool, threads: int | None) -> LoadedDecoder:
+    """Load the written folder as users do, and compare the tokens that onnxruntime-genai generates with the module's.
+
+    Args:
+        folder: The folder.
+        generated: The result of the check of its model.
+        in_own_types: Whether that check ran the file itself, not a float32 copy, so that tokens can be compared.
+        threads: Threads of the runtime.
+
+    Raises:
+        RuntimeFailure: The runtime does not load the folder, or fails.
+        VerificationFailed: A token differs, and no tie explains it.
+    """
+    assert generated.alone is not None
+    prompts, expected = generated.alone
+    prompt, wanted = prompts.ids[0].tolist(), expected.tokens[0].tolist()
+    decoder = DecoderFolder.require(folder)
+    end = next((token for token in range(decoder.vocabulary) if token not in (*prompt, *wanted)), None)
+    ran = generate(folder, prompt, len(wanted), end or 0, threads)
+    pairs = enumerate(zip(wanted, ran.tokens, strict=False))
+    step = next((step for step, (token, other) in pairs if token != other), None)
+    if step is not None and in_own_types and end is not None:  # later tokens follow from this one
+        logits, allowed = expected.logits[0, step], 2 * max(batch.max_abs for batch in generated.batches)
+        gap = float(logits[wanted[step]]) - float(logits[ran.tokens[step]])
+        if gap > allowed:
+            raise VerificationFailed(
+                f"{ran.runtime} generates token {ran.tokens[step]} instead of {wanted[step]} in step {step + 1}",
+                hint="`verify=False` writes the folder anyway",
+            )
+    return described(decoder, ran)
+
+
+def loaded(
+    folder: Path, generated: Generated, inputs: Sequence[torch.Tensor], *, in_own_types: bool, threads: int | None
+) -> tuple[LoadedDecoder | None, list[str]]:
+    """Load the folder as users do; return what was found, and a note if its cache explains that it does not load.
+
+    A cache in half precision cannot run on many CPUs, and onnxruntime-genai supports one size of keys and values.
+
+    Raises:
+        VerificationFailed: If the runtime does not load the folder otherwise, or generates other tokens.
+    """
+    try:
+        return check_loaded(folder, generated, in_own_types=in_own_types, threads=threads), []
+    except RuntimeFailure as failure:
+        cached = [tensor for tensor in inputs if tensor.is_floating_point()]
+        sizes = {(tensor.shape[1], tensor.shape[-1]) for tensor in cached}
+        if len(sizes) > 1 or any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in cached):
+            return None, [f"not loaded: {failure.message}"]
+        raise VerificationFailed(
+            f"the written folder does not load: {failure.message}", hint="`verify=False` writes the folder anyway"
+        ) from failure

@@ -25,6 +25,7 @@ from sardonyx.frontend.inputs.past import PAST, SWITCH, with_past
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.running import run
 from sardonyx.frontend.tracing.structure import window
+from sardonyx.ir.io.decoder_folder import CONFIG
 from sardonyx.records.export import ExampleInput
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
@@ -74,7 +75,7 @@ def attention_window(module: nn.Module) -> int | None:
     return window(run(module, (), {IDS: ids, SWITCH: True}).past_key_values)
 
 
-MODEL, CONFIG = "model.onnx", "genai_config.json"
+MODEL = "model.onnx"
 _DEFAULT_CONTEXT = 2048  # if the config sets no maximum
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -34,7 +35,8 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
         )
     dynamic = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
     shapes = (dynamic,) if dynamic else None
-    with quietly(), quoted_names(), torch.no_grad():  # attention kernels for training have another memory layout
+    # attention kernels for training have another memory layout
+    with quietly(), quoted_names(), torch.no_grad(), _without_fake_tensor_cache(any(dynamic)):
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=shapes, strict=False)
         _check_dynamic(captured, call.inputs, axes)
         _replace_conv3d_without_bias(captured.graph_module)
@@ -62,6 +64,12 @@ def _check_dynamic(captured: Any, names: Sequence[str], axes: Axes) -> None:
         for axis, dim in axes.get(name, {}).items():
             if is_concrete_int(size := node.meta["val"].shape[axis]):
                 raise FixedDim(f"{name}:{axis}", dim, int(size))
+
+
+def _without_fake_tensor_cache(is_dynamic: bool) -> contextlib.AbstractContextManager[object]:
+    """Compute the shapes of every operation anew: with symbolic sizes, making and checking entries takes longer."""
+    config: Any = torch._dynamo.config  # pyright: ignore[reportPrivateUsage]  # no public name
+    return config.patch(fake_tensor_cache_enabled=False) if is_dynamic else contextlib.nullcontext()
 
 
 def optimized_by_torch(model: ir.Model) -> ir.Model | None:
