@@ -19,7 +19,6 @@ from msgspec import Struct
 from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.element_types import element_types
 from sardonyx.ir.ops import CASTS, CONTROL_FLOW
-from sardonyx.ir.origins import copy_origins
 from sardonyx.ir.scopes import nested_graphs
 from sardonyx.verification.noise import NARROW
 
@@ -121,6 +120,8 @@ def round_results(model: ir.Model) -> None:
 
 def _tagged_cast(node: ir.Node, value: ir.Value, to: ir.DataType, name: str) -> ir.Node:
     """Return a Cast that belongs to the same module as a node."""
+    from sardonyx.ir.origins import copy_origins  # only an export changes tagged graphs
+
     cast = ir.node("Cast", [value], attributes={"to": int(to)}, name=name, metadata_props=dict(node.metadata_props))
     copy_origins(node, cast)
     cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].type = name, value.shape, ir.TensorType(to)
