@@ -88,5 +88,5 @@ def test_names_in_hints_exist_in_python_and_on_the_command_line() -> None:
     parameters = {name for public in (*functions, *options) for name in inspect.signature(public).parameters}
     flags = {flag for verb in VERBS for one in subcommand(verb).params for flag in (*one.opts, *one.secondary_opts)}
     named = {name for _, text in hints() for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", text)}
-    assert {"force", "verify", "dynamic", "exporter", "inputs", "task"} <= named <= parameters
+    assert {"force", "verify", "dynamic", "inputs", "task"} <= named <= parameters
     assert {flag for _, text in hints() for flag in FLAG.findall(with_flags(text))} <= flags

@@ -9,22 +9,24 @@ from torch import Tensor
 
 from sardonyx.frontend.inputs.candidates import Role, role_of
 from sardonyx.frontend.tracing.adapter import Call, Feeds
+from sardonyx.frontend.tracing.engine import UnattendedRows
 
 
 def unpadded(call: Call) -> Feeds | None:
     """Return the example with masks that keep every position; None if it has no padding, or the module needs it.
 
-    Ones keep a position in most masks and hide it in some. The outputs tell: those of a hidden row are not numbers.
+    Ones keep a position in most masks and hide it in some, where a row then attends to nothing.
     """
     example = call.feeds
     masks = [name for name, tensor in example.items() if role_of(name) is Role.MASK and _is_partial(tensor)]
     for kept in itertools.islice((1, 0), 2 if masks else 0):
         feeds = {name: torch.full_like(tensor, kept) if name in masks else tensor for name, tensor in example.items()}
         try:
-            outputs = call.run(list(feeds.values()))
+            with UnattendedRows() as rows:
+                outputs = call.run(list(feeds.values()))
         except Exception:  # a forward may raise anything
             continue
-        if all(bool(torch.isfinite(output).all()) for output in outputs):
+        if not rows.found and all(bool(torch.isfinite(output).all()) for output in outputs):
             return feeds
     return None
 
