@@ -10,7 +10,7 @@ WORKERS ?= 2
 # pytest compiles every test file anew where the rewritten assertions may not be stored: 11 CPU-seconds a process.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup check quick without-torch lowest browser test docs demo bench peers llm precision clean
+.PHONY: setup check quick without-torch lowest browser test suite docs demo bench peers llm precision clean
 
 setup: $(STAMP)
 
@@ -57,7 +57,11 @@ lowest:
 browser:
 	@.ci/browser
 
-test: check browser
+# The checks take one core for three minutes and some tests wait, so both run at once.
+test: browser
+	$(MAKE) --no-print-directory -j 2 check suite
+
+suite: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # The documentation as a site, in site/; warnings are errors. Then what the pages say of options, verbs and passes.

@@ -22,10 +22,10 @@ from hypothesis import settings
 import models
 
 # No deadline: machines may be busy. CI generates the same cases in every run; local runs generate new ones.
-settings.register_profile("project", deadline=None, derandomize="CI" in os.environ)
-settings.register_profile("quick", settings.get_profile("project"), max_examples=20)
+settings.register_profile("all", deadline=None, derandomize="CI" in os.environ)
+settings.register_profile("project", settings.get_profile("all"), max_examples=40)
+settings.register_profile("quick", settings.get_profile("all"), max_examples=20)
 OWN_SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps the settings of a test
-settings.load_profile("project")
 os.environ.pop("COLUMNS", None)  # set in processes of pytest-xdist; commands would wrap their output at it
 
 NODE_CASES = "onnx.backend.test.case.node"  # computes its 1,884 cases on import, which takes 10 s
@@ -34,12 +34,20 @@ LEFT_OUT = ("torch", "transformers", "openvino", "playwright", NODE_CASES)  # by
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help=f"leave out tests marked slow or using {', '.join(LEFT_OUT)}")
+    parser.addoption(
+        "--all-examples", action="store_true", help="run property tests as often as they say, or 100 times"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(profile(config))
     if config.getoption("quick"):
-        settings.load_profile("quick")
         sys.meta_path.insert(0, SkippingImporter())
+
+
+def profile(config: pytest.Config) -> str:
+    """The profile of Hypothesis for this run."""
+    return "quick" if config.getoption("quick") else "all" if config.getoption("all_examples") else "project"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -47,8 +55,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    if not config.getoption("all_examples"):
         for item in items:
-            limit_examples(getattr(item, "function", None), settings.get_profile("quick").max_examples)
+            limit_examples(getattr(item, "function", None), settings.get_profile(profile(config)).max_examples)
 
 
 def limit_examples(test: object, most: int) -> None:

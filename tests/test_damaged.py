@@ -24,11 +24,11 @@ def test_a_seed_gives_the_same_file_again_and_other_seeds_others() -> None:
 
 
 @pytest.mark.slow
-def test_80_damaged_files_cause_no_failure() -> None:
-    reports = damaged.campaign(range(20_001, 20_081), 1, quiet=True)
-    assert len(reports) == 80
+def test_40_damaged_files_cause_no_failure() -> None:
+    reports = damaged.campaign(range(20_001, 20_041), 1, quiet=True)
+    assert len(reports) == 40
     assert not [each for each in reports if each.faults], damaged.summary(reports)
-    assert sum(each.codes[:1] == (0,) for each in reports) > 15
+    assert sum(each.codes[:1] == (0,) for each in reports) > 7
 
 
 @pytest.mark.parametrize("seed", [230798, 233351, 234870, 235633])

@@ -84,7 +84,10 @@ def run(arguments: list[str], folder: Path) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=() if page.stem == "README" else pytest.mark.campaign, id=page.stem) for page in PAGES],
+)
 def test_commands_of_the_pages_run_without_torch(page: Path, tmp_path: Path) -> None:
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden" / "sitecustomize.py").write_text(HIDDEN)

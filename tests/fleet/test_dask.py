@@ -268,6 +268,7 @@ def test_the_documented_cluster_of_one_machine_listens_on_no_network(tmp_path: P
         assert [listening(process) for process in processes] == [{"0100007F"}] * 2
 
 
+@pytest.mark.campaign  # half a minute
 def test_nobody_gets_into_the_documented_cluster_without_its_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ def experts_of(module: nn.Module) -> nn.Module:
     return next(each for each in module.modules() if any(p.dim() == 3 for p in each.parameters(recurse=False)))
 
 
-@pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
+@pytest.mark.parametrize("exporter", ["dynamo", pytest.param("torchscript", marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("source", MIXTURES.values(), ids=MIXTURES)
 def test_a_mixture_of_experts_is_verified_on_trials_that_route_differently(
     source: str, exporter: Exporter, tmp_path: Path

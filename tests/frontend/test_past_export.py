@@ -20,10 +20,10 @@ PAST = [f"{part}.{side}" for part in ("decoder", "encoder") for side in ("key", 
     [
         ("t5", "dynamo"),
         ("t5", "torchscript"),
-        ("bart", "torchscript"),
+        pytest.param("bart", "torchscript", marks=pytest.mark.campaign),
         ("whisper", "dynamo"),
-        ("whisper", "torchscript"),
-        ("marian", "torchscript"),
+        pytest.param("whisper", "torchscript", marks=pytest.mark.campaign),
+        pytest.param("marian", "torchscript", marks=pytest.mark.campaign),
     ],
 )
 def test_an_encoder_decoder_takes_both_caches_and_returns_the_growing_one(name: str, exporter: Exporter) -> None:
