@@ -67,6 +67,7 @@ suite: setup
 # The documentation as a site, in site/; warnings are errors. Then what the pages say of options, verbs and passes.
 docs: setup
 	$(BIN)/mkdocs build --strict
+	$(BIN)/python -m pytest tests/test_readme.py -m "campaign or not campaign"
 	$(BIN)/python -m pytest -n $(WORKERS) tests/test_documented.py tests/test_site.py tests/test_project.py \
 		tests/test_contributing.py tests/reporting/gate/test_page.py
 

@@ -23,7 +23,7 @@ import models
 
 # No deadline: machines may be busy. CI generates the same cases in every run; local runs generate new ones.
 settings.register_profile("all", deadline=None, derandomize="CI" in os.environ)
-settings.register_profile("project", settings.get_profile("all"), max_examples=40)
+settings.register_profile("project", settings.get_profile("all"), max_examples=25)
 settings.register_profile("quick", settings.get_profile("all"), max_examples=20)
 OWN_SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps the settings of a test
 os.environ.pop("COLUMNS", None)  # set in processes of pytest-xdist; commands would wrap their output at it

@@ -106,6 +106,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.campaign
 def test_small_models_are_exported_verified_and_compared(results: Path) -> None:
     rows = catalogue_table.read(results)
     assert [row["library"] for row in rows] == ["torchvision"]
@@ -118,6 +119,7 @@ def test_small_models_are_exported_verified_and_compared(results: Path) -> None:
         assert catalogue_table.reason(row) == ""
 
 
+@pytest.mark.campaign
 def test_finished_models_are_not_run_again(results: Path) -> None:
     path = next(results.glob("*.json"))
     assert not catalogue.wanted(path)

@@ -117,7 +117,7 @@ def _wrong_axis(model: ir.Model) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_wrong_weight, _wrong_axis], ids=lambda value: value.__name__)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.campaign)])
 def test_a_wrong_graph_is_detected(monkeypatch: pytest.MonkeyPatch, dtype: Any, spoil: Any) -> None:
     _spoiled(monkeypatch, spoil)
     with pytest.raises(VerificationFailed, match="does not compute what the module does"):

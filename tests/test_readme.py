@@ -23,7 +23,7 @@ def assert_shown(page: Path, played: str) -> None:
     assert readme.steady(played) == readme.steady(text), f"`python tests/readme.py {page.name}` refreshes the page"
 
 
-@pytest.mark.slow
+@pytest.mark.campaign  # more than a minute; `make docs` runs it
 def test_the_tour_shows_the_real_output(tmp_path: Path) -> None:
     assert_shown(readme.TOUR, readme.refreshed(readme.TOUR.read_text(), tmp_path))
 

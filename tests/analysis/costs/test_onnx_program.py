@@ -197,7 +197,7 @@ def _torch_macs(name: str) -> int:
     return counter.get_total_flops() // 2
 
 
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("name", models.names())
 def test_products_match_the_torch_counter(name: str, exporter: str, small_model: Callable[[str, str], Path]):
     path, expected = small_model(name, exporter), _torch_macs(name)

@@ -12,7 +12,13 @@ import attention
 PROJECTS = re.compile(r"(query|q_proj|c_attn|\.q|in_proj)\.?_?weight$")  # of queries, in the names of these models
 
 
-@pytest.mark.parametrize("name", attention.SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.campaign if number % 3 else ())
+        for number, name in enumerate(attention.SMALL)
+    ],
+)
 def test_every_attention_is_decomposed_and_fused_back(name: str) -> None:
     subject = attention.SMALL[name]()
     verdict = attention.judge(subject)
