@@ -33,8 +33,7 @@ from sardonyx.verification.upcast import upcast
 
 _PAST, _PRESENT = "past_key_values.", "present."
 STEPS = 32
-_LENGTHS = ((24,), (5, 12, 1))  # of prompts; those in one batch are padded on the left
-_SHARE = 4  # of the steps for a batch: kernels for a few rows take up to twenty times as long as those for one
+_LENGTHS = ((24,), (1,), (7,), (5, 12, 2))  # of prompts; those in one batch are padded on the left
 _LONGEST_WINDOW = 1024  # a longer attention window is not exceeded: the prompt would take too long
 _BEYOND_WINDOW = 3
 
@@ -181,7 +180,7 @@ class GenerationCheck:
         self.alone: tuple[Prompts, Continuation] | None = None  # the prompt without padding
 
     def run(self, batches: Sequence[Prompts], steps: int) -> tuple[list[GeneratedBatch], list[str]]:
-        """Generate `steps` tokens from each prompt, a part of them in a batch; return the results and the failures."""
+        """Generate `steps` tokens from each batch of prompts; return the results and the failures."""
         results: list[GeneratedBatch] = []
         failures: list[str] = []
         for prompts, expected, logits in self._generated(batches, steps):
@@ -203,7 +202,7 @@ class GenerationCheck:
         with self._subject.session(threads=self._threads, optimize=True) as session:
             for number, prompts in enumerate(batches):
                 self._report(f"generating {steps} tokens, batch {number + 1} of {len(batches)}")
-                expected = continued(self._module, prompts, steps if len(prompts.ids) == 1 else -(-steps // _SHARE))
+                expected = continued(self._module, prompts, steps)
                 try:
                     runs.append((prompts, expected, self._stepper.logits(session, prompts, expected.tokens)))
                 except RuntimeFailure as failure:
