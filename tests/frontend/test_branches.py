@@ -16,9 +16,9 @@ from torch import Tensor, nn
 import sardonyx
 from sardonyx.errors import ModelError, VerificationFailed
 from sardonyx.exporting import export as exporting
+from sardonyx.frontend.inputs.example_resolution import unpadded
 from sardonyx.frontend.inputs.examples import derive
 from sardonyx.frontend.inputs.other_branches import Branch, find_branches
-from sardonyx.frontend.inputs.unpadded import unpadded
 from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.tracing.adapter import Call
 

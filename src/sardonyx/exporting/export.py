@@ -27,16 +27,21 @@ from sardonyx.exporting.generation.decoder import (
     write_beside,
 )
 from sardonyx.exporting.options import ExportOptions
-from sardonyx.exporting.other_exporter import Attempt, with_hint
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
-from sardonyx.frontend.inputs.example_resolution import Dims, DynamicDims, Inputs, example_for, resolve_dynamic
+from sardonyx.frontend.inputs.example_resolution import (
+    Dims,
+    DynamicDims,
+    Inputs,
+    example_for,
+    resolve_dynamic,
+    unpadded,
+)
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.other_branches import Branch, find_branches
 from sardonyx.frontend.inputs.past import with_past as with_past_of
 from sardonyx.frontend.inputs.search import SWITCHES
 from sardonyx.frontend.inputs.static_dims import with_fewer_dims
-from sardonyx.frontend.inputs.unpadded import unpadded
 from sardonyx.frontend.models.resolve import Resolved, from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
 from sardonyx.frontend.models.weights import named_state, state_sha256
@@ -48,7 +53,7 @@ from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.graph_names import Axes, with_lowest_limits
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.rehearsal import CallsInARow, StateMode, mode_notes, with_state
-from sardonyx.frontend.tracing.traced import Exporter, TagStyle
+from sardonyx.frontend.tracing.traced import Attempt, Exporter, TagStyle, with_hint
 from sardonyx.ir import io, made_by
 from sardonyx.ir import state as states
 from sardonyx.ir.io.decoder_folder import move_into
@@ -62,7 +67,7 @@ from sardonyx.records.environment import environment
 from sardonyx.records.export import ExampleInput, Export, SourceModule
 from sardonyx.records.input_specs import StateTensor
 from sardonyx.records.progress import Clock, Progress
-from sardonyx.records.run import Accuracy, Artifact, Counts, LoadedDecoder, Trial, Verdict
+from sardonyx.records.run import Accuracy, Artifact, Counts, LoadedDecoder, Verdict
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.half_precision_export import check_in_float32, round_without_kernels
@@ -387,10 +392,11 @@ class _ExportJob:
         calls = self._call.state.calls
         row, graph = CallsInARow(self._call), states.in_a_row(self.model, first, calls)
         in_a_row = self._compared(graph, graph, row, [dict(zip(row.inputs, row.tensors, strict=True))])
+        renamed = (structs.replace(each, style=f"{calls} calls in a row, {each.style}") for each in in_a_row.trials)
         return structs.replace(
             verdict,
             passed=in_a_row.passed,
-            trials=(*verdict.trials, *(_renamed(trial, calls) for trial in in_a_row.trials)),
+            trials=(*verdict.trials, *renamed),
             failures=tuple(f"{calls} calls in a row: {line}" for line in in_a_row.failures),
         )
 
@@ -540,10 +546,6 @@ def _example(
     lazy_notes = initialize(module, example.args, example.kwargs)
     example = with_past_of(module, example) if with_past else example
     return structs.replace(example, notes=(*example.notes, *lazy_notes))
-
-
-def _renamed(trial: Trial, calls: int) -> Trial:
-    return structs.replace(trial, style=f"{calls} calls in a row, {trial.style}")
 
 
 def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:

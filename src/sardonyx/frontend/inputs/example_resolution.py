@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
@@ -10,11 +11,13 @@ import torch
 from msgspec import Struct
 from torch import nn
 
+from sardonyx.frontend.inputs.candidates import Role, role_of
 from sardonyx.frontend.inputs.dynamic import find_dynamic, position_limit
 from sardonyx.frontend.inputs.examples import Example, derive
 from sardonyx.frontend.models.resolve import Resolved, converted_tensor
 from sardonyx.frontend.running import Probe, probe
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import Call, Feeds
+from sardonyx.frontend.tracing.engine import UnattendedRows
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.structure import Flat
 from sardonyx.records.input_specs import Constant, DynamicRequest, Spec, resolve_axes
@@ -113,3 +116,30 @@ def resolve_dynamic(call: Call, dynamic: Dims) -> DynamicDims:
 def _has_name(dim: str) -> bool:
     """Return whether a dimension has a name other than its axis; exporters rarely support those without one."""
     return not dim.rpartition("_")[2].isdecimal()
+
+
+def unpadded(call: Call) -> Feeds | None:
+    """Return the example with masks that keep every position; None if it has no padding, or the module needs it.
+
+    These are the most ordinary inputs: code that handles padding may fail where there is none.
+
+    Ones keep a position in most masks and hide it in some, where a row then attends to nothing.
+    """
+    example = call.feeds
+    masks = [name for name, tensor in example.items() if role_of(name) is Role.MASK and _is_partial(tensor)]
+    for kept in itertools.islice((1, 0), 2 if masks else 0):
+        feeds = {name: torch.full_like(tensor, kept) if name in masks else tensor for name, tensor in example.items()}
+        try:
+            with UnattendedRows() as rows:
+                outputs = call.run(list(feeds.values()))
+        except Exception:  # a forward may raise anything
+            continue
+        if not rows.found and all(bool(torch.isfinite(output).all()) for output in outputs):
+            return feeds
+    return None
+
+
+def _is_partial(mask: torch.Tensor) -> bool:
+    """Return whether a mask of zeros and ones has both."""
+    kept = mask == 1
+    return mask.dim() > 1 and bool((kept | (mask == 0)).all()) and bool(kept.any()) and not bool(kept.all())

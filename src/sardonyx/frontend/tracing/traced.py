@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -149,6 +149,33 @@ def _why(error: BaseException) -> str:
 def _cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:  # torch wraps its reasons in advice
         error = error.__cause__
+    return error
+
+
+class Attempt(Struct, frozen=True):
+    """A verified export with the other exporter."""
+
+    trials: int
+    is_complete: bool  # inputs on both sides of every branch were compared
+    notes: Sequence[str]  # limits of the graph
+
+
+def with_hint(error: SardonyxError, exporter: Exporter, attempt: Callable[[Exporter], Attempt]) -> SardonyxError:
+    """Return the error with a hint on the other exporter if that succeeds, or with its reason if it fails as well."""
+    other = OTHER[exporter]
+    try:
+        made = attempt(other)
+    except NotExportable as second:
+        if not isinstance(error, NotExportable):
+            return error
+        both = f"torch cannot export the model: {exporter}: {error.why}; {other}: {second.why}"
+        return NotExportable(both, hint=error.hint or "", why=error.why)
+    except SardonyxError:
+        return error
+    if made.is_complete:
+        limits = f" ({'; '.join(made.notes)})" if made.notes else ""
+        advice = f'use `exporter="{other}"`, which matches PyTorch on {made.trials} trials{limits}'
+        error.hint = advice if error.hint is None else f"{advice}; or {error.hint}"
     return error
 
 
