@@ -51,7 +51,7 @@ def changed(model: Path, name: str, old: str, new: str) -> Path:
 # Latency
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize("clock", latency.CLOCKS)
 def test_files_are_timed_from_the_command_line(model: Path, clock: str) -> None:
     words = [sys.executable, latency.__file__, f"one={model}", f"two={model}", "--seconds", "0.1", "--clock", clock]
@@ -127,7 +127,7 @@ def test_a_peers_result_is_computed_once_per_content(
     assert shelf.Shelf(tmp_path / "shelf").result("onnxruntime", other).nodes is None
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_wrong_and_unloadable_results_are_reported(model: Path, tmp_path: Path) -> None:
     kept = shelf.Shelf(tmp_path / "shelf")
     assert kept.check(model, model) == (True, "")

@@ -95,7 +95,10 @@ def by_name(analysis: Analysis) -> dict[str, Form]:
     return {form.name: form for form in analysis.forms}
 
 
-@pytest.mark.parametrize(("name", "attentions"), [("bert", 2), ("gpt2", 2), ("t5", 6), ("vit", 2)])
+@pytest.mark.parametrize(
+    ("name", "attentions"),
+    [("bert", 2), *(pytest.param(*case, marks=pytest.mark.campaign) for case in (("gpt2", 2), ("t5", 6), ("vit", 2)))],
+)
 def test_a_torch_model_in_three_forms(name: str, attentions: int) -> None:
     model, inputs = BUILDERS[name]()
     model = model.eval()

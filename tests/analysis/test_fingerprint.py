@@ -37,7 +37,16 @@ def written(body: str, inputs: str, outputs: str = "float[N, M] y", weights: str
     return parser.parse_model(f"{header} main ({inputs}) => ({outputs}) {weights} {{ {body} }}")
 
 
-@pytest.mark.parametrize(("name", "exporter"), [*((name, "torchscript") for name in FAMILIES), ("gpt2", "dynamo")])
+@pytest.mark.parametrize(
+    ("name", "exporter"),
+    [
+        *(
+            pytest.param(name, "torchscript", marks=pytest.mark.campaign if i % 3 else ())
+            for i, name in enumerate(FAMILIES)
+        ),
+        ("gpt2", "dynamo"),
+    ],
+)
 def test_optimizing_a_real_model_does_not_change_its_family(name: str, exporter: str, small_model: SmallModel) -> None:
     source = onnx.load(small_model(name, exporter))
     raw = fingerprint_of(source)

@@ -217,7 +217,7 @@ def test_products_match_the_torch_counter(name: str, exporter: str, small_model:
         assert sum(each.kind is OpKind.ATTENTION for each in program.operations) == 2
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("name", ["llama", *(pytest.param(n, marks=pytest.mark.campaign) for n in ("bert", "gpt2"))])
 def test_torch_and_its_export_cost_the_same_at_every_size(name: str, small_model: Callable[[str, str], Path]):
     from sardonyx.analysis.recording.recorder import record
 
