@@ -54,6 +54,7 @@ TARGETS: tuple[Literal["portable", "ort"], ...] = ("portable", "ort")
 HIGHEST_TOKEN = 100
 CACHE_RANK = 4  # [batch, heads, length, width]
 WINDOW = 256  # tokens that are read without what is before them
+SKIPPED = 4096  # tokens at the beginning, which are for data of `quantize`
 
 
 def counted(config: str, exporter: Exporter, folder: Path) -> dict[str, tuple[int, ...]]:
@@ -145,9 +146,9 @@ def token_windows(tokenizer: str, count: int) -> list[np.ndarray]:
 
     texts = list(docstrings())
     order = np.random.default_rng(9).permutation(len(texts))
-    text = "\n\n".join(texts[index] for index in order)[: 16 * WINDOW * count]
+    text = "\n\n".join(texts[index] for index in order)[: 16 * (SKIPPED + WINDOW * count)]
     ids = np.array(tokenizers.Tokenizer.from_file(tokenizer).encode(text).ids, np.int64)
-    return [ids[start : start + WINDOW] for start in range(0, WINDOW * count, WINDOW)]
+    return [ids[start : start + WINDOW] for start in range(SKIPPED, SKIPPED + WINDOW * count, WINDOW)]
 
 
 def losses(path: str, others: Feeds, windows: Iterable[np.ndarray]) -> np.ndarray:
