@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import sardonyx
 from sardonyx.ir import io
+from sardonyx.ir.tensors import ConcatTensor
 from sardonyx.quantization import dynamic_int8, scales, weights
 from sardonyx.quantization.error_compensation import Moments
 from sardonyx.quantization.smoothing import smoothing
@@ -100,9 +101,13 @@ def test_pieces_cover_a_weight_of_a_file_once(
     stored = np.random.default_rng(0).standard_normal((70, 33)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(stored, "w"))
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
-    tensor = io.load(tmp_path / "m.onnx").graph.initializers["w"].const_value
+    tensor, again = (io.load(tmp_path / "m.onnx").graph.initializers["w"].const_value for _ in range(2))
     assert tensor is not None
+    assert again is not None
     matrix = Matrix(tensor, is_transposed)
+    assert scales.identity(matrix) == scales.identity(Matrix(again, is_transposed))
+    joined = [scales.identity(Matrix(ConcatTensor([each, each]), is_transposed)) for each in (tensor, again)]
+    assert joined[0] == joined[1] != scales.identity(matrix)
     seen = np.zeros((matrix.rows, matrix.columns), np.float32)
     for rows, columns, values in matrix.pieces(8):
         assert rows.start % 8 == 0

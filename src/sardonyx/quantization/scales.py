@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 
 from sardonyx.ir.storage import Array
-from sardonyx.ir.tensors import FileTensor
+from sardonyx.ir.tensors import ConcatTensor, FileTensor
 
 if TYPE_CHECKING:
     from sardonyx.quantization.weights import Matrix
@@ -131,9 +132,13 @@ def _best_columns(matrix: Matrix, scales: Array, most: int) -> Array:
 
 def identity(matrix: Matrix) -> tuple[object, ...]:
     """Return what identifies the values; tensors of a file are created anew for each candidate."""
-    tensor = matrix.tensor
-    named = (tensor.file.path, tensor.file.stamp, tensor.offset) if isinstance(tensor, FileTensor) else (tensor,)
-    return (*named, matrix.is_transposed)
+    return (*_place(matrix.tensor), matrix.is_transposed)
+
+
+def _place(tensor: ir.TensorProtocol) -> tuple[object, ...]:
+    if isinstance(tensor, ConcatTensor):
+        return tuple(_place(part) for part in tensor.parts)
+    return (tensor.file.path, tensor.file.stamp, tensor.offset) if isinstance(tensor, FileTensor) else (tensor,)
 
 
 def _recall(key: tuple[object, ...]) -> tuple[Array, ...] | None:
