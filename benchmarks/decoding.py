@@ -3,6 +3,7 @@
     python benchmarks/decoding.py nodes [--exporter dynamo torchscript]
     python benchmarks/decoding.py time NAME=FILE NAME=FILE ... [--past 16 512] [--prompt 64] [--threads 1]
         [--repeats 3] [--seconds 20]
+    python benchmarks/decoding.py perplexity TOKENIZER NAME=FILE NAME=FILE ... [--windows 16]
 
 `nodes` exports small configs with a past at two depths and optimizes them; the difference is what a layer takes, the
 rest what the model takes once. `time` runs files with the interface of decoders (`input_ids`, `attention_mask`,
@@ -10,6 +11,8 @@ rest what the model takes once. `time` runs files with the interface of decoders
 anew: where the weights lie in memory alone makes up to 3 % for as long as a session lives, so the range over the
 repetitions is told, not the interval within one. One thread is timed by the processor's clock, more by the wall clock.
 `python -m onnxruntime_genai.models.builder -i FOLDER -o OUT -p fp32 -e cpu` builds the file to compare with.
+`perplexity` reads docstrings of the standard library in windows of 256 tokens with each file, and compares the losses
+of the same tokens with those of the first file. TOKENIZER is a tokenizer.json.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import numpy as np
 import sardonyx
 from sardonyx.ir import io
 from sardonyx.measurement import interleaving
+from sardonyx.runtime import Session
 from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.runtime.values import Feeds
 
@@ -49,6 +53,8 @@ DEPTHS = (2, 3)
 TARGETS: tuple[Literal["portable", "ort"], ...] = ("portable", "ort")
 HIGHEST_TOKEN = 100
 CACHE_RANK = 4  # [batch, heads, length, width]
+WINDOW = 256  # tokens that are read without what is before them
+SKIPPED = 4096  # tokens at the beginning, which are for data of `quantize`
 
 
 def counted(config: str, exporter: Exporter, folder: Path) -> dict[str, tuple[int, ...]]:
@@ -57,8 +63,9 @@ def counted(config: str, exporter: Exporter, folder: Path) -> dict[str, tuple[in
     for depth in DEPTHS:
         path = folder / "raw.onnx"
         source = f"hf-config:{config}{depth}"
+        options = sardonyx.ExportOptions(with_past=True)
         sardonyx.export(
-            source, output=path, with_past=True, dynamic="auto", exporter=exporter, verify=False, force=True
+            source, output=path, dynamic="auto", exporter=exporter, verify=False, force=True, options=options
         )
         for target in TARGETS:
             run = sardonyx.optimize(path, target=target, options=sardonyx.OptimizeOptions(verify_seconds=4))
@@ -131,6 +138,45 @@ def time_table(files: dict[str, str], options: argparse.Namespace) -> Iterator[s
                 yield f"| {threads} | {what} | {name} | {1000 * spent:.2f} | {ratio} |"
 
 
+def token_windows(tokenizer: str, count: int) -> list[np.ndarray]:
+    """Return token ids of docstrings, in an order that depends on the seed alone."""
+    import tokenizers
+
+    from precision_packages import docstrings
+
+    texts = list(docstrings())
+    order = np.random.default_rng(9).permutation(len(texts))
+    text = "\n\n".join(texts[index] for index in order)[: 16 * (SKIPPED + WINDOW * count)]
+    ids = np.array(tokenizers.Tokenizer.from_file(tokenizer).encode(text).ids, np.int64)
+    return [ids[start : start + WINDOW] for start in range(SKIPPED, SKIPPED + WINDOW * count, WINDOW)]
+
+
+def losses(path: str, others: Feeds, windows: Iterable[np.ndarray]) -> np.ndarray:
+    """Return -log p of every token but the first of each window."""
+    graph, session, found = io.load(path).graph, Session(path, optimize=True, threads=1), list[np.ndarray]()
+    names, place = {value.name for value in graph.inputs}, [value.name for value in graph.outputs].index("logits")
+    for ids in windows:
+        feeds = {name: value for name, value in {**others, "input_ids": ids[None]}.items() if name in names}
+        logits = np.asarray(session.run(feeds)[place])[0, :-1].astype(np.float64)
+        logits -= logits.max(-1, keepdims=True)
+        found.append(np.log(np.exp(logits).sum(-1)) - logits[np.arange(len(ids) - 1), ids[1:]])
+    return np.concatenate(found)
+
+
+def perplexity_table(tokenizer: str, files: dict[str, str], windows: int) -> Iterator[str]:
+    """One row for each file: perplexity, the mean difference of the losses with two standard errors, and bytes."""
+    read, others, first = token_windows(tokenizer, windows), fed(files.values(), 0, WINDOW), None
+    yield f"| file | perplexity of {windows * (WINDOW - 1):,} tokens | loss beyond {next(iter(files))} | MB |"
+    yield "|---|---|---|---|"
+    for name, path in files.items():
+        found = losses(path, others, read)
+        first = found if first is None else first
+        more = found - first
+        spread = 2 * more.std() / len(more) ** 0.5
+        size = sum(file.stat().st_size for file in Path(path).parent.glob("model.onnx*")) / 1e6
+        yield f"| {name} | {np.exp(found.mean()):.2f} | {more.mean():+.3f} ± {spread:.3f} | {size:.0f} |"
+
+
 def main(arguments: Sequence[str]) -> None:
     """Print the table asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -144,11 +190,17 @@ def main(arguments: Sequence[str]) -> None:
     timed.add_argument("--threads", nargs="+", type=int, default=[1])
     timed.add_argument("--repeats", type=int, default=3)
     timed.add_argument("--seconds", type=float, default=20.0)
+    read = tables.add_parser("perplexity")
+    read.add_argument("tokenizer")
+    read.add_argument("files", nargs="+", metavar="NAME=FILE")
+    read.add_argument("--windows", type=int, default=16)
     options = parser.parse_args(arguments)
     if options.table == "nodes":
         lines = node_table(options.exporter)
     else:
-        lines = time_table(dict(each.split("=", 1) for each in options.files), options)
+        files: dict[str, str] = dict(each.split("=", 1) for each in options.files)
+        is_timed = options.table == "time"
+        lines = time_table(files, options) if is_timed else perplexity_table(options.tokenizer, files, options.windows)
     for line in lines:
         print(line, flush=True)
 

@@ -53,22 +53,23 @@ def _closest(values: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: in
 @given(
     seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 70), columns=st.integers(1, 12), samples=st.integers(1, 100),
     bits=st.sampled_from([4, 8]), large=st.sampled_from([1.0, 30.0, 1e15, 1e-15]), dead=st.booleans(),
+    is_symmetric=st.booleans(),
 )  # fmt: skip
 def test_no_column_costs_more_than_by_plain_rounding(
-    seed: int, rows: int, columns: int, samples: int, bits: int, large: float, dead: bool
+    seed: int, rows: int, columns: int, samples: int, bits: int, large: float, dead: bool, is_symmetric: bool
 ) -> None:
     rng = np.random.default_rng(seed)
     values = rng.standard_normal((rows, columns)).astype(np.float32)
     values[rng.integers(rows), rng.integers(columns)] *= large
     moments = _moments(rng, rows, samples, dead=dead)
-    found = compensated(values, upper_root(moments), bits, SIZE)
+    found = compensated(values, upper_root(moments), bits, SIZE, is_symmetric=is_symmetric)
     cost = _cost(values, _held(found, rows), moments)
-    plain = plain_blocks(in_blocks(values, SIZE), bits)
+    plain = plain_blocks(in_blocks(values, SIZE), bits, is_symmetric=is_symmetric)
     rounding = 1e-10 * np.square(values, dtype=np.float64).sum(0) * np.abs(moments).max()
     for scales, zeros in ((found.scales, found.zeros), plain):
         assert (cost <= _cost(values, _closest(values, scales, zeros, bits), moments) * 1.0001 + rounding).all()
     assert found.integers.max() < 2**bits
-    assert ((found.zeros >= 0) & (found.zeros < 2**bits)).all()
+    assert ((found.zeros == 2 ** (bits - 1)) if is_symmetric else (found.zeros >= 0) & (found.zeros < 2**bits)).all()
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -95,19 +96,20 @@ def test_correlated_inputs_lose_far_less() -> None:
     assert _cost(values, _held(found, 96), moments).sum() < 0.4 * _cost(values, plain, moments).sum()
 
 
+@pytest.mark.parametrize("is_symmetric", [False, True])
 @pytest.mark.parametrize("is_transposed", [False, True])
-def test_stored_integers_are_checked_one_by_one(is_transposed: bool) -> None:
+def test_stored_integers_are_checked_one_by_one(is_transposed: bool, is_symmetric: bool) -> None:
     rng = np.random.default_rng(0)
     values = rng.standard_normal((40, 24)).astype(np.float32)
     stored = np.ascontiguousarray(values.T) if is_transposed else values
     moments = Moments(_moments(rng, 40, 200), TemporaryDirectory())
     matrix = Matrix(ir.Tensor(stored), is_transposed, moments)
-    blocks = Blocks(matrix, 4, SIZE)
+    blocks = Blocks(matrix, 4, SIZE, is_symmetric)
     integers = blocks.integers().reshape(-1, 24)[:40]
 
     def simulated(levels: np.ndarray) -> np.ndarray:
         parts = (levels, blocks.scales(), blocks.zero_points())
-        return simulation.compensated_in_blocks(matrix, moments.array(), 4, SIZE, *parts)
+        return simulation.compensated_in_blocks(matrix, moments.array(), 4, SIZE, *parts, is_symmetric=is_symmetric)
 
     scale, zero = (np.repeat(each, SIZE, 0)[:40] for each in (blocks.scales(), blocks.zero_points()))
     np.testing.assert_array_equal(simulated(integers), (integers - zero.astype(np.float32)) * scale)

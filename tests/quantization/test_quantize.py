@@ -10,14 +10,15 @@ import onnx
 import onnx.checker
 import onnx.numpy_helper
 import onnx.parser
+import onnx_ir as ir
 import pytest
 from msgspec.structs import replace
 
 import sardonyx
 from quantization.small_model import build
+from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
 from sardonyx.quantization import (
-    accuracy_level,
     dynamic_int8,
     matmul_nbits,
     product_check,
@@ -102,7 +103,8 @@ FAULTS: dict[str, tuple[str, str, Any, str, Any]] = {
         lambda matrix, most=127: np.resize(np.abs(matrix.array()).max(1) / np.float32(most), matrix.columns),
     ),
     "zero points off by one": ("int4", "portable", Blocks, "zero_points", lambda self: (ZEROS(self) + 1) % 16),
-    "zero points off by one, packed": ("int4", "ort", Blocks, "zero_points", lambda self: (ZEROS(self) + 1) % 16),
+    "zero points off by one, packed": ("int8-weights", "ort", Blocks, "zero_points", lambda self: ZEROS(self) ^ 1),
+    "scales of the next block, packed": ("int4", "ort", Blocks, "scales", lambda self: np.roll(SCALES(self), 1, 0)),
     "scales of the next block": ("int4", "portable", Blocks, "scales", lambda self: np.roll(SCALES(self), 1, 0)),
     "scales of the next column, packed": (
         "int8-weights", "ort", Blocks, "scales", lambda self: np.roll(SCALES(self), 1, 1),
@@ -258,9 +260,9 @@ g (int64[batch, steps] ids) => (float[batch, steps, 300] y) {
 """
 
 
-def _tied(text: str = TIED) -> onnx.ModelProto:
+def _tied(text: str = TIED, width: int = 64) -> onnx.ModelProto:
     model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
-    for name, shape in (("table", (300, 64)), ("w", (64, 64))):
+    for name, shape in (("table", (300, width)), ("w", (width, width))):
         model.graph.initializer.append(
             onnx.numpy_helper.from_array((rng.standard_normal(shape) / 8).astype(np.float32), name)
         )
@@ -272,17 +274,64 @@ def _tied(text: str = TIED) -> onnx.ModelProto:
 @pytest.mark.parametrize(("to", "target"), RECIPES)
 def test_a_table_that_is_the_head_as_well_is_stored_once(to: Any, target: Any) -> None:
     made = sardonyx.quantize(_tied(), to=to, target=target)
-    assert [product.recipe for product in made.products if product.module == "head"] == ["quantize-tied-head"]
+    in_blocks = (to, target) == ("int4", "ort")
+    lookup, head = (
+        ("quantize-shared-tables", "quantize-to-matmul-nbits-4")
+        if in_blocks
+        else ("quantize-embeddings", "quantize-tied-head")
+    )
+    recipes = {product.node: product.recipe for product in made.products}
+    assert (recipes["/body/Gather_e"], recipes["/head/MatMul_y"]) == (lookup, head)
     assert made.model is not None
     tables = [
         value
         for value in made.model.graph.initializers.values()
-        if value.const_value and value.const_value.size == 300 * 64
+        if value.const_value and value.const_value.size == 300 * 64 // (2 if in_blocks else 1)
     ]
     assert len(tables) == 1
-    assert made.after.bytes < 0.35 * made.before.bytes
+    assert made.after.bytes < (0.18 if in_blocks else 0.35) * made.before.bytes
     kept = sardonyx.quantize(_tied(), to=to, target=target, keep=["head"])
-    assert "quantize-tied-head" not in {product.recipe for product in kept.products}
+    assert recipes["/head/MatMul_y"] not in {product.recipe for product in kept.products if product.module == "head"}
+
+
+def test_a_shared_table_may_have_a_part_of_a_block() -> None:
+    made = sardonyx.quantize(_tied(width=72), to="int4", target="ort")
+    assert {product.recipe for product in made.products} == {"quantize-shared-tables", "quantize-to-matmul-nbits-4"}
+    assert made.model is not None
+    lookup = next(node for node in made.model.graph if node.op_type == "GatherBlockQuantized")
+    facts = Facts(made.model)
+    facts.infer()
+    assert facts.dtype(lookup.outputs[0]) is ir.DataType.FLOAT
+    assert (facts.shape(lookup.outputs[0]) or ())[2:] == (80,)
+
+
+def test_products_of_one_activation_are_merged() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[n, 64] x) => (float[n, 32] a, float[n, 64] y) {
+      a = MatMul (x, u)  b = MatMul (x, v)  c = Relu (b)  d = MatMul (c, w)  e = MatMul (c, w)  y = Add (d, e)
+    }
+    """
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    for name, columns in (("u", 32), ("v", 64), ("w", 64)):
+        weight = rng.standard_normal((64, columns)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    for node in model.graph.node:
+        node.name = f"/{'first' if node.output[0] in 'ab' else 'second'}/{node.output[0]}/{node.op_type}"
+    made = sardonyx.quantize(model, to="int4", target="ort")
+    assert [(each.module, each.columns) for each in made.products] == [
+        ("first", 96),
+        ("second.d", 64),
+        ("second.e", 64),
+    ]
+    kept = sardonyx.quantize(model, to="int4", target="ort", keep=["first.b"])
+    assert (kept.products[0].module, kept.products[0].columns) == ("first.a", 32)
+    feeds = {"x": rng.standard_normal((1, 64)).astype(np.float32)}
+    results: list[Any] = []
+    for each in (made, kept):
+        with Subject(each.to_proto()).session(optimize=True) as engine:
+            results.append(engine.run(feeds)[0])
+    np.testing.assert_array_equal(*results)
 
 
 def test_fused_products_are_quantized_or_named() -> None:
@@ -326,19 +375,6 @@ def test_saturation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     saturation.saturates.cache_clear()
     monkeypatch.undo()
     assert isinstance(saturation.saturates(), bool)
-
-
-def test_the_accuracy_level_is_the_faster_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert accuracy_level.fastest_level(4, 32) in (1, 4)
-    for faster in (4, 1):
-        accuracy_level.fastest_level.cache_clear()
-        monkeypatch.setattr(accuracy_level, "_seconds", lambda *_, faster=faster: {1: 1.5, 4: 1.5, faster: 1.0})
-        made = sardonyx.quantize(model, to="int4", target="ort")
-        assert made.model is not None
-        products = [node for node in made.model.graph if node.op_type == "MatMulNBits"]
-        assert {node.attributes.get_int("accuracy_level") for node in products} == {faster}
-        assert any("rounds the activations" in note for note in made.notes) == (faster == 4)
-    accuracy_level.fastest_level.cache_clear()
 
 
 def test_stored_weights_are_float32_in_the_runtime(model: Path) -> None:

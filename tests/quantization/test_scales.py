@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import sardonyx
 from sardonyx.ir import io
+from sardonyx.ir.tensors import ConcatTensor
 from sardonyx.quantization import dynamic_int8, scales, weights
 from sardonyx.quantization.error_compensation import Moments
 from sardonyx.quantization.smoothing import smoothing
@@ -41,21 +42,25 @@ def _loss(matrix: Matrix, held: np.ndarray) -> np.ndarray:
 @settings(max_examples=60, deadline=None)
 @given(
     seed=SEED, rows=st.integers(1, 90), columns=st.integers(1, 40), bits=st.sampled_from([4, 8]), large=LARGE,
-    is_transposed=st.booleans(),
+    is_transposed=st.booleans(), is_symmetric=st.booleans(),
 )  # fmt: skip
-def test_no_block_loses_more_than_by_plain_rounding(bits: int, **case: Any) -> None:
+def test_no_block_loses_more_than_by_plain_rounding(bits: int, *, is_symmetric: bool, **case: Any) -> None:
     matrix = _matrix(**case)
-    blocks = Blocks(matrix, bits, 32)
+    blocks = Blocks(matrix, bits, 32, is_symmetric)
     scale, zero = blocks.scales()[:, None], blocks.zero_points()[:, None].astype(np.float32)
     held = ((blocks.integers() - zero) * scale).reshape(-1, matrix.columns)[: matrix.rows]
     split = scales.in_blocks(matrix.array(), 32)
-    step, center = (each[:, None] for each in scales.plain_blocks(split, bits))
+    step, center = (each[:, None] for each in scales.plain_blocks(split, bits, is_symmetric=is_symmetric))
     plain = (np.clip(np.rint(split / step) + center, 0, 2**bits - 1) - center) * step
     found = scales.in_blocks(_loss(matrix, held), 32).sum(1)
     usual = scales.in_blocks(_loss(matrix, plain.reshape(-1, matrix.columns)[: matrix.rows]), 32).sum(1)
     rounding = 1e-12 * np.square(split, dtype=np.float64).sum(1)
     assert (found <= usual * 1.0001 + rounding).all()
     assert (held[:, 0] == 0).all()
+    if is_symmetric:
+        assert (zero == 2 ** (bits - 1)).all()
+        assert (np.ascontiguousarray(scale).view(np.uint32) % 2**16 == 0).all(), "not a number of bfloat16"
+        assert (np.abs(split - (blocks.integers() - zero) * scale) <= 1.01 * np.abs(scale)).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -96,9 +101,13 @@ def test_pieces_cover_a_weight_of_a_file_once(
     stored = np.random.default_rng(0).standard_normal((70, 33)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(stored, "w"))
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
-    tensor = io.load(tmp_path / "m.onnx").graph.initializers["w"].const_value
+    tensor, again = (io.load(tmp_path / "m.onnx").graph.initializers["w"].const_value for _ in range(2))
     assert tensor is not None
+    assert again is not None
     matrix = Matrix(tensor, is_transposed)
+    assert scales.identity(matrix) == scales.identity(Matrix(again, is_transposed))
+    joined = [scales.identity(Matrix(ConcatTensor([each, each]), is_transposed)) for each in (tensor, again)]
+    assert joined[0] == joined[1] != scales.identity(matrix)
     seen = np.zeros((matrix.rows, matrix.columns), np.float32)
     for rows, columns, values in matrix.pieces(8):
         assert rows.start % 8 == 0

@@ -20,7 +20,7 @@ from sardonyx.ir.storage import Array
 from sardonyx.quantization.scales import best_scales, identity, in_blocks, plain_blocks
 
 if TYPE_CHECKING:
-    from sardonyx.quantization.weights import Matrix
+    from sardonyx.quantization.weights import Blocks
 
 _ROWS = 32  # that are rounded before their errors are carried to the others
 _DAMPING = 0.01  # of the mean square, added to that of every input, so that few samples do not decide everything
@@ -50,12 +50,15 @@ class Moments:
             return False
         return True
 
-    def rounded(self, matrix: Matrix, bits: int, size: int, part: Literal["integers", "scales", "zeros"]) -> Array:
+    def rounded(self, blocks: Blocks, part: Literal["integers", "scales", "zeros"]) -> Array:
         """Return a part of the compensated integers of a weight; they are computed once."""
-        key = (*identity(matrix), bits, size)
+        matrix, bits, size, is_symmetric = blocks.matrix, blocks.bits, blocks.size, blocks.is_symmetric
+        key = (*identity(matrix), bits, size, is_symmetric)
         if key not in self._rounded:
             root = upper_root(self.array())
-            groups = [compensated(values, root, bits, size) for values in matrix.column_groups()]
+            groups = [
+                compensated(values, root, bits, size, is_symmetric=is_symmetric) for values in matrix.column_groups()
+            ]
             self._rounded[key] = self._new_file(".npz")
             np.savez(
                 self._rounded[key],
@@ -85,11 +88,11 @@ def upper_root(moments: Array) -> Array:
     return np.ascontiguousarray(np.linalg.cholesky(moments[::-1, ::-1])[::-1, ::-1])
 
 
-def compensated(values: Array, root: Array, bits: int, size: int) -> Rounded:
+def compensated(values: Array, root: Array, bits: int, size: int, *, is_symmetric: bool = False) -> Rounded:
     """Return the cheapest integers of each column: rounded in order, or each to the closest, as without moments."""
-    ordered = _in_order(values, root, bits, size)
+    ordered = _in_order(values, root, bits, size, is_symmetric=is_symmetric)
     blocks = in_blocks(values, size)
-    best = _closest(blocks, root, bits, *plain_blocks(blocks, bits))
+    best = _closest(blocks, root, bits, *plain_blocks(blocks, bits, is_symmetric=is_symmetric))
     for other in (_closest(blocks, root, bits, ordered.scales, ordered.zeros), ordered):
         better = other.cost < best.cost
         best = Rounded(
@@ -101,7 +104,7 @@ def compensated(values: Array, root: Array, bits: int, size: int) -> Rounded:
     return best
 
 
-def _in_order(values: Array, root: Array, bits: int, size: int) -> Rounded:
+def _in_order(values: Array, root: Array, bits: int, size: int, *, is_symmetric: bool = False) -> Rounded:
     rows, columns = values.shape
     count, most = -(-rows // size), (1 << bits) - 1
     integers = np.empty((count * size, columns), np.uint8)
@@ -112,7 +115,8 @@ def _in_order(values: Array, root: Array, bits: int, size: int) -> Rounded:
         expected, corner = values[start:stop], root[start:stop, start:stop]
         if start:
             expected = expected + np.linalg.solve(corner.T, root[:start, start:stop].T @ errors[:start])
-        scale, zero = (each[0] for each in best_scales(expected[None], bits, np.square(corner.diagonal())[None]))
+        squares = np.square(corner.diagonal())[None]
+        scale, zero = (each[0] for each in best_scales(expected[None], bits, squares, is_symmetric=is_symmetric))
         for top in range(start, stop, _ROWS):
             part = slice(top, min(top + _ROWS, stop))
             integers[part], added = _round_rows(values, errors, root, part, scale, zero, most)

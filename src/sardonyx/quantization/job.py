@@ -16,6 +16,7 @@ from sardonyx.optimizer.candidates import Candidate, RewriteJob
 from sardonyx.passes import Pass
 from sardonyx.passes.cleanup import UNUSED
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
+from sardonyx.quantization.merge_products import MergeProducts
 from sardonyx.quantization.precisions import Plan, Recipes, simulated
 from sardonyx.quantization.recipe import Simulated
 from sardonyx.records.run import Artifact, PassRecord
@@ -46,7 +47,8 @@ class Job:
         passes = self._recipes.of(plan)
         job = self._job((*passes, EliminateDeadNodes()))  # weights of Constant nodes are dead once they are replaced
         candidate = job.candidate()
-        if not any(candidate.log.tallies[each.name].rewrites for each in passes):
+        recipes = [each.name for each in passes if not isinstance(each, MergeProducts)]
+        if not any(candidate.log.tallies[name].rewrites for name in recipes):
             reasons = [refusal.reason for refusal in candidate.log.refusals]
             raise NothingQuantized(
                 "nothing can be quantized" + (f": {reasons[0]}" if reasons else ""),

@@ -18,8 +18,10 @@ from sardonyx.quantization.filter_weights import QuantizeFilters
 from sardonyx.quantization.half import ConvertToHalf
 from sardonyx.quantization.half_placement import ConstantSizes
 from sardonyx.quantization.matmul_nbits import QuantizeToMatMulNBits
+from sardonyx.quantization.merge_products import MergeProducts
 from sardonyx.quantization.ranges import Ranges
 from sardonyx.quantization.recipe import Quantizer, Selection, Simulated
+from sardonyx.quantization.shared_tables import QuantizeSharedTables
 from sardonyx.quantization.static_int8 import QuantizeStatically
 from sardonyx.quantization.stored_weights import QuantizeStoredWeights
 from sardonyx.quantization.tied_head import QuantizeTiedHead
@@ -62,8 +64,7 @@ class Recipes(Struct, frozen=True):
             passes.append(QuantizeFilters(Selection.any_of(filters), simulate=simulate))
         for each in plan:
             passes += self._products(each.precision, each.selection, simulate=simulate)
-        # Ranges belong to names of the source, so that nothing may be replaced before static recipes.
-        return tuple(sorted(passes, key=lambda each: not isinstance(each, QuantizeStatically)))
+        return tuple(sorted(passes, key=_rank))
 
     def _products(self, precision: Precision, selection: Selection, *, simulate: bool) -> tuple[Pass, ...]:
         """Return the passes of one precision; their names differ from those of all others."""
@@ -77,13 +78,27 @@ class Recipes(Struct, frozen=True):
             case "int8-weights":
                 recipe = QuantizeToMatMulNBits if self.target == "ort" else QuantizeStoredWeights
                 return (recipe(8, selection, simulate=simulate, moments=self.moments),)
+            case "int4" if self.target == "ort":
+                blocks = QuantizeToMatMulNBits(4, selection, simulate=simulate, moments=self.moments)
+                return (MergeProducts(selection), blocks, QuantizeSharedTables(blocks, selection, simulate=simulate))
             case "int4":
-                recipe = QuantizeToMatMulNBits if self.target == "ort" else QuantizeWeights
-                return (recipe(4, selection, simulate=simulate, moments=self.moments),)
+                return (QuantizeWeights(4, selection, simulate=simulate, moments=self.moments),)
             case "fp16":
                 return (ConvertToHalf(selection, self.ranges, self.sizes, simulate=simulate),)
             case "bf16":
                 return (StoreInBfloat16(selection, simulate=simulate),)
+
+
+def _rank(each: Pass) -> int:
+    """Return 0 for what runs first: ranges belong to names of the source, so nothing is replaced before static recipes.
+
+    Products in blocks of 4 bits store the tables that they share with lookups; other tables are stored in 8 bits.
+    """
+    if isinstance(each, QuantizeStatically):
+        return 0
+    is_early = isinstance(each, MergeProducts | QuantizeSharedTables)
+    is_early |= isinstance(each, QuantizeToMatMulNBits) and each.is_symmetric
+    return 1 if is_early else 2
 
 
 _INTEGERS: tuple[Precision, ...] = ("int8", "int8-static", "int8-weights", "int4")  # whose embedding tables are in int8

@@ -28,7 +28,7 @@ from sardonyx.verification.subject import Subject
 
 _EPS = 2.0**-23
 _DIFFERENCE = "sardonyx_difference_"  # how the names of additional outputs begin
-_KINDS = 4  # of numbers that are compared for a product, at most
+_KINDS = 6  # of numbers that are compared for a product, at most
 _GROUP_BYTES = 1 << 28  # of the weights of simulations that are run together
 _ROUNDINGS = 64.0  # eps for each square root of the number of terms
 _IN_INTEGERS = (QuantizeDynamically.name, QuantizeConvolutions.name, QuantizeStatically.name)
@@ -60,15 +60,15 @@ class _Comparison(Struct):
         """The difference, divided by what is allowed."""
         return (self.error or 0.0) / self.allowed
 
-    def add(self, rounding: float, difference: float, size: float, rounded: tuple[float, float] | None) -> None:
-        """Add a trial: the closer of the two simulations counts."""
+    def add(self, rounding: float, difference: float, size: float, rounded: Sequence[tuple[float, float]]) -> None:
+        """Add a trial: the closest of the simulations counts."""
         if not math.isfinite(size):  # the activation has NaN or infinities, as in the source
             return
         error, allowed, is_rounded = _relative(difference, size), rounding, False
-        if error > rounding and rounded is not None:
+        if error > rounding and rounded:
             # An activation between two integers may be rounded to either. Without optimizations it is not rounded.
-            error, is_rounded = _relative(rounded[0], size), True
-            allowed = rounding + _relative(rounded[1], size)
+            pairs = [(_relative(own, size), rounding + _relative(other, size)) for own, other in rounded]
+            (error, allowed), is_rounded = min(pairs, key=lambda pair: pair[0] / pair[1]), True
         self.is_rounded |= is_rounded
         if self.error is None or error / allowed > self.share:
             self.error, self.allowed = error, allowed
@@ -161,7 +161,7 @@ def _run(
             for product, comparison, first in zip(products, found, outputs, strict=True):
                 if not optimize or (product.is_fusible and comparison.error is not None):
                     numbers = [float(np.asarray(value)) for value in results[first : first + _KINDS]]
-                    rounded = None if product.rounded is None else (numbers[2], numbers[3])
+                    rounded = [(numbers[2 + 2 * k], numbers[3 + 2 * k]) for k in range(len(product.rounded))]
                     comparison.add(allowed_error(product), numbers[0], numbers[1], rounded)
         name = engine.name
     worst = max(range(len(products)), key=lambda number: found[number].share)
@@ -179,7 +179,7 @@ def _notes(found: Sequence[_Comparison], products: Sequence[Simulated]) -> tuple
     missing, rounded = sum(each.error is None for each in found), sum(each.is_rounded for each in found)
     notes = [f"{missing} products were not compared: their activations were never finite"] if missing else []
     if rounded:
-        notes.append(f"ONNX Runtime rounds the activations of {rounded} products to 8-bit integers in blocks")
+        notes.append(f"ONNX Runtime rounds the activations of {rounded} products to 8-bit integers")
     if any(product.recipe in _IN_INTEGERS for product in products) and saturates():
         notes.append("this CPU adds 8-bit products with saturation: the weights of `int8` use 7 bits")
     compensated = [product.is_compensated for product in products if product.is_compensated is not None]
@@ -212,8 +212,8 @@ def _add_differences(model: ir.Model, products: Sequence[Simulated]) -> None:
         if product.step:
             difference = _beyond(graph, difference, product.step / 2, number)
         values = [difference, product.scale or product.simulation]
-        if product.rounded is not None:
-            values += [_node(graph, "Sub", other, product.rounded) for other in (product.result, product.simulation)]
+        for rounded in product.rounded:
+            values += [_node(graph, "Sub", other, rounded) for other in (product.result, product.simulation)]
         for kind, value in enumerate(values):
             largest = ir.node("ReduceMax", [_node(graph, "Abs", value)], {"keepdims": 0})
             output = largest.outputs[0]

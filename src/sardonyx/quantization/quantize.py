@@ -100,9 +100,9 @@ def quantize(
             model and copies of all other files, and is loaded before it appears.
         to: "int8" computes products in 8-bit integers and quantizes activations at run time; "int8-static" takes the
             ranges of activations from the data; "int8-weights" and "int4" store weights in 8 or 4 bits and compute in
-            float32. Embedding tables are stored in 8 bits by each of them. "fp16" computes in float16 where the
-            measured numbers allow it; "bf16" stores weights in bfloat16. "auto" chooses one of the integer precisions,
-            or float32, for every module.
+            float32. Embedding tables are stored in 8 bits by each of them; in 4 bits by "int4" for "ort" if the head
+            shares them. "fp16" computes in float16 where the measured numbers allow it; "bf16" stores weights in
+            bfloat16. "auto" chooses one of the integer precisions, or float32, for every module.
         target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well. If None, "ort" for the
             folder of a decoder, otherwise "portable".
         keep: Modules that stay in float32: paths, tags, globs or class names.

@@ -83,7 +83,7 @@ class Simulated(Struct, frozen=True, eq=False):
     rounding: float = 0.0  # relative error of storing the result in fewer bits, which the simulation does not have
     scale: ir.Value | None = None  # errors are relative to its largest number, or to that of the simulation if None
     is_fusible: bool = False  # the runtime may fuse it to operators of its own
-    rounded: ir.Value | None = None  # the simulation with 8-bit activations, which the runtime may choose
+    rounded: tuple[ir.Value, ...] = ()  # simulations with 8-bit activations, one of which the runtime may choose
     is_compensated: bool | None = None  # whether the rounding errors of the weight compensate each other, if they can
     step: float = 0.0  # between the numbers that a result in integers can hold; the simulation holds all numbers
     weight: str | None = None  # the name of the constant, which several products may share
@@ -162,7 +162,7 @@ class Recipe(Quantizer, NodePass):
                     self.simulation(product, op),
                     weight=product.weight.name,
                     is_fusible=self.is_fusible,
-                    rounded=self.rounded_simulation(product, op),
+                    rounded=self.rounded_simulations(product, op),
                     is_compensated=None if not self.compensates else matrix.moments is not None,
                 )
             )
@@ -186,14 +186,14 @@ class Recipe(Quantizer, NodePass):
     def simulation(self, product: Product, op: Builder) -> ir.Value:
         """Build the same arithmetic in float32, in another way."""
 
-    def rounded_simulation(self, product: Product, op: Builder) -> ir.Value | None:
-        """Build the arithmetic that the runtime may use instead, if there is one."""
+    def rounded_simulations(self, product: Product, op: Builder) -> tuple[ir.Value, ...]:
+        """Build the kinds of arithmetic that the runtime may use instead."""
         del product, op
-        return None
+        return ()
 
-    def stored(self, weight: ir.Value) -> tuple[ir.Value, ...]:
-        """Return the constants of a weight that is stored as it is in the source, if it is quantized."""
-        return self._stored.get((weight, False), ())
+    def stored(self, weight: ir.Value, *, is_transposed: bool = False) -> tuple[ir.Value, ...]:
+        """Return the constants of a weight, or none if it is not quantized; of one that products read transposed."""
+        return self._stored.get((weight, is_transposed), ())
 
     def constants(
         self, product: Product, op: Builder, make: Callable[[Matrix], Sequence[ir.TensorProtocol]]
@@ -256,12 +256,14 @@ def with_bias(product: Product, result: ir.Value, op: Builder) -> ir.Value:
 
 def largest_of_rows(value: ir.Value, op: Builder) -> ir.Value:
     """Return the largest magnitude along the last axis, which is kept; more than 0, so that it can be divided by."""
-    size = op.Abs(value)
+    return op.Max(maximum_of_rows(op.Abs(value), op), op.constant(scalar(_TINY)))
+
+
+def maximum_of_rows(value: ir.Value, op: Builder) -> ir.Value:
+    """Return the largest number along the last axis, which is kept."""
     if op.scope.opset < _AXES_AS_INPUT:
-        largest = op.ReduceMax(size, axes=[-1], keepdims=1)
-    else:
-        largest = op.ReduceMax(size, op.constant(np.array([-1])), keepdims=1)
-    return op.Max(largest, op.constant(scalar(_TINY)))
+        return op.ReduceMax(value, axes=[-1], keepdims=1)
+    return op.ReduceMax(value, op.constant(np.array([-1])), keepdims=1)
 
 
 def scalar(value: float) -> np.ndarray:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 
 from sardonyx.ir.storage import Array
-from sardonyx.ir.tensors import FileTensor
+from sardonyx.ir.tensors import ConcatTensor, FileTensor
 
 if TYPE_CHECKING:
     from sardonyx.quantization.weights import Matrix
@@ -22,16 +24,17 @@ _KEPT_BYTES = 1 << 26  # of scales that are kept, because every tensor of a weig
 _kept: OrderedDict[tuple[object, ...], tuple[Array, ...]] = OrderedDict()
 
 
-def block_scales(matrix: Matrix, bits: int, size: int) -> tuple[Array, Array]:
+def block_scales(matrix: Matrix, bits: int, size: int, *, is_symmetric: bool = False) -> tuple[Array, Array]:
     """Return scales and zero points of unsigned integers as blocks × columns; 0 is represented exactly."""
-    key = (*identity(matrix), bits, size)
+    key = (*identity(matrix), bits, size, is_symmetric)
     if (known := _recall(key)) is None:
         count = -(-matrix.rows // size)
         scales, zeros = np.empty((count, matrix.columns), np.float32), np.empty((count, matrix.columns), np.uint8)
         for rows, columns, values in matrix.pieces(size):
             blocks = in_blocks(values, size)
             where = slice(rows.start // size, rows.start // size + len(blocks))
-            scales[where, columns], zeros[where, columns] = best_scales(blocks, bits)
+            found = plain_blocks(blocks, bits, is_symmetric=True) if is_symmetric else best_scales(blocks, bits)
+            scales[where, columns], zeros[where, columns] = found
         known = _remember(key, (scales, zeros))
     return known[0], known[1]
 
@@ -57,23 +60,35 @@ def in_blocks(values: Array, size: int) -> Array:
     return values.reshape(-1, size, values.shape[1])
 
 
-def plain_blocks(blocks: Array, bits: int, ratio: float = 1.0) -> tuple[Array, Array]:
-    """Return scales and zero points for a share of the range of each block, which includes 0."""
+def plain_blocks(blocks: Array, bits: int, ratio: float = 1.0, *, is_symmetric: bool = False) -> tuple[Array, Array]:
+    """Return scales and zero points for a share of the range of each block, which includes 0.
+
+    If they are symmetric, every zero point is the middle integer. The number of largest magnitude becomes the lowest
+    integer, of which there is one more below the middle than above, so that scales have both signs. Scales are numbers
+    of bfloat16, to which ONNX Runtime's kernels for ARM CPUs would truncate others.
+    """
+    if is_symmetric:
+        middle, place = 1 << (bits - 1), np.abs(blocks).argmax(1)
+        scales = _in_bfloat16(np.take_along_axis(blocks, place[:, None], 1)[:, 0] * np.float32(ratio / -middle))
+        scales[scales == 0] = 1
+        return scales, np.full_like(scales, middle)
     low, high = np.minimum(blocks.min(1), 0) * np.float32(ratio), np.maximum(blocks.max(1), 0) * np.float32(ratio)
     scales = ((high - low) / np.float32((1 << bits) - 1)).astype(np.float32)
     scales[scales == 0] = 1
     return scales, np.rint(-low / scales)
 
 
-def best_scales(blocks: Array, bits: int, weights: Array | None = None) -> tuple[Array, Array]:
+def best_scales(
+    blocks: Array, bits: int, weights: Array | None = None, *, is_symmetric: bool = False
+) -> tuple[Array, Array]:
     """Return the best of the plain scales, those of clipped ranges, and the least squares for the integers of these.
 
     The squared error of row k of a block counts `weights[block, k]` times.
     """
-    scales, zeros = plain_blocks(blocks, bits)
+    scales, zeros = plain_blocks(blocks, bits, is_symmetric=is_symmetric)
     _, error = _steps(blocks, scales, zeros, bits, weights)
     for ratio in RATIOS[bits]:
-        clipped, center = plain_blocks(blocks, bits, ratio)
+        clipped, center = plain_blocks(blocks, bits, ratio, is_symmetric=is_symmetric)
         other = _steps(blocks, clipped, center, bits, weights)[1]
         better = other < error
         scales, zeros = np.where(better, clipped, scales), np.where(better, center, zeros)
@@ -81,9 +96,13 @@ def best_scales(blocks: Array, bits: int, weights: Array | None = None) -> tuple
     steps, error = _steps(blocks, scales, zeros, bits, weights)
     size = _sum(steps, steps, weights)
     solved = np.where(size > 0, _sum(blocks, steps, weights) / np.where(size > 0, size, 1), 0).astype(np.float32)
-    solved = np.where(solved > 0, solved, scales)
+    solved = np.where(solved * scales > 0, _in_bfloat16(solved) if is_symmetric else solved, scales)
     better = _steps(blocks, solved, zeros, bits, weights)[1] < error
     return np.where(better, solved, scales), zeros
+
+
+def _in_bfloat16(values: Array) -> Array:
+    return values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def _steps(blocks: Array, scales: Array, zeros: Array, bits: int, weights: Array | None) -> tuple[Array, Array]:
@@ -113,9 +132,13 @@ def _best_columns(matrix: Matrix, scales: Array, most: int) -> Array:
 
 def identity(matrix: Matrix) -> tuple[object, ...]:
     """Return what identifies the values; tensors of a file are created anew for each candidate."""
-    tensor = matrix.tensor
-    named = (tensor.file.path, tensor.file.stamp, tensor.offset) if isinstance(tensor, FileTensor) else (tensor,)
-    return (*named, matrix.is_transposed)
+    return (*_place(matrix.tensor), matrix.is_transposed)
+
+
+def _place(tensor: ir.TensorProtocol) -> tuple[object, ...]:
+    if isinstance(tensor, ConcatTensor):
+        return tuple(_place(part) for part in tensor.parts)
+    return (tensor.file.path, tensor.file.stamp, tensor.offset) if isinstance(tensor, FileTensor) else (tensor,)
 
 
 def _recall(key: tuple[object, ...]) -> tuple[Array, ...] | None:

@@ -10,13 +10,14 @@ simulation by far more than rounding.
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder
 from sardonyx.quantization.error_compensation import upper_root
-from sardonyx.quantization.recipe import Product, largest_of_rows, scalar, with_bias
+from sardonyx.quantization.recipe import Product, largest_of_rows, maximum_of_rows, scalar, with_bias
 from sardonyx.quantization.weights import Matrix, lazy
 
 _SAME = 1.0001  # two squared errors are the same up to the rounding of their sums
@@ -41,13 +42,15 @@ def _signed(values: Array, step: np.floating, most: int) -> Array:
     return np.clip(np.rint(values / step), -most, most) * step
 
 
-def nearest_in_blocks(matrix: Matrix, bits: int, size: int, scales: Array, zeros: Array) -> Array:
+def nearest_in_blocks(
+    matrix: Matrix, bits: int, size: int, scales: Array, zeros: Array, *, is_symmetric: bool = False
+) -> Array:
     """Return the closest numbers that unsigned integers with the stored scales and zero points of blocks can hold."""
     result = np.array(matrix.array(), np.float32)
     most = np.float32(2**bits - 1)
     for number, start in enumerate(range(0, len(result), size)):
         block = result[start : start + size]
-        plain = _plain(block, most)
+        plain = _plain(block, most, is_symmetric=is_symmetric)
         own = _unsigned(block, scales[number], zeros[number].astype(np.float32), most)
         is_better = _loss(own - block) <= _loss(plain - block) * _SAME
         block[...] = np.where(is_better, own, plain)
@@ -55,7 +58,15 @@ def nearest_in_blocks(matrix: Matrix, bits: int, size: int, scales: Array, zeros
 
 
 def compensated_in_blocks(
-    matrix: Matrix, moments: Array, bits: int, size: int, integers: Array, scales: Array, zeros: Array
+    matrix: Matrix,
+    moments: Array,
+    bits: int,
+    size: int,
+    integers: Array,
+    scales: Array,
+    zeros: Array,
+    *,
+    is_symmetric: bool = False,
 ) -> Array:
     """Return what stored integers stand for, or plain rounding in columns where they are not those of least error.
 
@@ -70,7 +81,9 @@ def compensated_in_blocks(
         weight, levels = result[:, columns], integers[:, columns]
         scale, zero = (np.repeat(each[:, columns], size, 0)[: len(result)] for each in (scales, zeros))
         held = (levels - zero.astype(np.float32)) * scale
-        plain = np.concatenate([_plain(weight[top : top + size], most) for top in range(0, len(weight), size)])
+        plain = np.concatenate(
+            [_plain(weight[top : top + size], most, is_symmetric=is_symmetric) for top in range(0, len(weight), size)]
+        )
         error = weight - held
         ordered = (root.T @ error) / root.diagonal()[:, None]
         is_closest = _is_closest(ordered, scale, levels, most) | _is_closest(error, scale, levels, most)
@@ -81,19 +94,25 @@ def compensated_in_blocks(
 
 def _is_closest(distance: Array, scale: Array, levels: Array, most: np.floating) -> Array:
     """Return for each column whether no number is further from its integer than half a step, within the range."""
-    is_within = np.abs(distance) <= _HALF * scale
-    is_within |= (levels == 0) & (distance < 0) | (levels == most) & (distance > 0)
+    steps = distance / scale
+    is_within = np.abs(steps) <= _HALF
+    is_within |= (levels == 0) & (steps < 0) | (levels == most) & (steps > 0)
     return is_within.all(0)
 
 
-def _plain(block: Array, most: np.floating) -> Array:
+def _plain(block: Array, most: np.floating, *, is_symmetric: bool) -> Array:
     """Return the closest numbers with the scale and the zero point that the range of each column asks for."""
+    if is_symmetric:
+        middle = (most + 1) / 2
+        extreme = np.take_along_axis(block, np.abs(block).argmax(0)[None], 0)[0]
+        step = (extreme / -middle).astype(ml_dtypes.bfloat16).astype(np.float32)
+        return _unsigned(block, np.where(step == 0, np.float32(1), step), middle, most)
     low, high = np.minimum(block.min(0), np.float32(0)), np.maximum(block.max(0), np.float32(0))
     step = np.where(high > low, (high - low) / most, np.float32(1))
     return _unsigned(block, step, np.rint(-low / step), most)
 
 
-def _unsigned(values: Array, step: Array, zero: Array, most: np.floating) -> Array:
+def _unsigned(values: Array, step: Array, zero: Array | np.floating, most: np.floating) -> Array:
     return (np.clip(np.rint(values / step) + zero, 0, most) - zero) * step
 
 
@@ -138,6 +157,23 @@ def activation_in_blocks(value: ir.Value, rows: int, size: int, op: Builder) -> 
     whole = op.Reshape(op.Mul(level, step), op.constant(np.array([-1, blocks * size])))
     zero, end, axis = (op.constant(np.array([number])) for number in (0, rows, 1))
     return op.Slice(whole, zero, end, axis) if missing else whole
+
+
+def activation_in_rows(value: ir.Value, rows: int, op: Builder) -> ir.Value:
+    """Build the rounding of rows to signed 8-bit integers with a zero point, and back, as rows × the summed axis.
+
+    low = min(x, 0), high = max(x, 0), s = (high - low) / 255, z = round(-128 - low / s):
+    (clip(round(x / s) + z, -128, 127) - z) * s.
+    """
+    flat = op.Reshape(value, op.constant(np.array([-1, rows])))
+    zero, most, least = (op.constant(scalar(number)) for number in (0, 127, -128))
+    high = op.Max(maximum_of_rows(flat, op), zero)
+    low = op.Min(op.Neg(maximum_of_rows(op.Neg(flat), op)), zero)
+    span = op.Sub(high, low)
+    step = op.Where(op.Equal(span, zero), op.constant(scalar(1)), op.Div(span, op.constant(scalar(255))))
+    center = op.Round(op.Sub(least, op.Div(low, step)))
+    level = op.Clip(op.Add(op.Round(op.Div(flat, step)), center), least, most)
+    return op.Mul(op.Sub(level, center), step)
 
 
 def product_of_columns(

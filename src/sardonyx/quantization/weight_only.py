@@ -33,6 +33,7 @@ class BlockRecipe(Recipe):
     is_fusible = True
     compensates = True
     pads_rows = False  # whether the last block is stored with rows that pad it
+    symmetric_bits: int | None = None  # integers of so many bits have no zero points: the middle one stands for 0
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class BlockRecipe(Recipe):
         """Store weights in integers of 4 or 8 bits."""
         super().__init__(selection, simulate=simulate, moments=moments)
         self.bits = bits
+        self.is_symmetric = bits == self.symmetric_bits
         self.name = f"{type(self).name}-{bits}"  # a model may have weights of both
         self._simulated_weights: dict[tuple[ir.Value, bool], ir.Value] = {}
 
@@ -54,7 +56,7 @@ class BlockRecipe(Recipe):
 
     def blocks(self, matrix: Matrix) -> Blocks:
         """Return the weight in blocks."""
-        return Blocks(matrix, self.bits, self.block_size(matrix))
+        return Blocks(matrix, self.bits, self.block_size(matrix), self.is_symmetric)
 
     def block_size(self, matrix: Matrix) -> int:
         """Return the size of blocks that takes the fewest bits."""
@@ -62,27 +64,31 @@ class BlockRecipe(Recipe):
 
         def stored(size: int) -> int:
             count = -(-rows // size)
-            return bits * (count * size if self.pads_rows else rows) + count * (32 + bits)
+            scale = 32 if self.is_symmetric else 32 + bits
+            return bits * (count * size if self.pads_rows else rows) + count * scale
 
         return min((size for size in SIZES if size <= _PLAIN or bits == 8 or matrix.moments is not None), key=stored)
 
     def simulation(self, product: Product, op: Builder) -> ir.Value:
         """Build the product with the weight that the integers stand for."""
-        weight = self._simulated_weight(product, op)
+        weight = self.simulated_weight(product, op)
         return with_bias(product, op.MatMul(product.activation, weight), op)
 
-    def rounded_simulation(self, product: Product, op: Builder) -> ir.Value | None:
-        """Build the same with activations in 8-bit integers, if the runtime may round them."""
+    def rounded_simulations(self, product: Product, op: Builder) -> tuple[ir.Value, ...]:
+        """Build the same with activations in 8-bit integers, if the runtime may round them: in blocks, or in rows."""
         if not self.is_fusible:
-            return None
+            return ()
         rows, size = product.matrix.rows, self.blocks(product.matrix).size
-        activation = simulation.activation_in_blocks(product.activation, rows, size, op)
-        total = op.MatMul(activation, self._simulated_weight(product, op))
+        activations = [simulation.activation_in_blocks(product.activation, rows, size, op)]
+        if self.is_symmetric:  # some CPUs have kernels for these alone
+            activations.append(simulation.activation_in_rows(product.activation, rows, op))
         lead = op.Slice(op.Shape(product.activation), *(op.constant(np.array([end])) for end in (0, -1)))
         shape = op.Concat(lead, op.constant(np.array([product.matrix.columns])), axis=0)
-        return with_bias(product, op.Reshape(total, shape), op)
+        totals = [op.MatMul(activation, self.simulated_weight(product, op)) for activation in activations]
+        return tuple(with_bias(product, op.Reshape(total, shape), op) for total in totals)
 
-    def _simulated_weight(self, product: Product, op: Builder) -> ir.Value:
+    def simulated_weight(self, product: Product, op: Builder) -> ir.Value:
+        """Return the weight that the stored integers stand for; products that share a weight share it."""
         key = (product.weight, product.matrix.is_transposed)
         if key not in self._simulated_weights:
             matrix = product.matrix
@@ -98,9 +104,11 @@ class BlockRecipe(Recipe):
     def _simulated(self, matrix: Matrix, integers: Array, scales: Array, zeros: Array) -> Array:
         size = self.blocks(matrix).size
         if matrix.moments is None:
-            return simulation.nearest_in_blocks(matrix, self.bits, size, scales, zeros)
+            return simulation.nearest_in_blocks(matrix, self.bits, size, scales, zeros, is_symmetric=self.is_symmetric)
         moments = matrix.moments.array()
-        return simulation.compensated_in_blocks(matrix, moments, self.bits, size, integers, scales, zeros)
+        return simulation.compensated_in_blocks(
+            matrix, moments, self.bits, size, integers, scales, zeros, is_symmetric=self.is_symmetric
+        )
 
     @abstractmethod
     def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:

@@ -91,6 +91,7 @@ class Blocks(Struct, frozen=True, eq=False):
     matrix: Matrix
     bits: int
     size: int  # rows of a block; the last one may be shorter
+    is_symmetric: bool = False  # every zero point is the middle integer
 
     @property
     def count(self) -> int:
@@ -100,8 +101,8 @@ class Blocks(Struct, frozen=True, eq=False):
     def integers(self) -> Array:
         """Return the integers as blocks × size × columns; rows that pad the last block hold its zero points."""
         if self.matrix.moments is not None:
-            return self.matrix.moments.rounded(self.matrix, self.bits, self.size, "integers")
-        scales, zeros = block_scales(self.matrix, self.bits, self.size)
+            return self.matrix.moments.rounded(self, "integers")
+        scales, zeros = self._scales()
         result = np.empty((self.count, self.size, self.matrix.columns), np.uint8)
         for rows, columns, values in self.matrix.pieces(self.size):
             blocks = in_blocks(values, self.size)
@@ -113,14 +114,17 @@ class Blocks(Struct, frozen=True, eq=False):
     def scales(self) -> Array:
         """Return the scales as blocks × columns."""
         if self.matrix.moments is not None:
-            return self.matrix.moments.rounded(self.matrix, self.bits, self.size, "scales")
-        return block_scales(self.matrix, self.bits, self.size)[0]
+            return self.matrix.moments.rounded(self, "scales")
+        return self._scales()[0]
 
     def zero_points(self) -> Array:
         """Return the zero points as blocks × columns."""
         if self.matrix.moments is not None:
-            return self.matrix.moments.rounded(self.matrix, self.bits, self.size, "zeros")
-        return block_scales(self.matrix, self.bits, self.size)[1]
+            return self.matrix.moments.rounded(self, "zeros")
+        return self._scales()[1]
+
+    def _scales(self) -> tuple[Array, Array]:
+        return block_scales(self.matrix, self.bits, self.size, is_symmetric=self.is_symmetric)
 
 
 def column_scales(matrix: Matrix, most: int = SIGNED_MOST) -> Array:

@@ -10,6 +10,7 @@ from hostile import poisoned
 from reporting.sample_quantization import sample_choice, sample_quantization
 from reporting.sample_run_bundle import sample_run_bundle
 from sardonyx.records.quantization import Quantization
+from sardonyx.records.run import LoadedDecoder
 from sardonyx.reporting import formatting
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.page.precision import section, sections
@@ -68,6 +69,11 @@ def test_without_a_choice_there_are_no_plots() -> None:
     assert "on 2 generated inputs, which say little about a trained model" in text
     assert "sardonyx bench SOURCE RESULT" in text
     assert "its weight is narrow" in text
+
+
+def test_a_folder_for_generation_has_its_tokens_a_second_and_the_bytes_of_its_cache() -> None:
+    text = shown(replace(sample_quantization(), decoder=LoadedDecoder("onnxruntime-genai 0.18.0", 85.1, 46_080)))
+    assert "loaded in onnxruntime-genai 0.18.0: 85.1 tokens/s on this machine; cache: 46.1 kB per position" in text
 
 
 def test_the_tree_has_the_precision_of_each_module_and_of_those_below_it() -> None:

@@ -93,6 +93,15 @@ def _matmul_packed(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (None if not shape else (*shape[:-1], number(node, "N", 0)),)
 
 
+def _lookup_packed(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    """Read the width of a table from its scales, because its numbers are packed bits."""
+    rows, scales = ask.shape(node.inputs[1]), ask.shape(node.inputs[2])
+    places = number(node, "gather_axis", 0), number(node, "quantize_axis", 1)
+    if rows is None or scales is None or len(scales) != 2 or places != (0, 1):
+        return (None,)
+    return ((*rows, expr.multiply(scales[1], number(node, "block_size", 128))),)
+
+
 RULES: Mapping[str, Rule] = {
     "Attention": _attention,
     "com.microsoft::Attention": _packed_attention,
@@ -104,6 +113,7 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft::FusedGemm": gemm,
     "com.microsoft::FusedConv": conv_of(1),
     "com.microsoft::MatMulNBits": _matmul_packed,
+    "com.microsoft::GatherBlockQuantized": _lookup_packed,
     **{
         f"com.microsoft::{name}": same_shape
         for name in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding")

@@ -30,6 +30,7 @@ _OUTPUTS: Mapping[str, tuple[Source, ...]] = {  # operators not listed return th
     "RNN": (0, 0),
     "ConvInteger": (_INT32,),
     "MatMulInteger": (_INT32,),
+    "GatherBlockQuantized": (2,),
     "QLinearConv": (7,),
     "QLinearMatMul": (7,),
     "SkipLayerNormalization": (0, _FLOAT, _FLOAT, 0),

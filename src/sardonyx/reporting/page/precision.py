@@ -22,6 +22,7 @@ from sardonyx.reporting.quantization import (
     skipped_section,
 )
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
+from sardonyx.reporting.verdict import decoder_line
 from sardonyx.reporting.writers import html
 
 _WHOLE = View(verbose=True)
@@ -164,5 +165,7 @@ def _facts(made: Quantization) -> Iterator[tuple[str, str]]:
     if made.choice is not None:
         yield "Precisions tried", ", ".join(made.choice.precisions)
         yield "Models built", formatting.count(made.choice.models)
+    if made.decoder is not None:
+        yield "Generation", decoder_line(made.decoder)
     yield "It took", formatting.phases(made.seconds)
     yield from machine_facts(made.environment, formatting.plural(made.environment.cpus, "core"))
