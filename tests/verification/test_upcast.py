@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper, parser
 
+from narrowing import present
 from sardonyx import verify
 from sardonyx.ir import io
 from sardonyx.runtime import Session
@@ -103,7 +104,8 @@ def test_in_double_precision_weights_are_cast_after_they_are_moved_and_before_al
     wide = upcast(io.from_proto(model), constants="widen", to=ir.DataType.DOUBLE)
     assert wide is not None
     assert [node.op_type for node in wide.graph][:4] == ["Transpose", "Cast", "Transpose", "Cast"]
-    assert {node.inputs[0].name for node in wide.graph if node.op_type == "Cast"} == {"rows", "first", "second"}  # type: ignore[union-attr]
+    casts = [node for node in wide.graph if node.op_type == "Cast"]
+    assert {present(node.inputs[0]).name for node in casts} == {"rows", "first", "second"}
     ids = np.array([3, 0, 5])
     (y,) = Subject(wide).open(Session).run({"ids": ids})
     table, a = (value.astype(np.float64) for value in values.values())
