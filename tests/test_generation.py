@@ -245,7 +245,8 @@ class TestFaults:
     """Faults that verification detects in a file changed after its export."""
 
     @pytest.fixture(scope="class")
-    def folder(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    @classmethod
+    def folder(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = tmp_path_factory.mktemp("decoder") / "out"
         exported("mistral", folder, verify=False)
         return folder
