@@ -26,6 +26,8 @@ settings.register_profile("all", deadline=None, derandomize="CI" in os.environ)
 settings.register_profile("project", settings.get_profile("all"), max_examples=25)
 settings.register_profile("quick", settings.get_profile("all"), max_examples=20)
 OWN_SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps the settings of a test
+if "PYTEST_XDIST_WORKER" in os.environ:  # two threads of torch in each of several processes mostly wait for each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)  # set in processes of pytest-xdist; commands would wrap their output at it
 
 NODE_CASES = "onnx.backend.test.case.node"  # computes its 1,884 cases on import, which takes 10 s

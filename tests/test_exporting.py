@@ -223,6 +223,14 @@ def test_the_file_has_no_paths_of_this_machine_by_default(net: Net, exporter: Ex
     assert b"stack_trace" not in data
 
 
+def test_threads_hold_for_pytorch_too_and_are_restored(net: Net) -> None:
+    before, seen = torch.get_num_threads(), set[int]()
+    hook = net.register_forward_pre_hook(lambda *_: seen.add(torch.get_num_threads()))
+    sardonyx.export(net, IDS, threads=before + 1)
+    hook.remove()
+    assert (seen, torch.get_num_threads()) == ({before + 1}, before)
+
+
 def test_stack_traces_can_be_kept(net: Net, tmp_path: Path) -> None:
     sardonyx.export(net, IDS, tmp_path / "a.onnx", options=sardonyx.ExportOptions(keep_stack_traces=True))
     kept = [_props(node) for node in onnx.load(tmp_path / "a.onnx").graph.node]

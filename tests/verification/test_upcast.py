@@ -7,9 +7,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import helper, numpy_helper, parser
 
+from narrowing import present
 from sardonyx import verify
 from sardonyx.ir import io
 from sardonyx.runtime import Session
@@ -80,6 +82,34 @@ def test_only_what_the_inputs_reach_is_widened() -> None:
     assert array(wide_y).dtype == np.float32
     assert np.array_equal(array(narrow_y), array(wide_y).astype(np.float16))
     assert array(size).tolist() == [2, 4]
+
+
+def test_in_double_precision_weights_are_cast_after_they_are_moved_and_before_all_other_nodes() -> None:
+    """A table of embeddings is never widened as a whole, and the runtime casts a weight when it needs it."""
+    text = """
+    <ir_version: 9, opset_import: ["" : 18]>
+    decoder (int64[n] ids) => (float[n, 6] y)
+    {
+        rows = Gather (table, ids)
+        first = Transpose <perm = [1, 0]> (a)
+        hidden = MatMul (rows, first)
+        active = Tanh (hidden)
+        second = Transpose <perm = [1, 0]> (table)
+        y = MatMul (active, second)
+    }
+    """
+    model, rng = parser.parse_model(text), np.random.default_rng(0)
+    values = {"table": rng.standard_normal((6, 4), np.float32), "a": rng.standard_normal((4, 4), np.float32)}
+    model.graph.initializer.extend(numpy_helper.from_array(v, n) for n, v in values.items())
+    wide = upcast(io.from_proto(model), constants="widen", to=ir.DataType.DOUBLE)
+    assert wide is not None
+    assert [node.op_type for node in wide.graph][:4] == ["Transpose", "Cast", "Transpose", "Cast"]
+    casts = [node for node in wide.graph if node.op_type == "Cast"]
+    assert {present(node.inputs[0]).name for node in casts} == {"rows", "first", "second"}
+    ids = np.array([3, 0, 5])
+    (y,) = Subject(wide).open(Session).run({"ids": ids})
+    table, a = (value.astype(np.float64) for value in values.values())
+    np.testing.assert_allclose(array(y), np.tanh(table[ids] @ a.T) @ table.T, rtol=1e-14)
 
 
 def test_bodies_and_casts_compute_in_single_precision_too() -> None:

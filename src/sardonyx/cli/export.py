@@ -199,7 +199,9 @@ def export(
     with progress(not quiet) as report:
         if report is not None:
             report("loading torch and the model", None)
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read with torch: its waiting threads use no processor
+        # read with torch: its waiting threads use no processor, and its allocator keeps no freed weights
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")
         from sardonyx import ExportOptions
         from sardonyx import export as run_export
 

@@ -46,7 +46,7 @@ from sardonyx.frontend.models.resolve import Resolved, from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
 from sardonyx.frontend.models.weights import named_state, state_sha256
 from sardonyx.frontend.reach import unreached
-from sardonyx.frontend.running import HALF_TYPES, initialize
+from sardonyx.frontend.running import HALF_TYPES, initialize, with_threads
 from sardonyx.frontend.tracing import dynamo, traced
 from sardonyx.frontend.tracing.adapter import Call, Feeds, continued
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
@@ -131,7 +131,7 @@ def export(
         verify: Compare with the module on the example and on random inputs, and with state over several calls in a row.
         optimize: Optimize the result and verify it again.
         seed: Seed of the random inputs and weights.
-        threads: Threads of the runtime.
+        threads: Threads of the runtime and of PyTorch; if None, all, but one for the steps of `for_generation`.
         force: Overwrite an existing output.
         options: Rarely used options: a decoder's past, tags, torch's metadata, external data.
         progress: Called with the current phase.
@@ -148,7 +148,7 @@ def export(
     _check_destination(output, force=force, for_generation=for_generation)
     with clock.phase("model"):
         resolved = _resolve(source, task, dtype, seed, training=training, for_generation=for_generation)
-    with prepared(resolved.module, training=training) as module, temporary_folder() as folder:
+    with prepared(resolved.module, training=training) as module, temporary_folder() as folder, with_threads(threads):
         with clock.phase("inputs"):
             example = (
                 decoder_example(module, seed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -53,6 +53,17 @@ def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> An
     with restoring_state(module), undoing_writes(module), uncompiled(), torch.no_grad(), quietly():
         evaluate(module)
         return module(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def with_threads(count: int | None) -> Generator[None]:
+    """Run modules on so many threads; None keeps torch's number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def evaluate(module: nn.Module) -> None:

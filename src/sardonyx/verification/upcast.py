@@ -18,12 +18,13 @@ from msgspec import Struct
 
 from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.element_types import element_types
-from sardonyx.ir.ops import CASTS, CONTROL_FLOW
+from sardonyx.ir.ops import CASTS, CONTROL_FLOW, KEEPS_ORDER
 from sardonyx.ir.scopes import nested_graphs
 from sardonyx.verification.noise import NARROW
 
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
 _UNSUPPORTED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # their element type is not known here
+_MOVES = KEEPS_ORDER | {"Gather", "Transpose"}  # they round nothing, and have kernels for all types
 Constants: TypeAlias = Literal["keep", "round", "widen"]
 _ROUNDING = "upcast.rounded."
 _BORDER = "upcast."  # prefix of the names of the added casts
@@ -69,6 +70,8 @@ def upcast(
     types = element_types(copy)
     kept = [node for graph in graphs for node in graph if node.op_type in without_kernel]
     computed = _computed(graphs, everything=constants != "keep")
+    if to == ir.DataType.DOUBLE:  # a table of embeddings in double precision takes more memory than the rows read
+        computed -= _moved_constants(graphs, computed)
     computed -= {value for node in kept for value in node.outputs}
     active = [node for graph in graphs for node in graph if any(value in computed for value in node.outputs)]
     border = [v for v in _border(graphs, active, computed) if (types.get(v) or v.dtype) in widening.narrow]
@@ -80,6 +83,8 @@ def upcast(
         _cast_inputs(node, types, computed, widening.narrow, f"{_BORDER}kept.{number}")
     for number, value in enumerate(border):
         _cast(value, f"{_BORDER}{number}", graphs, set(active), widening.wide)
+    if to == ir.DataType.DOUBLE:
+        _read_weights_late(copy.graph)
     if constants == "round":
         varying = _computed(graphs, everything=False)
         folded = [value for node in active for value in node.outputs if value not in varying]
@@ -202,6 +207,32 @@ def _computed(graphs: list[ir.Graph | ir.Function], *, everything: bool) -> set[
             if flow.visit(node) is Dependence.DATA:
                 computed.update(node.outputs)
     return computed
+
+
+def _moved_constants(graphs: list[ir.Graph | ir.Function], computed: set[ir.Value]) -> set[ir.Value]:
+    """Return the results of operators that only move the elements of a constant."""
+    moved: set[ir.Value] = set()
+    for graph in graphs:
+        for node in graph:
+            if node.op_type in _MOVES and (node.inputs[0] in moved or node.inputs[0] not in computed):
+                moved.update(node.outputs)
+    return moved
+
+
+def _read_weights_late(graph: ir.Graph) -> None:
+    """Put nodes that cast or move weights in front of all others.
+
+    Of the operands of a node, ONNX Runtime computes the one whose producer has the highest place in the graph first. A
+    weight is then cast immediately before it is used, instead of all weights before the first layer.
+    """
+    ready, first = set(graph.initializers.values()), list[ir.Node]()
+    for node in graph:
+        if node.op_type in _MOVES | CASTS and all(value in ready for value in node.inputs):
+            ready.update(node.outputs)
+            first.append(node)
+    if len(first) < len(graph):
+        graph.remove(first)
+        graph.insert_before(graph[0], first)
 
 
 def _border(graphs: list[ir.Graph | ir.Function], active: list[ir.Node], computed: set[ir.Value]) -> list[ir.Value]:

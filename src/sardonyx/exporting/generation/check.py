@@ -7,6 +7,7 @@ one differing token does not make all later steps incomparable.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from sardonyx.errors import RuntimeFailure, VerificationFailed
 from sardonyx.exporting.generation.decoder import IDS, LOGITS, MASK, POSITIONS
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.quiet import quietly
+from sardonyx.frontend.running import with_threads
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.ir.io.decoder_folder import DecoderFolder
 from sardonyx.records.run import Accuracy, GeneratedBatch, LoadedDecoder, TokenTie
@@ -27,15 +29,16 @@ from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.remote import RemoteSession, described, free_memory, generate
 from sardonyx.verification import noise
 from sardonyx.verification.output_comparison import Noise, OutputComparer
-from sardonyx.verification.rounding import LiveEngine, moved_by_rounding
+from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import upcast
 
 _PAST, _PRESENT = "past_key_values.", "present."
 STEPS = 32
-_LENGTHS = ((24,), (1,), (7,), (5, 12, 2))  # of prompts; those in one batch are padded on the left
+_LENGTHS = ((24,), (1,), (7, 5, 12, 2))  # of prompts; those in one batch are padded on the left
 _LONGEST_WINDOW = 1024  # a longer attention window is not exceeded: the prompt would take too long
 _BEYOND_WINDOW = 3
+_OF_THE_MODULE = 2  # samples of rounding errors
 
 
 class Prompts(Struct, frozen=True, eq=False):
@@ -67,9 +70,13 @@ class Continuation(Struct, frozen=True, eq=False):
     logits: Array  # [rows, steps, vocabulary]
 
 
-def continued(module: Any, prompts: Prompts, steps: int) -> Continuation:
-    """Generate with the module's own `generate()`: the most likely token at each step, without an early stop."""
-    with torch.no_grad(), quietly(), _greedy(module, steps):
+def continued(module: Any, prompts: Prompts, steps: int, threads: int = 1) -> Continuation:
+    """Generate with the module's own `generate()`: the most likely token at each step, without an early stop.
+
+    One thread is the default: the products of a step are so small that threads mostly wait for each other, and OpenBLAS
+    waits actively. If other processes use the processor, two threads take ten times the processor time of one.
+    """
+    with torch.no_grad(), quietly(), _greedy(module, steps), with_threads(threads):
         answer = module.generate(torch.tensor(prompts.ids), attention_mask=torch.tensor(prompts.mask))
     tokens = to_array(answer.sequences)[:, prompts.ids.shape[1] :]
     return Continuation(tokens, to_array(torch.stack(answer.logits, dim=1)))
@@ -202,7 +209,7 @@ class GenerationCheck:
         with self._subject.session(threads=self._threads, optimize=True) as session:
             for number, prompts in enumerate(batches):
                 self._report(f"generating {steps} tokens, batch {number + 1} of {len(batches)}")
-                expected = continued(self._module, prompts, steps)
+                expected = continued(self._module, prompts, steps, self._threads or 1)
                 try:
                     runs.append((prompts, expected, self._stepper.logits(session, prompts, expected.tokens)))
                 except RuntimeFailure as failure:
@@ -212,10 +219,18 @@ class GenerationCheck:
         return runs
 
     def _compared(self, prompts: Prompts, expected: Continuation, logits: Array) -> tuple[GeneratedBatch, list[str]]:
-        """Compare logits within the tolerance; then tokens can differ only where the two best logits are that close."""
-        reference = expected.logits.astype(logits.dtype)
+        """Compare logits within the tolerance; then tokens can differ only where the two best logits are that close.
+
+        Each row is compared by itself, which takes less memory.
+        """
+        reference = expected.logits.astype(logits.dtype, copy=False)
         comparer = OutputComparer(["logits"], Accuracy.REASSOCIATES, frozenset(), exported=True)
-        lines = comparer.compare([reference], [logits], lambda: self._noise(prompts, expected, reference))
+        moved = functools.cache(self._moved(prompts, expected, reference))
+        lines: list[str] = []
+        for row in range(len(logits)):
+            clean = reference[row : row + 1]
+            noise_of_row = Noise([clean], lambda sample, row=row: [each[row : row + 1] for each in moved(sample)])
+            lines += comparer.compare([clean], [logits[row : row + 1]], lambda measured=noise_of_row: measured)
         rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
         ties = tuple(
             _tie(int(row), int(step), int(expected.tokens[row, step]), reference[row, step], logits[row, step])
@@ -225,29 +240,39 @@ class GenerationCheck:
         equal = expected.tokens.size - len(ties)
         return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, ties, not lines), lines
 
-    def _noise(self, prompts: Prompts, expected: Continuation, reference: Array) -> Noise | None:
-        """Return how much rounding alone changes the logits of every step, from runs that read all tokens at once.
+    def _moved(self, prompts: Prompts, expected: Continuation, reference: Array) -> Callable[[int], Sequence[Array]]:
+        """Return a function from the number of a sample to the logits of every step, moved by rounding alone.
 
-        The runtime's own optimizations take no part in it: an error of theirs is not noise.
+        The first two samples are the errors of the module itself: of its steps, and of a run that reads all tokens at
+        once, whose sums have another order. Both are measured from a run in double precision. Only if they do not
+        explain a difference, the roundings of the graph are disturbed. The runtime's own optimizations take no part in
+        it: an error of theirs is not noise.
         """
         feeds, steps = self._stepper.at_once(prompts, expected.tokens), expected.tokens.shape[1]
 
-        def last(outputs: Sequence[Value] | None) -> list[Value]:
+        def last(outputs: Sequence[Value] | None) -> list[Array]:
             return [] if outputs is None else [np.asarray(outputs[self._stepper.logits_index])[:, -steps:]]
 
-        try:
-            probe = self._probe or self._opened_probe()
-            if probe is None:
-                return None
-            clean = last(probe.run({**feeds, **noise.undisturbed()}))
-        except RuntimeFailure:  # no kernel for the probe's types: the noise is unknown
-            return None
-        moved = moved_by_rounding(clean, [reference], last(self._engine.run_in_double(feeds)))
-        return Noise(clean, lambda sample: last(probe.run({**feeds, **noise.sample(sample)})) if sample else moved)
+        double = functools.cache(lambda: last(self._engine.run_in_double(feeds)))
+        clean = functools.cache(lambda: last(self._opened_probe().run({**feeds, **noise.undisturbed()})))
 
-    def _opened_probe(self) -> RemoteSession | None:
-        copy: ir.Model | None = noise.disturbed(self._subject.model)
-        if copy is not None:
+        def moved(sample: int) -> list[Array]:
+            try:
+                if sample < _OF_THE_MODULE and double():
+                    start, end = [reference] if sample == 0 else last(self._engine.run(feeds)), double()
+                else:
+                    start, end = clean(), last(self._opened_probe().run({**feeds, **noise.sample(sample)}))
+            except RuntimeFailure:  # no kernel for the types, or a module that reads only one token in a step
+                return []
+            return [reference + (one - other).astype(reference.dtype) for one, other in zip(end, start, strict=False)]
+
+        return moved
+
+    def _opened_probe(self) -> RemoteSession:
+        if self._probe is None:
+            copy = noise.disturbed(self._subject.model)
+            if copy is None:
+                raise RuntimeFailure("no node of a known floating-point type rounds")
             self._probe = Subject(copy).session(threads=self._threads)
         return self._probe
 

@@ -33,11 +33,17 @@ def widened_in_turn(module: nn.Module) -> nn.Module:
     everything: list[Tensor] = [*module.parameters(), *module.buffers()]
     shared = copy.deepcopy(module, {id(tensor): tensor for tensor in everything})
     for part in shared.modules():
-        if any(tensor.is_floating_point() for tensor in _own(part).values()):
+        if type(part) is nn.Embedding and part.max_norm is None:  # only the rows that it returns
+            part.register_forward_hook(_double_output)
+        elif any(tensor.is_floating_point() for tensor in _own(part).values()):
             hooks = _DoubleWeights()
             part.register_forward_pre_hook(hooks.before)
             part.register_forward_hook(hooks.after, always_call=True)
     return shared
+
+
+def _double_output(_part: nn.Module, _args: object, output: Tensor) -> Tensor:
+    return output.double()
 
 
 def widened_whole(module: nn.Module) -> nn.Module:

@@ -25,6 +25,7 @@ from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.fixed_values import is_library
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.module_tree import LiveTree
+from sardonyx.frontend.tracing.shortcuts import shortcuts
 from sardonyx.ir import attribute_tags, origins
 from sardonyx.ir.scopes import scopes
 
@@ -61,7 +62,8 @@ def export(
     tree = LiveTree(call.module)
 
     def traced_once() -> tuple[ir.Model, list[str]]:
-        with restoring_state(call.module), written_batch_norm():  # a forward may store a tensor of the trace
+        faster = shortcuts(stack_traces=style.keep_stack_traces)
+        with restoring_state(call.module), written_batch_norm(), faster:  # a forward may store a tensor of the trace
             return _EXPORTERS[exporter](call, tree, axes, opset)
 
     with traceable_experts(call.module) as expert_notes:
