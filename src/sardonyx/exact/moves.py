@@ -136,6 +136,8 @@ def unsqueeze(call: Call) -> Value:
     data, axes = call[0], call.integers(1, "axes") or []
     rank = len(data.shape) + len(axes)
     new = {axis_of(axis, rank) for axis in axes}
+    if len(new) != len(axes):
+        raise Invalid("an axis is named twice")
     old = iter(data.shape)
     sizes = [1 if axis in new else next(old) for axis in range(rank)]
     return moved(data, lambda x: x.reshape(sizes))

@@ -197,7 +197,9 @@ class _Window:
             shape[axis], shape[count + axis] = places.shape
             index.append(places.reshape(shape))
         padded = self.padded(x, fill)
-        return padded.moved(lambda v: v[(slice(None), slice(None), *index)].reshape(*v.shape[:2], *self.sizes, -1))
+        return padded.moved(
+            lambda v: v[(slice(None), slice(None), *index)].reshape(*v.shape[:2], *self.sizes, math.prod(self.kernel))
+        )
 
 
 @defines("Conv")
@@ -217,10 +219,14 @@ def convolved(call: Call, x: Real, weight: Real, bias: Real | None) -> Real:
     batch, out = x.shape[0], math.prod(window.sizes)
     size = math.prod(weight.shape[2:])
     left = rows.moved(
-        lambda v: v.reshape(batch, groups, channels, out, size).transpose(0, 1, 3, 2, 4).reshape(batch, groups, out, -1)
+        lambda v: (
+            v.reshape(batch, groups, channels, out, size)
+            .transpose(0, 1, 3, 2, 4)
+            .reshape(batch, groups, out, channels * size)
+        )
     )
-    right = weight.moved(lambda v: v.reshape(groups, -1, channels * size).transpose(0, 2, 1))
-    result = n.matmul(left, right).moved(lambda v: np.swapaxes(v, 2, 3).reshape(batch, -1, *window.sizes))
+    right = weight.moved(lambda v: v.reshape(groups, v.shape[0] // groups, channels * size).transpose(0, 2, 1))
+    result = n.matmul(left, right).moved(lambda v: np.swapaxes(v, 2, 3).reshape(batch, weight.shape[0], *window.sizes))
     return result if bias is None else n.add(result, _per_channel(bias, result.ndim))
 
 

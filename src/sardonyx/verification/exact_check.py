@@ -35,6 +35,7 @@ from sardonyx.verification.rewrite_models import Excerpt, SmallModel
 _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _RANDOM_ORDERS = 4
+_TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
 _MOST_BYTES = 1 << 29  # of constants
 MOVES = MOVES_DATA | READS_SHAPE | {"Concat", "Identity", "Where"}  # if there is nothing else, bits tell numbers apart
 _ANY = 64  # elements from which a constant on both sides stands for any other
@@ -166,8 +167,8 @@ class _Comparison:
             for seed in range(2, 2 + count):
                 self._compared(way, Order.RANDOM, seed)
         except _Unequal:
-            for seed in range(10, 10 + _RANDOM_ORDERS):
-                self._compared(way, Order.TRUE, seed)
+            for style, seed in itertools.product((Style.NORMAL, Style.EXTREME), range(10, 10 + _TRUE_ORDERS)):
+                self._compared(way, Order.TRUE, seed, style)
             return Claim.ORDERS_TRIED
         return Claim.ALL_VALUES
 
@@ -194,7 +195,7 @@ class _Comparison:
             raise Invalid(f"{type(error).__name__}: {error}") from error
 
     def _values(self, way: Way, seed: int, style: Style = Style.NORMAL) -> dict[str, Value] | None:
-        """Return values for the border; real numbers are drawn, except for those that hide positions."""
+        """Return values for the border: any real numbers, or floats at and near the constants of the nodes."""
         feeds = self._generator.generate(way, style, seed)
         if feeds is None:
             return None
@@ -208,7 +209,7 @@ class _Comparison:
                 values[name] = rng.integers(np.iinfo(bits).min, np.iinfo(bits).max, array.shape, bits)
             elif dtype not in FLOATS:
                 values[name] = tensor(self._numbers(Order.TRUE, 0), array, dtype)
-            elif style is Style.HIDING and name in hides:
+            elif style is Style.EXTREME or (style is Style.HIDING and name in hides):
                 values[name] = Real.of(array, dtype)
             else:
                 values[name] = Real.drawn(rng, array.shape, dtype)
