@@ -144,6 +144,12 @@ class Excerpt:
         return any(entry.contents is not None for entry in self.border)
 
     @property
+    def changes_weights(self) -> bool:
+        """Whether one side has a constant that the other does not have and the signature does not tell from others."""
+        own = self.before.constants.items() ^ self.after.constants.items()
+        return any(tensor.dtype != ir.DataType.STRING and tensor.nbytes > _COMPARED for _, tensor in own)
+
+    @property
     def is_random(self) -> bool:
         """Whether a result is not a function of the border."""
         return bool(self.operators & RANDOM)
