@@ -121,14 +121,21 @@ class _Comparison:
         return Numbers(order, seed, reads_literals=self._reads_literals)
 
     def decision(self) -> Decision:
-        """Compare at all sizes."""
+        """Compare at smaller fixed sizes if there are some, and with those of the model if a side relies on them."""
         smaller = _smaller(self._excerpt)
         if smaller is not None:
             self._generator = _generator(self._excerpt, smaller)
+            try:
+                decision = self._at_all_sizes()
+            except _Unequal:
+                decision = Decision(Claim.UNEQUAL)
+            if decision.claim in EQUAL:
+                return decision
+            self._generator, self._first = _generator(self._excerpt, self._excerpt.border), None
+        return self._at_all_sizes()
+
+    def _at_all_sizes(self) -> Decision:
         way = self._accepted()
-        if way is None and smaller is not None:  # an operator relies on one of the sizes
-            self._generator = _generator(self._excerpt, self._excerpt.border)
-            way = self._accepted()
         if way is None:
             return Decision(Claim.UNDECIDED, "no values fit")
         claim = self._at(way, required=True)
@@ -176,6 +183,8 @@ class _Comparison:
             return Claim.ALL_VALUES
         if any(entry.hides for entry in self._excerpt.border):
             self._compared(way, Order.TRUE, 1, Style.HIDING)
+        if any(entry.contents is None and entry.dtype and entry.dtype.is_integer() for entry in self._excerpt.border):
+            self._compared(way, Order.TRUE, 1, Style.SPECIAL)  # integers at and near the constants of the nodes
         count = _RANDOM_ORDERS if required and true.compared else 1
         try:
             for seed in range(2, 2 + count):
