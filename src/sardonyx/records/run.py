@@ -264,13 +264,15 @@ class RequestedTolerance(msgspec.Struct, frozen=True):
 
 
 class RewriteChecks(msgspec.Struct, frozen=True):
-    """How many rewrites were also verified one by one, on separate inputs."""
+    """What is known of the rewrites one by one."""
 
     rewrites: int
     distinct: int  # with different structure; equal ones are verified once
-    matching: int  # rewrites with matching results
-    not_runnable: int  # rewrites that cannot be run separately
-    left_out: int  # rewrites beyond the budget of these checks
+    all_values: int = 0  # equal in exact arithmetic, whatever the values
+    orders_tried: int = 0  # equal in exact arithmetic, for the orders of values that were tried
+    by_trials: int = 0  # with matching results on separate inputs
+    not_runnable: int = 0  # neither decided in exact arithmetic nor possible to run separately
+    left_out: int = 0  # beyond the budget of the trials
     failed: int = 0  # rewrites whose check ended with an error
     error: str = ""  # the first of these errors
 

@@ -164,22 +164,20 @@ def _not_covered(verdict: Verdict, most: int | None) -> list[str]:
 
 
 def rewrite_lines(verdict: Verdict) -> list[str]:
-    """Return how many rewrites were checked one by one, and how many were not."""
+    """Return how many rewrites are known to be equal, in which sense, and of how many nothing is known."""
     checks = verdict.rewrites
     if checks is None:
         return []
-    unchecked = [
-        text
-        for count, text in (
-            (checks.not_runnable, f"{checks.not_runnable} cannot be run by themselves"),
-            (checks.left_out, f"{checks.left_out} beyond the budget of these checks"),
-            (checks.failed, f"{checks.failed} not checked because of an error ({formatting.one_line(checks.error)})"),
-        )
-        if count
-    ]
+    parts = (
+        (checks.all_values, "equal for all values"),
+        (checks.orders_tried, "for the orders of values tried"),
+        (checks.by_trials, "by trials only"),
+        (checks.not_runnable, "cannot be run by themselves"),
+        (checks.left_out, "beyond the budget of trials"),
+        (checks.failed, f"not checked because of an error ({formatting.one_line(checks.error)})"),
+    )
     rewrites = formatting.plural(checks.rewrites, "rewrite")
-    checked = f"{checks.matching} of {rewrites} ({checks.distinct} distinct) also match one by one"
-    return ["; ".join([checked, *unchecked])]
+    return [f"{rewrites} ({checks.distinct} distinct): " + ", ".join(f"{n} {text}" for n, text in parts if n)]
 
 
 def generation_lines(verdict: Verdict) -> list[str]:

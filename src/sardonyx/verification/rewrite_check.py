@@ -1,10 +1,11 @@
-"""Check single rewrites where they happen: run the nodes before and after on border values and compare the results.
+"""Check single rewrites where they happen: are the nodes before and after the same function?
 
-A rewrite is right if both sides agree for all border values, whether or not inputs of the model can produce them; this
-also covers bodies that no trial of the whole model enters. Rewrites of the same structure are checked once. If the two
-sides disagree, the rewrite may rely on what the producers of the border compute (indices that count up, a mask of zeros
-and ones): the border is then moved up past them, and only a rewrite that disagrees there too is wrong. The reasons are
-in `docs/decisions/0020-rewrites-checked-where-they-happen.md`.
+Exact arithmetic decides most rewrites (`exact_check`). What it leaves open is run: both sides on the same border
+values, and the results are compared. A rewrite is right if both sides agree for all border values, whether or not
+inputs of the model can produce them; this also covers bodies that no trial of the whole model enters. Rewrites of the
+same structure are checked once. If the two sides disagree, the rewrite may rely on what the producers of the border
+compute (indices that count up, a mask of zeros and ones): the border is then moved up past them, and only a rewrite
+that disagrees there too is wrong. The reasons are in `docs/decisions/0020-rewrites-checked-where-they-happen.md`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification import noise
 from sardonyx.verification.border_values import Generator, Style, Way
+from sardonyx.verification.exact_check import EQUAL, MOVES, Claim, Decision, decide
 from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.rewrite_models import Excerpt
 from sardonyx.verification.rounding import in_double, widened, without_rounding
@@ -55,10 +57,10 @@ _MOST_NODES = 60  # in an excerpt
 _MOST_LEVELS = 12  # by which the border is moved up
 _SHARE_OF_ONE_PASS = 0.5  # of the budget, so that the first passes leave some of it for the last
 # The budget is counted in what is run, not in seconds, so that a busy machine checks the same rewrites: one unit for
-# each excerpt (about 10 ms) and one for this many border elements. A long check is counted by its time.
+# each excerpt (about 10 ms), one for this many border elements, and one for this many bytes of constants.
 _UNITS, _UNITS_OF_A_NODE = 100, 0.1  # the budget of a model
 _ELEMENTS_OF_A_UNIT = 1 << 16
-_LONG, _UNITS_OF_A_SECOND = 1.0, 100
+_BYTES_OF_A_UNIT = 1 << 20
 _SUSPECTED = 4  # rounds of values if the rewrite failed on a narrower border
 
 
@@ -77,6 +79,7 @@ class Outcome(Struct, frozen=True):
 
     state: State
     reason: str = ""
+    claim: Claim | None = None  # of exact arithmetic; None if it holds by trials only
 
 
 class _Trial(Struct, frozen=True):
@@ -337,14 +340,26 @@ class Findings(Struct):
     rewrites: int = 0
     shapes: set[bytes] = field(default_factory=set[bytes])
     states: Counter[State] = field(default_factory=Counter[State])
+    claims: Counter[Claim | None] = field(default_factory=Counter[Claim | None])  # of those that hold
     failing: list[RolledBack] = field(default_factory=list[RolledBack])
     holding: set[str] = field(default_factory=set[str])  # passes with a rewrite that holds
     error: str = ""  # why the first check failed that did
 
     def record(self) -> RewriteChecks | None:
         """Return the numbers for the verdict, or None if there was no rewrite."""
-        counts = (self.states[state] for state in (State.HOLDS, State.IMPOSSIBLE, State.LEFT_OUT, State.ERROR))
-        return RewriteChecks(self.rewrites, len(self.shapes), *counts, error=self.error) if self.rewrites else None
+        if not self.rewrites:
+            return None
+        return RewriteChecks(
+            rewrites=self.rewrites,
+            distinct=len(self.shapes),
+            all_values=self.claims[Claim.ALL_VALUES],
+            orders_tried=self.claims[Claim.ORDERS_TRIED],
+            by_trials=self.claims[None],
+            not_runnable=self.states[State.IMPOSSIBLE],
+            left_out=self.states[State.LEFT_OUT],
+            failed=self.states[State.ERROR],
+            error=self.error,
+        )
 
 
 class LocalChecks:
@@ -357,6 +372,7 @@ class LocalChecks:
         self.seconds = 0.0
         self._late = False
         self._outcomes: dict[bytes, Outcome] = {}
+        self._decisions: dict[bytes, Decision] = {}
         self.findings = Findings()
 
     def begin(self) -> None:
@@ -382,6 +398,7 @@ class LocalChecks:
             findings.error = findings.error or outcome.reason
         findings.states[outcome.state] += 1
         if outcome.state is State.HOLDS:
+            findings.claims[outcome.claim] += 1
             findings.holding.add(rule.name)
         if outcome.state is State.FAILS:
             owner = origins.owner(rewrite.match.root)
@@ -396,8 +413,8 @@ class LocalChecks:
         """
         outcome = self._outcome(excerpt, rule)
         if outcome.state is State.HOLDS and excerpt.assumes_sizes:
-            outcome = self._outcome(excerpt.widest(_MOST_NODES), rule)
-            return Outcome(State.HOLDS) if outcome.state is State.IMPOSSIBLE else outcome
+            wide = self._outcome(excerpt.widest(_MOST_NODES), rule)
+            return outcome if wide.state in (State.IMPOSSIBLE, State.LEFT_OUT) else wide
         rounds = 1
         for wider in itertools.islice(excerpt.widened(_MOST_NODES), _MOST_LEVELS):
             if outcome.state in (State.HOLDS, State.LEFT_OUT):
@@ -408,15 +425,33 @@ class LocalChecks:
         return outcome
 
     def _outcome(self, excerpt: Excerpt, rule: Rule, rounds: int = 1) -> Outcome:
-        key = f"{rule.accuracy.value} {rounds} ".encode() + excerpt.signature()
+        """Decide in exact arithmetic; run the nodes where that leaves something open.
+
+        Exact arithmetic knows no signed zeros, infinities or NaN, so the results of a pass that promises identical bits
+        are also compared, unless elements are only moved.
+        """
+        signature = excerpt.signature()
+        decision = self._decision(excerpt, signature)
+        needs_bits = rule.accuracy is Accuracy.EXACT and not excerpt.operators <= MOVES
+        if decision.claim is Claim.ALL_VALUES and not needs_bits:
+            return Outcome(State.HOLDS, claim=decision.claim)
+        key = f"{rule.accuracy.value} {rounds} ".encode() + signature
         if key not in self._outcomes:
             self._outcomes[key] = Outcome(State.LEFT_OUT) if self._late else self._run(excerpt, rule, rounds)
-        return self._outcomes[key]
+        outcome = self._outcomes[key]
+        holds = decision.claim in EQUAL and outcome.state is not State.FAILS
+        return Outcome(State.HOLDS, claim=decision.claim) if holds else outcome
+
+    def _decision(self, excerpt: Excerpt, signature: bytes) -> Decision:
+        """Return what exact arithmetic says; weights that the rewrite computed are compared for every rewrite."""
+        known = self._decisions.get(signature)
+        if known is None or (known.claim in EQUAL and excerpt.computed_elements):
+            known = self._decisions[signature] = decide(excerpt)
+        return known
 
     def _run(self, excerpt: Excerpt, rule: Rule, rounds: int) -> Outcome:
-        began, check = time.perf_counter(), Check(excerpt, rule.accuracy, rounds)
+        check = Check(excerpt, rule.accuracy, rounds)
         outcome = check.outcome()
-        seconds = time.perf_counter() - began
-        units = 1 + check.elements // _ELEMENTS_OF_A_UNIT
-        self._spent[rule.name] += max(units, round(seconds * _UNITS_OF_A_SECOND)) if seconds > _LONG else units
+        nbytes = excerpt.before.nbytes + excerpt.after.nbytes
+        self._spent[rule.name] += 1 + check.elements // _ELEMENTS_OF_A_UNIT + nbytes // _BYTES_OF_A_UNIT
         return outcome

@@ -144,6 +144,12 @@ class Excerpt:
         return any(entry.contents is not None for entry in self.border)
 
     @property
+    def computed_elements(self) -> int:
+        """The elements of constants that one side has and the other does not, if the signature does not hold them."""
+        own = self.before.constants.items() ^ self.after.constants.items()
+        return sum(each.size for _, each in own if each.dtype != ir.DataType.STRING and each.nbytes > _COMPARED)
+
+    @property
     def is_random(self) -> bool:
         """Whether a result is not a function of the border."""
         return bool(self.operators & RANDOM)

@@ -1,0 +1,432 @@
+"""Operators on single elements, comparisons, casts, and reductions."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from sardonyx.exact.call import (
+    FLOATS,
+    Array,
+    Call,
+    Invalid,
+    Undecided,
+    Value,
+    axis_of,
+    both,
+    defines,
+    dtype_of,
+    numpy_type,
+)
+from sardonyx.exact.reals import FUNCTIONS, Numbers, Real, chosen
+
+
+def _scalar(number: Any, like: Real) -> Real:
+    return Real.of(np.array(number, np.float64), like.dtype)
+
+
+def _divided(a: Array, b: Array) -> Array:
+    """Divide integers as C does: towards zero."""
+    if bool(np.any(b == 0)):
+        raise Invalid("a division of integers by 0")
+    quotient = np.floor_divide(np.abs(a.astype(object)), np.abs(b.astype(object))) if a.dtype == np.uint64 else None
+    if quotient is not None:
+        return quotient.astype(a.dtype)
+    floor = np.floor_divide(a, b)
+    return np.where((floor < 0) & (floor * b != a), floor + 1, floor).astype(a.dtype)
+
+
+_BINARY: dict[str, tuple[Callable[[Numbers, Real, Real], Real], Callable[[Array, Array], Array]]] = {
+    "Add": (Numbers.add, np.add),
+    "Sub": (Numbers.subtract, np.subtract),
+    "Mul": (Numbers.multiply, np.multiply),
+    "Div": (Numbers.divide, _divided),
+    "Max": (Numbers.largest, np.maximum),
+    "Min": (Numbers.smallest, np.minimum),
+}
+
+
+def _combined(call: Call, name: str, a: Value, b: Value) -> Value:
+    a, b = both(a, b)
+    on_reals, on_integers = _BINARY[name]
+    try:
+        with np.errstate(all="ignore"):
+            return on_reals(call.numbers, a, b) if isinstance(a, Real) else on_integers(a, b)
+    except ValueError as error:
+        raise Invalid(str(error)) from None
+
+
+def _placed(call: Call, a: Value, b: Value) -> Value:
+    """Return the second operand with the axes that very old versions name in an attribute."""
+    axis = call.get("axis")
+    if not call.get("broadcast", 0) or axis is None:
+        return b
+    sizes = (*b.shape, *[1] * (len(a.shape) - axis - len(b.shape)))
+    return b.moved(lambda x: x.reshape(sizes)) if isinstance(b, Real) else b.reshape(sizes)
+
+
+@defines("Add", "Sub", "Mul", "Div")
+def binary(call: Call) -> Value:
+    """Return a sum, difference, product or quotient."""
+    return _combined(call, call.node.op_type, call[0], _placed(call, call[0], call[1]))
+
+
+@defines("Max", "Min", "Sum", "Mean")
+def variadic(call: Call) -> Value:
+    """Return the largest, the smallest, the sum or the mean of any number of tensors."""
+    name = {"Sum": "Add", "Mean": "Add"}.get(call.node.op_type, call.node.op_type)
+    result = functools.reduce(lambda a, b: _combined(call, name, a, b), call.operands)
+    if call.node.op_type == "Mean":
+        return call.numbers.divide(result, _scalar(len(call.operands), result))
+    return result
+
+
+@defines("Neg", "Abs", "Sign", "Reciprocal", "Sqrt", "Relu")
+def unary(call: Call) -> Value:
+    """Return a function of each element that needs no random one."""
+    name, x, numbers = call.node.op_type, call[0], call.numbers
+    if not isinstance(x, Real):
+        whole: dict[str, Callable[[Array], Array]] = {"Neg": np.negative, "Abs": np.abs, "Sign": np.sign}
+        whole["Relu"] = lambda v: np.maximum(v, 0)
+        return whole[name](x).astype(x.dtype)
+    zero = _scalar(0.0, x)
+    if name == "Neg":
+        return numbers.negative(x)
+    if name == "Reciprocal":
+        return numbers.divide(_scalar(1.0, x), x)
+    if name == "Sqrt":
+        return numbers.root(x)
+    if name == "Relu":
+        return numbers.largest(x, zero)
+    if name == "Abs":
+        return numbers.largest(x, numbers.negative(x))
+    positive, negative = numbers.less(zero, x), numbers.less(x, zero)
+    return Real.of(positive.astype(np.int64) - negative, x.dtype)
+
+
+@defines(*FUNCTIONS)
+def function(call: Call) -> Value:
+    """Return a function without an algebraic definition."""
+    return call.numbers.apply(call.node.op_type, call.real(0))
+
+
+@defines("Floor", "Ceil", "Round")
+def whole(call: Call) -> Value:
+    """Return the whole number below, above or next to each element."""
+    return call.numbers.whole(call.node.op_type, call.real(0))
+
+
+@defines("Pow")
+def power(call: Call) -> Value:
+    """Return powers; the exponent may have another type."""
+    base, exponent = call[0], call[1]
+    if not isinstance(base, Real):
+        by = exponent.doubles if isinstance(exponent, Real) else exponent
+        return np.power(base.astype(object) if base.dtype.kind in "iu" else base, by).astype(base.dtype)
+    return call.numbers.power(base, exponent if isinstance(exponent, Real) else Real.of(exponent, base.dtype))
+
+
+@defines("Mod")
+def modulo(call: Call) -> Value:
+    """Return the rest of a division: with the sign of the divisor, or of the dividend."""
+    a, b = both(call[0], call[1])
+    if not isinstance(a, Real):
+        if bool(np.any(b == 0)):
+            raise Invalid("a division of integers by 0")
+        return np.fmod(a, b) if call.get("fmod", 0) else np.mod(a, b)
+    numbers = call.numbers
+    quotient = numbers.divide(a, b)
+    whole = numbers.whole("Floor", quotient)
+    if call.get("fmod", 0):
+        whole = chosen(numbers.less(quotient, _scalar(0.0, a)), numbers.whole("Ceil", quotient), whole)
+    return numbers.subtract(a, numbers.multiply(whole, b))
+
+
+@defines("Clip")
+def clip(call: Call) -> Value:
+    """Return each element limited from below and from above."""
+    x = call[0]
+    for index, name, default in ((1, "Max", "min"), (2, "Min", "max")):
+        bound = call[index]
+        if bound is None and call.get(default) is not None:
+            bound = call.numbers.attribute(call.get(default), x.dtype)
+        if bound is not None:
+            x = _combined(
+                call, name, x, bound.moved(lambda v: v.reshape(())) if isinstance(bound, Real) else bound.reshape(())
+            )
+    return x
+
+
+@defines(
+    "LeakyRelu", "PRelu", "ThresholdedRelu", "Elu", "Celu", "Selu", "HardSigmoid", "HardSwish", "Softsign", "Shrink"
+)
+def activation(call: Call) -> Value:
+    """Return an activation of each element; the standard gives these definitions."""
+    name, x, n = call.node.op_type, call.real(0), call.numbers
+    zero, one = _scalar(0.0, x), _scalar(1.0, x)
+
+    def attribute(key: str, default: float) -> Real:
+        return n.attribute(call.get(key, default), x.dtype)
+
+    def exp_minus_one(value: Real) -> Real:
+        return n.subtract(n.apply("Exp", value), one)
+
+    if name in ("LeakyRelu", "PRelu"):
+        slope = attribute("alpha", 0.01) if name == "LeakyRelu" else call.real(1)
+        return chosen(n.less(x, zero), n.multiply(slope, x), x)
+    if name == "ThresholdedRelu":
+        return chosen(n.less(attribute("alpha", 1.0), x), x, zero)
+    if name in ("Elu", "Celu", "Selu"):
+        alpha = attribute("alpha", 1.67326319217681884765625 if name == "Selu" else 1.0)
+        below = n.multiply(alpha, exp_minus_one(n.divide(x, alpha) if name == "Celu" else x))
+        result = chosen(n.less(x, zero), below, x)
+        return n.multiply(attribute("gamma", 1.05070102214813232421875), result) if name == "Selu" else result
+    if name in ("HardSigmoid", "HardSwish"):
+        swish = name == "HardSwish"  # of which 1 / 6 is exactly that
+        alpha = n.divide(one, _scalar(6.0, x)) if swish else attribute("alpha", 0.2)
+        beta = _scalar(0.5, x) if swish else attribute("beta", 0.5)
+        gate = n.smallest(n.largest(n.add(n.multiply(alpha, x), beta), zero), one)
+        return n.multiply(x, gate) if swish else gate
+    if name == "Softsign":
+        return n.divide(x, n.add(one, n.largest(x, n.negative(x))))
+    bias, limit = attribute("bias", 0.0), attribute("lambd", 0.5)
+    low, high = n.less(x, n.negative(limit)), n.less(limit, x)
+    return chosen(low, n.add(x, bias), chosen(high, n.subtract(x, bias), zero))
+
+
+@defines("And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift")
+def logic(call: Call) -> Value:
+    """Return a logical operation on truth values, or one on bits."""
+    a, b = call[0], _placed(call, call[0], call[1])
+    name = call.node.op_type
+    if name == "BitShift":
+        return np.left_shift(a, b) if call.text("direction", "") == "LEFT" else np.right_shift(a, b)
+    if name.endswith("And"):
+        return a & b
+    return a | b if name in ("Or", "BitwiseOr") else a ^ b
+
+
+@defines("Not", "BitwiseNot")
+def negation(call: Call) -> Value:
+    """Return the opposite of truth values or bits."""
+    return np.invert(call[0])
+
+
+@defines("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
+def comparison(call: Call) -> Value:
+    """Return where a relation holds; for numbers that are not NaN, one order answers all."""
+    name = call.node.op_type
+    a, b = both(call[0], _placed(call, call[0], call[1]))
+    if not isinstance(a, Real):
+        relations = {"Equal": operator.eq, "Less": operator.lt, "Greater": operator.gt}
+        relations |= {"LessOrEqual": operator.le, "GreaterOrEqual": operator.ge}
+        return np.asarray(relations[name](a, b))
+    numbers = call.numbers
+    if name == "Equal":
+        return numbers.equal(a, b)
+    left, right = (a, b) if name.startswith("Less") else (b, a)
+    result = numbers.less(left, right)
+    return result | numbers.equal(a, b) if name.endswith("OrEqual") else result
+
+
+@defines("IsNaN", "IsInf")
+def special(call: Call) -> Value:
+    """Return where elements are NaN, or infinite."""
+    x = call.real(0).doubles
+    if call.node.op_type == "IsNaN":
+        return np.isnan(x)
+    positive, negative = call.get("detect_positive", 1), call.get("detect_negative", 1)
+    return (np.isposinf(x) & bool(positive)) | (np.isneginf(x) & bool(negative))
+
+
+@defines("Cast", "CastLike")
+def cast(call: Call) -> Value:
+    """Return the elements in another type; all floating-point types hold the same real numbers here."""
+    to = call.get("to") if call.node.op_type == "Cast" else dtype_of(call[1])
+    return converted(call.numbers, call[0], to)
+
+
+def converted(numbers: Numbers, x: Value, to: int) -> Value:
+    """Return a tensor in another type."""
+    if to in FLOATS:
+        if isinstance(x, Real):
+            return x.typed(to)
+        if np.asarray(x).dtype.kind in "OUS":
+            raise Undecided("a cast of strings")
+        return Real.of(x, to)
+    if to == TensorProto.STRING:
+        raise Undecided("a cast to strings")
+    target = numpy_type(to)
+    if not isinstance(x, Real):
+        return np.asarray(x).astype(target)
+    if to == TensorProto.BOOL:
+        return np.where(np.isfinite(x.doubles), x.residues != 0, True)
+    numbers.compared = True
+    near = np.round(x.doubles)
+    truncated = np.where(np.abs(x.doubles - near) <= 1e-9 * np.maximum(np.abs(near), 1), near, np.trunc(x.doubles))
+    if not bool(np.all(np.abs(truncated) < 2.0**62)):
+        raise Undecided("a cast of a number that does not fit")
+    return truncated.astype(np.int64).astype(target)
+
+
+def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
+    """Return the axes of a reduction; None if nothing is reduced."""
+    axes = call.integers(1, "axes")
+    if not axes:
+        return None if call.get("noop_with_empty_axes", 0) else tuple(range(rank))
+    return tuple(sorted({axis_of(axis, rank) for axis in axes}))
+
+
+@defines("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+def reduce_sum(call: Call) -> Value:
+    """Return sums along axes: of the elements, of their squares, of what they are the logarithms of."""
+    name, x, numbers = call.node.op_type, call[0], call.numbers
+    axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
+    if not isinstance(x, Real):
+        if name not in ("ReduceSum", "ReduceSumSquare") or axes is None:
+            return x if axes is None else _refuse(call)
+        return np.sum(x if name == "ReduceSum" else x * x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+    terms = x
+    if name in ("ReduceSumSquare", "ReduceL2"):
+        terms = numbers.multiply(x, x)
+    elif name == "ReduceL1":
+        terms = numbers.largest(x, numbers.negative(x))
+    elif name == "ReduceLogSumExp":
+        terms = numbers.apply("Exp", x)
+    if axes is None:
+        return terms
+    result = numbers.total(terms, axes, keepdims=keepdims)
+    if name == "ReduceMean":
+        count = np.prod([x.shape[axis] for axis in axes], dtype=np.int64)
+        return numbers.divide(result, Real.of(np.array(count), x.dtype))
+    if name == "ReduceL2":
+        return numbers.root(result)
+    return numbers.apply("Log", result) if name.startswith("ReduceLog") else result
+
+
+def _refuse(call: Call) -> Value:
+    raise Undecided(f"{call.node.op_type} of integers")
+
+
+@defines("ReduceMax", "ReduceMin")
+def reduce_order(call: Call) -> Value:
+    """Return the largest or smallest element along axes."""
+    x, least = call[0], call.node.op_type == "ReduceMin"
+    axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
+    if axes is None:
+        return x
+    if any(x.shape[axis] == 0 for axis in axes):
+        raise Undecided(f"{call.node.op_type} of nothing")
+    if not isinstance(x, Real):
+        return np.min(x, axes, keepdims=keepdims) if least else np.max(x, axes, keepdims=keepdims)
+    return extreme(call.numbers, x, axes, keepdims=keepdims, least=least)
+
+
+def extreme(numbers: Numbers, x: Real, axes: tuple[int, ...], *, keepdims: bool, least: bool = False) -> Real:
+    """Return the largest or smallest element along axes."""
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    rows = x.moved(lambda v: np.transpose(v, (*kept, *axes)).reshape(*(x.shape[axis] for axis in kept), -1))
+    keys = numbers.keys(rows)
+    places = np.expand_dims(np.argmin(keys, -1) if least else np.argmax(keys, -1), -1)
+    sizes = [1 if axis in axes else size for axis, size in enumerate(x.shape) if keepdims or axis not in axes]
+    return rows.moved(lambda v: np.take_along_axis(v, places, -1).reshape(sizes))
+
+
+@defines("ReduceProd")
+def reduce_product(call: Call) -> Value:
+    """Return products along axes."""
+    x = call[0]
+    axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
+    if axes is None:
+        return x
+    if not isinstance(x, Real):
+        return np.prod(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+    result = functools.reduce(call.numbers.product, axes, x)
+    return result if keepdims else result.moved(lambda v: v.squeeze(axes))
+
+
+@defines("ArgMax", "ArgMin")
+def arg_extreme(call: Call) -> Value:
+    """Return the index of the largest or smallest element."""
+    x = call[0]
+    axis = axis_of(call.get("axis", 0), len(x.shape))
+    keys = call.numbers.keys(x) if isinstance(x, Real) else x
+    find = np.argmax if call.node.op_type == "ArgMax" else np.argmin
+    if call.get("select_last_index", 0):
+        places = keys.shape[axis] - 1 - find(np.flip(keys, axis), axis)
+    else:
+        places = find(keys, axis)
+    return np.asarray(np.expand_dims(places, axis) if call.get("keepdims", 1) else places, np.int64)
+
+
+@defines("TopK")
+def top_k(call: Call) -> tuple[Value, Value]:
+    """Return the largest or smallest elements in order, with their indices."""
+    x, count = call[0], (call.integers(1, "k") or [0])[0]
+    axis = axis_of(call.get("axis", -1), len(x.shape))
+    if not call.get("sorted", 1):
+        raise Undecided("TopK in no order")
+    keys: Array = call.numbers.keys(x) if isinstance(x, Real) else x
+    if keys.dtype.kind in "iub":
+        keys = keys.astype(np.int64)
+    order = np.argsort(-keys if call.get("largest", 1) else keys, axis, kind="stable")
+    places = np.take(order, range(count), axis)
+
+    def take(v: Array) -> Array:
+        return np.take_along_axis(v, places, axis)
+
+    return x.moved(take) if isinstance(x, Real) else take(x), places.astype(np.int64)
+
+
+@defines("CumSum")
+def cumulative_sum(call: Call) -> Value:
+    """Return running sums, from either end, with or without each element itself."""
+    x = call[0]
+    axis = axis_of((call.integers(1) or [0])[0], len(x.shape))
+    backwards, exclusive = bool(call.get("reverse", 0)), bool(call.get("exclusive", 0))
+
+    def flipped(v: Array) -> Array:
+        return np.flip(v, axis) if backwards else v
+
+    def later(v: Array) -> Array:
+        rolled = np.roll(v, 1, axis)
+        rolled[(slice(None),) * axis + (slice(0, 1),)] = 0
+        return rolled
+
+    if not isinstance(x, Real):
+        sums = np.cumsum(flipped(x), axis, dtype=x.dtype)
+        return flipped(later(sums) if exclusive else sums)
+    sums = call.numbers.running_total(x.moved(flipped), axis)
+    return (sums.moved(later) if exclusive else sums).moved(flipped)
+
+
+@defines("Softmax", "LogSoftmax", "Hardmax")
+def softmax(call: Call) -> Value:
+    """Return each row as positive numbers that add up to 1; before opset 13, a row is all axes from one on."""
+    x, numbers, shape = call.real(0), call.numbers, call.real(0).shape
+    old = call.opset < 13
+    axis = axis_of(call.get("axis", 1 if old else -1), max(x.ndim, 1))
+    if old:
+        sizes = (int(np.prod(shape[:axis], dtype=np.int64)), int(np.prod(shape[axis:], dtype=np.int64)))
+        x, axis = x.moved(lambda v: v.reshape(sizes)), 1
+    if call.node.op_type == "Hardmax":
+        places = np.expand_dims(np.argmax(numbers.keys(x), axis), axis)
+        counts = np.arange(x.shape[axis]).reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+        return Real.of((counts == places).astype(np.int64), x.dtype).moved(lambda v: v.reshape(shape))
+    if not x.size:
+        return call[0]
+    # Any number of the row would do in place of the largest; the largest double keeps masked elements at 0.
+    places = np.expand_dims(np.argmax(x.doubles, axis), axis)
+    highest = x.moved(lambda v: np.take_along_axis(v, places, axis))
+    with np.errstate(invalid="ignore"):
+        powers = numbers.apply("Exp", numbers.subtract(x, highest))
+        total = numbers.total(powers, (axis,), keepdims=True)
+        result = numbers.divide(powers, total)
+        if call.node.op_type == "LogSoftmax":
+            result = numbers.subtract(numbers.subtract(x, highest), numbers.apply("Log", total))
+    return result.moved(lambda v: v.reshape(shape))

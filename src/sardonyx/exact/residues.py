@@ -1,0 +1,165 @@
+"""Real numbers by their residues modulo three primes, packed into one 64-bit integer.
+
+Sums, products and quotients of floats are rational numbers, and a rational number has a residue modulo every prime that
+does not divide its denominator. Two different polynomials of degree d agree at a random point modulo one prime p with
+probability d / p at most, modulo all three with its cube: about 2**-63 for a small degree.
+
+The primes have 21 bits, so that a product has 42 and a double holds the sum of 2,048 products exactly: matrix products
+are done by BLAS. They leave 3 when divided by 4, so that `x ** ((p + 1) / 4)` is a root of every square; and 2, 3, 5,
+7, 11 and 13 are squares modulo all of them, so that the roots of small numbers square to these numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Packed = npt.NDArray[np.int64]
+
+PRIMES = (2096639, 2096111, 2092991)
+_BITS = 21
+_MASK = (1 << _BITS) - 1
+_EXACT_TERMS = 1 << 11  # products of 42 bits whose sum a double holds
+_LOWEST, _HIGHEST = -1200, 1100  # exponents of two that doubles need
+_HALF = 1 << 32
+
+
+def split(packed: Packed) -> list[Packed]:
+    """Return the residues modulo each prime."""
+    return [packed & _MASK, packed >> _BITS & _MASK, packed >> 2 * _BITS]
+
+
+def join(lanes: Iterable[Packed]) -> Packed:
+    """Return residues modulo each prime as one array."""
+    first, second, third = lanes
+    return np.asarray(first | second << _BITS | third << 2 * _BITS)
+
+
+def _each(operation: Callable[[Any, int], Any], a: Packed) -> Packed:
+    return join(np.asarray(operation(x, p)) for x, p in zip(split(a), PRIMES, strict=True))
+
+
+def _pairs(operation: Callable[[Any, Any, int], Any], a: Packed, b: Packed) -> Packed:
+    return join(np.asarray(operation(x, y, p)) for x, y, p in zip(split(a), split(b), PRIMES, strict=True))
+
+
+def add(a: Packed, b: Packed) -> Packed:
+    """Return a + b."""
+    return _pairs(lambda x, y, p: (x + y) % p, a, b)
+
+
+def subtract(a: Packed, b: Packed) -> Packed:
+    """Return a - b."""
+    return _pairs(lambda x, y, p: (x - y) % p, a, b)
+
+
+def multiply(a: Packed, b: Packed) -> Packed:
+    """Return a · b."""
+    return _pairs(lambda x, y, p: x * y % p, a, b)
+
+
+def power(a: Packed, exponent: int) -> Packed:
+    """Return a to a whole power; a negative one is of the inverse."""
+    return _each(lambda x, p: _power(x, exponent % (p - 1) if exponent < 0 else exponent, p), a)
+
+
+def _power(x: Packed, exponent: int, p: int) -> Packed:
+    result = np.ones_like(x)
+    while exponent:
+        if exponent & 1:
+            result = result * x % p
+        exponent >>= 1
+        if exponent:
+            x = x * x % p
+    return result
+
+
+def inverse(a: Packed) -> Packed:
+    """Return 1 / a, and 0 for 0."""
+    return _each(lambda x, p: _power(x, p - 2, p), a)
+
+
+def root(a: Packed) -> Packed:
+    """Return the square root of a square; for other numbers a value that multiplies as a root does."""
+    return _each(lambda x, p: _power(x, (p + 1) // 4, p), a)
+
+
+def total(a: Packed, axis: int | tuple[int, ...], *, keepdims: bool = False) -> Packed:
+    """Return the sum along axes."""
+    return _each(lambda x, p: x.sum(axis=axis, keepdims=keepdims) % p, a)
+
+
+def running_total(a: Packed, axis: int) -> Packed:
+    """Return the sum of all elements up to each one along an axis."""
+    return _each(lambda x, p: np.cumsum(x, axis=axis) % p, a)
+
+
+def matmul(a: Packed, b: Packed) -> Packed:
+    """Return the matrix product, as `numpy.matmul` defines it."""
+    return _pairs(_matmul, a, b)
+
+
+def _matmul(x: Packed, y: Packed, p: int) -> Packed:
+    length = x.shape[-1]
+    contracted = -2 if y.ndim > 1 else -1
+    result: Any = 0
+    for start in range(0, length, _EXACT_TERMS) if length else (0,):
+        part = slice(start, start + _EXACT_TERMS)
+        left = x[..., part].astype(np.float64)
+        right = (y[..., part, :] if contracted == -2 else y[..., part]).astype(np.float64)
+        result = result + np.matmul(left, right).astype(np.int64) % p
+    return np.asarray(result % p)
+
+
+def of_integers(values: npt.NDArray[Any]) -> Packed:
+    """Return the residues of integers or truth values."""
+    if values.dtype == np.uint64:
+        return join((values % np.uint64(p)).astype(np.int64) for p in PRIMES)
+    numbers = values.astype(np.int64)
+    return join(numbers % p for p in PRIMES)
+
+
+def of_floats(values: npt.NDArray[Any]) -> Packed:
+    """Return the residues of finite floats, which are integers times a power of two; 0 for all others."""
+    if values.dtype.itemsize > 4:
+        fractions, exponents = np.frexp(np.where(np.isfinite(values), values, 0.0).astype(np.float64))
+        whole = np.ldexp(fractions, 53).astype(np.int64)
+        places = exponents.astype(np.int64) - (53 + _LOWEST)
+    else:  # the same by bits, at a third of the time
+        bits = values.astype(np.float32).view(np.int32)
+        exponents = (bits >> 23) & 0xFF
+        whole = np.where(exponents > 0, bits & 0x7FFFFF | 0x800000, bits << 1 & 0xFFFFFF)
+        whole = np.where(exponents == 0xFF, 0, np.where(bits < 0, -whole, whole)).astype(np.int64)
+        places = exponents - (150 + _LOWEST)
+    return join(whole % p * table[places] % p for p, table in zip(PRIMES, _powers_of_two(), strict=True))
+
+
+@functools.cache
+def _powers_of_two() -> tuple[Packed, ...]:
+    exponents = range(_LOWEST, _HIGHEST)
+    return tuple(np.array([pow(2, e % (p - 1), p) for e in exponents], np.int64) for p in PRIMES)
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Packed:
+    """Return random residues, each equally likely."""
+    return join(rng.integers(0, p, shape) for p in PRIMES)
+
+
+def scrambled(a: Packed, salt: int) -> npt.NDArray[np.uint64]:
+    """Return 64 bits that depend on the number in no simple way: equal numbers give equal bits."""
+    bits = a.astype(np.uint64) + np.uint64(salt % (1 << 64))
+    with np.errstate(over="ignore"):
+        bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(bits ^ (bits >> np.uint64(31)))
+
+
+def random_function(a: Packed, salt: int) -> Packed:
+    """Return the residues of a random function of the numbers, another one for every salt."""
+    return join(
+        (scrambled(a, salt + index * _HALF) >> np.uint64(20)).astype(np.int64) % p for index, p in enumerate(PRIMES)
+    )

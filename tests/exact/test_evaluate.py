@@ -1,0 +1,120 @@
+"""Definitions agree with the node cases of the standard, and those of ONNX Runtime's operators with its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from backend.cases import Case, node_cases
+from sardonyx import runtime
+from sardonyx.exact import Undecided
+from sardonyx.exact.evaluate import Evaluator
+from sardonyx.exact.moves import tensor
+from sardonyx.exact.reals import Numbers, Order, Real
+
+# Their expected values are rounded on the way: to whole numbers of a step, or to half precision.
+ROUNDED = ("test_dynamicquantizelinear", "test_mod_float_edge_cases")
+
+
+def numbers() -> Numbers:
+    return Numbers(Order.TRUE, 0)
+
+
+def value(array: Any) -> Any:
+    """An input of a case."""
+    if isinstance(array, list):
+        return [value(item) for item in array]
+    if array is None:
+        return None
+    array = np.asarray(array)
+    if array.dtype.kind in "OUS":
+        return array.astype(object)
+    return tensor(numbers(), array, onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
+
+
+def same(expected: Any, result: Any) -> bool:
+    if isinstance(expected, list):
+        return len(expected) == len(result) and all(map(same, expected, result))
+    if expected is None or result is None:
+        return True
+    array = np.asarray(expected)
+    if array.shape != result.shape:
+        return False
+    if not isinstance(result, Real):
+        return np.array_equal(array, result)
+    coarse = {2: 1e-3}.get(array.dtype.itemsize, 1e-6) if array.dtype.name != "bfloat16" else 3e-2
+    return np.allclose(array.astype(np.float64), result.doubles, rtol=coarse * 3, atol=coarse, equal_nan=True)
+
+
+def check(chosen: Sequence[Case]) -> int:
+    """Evaluate cases and return how many have a definition; all of these must agree."""
+    decided, wrong = 0, list[str]()
+    for case in chosen:
+        for feeds, expected in case.data:
+            try:
+                results = Evaluator(case.model, numbers()).run({name: value(array) for name, array in feeds.items()})
+            except Undecided:
+                continue
+            decided += 1
+            if not all(map(same, expected, results)):
+                wrong.append(case.name)
+    assert not wrong
+    return decided
+
+
+def node_case_names(*, one_each: bool) -> list[Case]:
+    """The node cases; one for each operator, version and set of attributes, or all."""
+    known = [case for case in node_cases() if not case.name.startswith(ROUNDED)]
+    if not one_each:
+        return known
+    kinds = {case.model.graph.node[0].op_type: case for case in known if "expanded" not in case.name}
+    return list(kinds.values())
+
+
+def test_one_case_of_each_operator_agrees() -> None:
+    assert check(node_case_names(one_each=True)) >= 130
+
+
+@pytest.mark.campaign
+def test_all_node_cases_agree() -> None:
+    assert check(node_case_names(one_each=False)) >= 1440
+
+
+CONTRIB = {
+    "FusedConv": '<pads = [1, 1, 1, 1], activation = "Relu"> (image, kernel, channels, image)',
+    "FusedConv, HardSigmoid": '<activation = "HardSigmoid", activation_params = [0.3, 0.4]> (image, kernel)',
+    "FusedConv, LeakyRelu": '<activation = "LeakyRelu", activation_params = [0.1]> (image, kernel, channels)',
+    "FusedGemm": '<transB = 1, alpha = 0.5, activation = "Tanh"> (matrix, matrix, row)',
+    "FusedMatMul": "<transB = 1, alpha = 0.25> (matrix, matrix)",
+    "BiasGelu": "(states, row)",
+    "FastGelu": "(states, row)",
+    "QuickGelu": "<alpha = 1.5> (states)",
+    "SkipLayerNormalization": "<epsilon = 0.01> (states, states2, row, row2, row)",
+    "SkipSimplifiedLayerNormalization": "<epsilon = 0.01> (states, states2, row)",
+    "Attention": "<num_heads = 2> (states, packed, biases, , , mask)",
+}
+SHAPES = {
+    "image": (1, 3, 5, 5), "kernel": (3, 3, 3, 3), "channels": (3,), "matrix": (4, 4), "row": (4,), "row2": (4,),
+    "states": (2, 3, 4), "states2": (2, 3, 4), "packed": (4, 12), "biases": (12,), "mask": (2, 1, 3, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", CONTRIB)
+def test_an_operator_of_the_runtime_agrees_with_its_kernel(form: str) -> None:
+    rng = np.random.default_rng(0)
+    text = CONTRIB[form]
+    used = [name for name in SHAPES if name in text.replace("(", " ").replace(")", " ").replace(",", " ").split()]
+    feeds = {name: rng.standard_normal(SHAPES[name]).astype(np.float32) for name in used}
+    inputs = ", ".join(f"float{list(SHAPES[name])} {name}" for name in used)
+    model = onnx.parser.parse_model(
+        f'<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> g ({inputs}) => (float[?] y)'
+        f"{{ y = com.microsoft.{form.split(',')[0]} {text} }}"
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    (expected,) = runtime.Session(model).run(feeds)
+    (result,) = Evaluator(model, numbers()).run({name: value(array) for name, array in feeds.items()})
+    assert same(expected, result)

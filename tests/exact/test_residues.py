@@ -1,0 +1,104 @@
+"""Residues follow the arithmetic of fractions, and literals are read as the numbers they are rounded from."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sardonyx.exact import literals, residues
+from sardonyx.exact.residues import PRIMES, Packed
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
+
+
+def of(fraction: Fraction) -> list[int]:
+    """The residues of a fraction, by Python's integers."""
+    return [fraction.numerator * pow(fraction.denominator, -1, p) % p for p in PRIMES]
+
+
+def lanes(packed: Packed) -> list[int]:
+    return [int(lane) for lane in residues.split(packed)]
+
+
+def packed(number: float) -> Packed:
+    return residues.of_floats(np.array(number))
+
+
+@given(finite, finite)
+def test_sums_products_and_quotients_are_those_of_fractions(a: float, b: float) -> None:
+    x, y = Fraction(a), Fraction(b)
+    assert lanes(packed(a)) == of(x)
+    assert lanes(residues.add(packed(a), packed(b))) == of(x + y)
+    assert lanes(residues.subtract(packed(a), packed(b))) == of(x - y)
+    assert lanes(residues.multiply(packed(a), packed(b))) == of(x * y)
+    assert lanes(residues.power(packed(a), 3)) == of(x**3)
+    if all(of(y)):
+        assert lanes(residues.multiply(packed(a), residues.inverse(packed(b)))) == of(x / y)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32))
+def test_single_precision_has_the_residues_of_its_value(number: float) -> None:
+    assert lanes(residues.of_floats(np.array(number, np.float32))) == of(Fraction(number))
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_integers_have_the_residues_of_their_value(number: int) -> None:
+    assert lanes(residues.of_integers(np.array(number, np.uint64))) == of(Fraction(number))
+    signed = number - 2**63
+    assert lanes(residues.of_integers(np.array(signed, np.int64))) == of(Fraction(signed))
+
+
+@pytest.mark.parametrize("length", [0, 1, 2048, 5000])
+def test_a_product_longer_than_a_double_can_sum_is_exact(length: int) -> None:
+    rng = np.random.default_rng(0)
+    a, b = residues.drawn(rng, (2, length)), residues.drawn(rng, (length, 3))
+    for lane, x, y, p in zip(
+        residues.split(residues.matmul(a, b)), residues.split(a), residues.split(b), PRIMES, strict=True
+    ):
+        expected = [[sum(int(u) * int(v) for u, v in zip(row, column, strict=True)) % p for column in y.T] for row in x]
+        assert lane.tolist() == expected
+
+
+@pytest.mark.parametrize("number", [2, 3, 5, 7, 11, 13, 64, 96, 1 / 2, 3 / 8])
+def test_the_root_of_a_small_number_squares_to_it(number: float) -> None:
+    root = residues.root(packed(number))
+    assert lanes(residues.multiply(root, root)) == lanes(packed(number))
+
+
+KNOWN = [
+    math.sqrt(2),
+    math.sqrt(1 / 2),
+    math.sqrt(2 / math.pi),
+    2 / math.pi,
+    1 / 6,
+    math.sqrt(1 / 96),
+    64**-0.25,
+    -1 / 3,
+]
+
+
+@pytest.mark.parametrize("real", KNOWN)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_rounded_number_is_recognized_and_its_neighbours_are_not(real: float, dtype: type[np.floating]) -> None:
+    bits = np.finfo(dtype).nmant + 1
+    literal = dtype(real)
+    assert literals.recognized(float(literal), bits) is not None
+    for neighbour in (np.nextafter(literal, dtype(10)), np.nextafter(literal, dtype(-10))):
+        assert literals.recognized(float(neighbour), bits) is None
+
+
+def test_a_recognized_root_squares_to_its_number() -> None:
+    for number, square in ((np.float32(math.sqrt(2)), 2.0), (np.float32(1 / math.sqrt(96)), 1 / 96)):
+        root = literals.recognized(float(number), 24)
+        assert root is not None
+        assert lanes(residues.multiply(root, root)) == of(Fraction(square).limit_denominator(100))
+
+
+def test_weights_are_not_taken_for_roots_by_chance() -> None:
+    weights = np.random.default_rng(0).standard_normal(500).astype(np.float32)
+    assert sum(literals.recognized(float(weight), 24) is not None for weight in weights) <= 2
