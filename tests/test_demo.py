@@ -87,6 +87,7 @@ def test_it_stops_with_the_first_command_that_fails(
     assert lines[-1].startswith("1: ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="the demo starts from torch models")
 def test_an_interrupt_ends_it_at_once_with_a_message(tmp_path: Path) -> None:
     asked = [sys.executable, "-m", "sardonyx", "demo", str(tmp_path / "demo")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import fx, nn
+from torch.nn import functional as F
 
 from frontend.attention.comparing import close
 from sardonyx.errors import ModelError, UsageError
@@ -118,6 +119,20 @@ def test_exports_if_tracing_stops(by_name: bool, x: torch.Tensor) -> None:
         ("inner.attend", "nn.MultiheadAttention")
     ]
     close(result(x), model(x))
+
+
+class Viewing(nn.Module):
+    """Relies on the memory layout of torch's fused attention."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        heads = hidden_states.unflatten(2, (2, -1)).transpose(1, 2)
+        mixed = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2)
+        return mixed.view(hidden_states.shape).view(torch.int32).view(dtype=torch.float32)
+
+
+@pytest.mark.parametrize("model", [Viewing(), Holding(Viewing())], ids=["symbolic-trace", "torch-export"])
+def test_a_view_of_an_attention_may_copy(model: nn.Module, x: torch.Tensor) -> None:
+    close(decompose(model, x)(x), model(x))
 
 
 def test_the_fast_path_is_off_only_while_exporting(x: torch.Tensor) -> None:

@@ -189,6 +189,9 @@ class _AttentionFinder:
             self._add(node, "scaled_dot_product_attention", roles)
             node.replace_all_uses_with(result)
             self._graph.erase_node(node)
+        if self._attentions:  # they may have another memory layout, of which no view is possible
+            for node in self._graph.find_nodes(op="call_function", target=_aten.view.default):
+                node.target = _aten.reshape.default
 
     def recognize(self) -> None:
         """Add attentions that are written by hand, and the projections of those that were decomposed."""

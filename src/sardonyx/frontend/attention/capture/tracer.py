@@ -171,6 +171,8 @@ class AttentionTracer(fx.Tracer):
                 return self._sdpa(args, kwargs)
             if target is F.multi_head_attention_forward:
                 return self._multihead_function(args, kwargs)
+        if kind == "call_method" and target == "view" and self._attentions and not _has_dtype(args, kwargs):
+            target = "reshape"  # a decomposed attention may have another memory layout, of which no view is possible
         return super().create_proxy(kind, target, args, kwargs, *more, **named)
 
     def _writer(self, written_as: str) -> AttentionWriter:
@@ -252,6 +254,10 @@ def _flags(model: nn.Module) -> dict[str, Any]:
         for parameter in parameters
         if isinstance(parameter.default, bool) or parameter.name.endswith("is_causal")
     }
+
+
+def _has_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values()))
 
 
 def _is_opaque(target: Any) -> bool:
