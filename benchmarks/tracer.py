@@ -126,7 +126,7 @@ class _Log(TorchDispatchMode):
         def leave(left: nn.Module, _args: Any, _output: Any) -> None:
             assert self._stack.pop().module is left
 
-        yield module.register_forward_pre_hook(enter)
+        yield module.register_forward_pre_hook(enter, prepend=True)  # what its own hooks do is part of its call
         yield module.register_forward_hook(leave)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

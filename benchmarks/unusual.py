@@ -22,22 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import sardonyx
-import tracer
-import truth
 from catalogue_case import Row, failure, in_process
+from fresh_inputs import RIGHT, array, same, session_of, state_of, tag_cell, tags
+from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.prepare import prepared
 from unusual_modules import CASES, Case, Inputs
 
 CALLS = 2  # in a row
-STATE = "sardonyx.state"  # metadata of a file whose module keeps something from call to call
-TOLERANCE = {"rtol": 1e-3, "atol": 1e-4, "equal_nan": True}
-RIGHT = "right"
 HEAD = "| module | kind | ours | plain torch | tags | what is said about it |\n|---|---|---|---|---|---|"
 
 
@@ -55,7 +51,7 @@ def expected(case: Case) -> list[list[np.ndarray]]:
         for _ in range(CALLS):
             args, kwargs = call_of(case.fresh)
             outputs = module(*args, **kwargs)
-            answers.append([_array(leaf) for leaf in _tensors(outputs)])
+            answers.append([array(leaf) for leaf in _tensors(outputs)])
     return answers
 
 
@@ -69,23 +65,12 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(leaf)
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().clone().numpy()
-
-
 def judged(path: Path, case: Case, names: Sequence[str]) -> str:
     """Either "right", or how the file differs from the module on the other inputs."""
-    feeds = {name: _array(leaf) for name, leaf in zip(names, _tensors(call_of(case.fresh)), strict=True)}
+    feeds = {name: array(leaf) for name, leaf in zip(names, _tensors(call_of(case.fresh)), strict=True)}
     try:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        declared = json.loads(session.get_modelmeta().custom_metadata_map.get(STATE, "{}"))
-        state = {
-            name: np.broadcast_to(np.array(each["initial"], each["dtype"]), each["shape"])
-            for name, each in declared.items()
-        }
-        kept = {each["output"]: name for name, each in declared.items()}
+        session = session_of(path)
+        state, kept = state_of(path)
         outputs = [value.name for value in session.get_outputs()]
         taken = {value.name for value in session.get_inputs()}
         for wanted in expected(case):
@@ -95,15 +80,11 @@ def judged(path: Path, case: Case, names: Sequence[str]) -> str:
             found = list(answers.values())
             if len(found) != len(wanted) and len({each.tobytes() for each in wanted}) != len(found):
                 return f"wrong: {len(found)} outputs, not {len(wanted)}"
-            if len(found) == len(wanted) and not all(map(_same, wanted, found)):
+            if len(found) == len(wanted) and not all(map(same, wanted, found)):
                 return "wrong: other values"
     except Exception as error:
         return f"fails: {failure(error)['error'][:100]}"
     return RIGHT
-
-
-def _same(wanted: np.ndarray, found: Any) -> bool:
-    return wanted.shape == found.shape and bool(np.allclose(wanted, found, **TOLERANCE))
 
 
 def measure(case: Case) -> Row:
@@ -135,20 +116,8 @@ def ours(case: Case) -> Row:
         row: Row = {"notes": list(record.notes), "answer": judged(path, case, names)}
         fixed = getattr(record, "fixed", ())
         row["notes"] += [f"fixed in the graph: {fixed}"] if fixed else []
-        return row | {"tags": _tags(path, case, names)}
-
-
-def _tags(path: Path, case: Case, names: Sequence[str]) -> list[str]:
-    """The nodes whose module is another than the one that ran them, found by value; empty if all are right."""
-    args, kwargs = call_of(case.example)
-    feeds = {name: _array(leaf) for name, leaf in zip(names, _tensors((args, kwargs)), strict=True)}
-    module: Any = getattr(case.module, "_orig_mod", case.module)
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            traced = tracer.trace(copy.deepcopy(module).eval(), args, kwargs)
-        return list(truth.judge(truth.run_exposed(path, feeds), traced).disagreements)
-    except Exception as error:
-        return [f"not compared: {failure(error)['error'][:100]}"]
+        feeds = {name: array(leaf) for name, leaf in zip(names, _tensors(call_of(case.example)), strict=True)}
+        return row | {"tags": tags(path, case.module, Example(*call_of(case.example)), feeds)}
 
 
 def differing_axes(case: Case) -> list[dict[int, str]]:
@@ -177,10 +146,12 @@ def plain(case: Case) -> Row:
     parameters = inspect.signature(module.forward).parameters.values()
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         dynamic = (shapes[0],)
+    if args and isinstance(args[-1], dict):
+        args = (*args, {})  # torch takes a dict at the end for keywords
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder) / "model.onnx"
         program: Any = torch.onnx.export(
-            module, (*args, {}), kwargs=kwargs, dynamo=True, verbose=False, dynamic_shapes=dynamic
+            module, args, kwargs=kwargs, dynamo=True, verbose=False, dynamic_shapes=dynamic
         )
         program.save(str(path))
         names = [value.name for value in program.model.graph.inputs]
@@ -195,15 +166,10 @@ def table(rows: dict[str, Row]) -> str:
         notes = [note for note in row["ours"].get("notes", ()) if " generated as " not in note]
         said = row["ours"].get("error") or "; ".join(notes)
         answers = (row[side].get("answer") or "error" for side in ("ours", "plain"))
-        lines.append(f"| {name} | {row['kind']} | {' | '.join(answers)} | {_tag_cell(row)} | {_cell(said)} |")
+        lines.append(
+            f"| {name} | {row['kind']} | {' | '.join(answers)} | {tag_cell(row['ours'].get('tags'))} | {_cell(said)} |"
+        )
     return "\n".join(lines)
-
-
-def _tag_cell(row: Row) -> str:
-    wrong = row["ours"].get("tags")
-    if wrong is None:
-        return ""
-    return "right" if not wrong else wrong[0] if wrong[0].startswith("not compared") else f"{len(wrong)} wrong"
 
 
 def _cell(text: str) -> str:
