@@ -143,9 +143,11 @@ def plain(case: Case) -> Row:
     )
     module = case.module.eval()
     dynamic: Any = shapes[1] if kwargs else shapes[0]
-    parameters = inspect.signature(module.forward).parameters.values()
+    parameters = list(inspect.signature(module.forward).parameters.values())
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         dynamic = (shapes[0],)
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        dynamic = {p.name: shapes[1] for p in parameters}
     if args and isinstance(args[-1], dict):
         args = (*args, {})  # torch takes a dict at the end for keywords
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
