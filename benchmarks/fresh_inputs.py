@@ -6,7 +6,6 @@ compared with an eager run (`truth.py`).
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -105,7 +104,7 @@ def tags(path: Path, module: torch.nn.Module, example: Example, feeds: Mapping[s
     plain: Any = getattr(module, "_orig_mod", module)
     try:
         with torch.compiler.set_stance("force_eager"):
-            traced = tracer.trace(copy.deepcopy(plain).eval(), example.args, example.kwargs)
+            traced = tracer.trace(plain.eval(), example.args, example.kwargs)
         return list(truth.judge(truth.run_exposed(path, {**feeds, **state_of(path)[0]}), traced).disagreements)
     except Exception as error:
         return [f"not compared: {reason(error)[:100]}"]

@@ -15,11 +15,14 @@ import argparse
 import copy
 import inspect
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: a copy of a process waits forever for threads that it does not have
 
 import numpy as np
 import torch
@@ -45,7 +48,7 @@ def call_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def expected(case: Case) -> list[list[np.ndarray]]:
     """The tensors that the module returns in each of several calls, in the order of a file's outputs."""
-    module = copy.deepcopy(case.module).eval()
+    module = case.module.eval()
     answers: list[list[np.ndarray]] = []
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         for _ in range(CALLS):
@@ -65,15 +68,15 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(leaf)
 
 
-def judged(path: Path, case: Case, names: Sequence[str]) -> str:
-    """Either "right", or how the file differs from the module on the other inputs."""
+def judged(path: Path, case: Case, names: Sequence[str], calls: Sequence[Sequence[np.ndarray]]) -> str:
+    """Either "right", or how the file differs from what the module answers to the other inputs."""
     feeds = {name: array(leaf) for name, leaf in zip(names, _tensors(call_of(case.fresh)), strict=True)}
     try:
         session = session_of(path)
         state, kept = state_of(path)
         outputs = [value.name for value in session.get_outputs()]
         taken = {value.name for value in session.get_inputs()}
-        for wanted in expected(case):
+        for wanted in calls:
             run = session.run(outputs, {name: value for name, value in (feeds | state).items() if name in taken})
             answers = dict(zip(outputs, run, strict=True))
             state = {name: answers.pop(output) for output, name in kept.items()}
@@ -88,22 +91,23 @@ def judged(path: Path, case: Case, names: Sequence[str]) -> str:
 
 
 def measure(case: Case) -> Row:
-    """What both exporters make of a case."""
+    """What both exporters make of a case; the module runs and is exported in processes of their own."""
+    calls = in_process(lambda: {"answers": expected(case)})["answers"]
     return {
         "kind": case.kind,
-        "ours": in_process(lambda: _guarded(ours, case)),
-        "plain": in_process(lambda: _guarded(plain, case)),
+        "ours": in_process(lambda: _guarded(ours, case, calls)),
+        "plain": in_process(lambda: _guarded(plain, case, calls)),
     }
 
 
-def _guarded(work: Callable[[Case], Row], case: Case) -> Row:
+def _guarded(work: Callable[[Case, Any], Row], case: Case, calls: Any) -> Row:
     try:
-        return work(case)
+        return work(case, calls)
     except Exception as error:
         return failure(error)
 
 
-def ours(case: Case) -> Row:
+def ours(case: Case, calls: Sequence[Sequence[np.ndarray]]) -> Row:
     """Export with Sardonyx, as a user does from Python."""
     args, kwargs = call_of(case.example)
     with prepared(case.module) as module:
@@ -113,7 +117,7 @@ def ours(case: Case) -> Row:
         record = sardonyx.export(
             case.module, args, path, kwargs=kwargs, dynamic=_axes(case, names), options=sardonyx.ExportOptions()
         )
-        row: Row = {"notes": list(record.notes), "answer": judged(path, case, names)}
+        row: Row = {"notes": list(record.notes), "answer": judged(path, case, names, calls)}
         fixed = getattr(record, "fixed", ())
         row["notes"] += [f"fixed in the graph: {fixed}"] if fixed else []
         feeds = {name: array(leaf) for name, leaf in zip(names, _tensors(call_of(case.example)), strict=True)}
@@ -133,7 +137,7 @@ def _axes(case: Case, names: Sequence[str]) -> dict[str, dict[int, str]]:
     return {name: axes for name, axes in zip(names, differing_axes(case), strict=True) if axes}
 
 
-def plain(case: Case) -> Row:
+def plain(case: Case, calls: Sequence[Sequence[np.ndarray]]) -> Row:
     """Export with torch alone; sizes that differ are left to torch to keep dynamic."""
     args, kwargs = call_of(case.example)
     axes = iter(differing_axes(case))
@@ -143,11 +147,12 @@ def plain(case: Case) -> Row:
     )
     module = case.module.eval()
     dynamic: Any = shapes[1] if kwargs else shapes[0]
-    parameters = list(inspect.signature(module.forward).parameters.values())
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        dynamic = (shapes[0],)
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        dynamic = {p.name: shapes[1] for p in parameters}
+    if not isinstance(module, torch.jit.ScriptModule):
+        kinds = {p.kind: name for name, p in inspect.signature(module.forward).parameters.items()}
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            dynamic = (shapes[0],)
+        elif inspect.Parameter.VAR_KEYWORD in kinds:
+            dynamic = {kinds[inspect.Parameter.VAR_KEYWORD]: shapes[1]}
     if args and isinstance(args[-1], dict):
         args = (*args, {})  # torch takes a dict at the end for keywords
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
@@ -158,7 +163,7 @@ def plain(case: Case) -> Row:
         program.save(str(path))
         names = [value.name for value in program.model.graph.inputs]
         present = len(list(_tensors((args, kwargs))))
-        return {"answer": judged(path, case, names) if len(names) == present else f"fails: {len(names)} inputs"}
+        return {"answer": judged(path, case, names, calls) if len(names) == present else f"fails: {len(names)} inputs"}
 
 
 def table(rows: dict[str, Row]) -> str:
