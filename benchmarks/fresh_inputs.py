@@ -101,10 +101,9 @@ def _grown(call: Call, axes: Axes) -> Iterator[tuple[str, Feeds]]:
 
 def tags(path: Path, module: torch.nn.Module, example: Example, feeds: Mapping[str, np.ndarray]) -> list[str]:
     """The nodes whose module is another than the one that ran them, found by value; empty if all are right."""
-    plain: Any = getattr(module, "_orig_mod", module)
     try:
-        with torch.compiler.set_stance("force_eager"):
-            traced = tracer.trace(plain.eval(), example.args, example.kwargs)
+        with prepared(module) as plain:  # modules that were compiled or scripted have no hooks
+            traced = tracer.trace(plain, example.args, example.kwargs)
         return list(truth.judge(truth.run_exposed(path, {**feeds, **state_of(path)[0]}), traced).disagreements)
     except Exception as error:
         return [f"not compared: {reason(error)[:100]}"]

@@ -142,5 +142,6 @@ class _Log(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 same = any(leaf.shape == operand.shape and torch.equal(leaf, operand) for operand in operands)
-                self.traced.append(Traced(str(func), names, calls, leaf.detach().clone().numpy(), same))
+                value = leaf.float() if leaf.dtype is torch.bfloat16 else leaf  # which NumPy does not have
+                self.traced.append(Traced(str(func), names, calls, value.detach().clone().numpy(), same))
         return result

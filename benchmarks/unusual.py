@@ -109,6 +109,7 @@ def _guarded(work: Callable[[Case, Any], Row], case: Case, calls: Any) -> Row:
 
 def ours(case: Case, calls: Sequence[Sequence[np.ndarray]]) -> Row:
     """Export with Sardonyx, as a user does from Python."""
+    case.module.eval()
     args, kwargs = call_of(case.example)
     with prepared(case.module) as module:
         names = Call(module, args, kwargs).inputs
