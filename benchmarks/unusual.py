@@ -230,7 +230,7 @@ def main(arguments: list[str]) -> int:
     if options.table is not None:
         about = (__doc__ or "").partition("\n\n")[0]
         options.table.write_text(
-            f"# {about}\n" + "\n".join(f"- {line}" for line in summary(rows)) + f"\n\n{table(rows)}\n"
+            f"# {about}\n\n" + "\n".join(f"- {line}" for line in summary(rows)) + f"\n\n{table(rows)}\n"
         )
     return 1 if silent(rows) else 0
 
