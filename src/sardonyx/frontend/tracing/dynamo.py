@@ -98,11 +98,13 @@ def _recurrences_of_any_length() -> Generator[None]:
 
 @contextlib.contextmanager
 def _updated(table: dict[Any, Any], entries: dict[Any, Any]) -> Generator[None]:
-    before = {key: table[key] for key in entries}
+    before = {key: table[key] for key in entries if key in table}
     table.update(entries)
     try:
         yield
     finally:
+        for key in entries:
+            del table[key]
         table.update(before)
 
 

@@ -1,4 +1,4 @@
-"""Finds the state of a module by calling it several times in a row, and whether training mode makes a difference.
+"""Finds the state of a module by calling it several times in a row, and whether its modes make a difference.
 
 State can be an input and an output if it consists of tensors that are there before the first call and keep structure
 and type. A number that counts calls, a tensor that the first call creates, or one that shares its memory cannot.
