@@ -4,8 +4,9 @@
 
 RESULTS is a folder with a file for every model and exporter; what is there is not run again, so that a run that was
 stopped goes on where it was. Each model type of transformers (one for each of its packages), each family of torchvision
-and each module of timm gives one small model. Example inputs are derived, nothing is given. Plain torch is
-`torch.onnx.export(dynamo=True)` on the same inputs. `--table` writes catalogue.md from what there is.
+and each module of timm gives one small model. Example inputs and dynamic dimensions are derived, nothing is given.
+Files are compared with the module on other values and sizes, and their tags with an eager run (`fresh_inputs.py`).
+Plain torch is `torch.onnx.export(dynamo=True)` on the same inputs. `--table` writes catalogue.md from what there is.
 """
 
 from __future__ import annotations

@@ -20,13 +20,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import sardonyx
 from catalogue_models import Subject, modules
+from fresh_inputs import array, compared, tags
 from sardonyx.errors import SardonyxError
 from sardonyx.frontend.inputs.examples import Example, derive
+from sardonyx.frontend.tracing.adapter import Call
 
 Row = dict[str, Any]
 LIMIT = 60  # CPU seconds of one stage
@@ -111,9 +114,19 @@ def measure(subject: Subject, exporter: str, folder: Path, plain: Row | None = N
         return row or {"unbuildable": "larger than the limit, however its config is cut"}
     module, example = chosen
     row |= {"inputs": list(_described(example)), "unread": unread(module, example)}
-    row["ours"] = in_process(lambda: ours(module, exporter))
+    with tempfile.TemporaryDirectory() as written:
+        path = Path(written) / "model.onnx"
+        row["ours"] = in_process(lambda: ours(module, exporter, path))
+        if row["ours"].get("verified"):
+            axes = row["ours"]["dynamic"]
+            row["fresh"] = in_process(lambda: {"answer": compared(path, module, example, axes)})
+            row["fresh"] |= in_process(lambda: {"tags": tags(path, module, example, _feeds(module, example))})
     row["plain"] = plain or in_process(lambda: plainly(module, example))
     return row
+
+
+def _feeds(module: torch.nn.Module, example: Example) -> dict[str, np.ndarray]:
+    return {name: array(tensor) for name, tensor in Call(module, example.args, example.kwargs).feeds.items()}
 
 
 def _described(example: Example) -> Iterator[str]:
@@ -154,35 +167,36 @@ def unread(module: torch.nn.Module, example: Example) -> list[str]:
     return found
 
 
-def ours(module: torch.nn.Module, exporter: str) -> Row:
-    """Export with verification as a user does, and count the nodes of what it wrote, raw and optimized."""
+def ours(module: torch.nn.Module, exporter: str, path: Path) -> Row:
+    """Export with dynamic dimensions and verification as a user does, and count the nodes, raw and optimized."""
     marks: list[tuple[str, float]] = []
 
     def mark(phase: str, _fraction: float | None) -> None:
         if phase in PHASES:
             marks.append((phase, time.process_time()))
 
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model.onnx"
-        row: Row = {"exported": False, "verified": False}
-        how: dict[str, Any] = {"exporter": exporter, "threads": 1, "progress": mark}
-        try:
-            record = sardonyx.export(module, None, path, **how)
-            row["verified"] = True
-        except Exception as error:
-            row |= failure(error) | {"stage": marks[-1][0] if marks else "inputs"}
-            return row | {"exported": row["stage"] == "verification"}
-        ended = [*(moment for _, moment in marks[1:]), time.process_time()]
-        row["seconds"] = {phase: end - start for (phase, start), end in zip(marks, ended, strict=True)}
-        cover = record.coverage
-        row |= {
-            "exported": True,
-            "nodes": record.counts.nodes,
-            "root": cover.root / max(1, cover.direct + cover.inherited + cover.root),
-            "notes": list(record.notes),
-            "unreached": list(getattr(record, "unreached", ())),
-        }
-        return row | _optimized(path)
+    row: Row = {"exported": False, "verified": False}
+    how: dict[str, Any] = {"exporter": exporter, "dynamic": "auto", "threads": 1, "progress": mark}
+    try:
+        record = sardonyx.export(module, None, path, **how)
+        row["verified"] = True
+    except Exception as error:
+        row |= failure(error) | {"stage": marks[-1][0] if marks else "inputs"}
+        return row | {"exported": row["stage"] == "verification"}
+    ended = [*(moment for _, moment in marks[1:]), time.process_time()]
+    row["seconds"] = dict.fromkeys((phase for phase, _ in marks), 0.0)
+    for (phase, start), end in zip(marks, ended, strict=True):  # with fewer dimensions, some phases run again
+        row["seconds"][phase] += end - start
+    cover = record.coverage
+    row |= {
+        "exported": True,
+        "nodes": record.counts.nodes,
+        "root": cover.root / max(1, cover.direct + cover.inherited + cover.root),
+        "notes": list(record.notes),
+        "unreached": list(getattr(record, "unreached", ())),
+        "dynamic": {each.name: each.dynamic for each in record.inputs if each.dynamic},
+    }
+    return row | _optimized(path)
 
 
 def _optimized(path: Path) -> Row:

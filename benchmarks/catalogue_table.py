@@ -12,13 +12,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from fresh_inputs import RIGHT, tag_cell
+
 Row = dict[str, Any]
 NAMES = "models.txt"  # of all models, beside their results
 PAGE = Path(__file__).parent / "catalogue.md"
 PACKAGES = ("torch", "transformers", "timm", "torchvision", "onnx", "onnxscript", "onnxruntime")
 TITLES = (
     *("model", "class", "size", "exported", "verified", "root share", "nodes raw → portable → ort", "s", "verify s"),
-    *("plain torch", "unreached", "at", "reason"),
+    *("plain torch", "other sizes", "tags", "unreached", "at", "reason"),
 )
 MOST_CAUSES = 10
 MOST_WORDS = 9
@@ -96,7 +98,11 @@ def summary(rows: Sequence[Row]) -> list[str]:
     verified = [row for row in theirs if ours(row).get("verified")]
     only = [row for row in built if ours(row).get("verified") and not plain(row).get("exported")]
     wrong = [row for row in theirs if plain(row)["answers"] != "same"]
-    ratios = [export_seconds(row) / plain(row)["seconds"] for row in verified]
+    ratios = [export_seconds(row) / plain(row)["seconds"] for row in verified if not ours(row).get("dynamic")]
+    fresh = [row for row in rows if "fresh" in row]
+    right = [row for row in fresh if row["fresh"].get("answer", "").startswith(RIGHT)]
+    others = sorted(row["name"] for row in fresh if row not in right)
+    tagged = [row for row in fresh if tag_cell(row["fresh"].get("tags")) == RIGHT]
     silent = [row for row in built if is_silent(row)]
     unreached = [row for row in built if ours(row).get("exported") and row.get("unread")]
     script = [row for row in rows if row["exporter"] == "torchscript" and "unbuildable" not in row]
@@ -110,13 +116,18 @@ def summary(rows: Sequence[Row]) -> list[str]:
         f"Inputs leave modules unreached in {len(unreached)} models, without a note in {len(silent)}{_names(silent)}.",
         f"Nodes without a module (root share): {_median(built, 'root'):.2%} in the median, "
         f"{max((ours(row).get('root', 0) for row in built), default=0):.1%} at most.",
+        f"On other values, {len(right)} of {len(fresh)} files answer what the module does, "
+        f"{sum(' + ' in row['fresh']['answer'] for row in right)} of them in other sizes; not: "
+        f"{', '.join(others) or 'none'}.",
+        f"Tags are right in {len(tagged)} of {len(fresh)} files.",
         f"With TorchScript, one in three: {_count(script, 'exported')} of {len(script)} exported, "
         f"{_count(script, 'verified')} verified.",
     ]
     if ratios:
         spread = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         lines.append(
-            f"CPU time of the export without verification, relative to plain torch's: median {spread[1]:.2f}, "
+            f"CPU time of the export without verification, relative to plain torch's, where no "
+            f"dimension is dynamic: median {spread[1]:.2f}, "
             f"IQR {spread[0]:.2f} to {spread[2]:.2f}."
         )
     return [f"- {line}" for line in lines]
@@ -161,7 +172,7 @@ def causes(rows: Iterable[Row]) -> Iterator[str]:
 
 def cells(row: Row) -> list[str]:
     """One row of the table."""
-    mine, theirs = ours(row), plain(row)
+    mine, theirs, fresh = ours(row), plain(row), row.get("fresh", {})
     parameters = f"{row['parameters'] / 1e6:.1f} M, {row['size']}" if "parameters" in row else ""
     counts = " → ".join(str(mine.get(key, "–")) for key in ("nodes", "portable", "ort")) if "nodes" in mine else "–"
     seconds = f"{export_seconds(row):.1f}" if "seconds" in mine else "–"
@@ -178,7 +189,8 @@ def cells(row: Row) -> list[str]:
     unreached = str(len(row["unread"])) if row.get("unread") else ""
     return [
         *(row["name"], row.get("class", "–"), parameters, yes("exported"), yes("verified"), root, counts, seconds),
-        *(verified, words, unreached, row["commit"], reason(row)),
+        *(verified, words, fresh.get("answer", fresh.get("error", "")), tag_cell(fresh.get("tags"))),
+        *(unreached, row["commit"], reason(row)),
     ]
 
 
@@ -198,6 +210,7 @@ def page(rows: Sequence[Row], everything: Sequence[str]) -> str:
         "",
         "One small model for each model package of transformers, each family of torchvision and each module of timm,",
         "on example inputs derived without help, compared with `torch.onnx.export(dynamo=True)` on the same inputs.",
+        'Rows with "other sizes" and "tags" were exported with `dynamic="auto"`, older ones with no dynamic dimension.',
         "Measured by `python benchmarks/catalogue.py RESULTS`, and with `--exporter torchscript`; `--table` writes it.",
         f"{versions}, Python {platform.python_version()}, {platform.machine()}, one thread. Seconds are CPU seconds.",
         f"Rows were measured at commit {at}.",

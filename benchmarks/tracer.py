@@ -126,7 +126,7 @@ class _Log(TorchDispatchMode):
         def leave(left: nn.Module, _args: Any, _output: Any) -> None:
             assert self._stack.pop().module is left
 
-        yield module.register_forward_pre_hook(enter)
+        yield module.register_forward_pre_hook(enter, prepend=True)  # what its own hooks do is part of its call
         yield module.register_forward_hook(leave)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -142,5 +142,6 @@ class _Log(TorchDispatchMode):
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 same = any(leaf.shape == operand.shape and torch.equal(leaf, operand) for operand in operands)
-                self.traced.append(Traced(str(func), names, calls, leaf.detach().clone().numpy(), same))
+                value = leaf.float() if leaf.dtype is torch.bfloat16 else leaf  # which NumPy does not have
+                self.traced.append(Traced(str(func), names, calls, value.detach().clone().numpy(), same))
         return result

@@ -15,29 +15,28 @@ import argparse
 import copy
 import inspect
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch: a copy of a process waits forever for threads that it does not have
+
 import numpy as np
-import onnxruntime
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 import sardonyx
-import tracer
-import truth
 from catalogue_case import Row, failure, in_process
+from fresh_inputs import RIGHT, array, same, session_of, state_of, tag_cell, tags
+from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.prepare import prepared
 from unusual_modules import CASES, Case, Inputs
 
 CALLS = 2  # in a row
-STATE = "sardonyx.state"  # metadata of a file whose module keeps something from call to call
-TOLERANCE = {"rtol": 1e-3, "atol": 1e-4, "equal_nan": True}
-RIGHT = "right"
 HEAD = "| module | kind | ours | plain torch | tags | what is said about it |\n|---|---|---|---|---|---|"
 
 
@@ -49,13 +48,13 @@ def call_of(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 def expected(case: Case) -> list[list[np.ndarray]]:
     """The tensors that the module returns in each of several calls, in the order of a file's outputs."""
-    module = copy.deepcopy(case.module).eval()
+    module = case.module.eval()
     answers: list[list[np.ndarray]] = []
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
         for _ in range(CALLS):
             args, kwargs = call_of(case.fresh)
             outputs = module(*args, **kwargs)
-            answers.append([_array(leaf) for leaf in _tensors(outputs)])
+            answers.append([array(leaf) for leaf in _tensors(outputs)])
     return answers
 
 
@@ -69,61 +68,48 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(leaf)
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    return (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().clone().numpy()
-
-
-def judged(path: Path, case: Case, names: Sequence[str]) -> str:
-    """Either "right", or how the file differs from the module on the other inputs."""
-    feeds = {name: _array(leaf) for name, leaf in zip(names, _tensors(call_of(case.fresh)), strict=True)}
+def judged(path: Path, case: Case, names: Sequence[str], calls: Sequence[Sequence[np.ndarray]]) -> str:
+    """Either "right", or how the file differs from what the module answers to the other inputs."""
+    feeds = {name: array(leaf) for name, leaf in zip(names, _tensors(call_of(case.fresh)), strict=True)}
     try:
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        declared = json.loads(session.get_modelmeta().custom_metadata_map.get(STATE, "{}"))
-        state = {
-            name: np.broadcast_to(np.array(each["initial"], each["dtype"]), each["shape"])
-            for name, each in declared.items()
-        }
-        kept = {each["output"]: name for name, each in declared.items()}
+        session = session_of(path)
+        state, kept = state_of(path)
         outputs = [value.name for value in session.get_outputs()]
         taken = {value.name for value in session.get_inputs()}
-        for wanted in expected(case):
+        for wanted in calls:
             run = session.run(outputs, {name: value for name, value in (feeds | state).items() if name in taken})
             answers = dict(zip(outputs, run, strict=True))
             state = {name: answers.pop(output) for output, name in kept.items()}
             found = list(answers.values())
             if len(found) != len(wanted) and len({each.tobytes() for each in wanted}) != len(found):
                 return f"wrong: {len(found)} outputs, not {len(wanted)}"
-            if len(found) == len(wanted) and not all(map(_same, wanted, found)):
+            if len(found) == len(wanted) and not all(map(same, wanted, found)):
                 return "wrong: other values"
     except Exception as error:
         return f"fails: {failure(error)['error'][:100]}"
     return RIGHT
 
 
-def _same(wanted: np.ndarray, found: Any) -> bool:
-    return wanted.shape == found.shape and bool(np.allclose(wanted, found, **TOLERANCE))
-
-
 def measure(case: Case) -> Row:
-    """What both exporters make of a case."""
+    """What both exporters make of a case; the module runs and is exported in processes of their own."""
+    calls = in_process(lambda: {"answers": expected(case)})["answers"]
     return {
         "kind": case.kind,
-        "ours": in_process(lambda: _guarded(ours, case)),
-        "plain": in_process(lambda: _guarded(plain, case)),
+        "ours": in_process(lambda: _guarded(ours, case, calls)),
+        "plain": in_process(lambda: _guarded(plain, case, calls)),
     }
 
 
-def _guarded(work: Callable[[Case], Row], case: Case) -> Row:
+def _guarded(work: Callable[[Case, Any], Row], case: Case, calls: Any) -> Row:
     try:
-        return work(case)
+        return work(case, calls)
     except Exception as error:
         return failure(error)
 
 
-def ours(case: Case) -> Row:
+def ours(case: Case, calls: Sequence[Sequence[np.ndarray]]) -> Row:
     """Export with Sardonyx, as a user does from Python."""
+    case.module.eval()
     args, kwargs = call_of(case.example)
     with prepared(case.module) as module:
         names = Call(module, args, kwargs).inputs
@@ -132,23 +118,11 @@ def ours(case: Case) -> Row:
         record = sardonyx.export(
             case.module, args, path, kwargs=kwargs, dynamic=_axes(case, names), options=sardonyx.ExportOptions()
         )
-        row: Row = {"notes": list(record.notes), "answer": judged(path, case, names)}
+        row: Row = {"notes": list(record.notes), "answer": judged(path, case, names, calls)}
         fixed = getattr(record, "fixed", ())
         row["notes"] += [f"fixed in the graph: {fixed}"] if fixed else []
-        return row | {"tags": _tags(path, case, names)}
-
-
-def _tags(path: Path, case: Case, names: Sequence[str]) -> list[str]:
-    """The nodes whose module is another than the one that ran them, found by value; empty if all are right."""
-    args, kwargs = call_of(case.example)
-    feeds = {name: _array(leaf) for name, leaf in zip(names, _tensors((args, kwargs)), strict=True)}
-    module: Any = getattr(case.module, "_orig_mod", case.module)
-    try:
-        with torch.compiler.set_stance("force_eager"):
-            traced = tracer.trace(copy.deepcopy(module).eval(), args, kwargs)
-        return list(truth.judge(truth.run_exposed(path, feeds), traced).disagreements)
-    except Exception as error:
-        return [f"not compared: {failure(error)['error'][:100]}"]
+        feeds = {name: array(leaf) for name, leaf in zip(names, _tensors(call_of(case.example)), strict=True)}
+        return row | {"tags": tags(path, case.module, Example(*call_of(case.example)), feeds)}
 
 
 def differing_axes(case: Case) -> list[dict[int, str]]:
@@ -164,7 +138,7 @@ def _axes(case: Case, names: Sequence[str]) -> dict[str, dict[int, str]]:
     return {name: axes for name, axes in zip(names, differing_axes(case), strict=True) if axes}
 
 
-def plain(case: Case) -> Row:
+def plain(case: Case, calls: Sequence[Sequence[np.ndarray]]) -> Row:
     """Export with torch alone; sizes that differ are left to torch to keep dynamic."""
     args, kwargs = call_of(case.example)
     axes = iter(differing_axes(case))
@@ -174,18 +148,23 @@ def plain(case: Case) -> Row:
     )
     module = case.module.eval()
     dynamic: Any = shapes[1] if kwargs else shapes[0]
-    parameters = inspect.signature(module.forward).parameters.values()
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        dynamic = (shapes[0],)
+    if not isinstance(module, torch.jit.ScriptModule):
+        kinds = {p.kind: name for name, p in inspect.signature(module.forward).parameters.items()}
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            dynamic = (shapes[0],)
+        elif inspect.Parameter.VAR_KEYWORD in kinds:
+            dynamic = {kinds[inspect.Parameter.VAR_KEYWORD]: shapes[1]}
+    if args and isinstance(args[-1], dict):
+        args = (*args, {})  # torch takes a dict at the end for keywords
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder) / "model.onnx"
         program: Any = torch.onnx.export(
-            module, (*args, {}), kwargs=kwargs, dynamo=True, verbose=False, dynamic_shapes=dynamic
+            module, args, kwargs=kwargs, dynamo=True, verbose=False, dynamic_shapes=dynamic
         )
         program.save(str(path))
         names = [value.name for value in program.model.graph.inputs]
         present = len(list(_tensors((args, kwargs))))
-        return {"answer": judged(path, case, names) if len(names) == present else f"fails: {len(names)} inputs"}
+        return {"answer": judged(path, case, names, calls) if len(names) == present else f"fails: {len(names)} inputs"}
 
 
 def table(rows: dict[str, Row]) -> str:
@@ -195,15 +174,10 @@ def table(rows: dict[str, Row]) -> str:
         notes = [note for note in row["ours"].get("notes", ()) if " generated as " not in note]
         said = row["ours"].get("error") or "; ".join(notes)
         answers = (row[side].get("answer") or "error" for side in ("ours", "plain"))
-        lines.append(f"| {name} | {row['kind']} | {' | '.join(answers)} | {_tag_cell(row)} | {_cell(said)} |")
+        lines.append(
+            f"| {name} | {row['kind']} | {' | '.join(answers)} | {tag_cell(row['ours'].get('tags'))} | {_cell(said)} |"
+        )
     return "\n".join(lines)
-
-
-def _tag_cell(row: Row) -> str:
-    wrong = row["ours"].get("tags")
-    if wrong is None:
-        return ""
-    return "right" if not wrong else wrong[0] if wrong[0].startswith("not compared") else f"{len(wrong)} wrong"
 
 
 def _cell(text: str) -> str:
@@ -256,7 +230,7 @@ def main(arguments: list[str]) -> int:
     if options.table is not None:
         about = (__doc__ or "").partition("\n\n")[0]
         options.table.write_text(
-            f"# {about}\n" + "\n".join(f"- {line}" for line in summary(rows)) + f"\n\n{table(rows)}\n"
+            f"# {about}\n\n" + "\n".join(f"- {line}" for line in summary(rows)) + f"\n\n{table(rows)}\n"
         )
     return 1 if silent(rows) else 0
 

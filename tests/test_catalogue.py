@@ -11,11 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import catalogue
 import catalogue_table
+import fresh_inputs
+import sardonyx
 from catalogue_case import failure, in_process
 from catalogue_models import Subject, modules
+from sardonyx.frontend.inputs.examples import Example
 from small_configs import CUTS, VOCABULARY, Cut, smaller
 
 # Small configs
@@ -144,7 +148,7 @@ def row(name: str, **changes: Any) -> dict[str, Any]:
     whole |= {"class": "Net", "parameters": 10**6, "unread": [], "plain": plain}
     whole["ours"] = made | {"seconds": {"export": 1.5, "verification": 3.0, "writing": 0.5}}
     for key, value in changes.items():
-        whole[key] = whole[key] | value if isinstance(value, dict) else value
+        whole[key] = whole.get(key, {}) | value if isinstance(value, dict) else value
     return whole
 
 
@@ -167,6 +171,31 @@ def test_the_figures_match_their_captions() -> None:
     assert "Only Sardonyx exports, verified: 1 (ours)" in text
     assert "unreached in 2 models, without a note in 1 (ours)" in text
     assert "median 1.00" in text
+
+
+def test_files_are_counted_by_their_answers_on_other_sizes() -> None:
+    rows = [
+        row("good", fresh={"answer": "right, batch + 1", "tags": []}),
+        row("still", fresh={"answer": "right, no other size", "tags": ["Add a: tagged b"]}),
+        row("bad", fresh={"answer": "wrong at batch + 1", "tags": []}),
+        row("old"),
+    ]
+    text = "\n".join(catalogue_table.summary(rows))
+    assert "2 of 3 files answer what the module does, 1 of them in other sizes; not: bad." in text
+    assert "Tags are right in 2 of 3 files" in text
+    assert " | wrong at batch + 1 | right | " in catalogue_table.line(rows[2])
+    assert " | 1 wrong | " in catalogue_table.line(rows[1])
+
+
+@pytest.mark.slow
+def test_a_file_is_compared_in_another_size(tmp_path: Path) -> None:
+    module, path = torch.nn.Linear(4, 4).eval(), tmp_path / "model.onnx"
+    example, axes = Example((torch.randn(2, 4),), {}), {"input": {0: "rows"}}
+    sardonyx.export(module, example.args, path, dynamic=axes, verify=False)
+    assert fresh_inputs.compared(path, module, example, axes) == "right, rows + 1"
+    with torch.no_grad():
+        module.bias.add_(1.0)
+    assert fresh_inputs.compared(path, module, example, axes) == "wrong at rows + 1"
 
 
 def test_causes_that_differ_only_in_names_and_numbers_are_grouped() -> None:

@@ -171,6 +171,7 @@ def test_an_item_that_is_padding_throughout_is_not_compared() -> None:
     assert exported.verdict.passed
     (line,) = [line for line in exported.verdict.not_covered if "sees no key" in line]
     assert line == "5 of 10 positions of 'output' are padding that sees no key: not compared"
+    assert any("at padded positions" in note for note in exported.notes), "PyTorch's fast path writes zeros there"
 
 
 def test_a_graph_gets_more_time_if_its_module_is_slow(decoder: tuple[ir.Model, Oracle]) -> None:

@@ -357,3 +357,19 @@ def test_checks_of_numbers_become_assumptions_of_torch() -> None:
         sardonyx.export(Checked(False), example)
     exported = sardonyx.export(Checked(True), example)
     assert "Mul" in {node.op_type for node in exported.to_proto().graph.node}
+
+
+def test_recurrences_keep_a_dynamic_length() -> None:
+    """Torch runs their steps to know the shapes of the results, and again if the module writes into one of them."""
+
+    def work(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = m.second(m.first(x)[0].transpose(0, 1))[0]
+        y[:, 0] = 1.0
+        return m.linear(y)
+
+    model = Odd(work, first=nn.LSTM(6, 8, bidirectional=True, batch_first=True), second=nn.GRU(16, 4))
+    made = sardonyx.export(model, torch.randn(3, 7, 6), dynamic={"x": {0: "batch", 1: "length"}})
+    assert made.verdict is not None
+    assert {"LSTM", "GRU"} <= {node.op_type for node in made.to_proto().graph.node}
+    assert len({trial.dims["length"] for trial in made.verdict.trials}) > 1
+    assert made.notes == ()

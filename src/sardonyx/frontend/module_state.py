@@ -96,10 +96,10 @@ def undoing_writes(model: nn.Module) -> Generator[WriteUndo]:
 
 
 @contextmanager
-def without_fast_paths() -> Generator[None]:
-    """Disable torch's fast paths for its attention modules, single kernels that no exporter can trace into."""
+def fast_paths(*, enabled: bool) -> Generator[None]:
+    """Set whether torch's attention modules use fast paths: single kernels that no exporter can trace into."""
     before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    torch.backends.mha.set_fastpath_enabled(enabled)
     try:
         yield
     finally:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, cast
 
 import onnx_ir as ir
 import torch
+from torch import _decomp
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from sardonyx import provenance as p
@@ -36,7 +37,13 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     dynamic = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
     shapes = (dynamic,) if dynamic else None
     # attention kernels for training have another memory layout
-    with quietly(), quoted_names(), torch.no_grad(), _without_fake_tensor_cache(any(dynamic)):
+    with (
+        quietly(),
+        quoted_names(),
+        torch.no_grad(),
+        _without_fake_tensor_cache(any(dynamic)),
+        _recurrences_of_any_length(),
+    ):
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=shapes, strict=False)
         _check_dynamic(captured, call.inputs, axes)
         _replace_conv3d_without_bias(captured.graph_module)
@@ -70,6 +77,50 @@ def _without_fake_tensor_cache(is_dynamic: bool) -> contextlib.AbstractContextMa
     """Compute the shapes of every operation anew: with symbolic sizes, making and checking entries takes longer."""
     config: Any = torch._dynamo.config  # pyright: ignore[reportPrivateUsage]  # no public name
     return config.patch(fake_tensor_cache_enabled=False) if is_dynamic else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _recurrences_of_any_length() -> Generator[None]:
+    """Compute the shapes of an LSTM or GRU without its steps: torch runs them one by one, which fixes the length."""
+    untyped: Any = _decomp  # torch's own types have gaps
+    lstm: Any = torch.ops.aten.lstm.input
+    gru: Any = torch.ops.aten.gru.input
+    keys = torch._C.DispatchKey  # pyright: ignore[reportPrivateUsage]  # no public name
+    with contextlib.ExitStack() as stack:
+        for operator, shapes in ((lstm, _lstm_shapes), (gru, _gru_shapes)):
+            stack.callback(operator._dispatch_cache.clear)
+            stack.enter_context(_updated(untyped.decomposition_table, {operator: shapes}))
+            kernels = {keys.CompositeImplicitAutograd: shapes, keys.Autograd: shapes}
+            stack.enter_context(_updated(operator.py_kernels, kernels))
+            operator._dispatch_cache.clear()
+        yield
+
+
+@contextlib.contextmanager
+def _updated(table: dict[Any, Any], entries: dict[Any, Any]) -> Generator[None]:
+    before = {key: table[key] for key in entries if key in table}
+    table.update(entries)
+    try:
+        yield
+    finally:
+        for key in entries:
+            del table[key]
+        table.update(before)
+
+
+def _lstm_shapes(x: Any, states: Any, *rest: Any) -> tuple[Any, ...]:
+    return _recurrent_output(x, states[0], *rest[-2:]), *map(torch.empty_like, states)
+
+
+def _gru_shapes(x: Any, state: Any, *rest: Any) -> tuple[Any, ...]:
+    return _recurrent_output(x, state, *rest[-2:]), torch.empty_like(state)
+
+
+def _recurrent_output(x: Any, state: Any, bidirectional: bool, batch_first: bool) -> Any:
+    """Return the states of all steps, which are first in memory."""
+    x = x.transpose(0, 1) if batch_first else x
+    output = x.new_empty((*x.shape[:2], (1 + bidirectional) * state.shape[2]))
+    return output.transpose(0, 1) if batch_first else output
 
 
 def optimized_by_torch(model: ir.Model) -> ir.Model | None:

@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sardonyx.frontend.module_state import restoring_state, tensors_of, without_fast_paths
+from sardonyx.frontend.module_state import fast_paths, restoring_state, tensors_of
 from sardonyx.frontend.running import evaluate, set_training
 from sardonyx.frontend.tracing.scripted import unscripted
 
@@ -35,7 +35,7 @@ def prepared(module: torch.nn.Module, *, training: bool = False) -> Generator[to
     Compiled modules are replaced by the modules they wrap, scripted and traced ones by a plain module that interprets
     their graph. Weights whose parametrization has no ONNX operators are computed once.
     """
-    with restoring_state(module), without_fast_paths():
+    with restoring_state(module), fast_paths(enabled=False):
         _without_compiled_calls(module)
         plain: dict[torch.nn.Module, torch.nn.Module] = {}
         root = _plain(module, plain)

@@ -1,4 +1,4 @@
-"""Finds the state of a module by calling it several times in a row, and whether training mode makes a difference.
+"""Finds the state of a module by calling it several times in a row, and whether its modes make a difference.
 
 State can be an input and an output if it consists of tensors that are there before the first call and keep structure
 and type. A number that counts calls, a tensor that the first call creates, or one that shares its memory cannot.
@@ -7,6 +7,7 @@ Calls with the state given to them must compute the same as calls in a row; then
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
@@ -20,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import (
     WriteUndo,
+    fast_paths,
     is_control_flow,
     restoring_state,
     run_under_mode,
@@ -36,6 +38,10 @@ StateMode = Literal["io", "fixed"]
 CALLS = 3  # in a row; fewer if the module runs out of space for more
 _PLAIN = (bool, int, float, complex, str, bytes)
 _FILLS = (torch.ops.aten.copy_, torch.ops.aten.fill_, torch.ops.aten.zero_)  # overwrite their first operand
+_PADDING = (
+    "at padded positions the graph computes what the module does with gradients; "
+    "without gradients PyTorch's fast path writes zeros there"
+)
 _CLOSE = 1e-4  # of the largest number: a kernel may round in another way for memory that is aligned in another way
 
 
@@ -131,14 +137,35 @@ def with_state(call: Call, mode: StateMode) -> tuple[Call, tuple[str, ...]]:
 
 
 def mode_notes(call: Call, *, training: bool) -> tuple[str, ...]:
-    """Return a note if the caller's module is in training mode and computes something else in it.
+    """Return notes on what the caller's module computes in another way than the exported one.
 
     Args:
         call: The module in eval mode.
         training: Whether the caller's module is in training mode.
     """
-    if not training:
+    return (*_fast_path_note(call), *(_training_note(call) if training else ()))
+
+
+def _fast_path_note(call: Call) -> tuple[str, ...]:
+    """Return a note if torch packs sequences without their padding when it needs no gradients."""
+    if not any(getattr(child, "use_nested_tensor", False) for child in call.module.modules()):
         return ()
+    with contextlib.suppress(Exception), fast_paths(enabled=True), _Packing() as used:  # a forward may raise anything
+        call.run(call.tensors)
+    return (_PADDING,) if used.seen else ()
+
+
+class _Packing(TorchDispatchMode):
+    """Detects that sequences become a nested tensor."""
+
+    seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen = self.seen or func is torch.ops.aten._nested_tensor_from_mask.default
+        return func(*args, **(kwargs or {}))
+
+
+def _training_note(call: Call) -> tuple[str, ...]:
     note = ("the module was in training mode, and is exported in eval mode; `training=True` exports training mode",)
     try:
         evaluated = call.run(call.tensors)

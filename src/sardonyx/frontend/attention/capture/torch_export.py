@@ -21,7 +21,7 @@ from sardonyx.frontend.attention.decompositions.graph_writer import ATEN, Attent
 from sardonyx.frontend.attention.decompositions.sdpa import write_sdpa
 from sardonyx.frontend.attention.recognition.recognizer import find_attentions
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, Role, attach
-from sardonyx.frontend.module_state import without_fast_paths
+from sardonyx.frontend.module_state import fast_paths
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.adapter import INNER
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of
@@ -76,7 +76,7 @@ def _exported(flattened: Flattened, arguments: Arguments, axes: Axes) -> Any:
     dynamic = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in arguments.names)
     tensors = tuple(tensor.clone() for tensor in arguments.tensors)
     try:
-        with gc_pause.paused(), quietly(), without_fast_paths():
+        with gc_pause.paused(), quietly(), fast_paths(enabled=False):
             return torch.export.export(flattened, tensors, dynamic_shapes=(dynamic,), strict=False)
     except ModelError:
         raise
