@@ -92,6 +92,7 @@ def _in_a_row(path: Path, module: nn.Module, calls: int = 4) -> None:
 
 @both
 def test_state_is_an_input_and_an_output(exporter: Exporter, tmp_path: Path) -> None:
+    torch.manual_seed(200)  # with these weights the runtime's LSTM and PyTorch's differ by more than their noise
     module = Streaming().eval()
     made = sardonyx.export(module, X, tmp_path / "m.onnx", exporter=exporter, optimize=exporter == "dynamo")
     assert sorted(each.name for each in made.state) == sorted(STATE)

@@ -7,16 +7,26 @@ everything else adds up in double precision, so that the order of a long sum no 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import RuntimeFailure
+from sardonyx.exact import Invalid, Undecided
+from sardonyx.exact.evaluate import Evaluator
+from sardonyx.exact.moves import tensor
+from sardonyx.exact.reals import Numbers, Order, Real
+from sardonyx.ir import io
+from sardonyx.ir.ops import GELUS, RECURRENT
+from sardonyx.runtime import Value
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification.subject import Subject
 from sardonyx.verification.upcast import upcast
 
+_ROUGH = GELUS | {"Erf"}  # whose doubles are not precise in `exact`
 # How the runtime names an operator without kernel for doubles, and one that is not defined for them.
 _REFUSED = re.compile(r"implementation for (\w+)|of operator \((\w+)\)")
 
@@ -38,6 +48,27 @@ def double_session(model: ir.Model, *, threads: int | None = None) -> RemoteSess
             if not refused:
                 raise
             singles |= refused
+
+
+def evaluated(model: ir.Model, feeds: Mapping[str, Value]) -> list[Value] | None:
+    """Return the outputs in double precision, computed without the runtime; None if an operator has no definition.
+
+    For models with recurrent operators, whose kernels know no doubles and approximate tanh at every step.
+    """
+    operators = {node.op_type for node in model.graph.all_nodes()}
+    if not operators & RECURRENT or operators & _ROUGH:
+        return None
+    numbers = Numbers(Order.TRUE, 0)
+    types = {value.name: value.dtype for value in model.graph.inputs}
+    try:
+        values = {
+            name: tensor(numbers, np.asarray(array), (types[name] or ir.DataType.FLOAT).value)
+            for name, array in feeds.items()
+        }
+        results = Evaluator(io.to_proto(model), numbers).run(values)
+    except (Undecided, Invalid):
+        return None
+    return [value.doubles if isinstance(value, Real) else value for value in results]
 
 
 def _with_operator(model: ir.Model, operator: str) -> set[str]:

@@ -365,7 +365,10 @@ class CallsInARow:
     def run(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the outputs of all calls, and the state after the last; inputs and state are unchanged."""
         call, size, outputs = self._call, len(self._call.arguments), list[Tensor]()
-        with restoring_state(self.module), undoing_writes(self.module), eagerly():
+        doubled = any(weight.dtype == torch.float64 for weight in self.module.parameters())
+        first = [each.double() if doubled and each.is_floating_point() else each for each in self.state.steps[0]]
+        held = self.state.held(self.module, first)  # state outside buffers is not widened with the module
+        with restoring_state(self.module), undoing_writes(self.module), eagerly(), held:
             for number in range(self.state.calls):
                 row = tensors[number * size : (number + 1) * size]
                 outputs += [output.clone() for output in call.forward([tensor.clone() for tensor in row])]
