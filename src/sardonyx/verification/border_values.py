@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from sardonyx.ir.shapes.expr import names_in, value_of
 from sardonyx.runtime import Array
+from sardonyx.verification.input_sizes import with_formulas
 from sardonyx.verification.rewrite_models import Border
 
 _MOST_ELEMENTS = 1 << 22  # limit for one value
@@ -90,14 +91,17 @@ class Generator:
         distinct = {dim: next(primes) for dim in self.dims}
         equal = [dict.fromkeys(self.dims, size) for size in (*_EQUAL, *self._static)]
         even = {dim: 4 * (index + 1) for index, dim in enumerate(self.dims)}
-        return [distinct, *equal[:2], even, *equal[2:]]
+        sizings = [distinct, *equal[:2], even, *equal[2:]]
+        fitting = [with_formulas(sizes) for sizes in sizings]
+        return [*fitting, *(sizes for sizes in sizings if sizes not in fitting)]
 
     def other_sizes(self, sizes: Sizes) -> Iterator[Sizes]:
         """Yield larger sizes; the doubled ones keep every divisor of the given sizes."""
         if sizes:
-            yield {dim: size + 1 + index % 2 for index, (dim, size) in enumerate(sizes.items())}
-            yield {dim: 2 * size for dim, size in sizes.items()}
-            yield {dim: 16 * size for dim, size in sizes.items()}  # longer than the registers of a processor
+            fit = with_formulas if sizes == with_formulas(sizes) else dict[str, int]
+            yield fit({dim: size + 1 + index % 2 for index, (dim, size) in enumerate(sizes.items())})
+            yield fit({dim: 2 * size for dim, size in sizes.items()})
+            yield fit({dim: 16 * size for dim, size in sizes.items()})  # longer than the registers of a processor
 
     def edge_sizes(self, sizes: Sizes, most: int) -> Iterator[Sizes]:
         """Yield all dimensions at 1, and each of the first `most` dimensions alone at 0 and at 1.
@@ -105,11 +109,12 @@ class Generator:
         Several empty dimensions at once are left to the trials of the whole model: a Reshape reads a size of 0 as
         "copy this dimension", and the nodes after it often reject the result.
         """
+        fit = with_formulas if sizes == with_formulas(sizes) else dict[str, int]
         if len(sizes) > 1:
-            yield dict.fromkeys(sizes, 1)
+            yield fit(dict.fromkeys(sizes, 1))
         for dim in list(sizes)[:most]:
-            yield {**sizes, dim: 0}
-            yield {**sizes, dim: 1}
+            yield fit({**sizes, dim: 0})
+            yield fit({**sizes, dim: 1})
 
     def types(self, way: Way) -> dict[str, ir.DataType]:
         """Return the element type of each value."""

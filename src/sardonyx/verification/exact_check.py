@@ -39,6 +39,7 @@ _RANDOM_ORDERS = 4
 _TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
 _MOST_BYTES = 1 << 29  # of constants
 MOVES = MOVES_DATA | READS_SHAPE | {"Concat", "Identity", "Where"}  # if there is nothing else, bits tell numbers apart
+_MOST_ELEMENTS = 1 << 22  # of constants that are computed with: about 50 bytes each
 _MOST_COMPUTED = 1 << 20  # elements of constants that only one side has
 _LEAST = 8  # to which a fixed size is reduced
 _MOST_SIZES = 64  # elements of a constant that may hold sizes
@@ -80,8 +81,10 @@ def decide(excerpt: Excerpt) -> Decision:
         return Decision(Claim.UNDECIDED, "an attribute is a parameter of the function")
     if excerpt.before.nbytes + excerpt.after.nbytes > _MOST_BYTES:
         return Decision(Claim.UNDECIDED, "its weights are too large")
-    if excerpt.computed_elements > _MOST_COMPUTED and not excerpt.operators <= MOVES:
-        return Decision(Claim.UNDECIDED, "its computed weights are too large")
+    constants = {**excerpt.before.constants, **excerpt.after.constants}.values()
+    large = sum(each.size for each in constants) > _MOST_ELEMENTS or excerpt.computed_elements > _MOST_COMPUTED
+    if large and not excerpt.operators <= MOVES:
+        return Decision(Claim.UNDECIDED, "its weights are too large")
     with _blas().limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
         decision = _decision(excerpt, reads_literals=False)
         again = decision.claim is Claim.UNEQUAL and _has_literals(excerpt)

@@ -332,6 +332,16 @@ def _formulas(names: Set[str]) -> dict[str, ast.expr]:
     return {name: tree for name, tree in sorted(trees.items()) if _symbols(tree) <= plain}
 
 
+def with_formulas(sizes: Sizes) -> dict[str, int]:
+    """Return sizes in which a dimension named as a formula of others, such as "past + seq", has the size of it."""
+    plain = {name.strip("'"): size for name, size in sizes.items()}  # names that are no identifiers are quoted
+    trees = _formulas(plain.keys())
+    return {
+        name: max(_compute(tree, plain), 0) if (tree := trees.get(name.strip("'"))) is not None else size
+        for name, size in sizes.items()
+    }
+
+
 def _symbols(tree: ast.expr) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
