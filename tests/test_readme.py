@@ -28,7 +28,7 @@ def test_the_tour_shows_the_real_output(tmp_path: Path) -> None:
     assert_shown(readme.TOUR, readme.refreshed(readme.TOUR.read_text(), tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_the_readme_and_the_pages_show_the_real_output(tmp_path: Path) -> None:
     """In one test: the pages begin with the files that the README's commands write."""
     begun = tmp_path / "begun"

@@ -153,6 +153,7 @@ def _value(formula: str, **sizes: int) -> int:
     return eval(formula, {"max": max, "min": min}, sizes)
 
 
+@pytest.mark.campaign
 def test_where_the_peak_moves_and_where_one_form_exceeds_another() -> None:
     torch.manual_seed(0)
     model = Block().eval()
@@ -204,6 +205,7 @@ def test_an_onnx_file_beside_its_optimized_form(small_model: Callable[[str, str]
     assert first.work.parameters == sardonyx.inspect(raw).parameters
 
 
+@pytest.mark.campaign
 def test_an_export_has_the_same_products_as_its_module(small_model: Callable[[str, str], Path]) -> None:
     model, inputs = models.build("gpt2")
     module, file = sardonyx.analyze(model, inputs), sardonyx.analyze(small_model("gpt2", "dynamo"))

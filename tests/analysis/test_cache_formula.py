@@ -41,6 +41,7 @@ def test_the_formula_matches_the_cache_of_the_module(source: str, formula: str) 
         assert eval(formula.replace("·", "*"), {}, known) == real
 
 
+@pytest.mark.campaign
 def test_analyze_shows_it_at_the_sizes_of_the_example() -> None:
     analysis = sardonyx.analyze(HYBRID).sources[0].cache
     assert isinstance(analysis, Cache)

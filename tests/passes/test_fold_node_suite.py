@@ -63,6 +63,7 @@ def folded(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     return io.to_proto(model) if log.events else None
 
 
+@pytest.mark.campaign
 def test_folded_results_equal_the_results_of_the_engine(cases: tuple[Case, ...], subtests: pytest.Subtests) -> None:
     count = 0
     for case in cases:

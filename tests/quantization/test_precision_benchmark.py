@@ -27,6 +27,7 @@ def _broken(case: Case, path: Path) -> None:
     raise RuntimeError(f"{case.name} has no {path.stem}")
 
 
+@pytest.mark.campaign
 def test_a_trained_model_stays_within_the_budget_on_unseen_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def test_values_held_by_python_and_the_weights(programs: dict[str, Program]) -> 
     assert f"As Python runs the standard model it is {_mb(peak.bytes, 2)}" in PROSE
 
 
+@pytest.mark.campaign
 def test_bert_as_a_function_of_batch_and_length() -> None:
     """The peak does not depend on depth, so two layers are enough."""
     transformers = zoo.transformers()

@@ -233,6 +233,7 @@ def test_torch_and_its_export_cost_the_same_at_every_size(name: str, small_model
         assert flops == total(each.other_flops for each in exported.operations)
 
 
+@pytest.mark.campaign
 def test_operations_and_weights_have_modules(small_model: Callable[[str, str], Path]):
     program = program_of(tagged(small_model("bert", "dynamo")).model)
     owners = {each.module for each in program.operations if each.kind is OpKind.MATMUL}

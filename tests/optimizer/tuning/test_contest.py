@@ -75,7 +75,7 @@ class Costly(NodePass):
         return value
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 def test_a_clear_slowdown_is_never_returned(tmp_path: Path) -> None:
     """It is undone by the search, or the source is returned if the machine is too busy to measure."""
     path = tmp_path / "tuned.onnx"
