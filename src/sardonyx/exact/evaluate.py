@@ -15,7 +15,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from sardonyx.exact import arithmetic, contrib, moves, products
 from sardonyx.exact.call import DEFINITIONS, Call, Invalid, Undecided, Value, dtype_of
-from sardonyx.exact.reals import Numbers
+from sardonyx.exact.reals import Numbers, Real
 
 _DEFINED = (arithmetic, contrib, moves, products)  # importing them fills the table
 _NEWEST = 23  # the version that definitions call other operators in
@@ -27,9 +27,9 @@ Scope = dict[str, Value]
 class Evaluator:
     """Evaluates graphs of one model."""
 
-    def __init__(self, model: ModelProto, numbers: Numbers) -> None:
-        """Prepare to evaluate with these numbers."""
-        self._numbers = numbers
+    def __init__(self, model: ModelProto, numbers: Numbers, *, most: int | None = None) -> None:
+        """Prepare to evaluate with these numbers, and values of at most so many elements."""
+        self._numbers, self._most = numbers, most
         self._opsets = {
             entry.domain if entry.domain != "ai.onnx" else "": entry.version for entry in model.opset_import
         }
@@ -56,6 +56,8 @@ class Evaluator:
         attributes = _attributes(node, outer)
         results = self._result(node, operands, attributes, opsets, scope, outer)
         for name, value in zip(node.output, results, strict=False):
+            if self._most is not None and isinstance(value, Real) and value.size > self._most:
+                raise Undecided("its values are too large")
             if name:
                 scope[name] = value
 

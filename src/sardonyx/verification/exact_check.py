@@ -40,6 +40,7 @@ _TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
 _MOST_BYTES = 1 << 29  # of constants
 MOVES = MOVES_DATA | READS_SHAPE | {"Concat", "Identity", "Where"}  # if there is nothing else, bits tell numbers apart
 _MOST_ELEMENTS = 1 << 22  # of constants that are computed with: about 50 bytes each
+_MOST_RESULTS = 1 << 18  # elements of a value: a few milliseconds for each operator
 _MOST_COMPUTED = 1 << 20  # elements of constants that only one side has
 _LEAST = 8  # to which a fixed size is reduced
 _MOST_SIZES = 64  # elements of a constant that may hold sizes
@@ -234,7 +235,7 @@ class _Comparison:
         feeds = {name: value for name, value in values.items() if name in inputs}
         constants = {name: self._constants[name] for name in side.constants}
         try:
-            return Evaluator(side.proto, numbers).run({**constants, **feeds})
+            return Evaluator(side.proto, numbers, most=_MOST_RESULTS).run({**constants, **feeds})
         except (ValueError, IndexError, KeyError, TypeError, AttributeError, MemoryError) as error:
             raise Invalid(f"{type(error).__name__}: {error}") from error
 
