@@ -23,7 +23,7 @@ from sardonyx.exact.call import (
     dtype_of,
     numpy_type,
 )
-from sardonyx.exact.reals import FUNCTIONS, Numbers, Real, chosen
+from sardonyx.exact.reals import FUNCTIONS, Numbers, Real, chosen, snapped
 
 
 def _scalar(number: Any, like: Real) -> Real:
@@ -267,8 +267,7 @@ def converted(numbers: Numbers, x: Value, to: int) -> Value:
     if to == TensorProto.BOOL:
         return np.where(np.isfinite(x.doubles), x.residues != 0, True)
     numbers.compared = True
-    near = np.round(x.doubles)
-    truncated = np.where(np.abs(x.doubles - near) <= 1e-9 * np.maximum(np.abs(near), 1), near, np.trunc(x.doubles))
+    truncated = np.trunc(snapped(x.doubles))
     if not bool(np.all(np.abs(truncated) < 2.0**62)):
         raise Undecided("a cast of a number that does not fit")
     return truncated.astype(np.int64).astype(target)

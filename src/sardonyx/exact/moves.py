@@ -174,10 +174,13 @@ def split(call: Call) -> tuple[Value, ...]:
         sizes = [max(0, min(each, length - each * index)) for index in range(count)]
     if sum(sizes) != length:
         raise Invalid("parts that do not add up")
-    ends = np.cumsum([0, *sizes])
-    axis = axis_of(axis, len(data.shape))
-    before = (slice(None),) * axis
-    return tuple(moved(data, lambda x, a=a, b=b: x[(*before, slice(a, b))]) for a, b in itertools.pairwise(ends))
+    return tuple(_parts(data, axis_of(axis, len(data.shape)), sizes))
+
+
+def _parts(data: Value, axis: int, sizes: Sequence[int]) -> list[Value]:
+    """Return parts of these sizes along an axis."""
+    before, ends = (slice(None),) * axis, np.cumsum([0, *sizes])
+    return [moved(data, lambda x, a=a, b=b: x[(*before, slice(a, b))]) for a, b in itertools.pairwise(ends)]
 
 
 @defines("Slice")
@@ -557,7 +560,5 @@ def split_to_sequence(call: Call) -> Value:
         sizes = [1] * length
     elif call[1].ndim == 0:
         sizes = [min(sizes[0], length - start) for start in range(0, length, sizes[0])]
-    ends = np.cumsum([0, *sizes])
-    before = (slice(None),) * axis
-    parts = [moved(data, lambda x, a=a, b=b: x[(*before, slice(a, b))]) for a, b in itertools.pairwise(ends)]
+    parts = _parts(data, axis, sizes)
     return [moved(part, lambda x: x.squeeze(axis)) for part in parts] if drop else parts

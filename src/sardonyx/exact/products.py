@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -164,14 +165,14 @@ class _Window:
         self.extra = [0] * count  # beyond the last window where sizes are rounded up
         self.sizes: list[int] = []
         for axis, size in enumerate(spatial):
-            room = size + self.before[axis] + self.after[axis] - self.reach[axis]
-            if room < 0:
+            spare = size + self.before[axis] + self.after[axis] - self.reach[axis]
+            if spare < 0:
                 raise Invalid("a window is larger than the tensor")
             step = self.strides[axis]
-            out = room // step + 1
-            if ceiling and room % step and out * step < size + self.before[axis]:
+            out = spare // step + 1
+            if ceiling and spare % step and out * step < size + self.before[axis]:
                 out += 1  # the last window starts inside the tensor or its first border
-            self.extra[axis] = max(0, (out - 1) * step - room)
+            self.extra[axis] = max(0, (out - 1) * step - spare)
             self.sizes.append(out)
 
     def places(self) -> list[Array]:
@@ -369,18 +370,18 @@ def local_response(call: Call) -> Value:
     return n.divide(x, n.power(base, n.attribute(call.get("beta", 0.75), x.dtype)))
 
 
+def _along_axis(v: Array, axis: int, rank: int) -> Array:
+    """Return scales or zero points in a shape that broadcasts: one for all elements, or one for each along an axis."""
+    return v.reshape(()) if v.size == 1 else v.reshape([-1 if i == axis % rank else 1 for i in range(rank)])
+
+
 @defines("DequantizeLinear")
 def dequantize(call: Call) -> Value:
     """Return the real numbers that quantized ones stand for."""
     x, scale, zero = call[0], call.real(1), call[2]
     if isinstance(x, Real) or call.get("block_size", 0):
         raise Undecided("DequantizeLinear of floats or in blocks")
-
-    def placed(v: Array) -> Array:
-        axis = call.get("axis", 1)
-        axis = axis + x.ndim if axis < 0 else axis
-        return v.reshape([-1 if i == axis else 1 for i in range(x.ndim)]) if v.ndim and v.size > 1 else v.reshape(())
-
+    placed = functools.partial(_along_axis, axis=call.get("axis", 1), rank=x.ndim)
     numbers = x.astype(np.int64) - (0 if zero is None else placed(zero).astype(np.int64))
     return call.numbers.multiply(Real.of(numbers, scale.dtype), scale.moved(placed))
 
@@ -539,12 +540,7 @@ def quantize(call: Call) -> Value:
     x, scale, zero = call.real(0), call.real(1), call[2]
     if call.get("block_size", 0) or isinstance(zero, Real):
         raise Undecided("QuantizeLinear in blocks or to floats")
-    axis = call.get("axis", 1)
-    axis = axis + x.ndim if axis < 0 else axis
-
-    def placed(v: Array) -> Array:
-        return v.reshape([-1 if i == axis else 1 for i in range(x.ndim)]) if v.ndim and v.size > 1 else v.reshape(())
-
+    placed = functools.partial(_along_axis, axis=call.get("axis", 1), rank=x.ndim)
     steps = call.numbers.whole("Round", call.numbers.divide(x, scale.moved(placed)))
     target = np.dtype(np.uint8) if zero is None else zero.dtype
     limits = np.iinfo(target)

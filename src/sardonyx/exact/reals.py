@@ -205,9 +205,7 @@ class Numbers:
     def whole(self, name: str, a: Real) -> Real:
         """Return the whole number below, above or next to each."""
         self.compared = True
-        near = np.round(a.doubles)
-        doubles = np.where(np.abs(a.doubles - near) <= _NEAR * np.maximum(np.abs(near), 1), near, a.doubles)
-        doubles = {"Floor": np.floor, "Ceil": np.ceil, "Round": np.round}[name](doubles)
+        doubles = {"Floor": np.floor, "Ceil": np.ceil, "Round": np.round}[name](snapped(a.doubles))
         if self.order is Order.RANDOM:
             return self._made(residues.random_function(a.residues, self._salt(name)), doubles, a)
         return Real.of(doubles, a.dtype)
@@ -220,10 +218,7 @@ class Numbers:
 
     def product(self, a: Real, axis: int) -> Real:
         """Return the product along one axis, which is kept."""
-        result = Real.of(np.ones_like(np.take(a.doubles, [0], axis) if a.shape[axis] else a.doubles), a.dtype)
-        if not a.shape[axis]:
-            shape = tuple(1 if index == axis % a.ndim else size for index, size in enumerate(a.shape))
-            return Real.of(np.ones(shape), a.dtype)
+        result = Real.of(np.ones([1 if index == axis else size for index, size in enumerate(a.shape)]), a.dtype)
         for index in range(a.shape[axis]):
             result = self.multiply(result, a.moved(lambda x, index=index: np.take(x, [index], axis)))
         return result
@@ -272,6 +267,12 @@ class Numbers:
 
     def _salt(self, name: str) -> int:
         return int.from_bytes(hashlib.sha256(f"{name} {self._seed}".encode()).digest()[:8], "little")
+
+
+def snapped(doubles: Doubles) -> Doubles:
+    """Return whole numbers in place of doubles that are next to one: these were rounded on the way."""
+    near = np.round(doubles)
+    return np.where(np.abs(doubles - near) <= _NEAR * np.maximum(np.abs(near), 1), near, doubles)
 
 
 def chosen(condition: npt.NDArray[np.bool_], a: Real, b: Real) -> Real:
