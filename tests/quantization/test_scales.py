@@ -12,7 +12,7 @@ import onnx.numpy_helper
 import onnx.parser
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import sardonyx
@@ -40,6 +40,7 @@ def _loss(matrix: Matrix, held: np.ndarray) -> np.ndarray:
 
 
 @settings(max_examples=60, deadline=None)
+@example(seed=420, rows=31, columns=28, bits=4, large=1.0, is_transposed=False, is_symmetric=True)
 @given(
     seed=SEED, rows=st.integers(1, 90), columns=st.integers(1, 40), bits=st.sampled_from([4, 8]), large=LARGE,
     is_transposed=st.booleans(), is_symmetric=st.booleans(),
@@ -60,7 +61,10 @@ def test_no_block_loses_more_than_by_plain_rounding(bits: int, *, is_symmetric: 
     if is_symmetric:
         assert (zero == 2 ** (bits - 1)).all()
         assert (np.ascontiguousarray(scale).view(np.uint32) % 2**16 == 0).all(), "not a number of bfloat16"
-        assert (np.abs(split - (blocks.integers() - zero) * scale) <= 1.01 * np.abs(scale)).all()
+        # A value is at most the one of largest magnitude, 2 ** (bits - 1) steps before bfloat16 rounded the scale by at
+        # most 2 ** -8 of it, and on the other side of zero there is one integer less.
+        farthest = 1 + 2 ** (bits - 1) * 2**-8 * (1 + 2**-7)
+        assert (np.abs(split - (blocks.integers() - zero) * scale) <= farthest * np.abs(scale)).all()
 
 
 @settings(max_examples=60, deadline=None)
