@@ -127,7 +127,11 @@ def power(call: Call) -> Value:
     base, exponent = call[0], call[1]
     if not isinstance(base, Real):
         by = exponent.doubles if isinstance(exponent, Real) else exponent
-        return np.power(base.astype(object) if base.dtype.kind in "iu" else base, by).astype(base.dtype)
+        powers = np.power(base.astype(object) if base.dtype.kind in "iu" else base, by)
+        try:
+            return powers.astype(base.dtype)
+        except OverflowError:
+            raise Undecided("a power beyond the range of its type") from None
     return call.numbers.power(base, exponent if isinstance(exponent, Real) else Real.of(exponent, base.dtype))
 
 

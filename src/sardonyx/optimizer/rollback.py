@@ -82,7 +82,7 @@ class Verifier:
                     hint='its results may depend on something outside it; `verify="off"` writes it unverified',
                 )
             event, verdict = self._first_failing(candidate, good, bad, verdict, forbidden)
-            failing = [RolledBack(event.pass_name, event.root, event.owner, verdict.failures[0])]
+            failing = [RolledBack(event.pass_name, event.root, event.owner, self._reason(event, verdict))]
             self._roll_back(failing, failures)
 
     def _roll_back(self, failing: Sequence[RolledBack], failures: _Failures) -> None:
@@ -145,6 +145,13 @@ class Verifier:
                 bad, verdict = middle, probe
         return candidate.log.events[bad - 1], verdict
 
+    def _reason(self, event: Event, verdict: Verdict) -> str:
+        """Return why a rewrite is rolled back; if it is equal in exact arithmetic, a kernel is wrong."""
+        if not self._local.findings.proven:
+            return verdict.failures[0]
+        kinds = ", ".join(dict.fromkeys(node.op_type for node in event.after)) or "the operators around it"
+        return f"{verdict.reference} computes {kinds} otherwise than the standard defines: {verdict.failures[0]}"
+
     @functools.cached_property
     def _oracle(self) -> Oracle:
         from sardonyx.verification import Oracle, seeds_from  # imported here: runs without verification do not load it
@@ -172,7 +179,7 @@ class Verifier:
         """Verify a candidate; after a verdict that failed, on the trials that failed only."""
         began = time.perf_counter()
         accuracy = run_tables.loosest(candidate.log.events, self._job.passes)
-        verdict = self._oracle.check(candidate.model, accuracy, failed=failed)
+        verdict = self._oracle.check(candidate.model, accuracy, failed=failed, proven=self._local.findings.proven)
         self.seconds["verification"] += time.perf_counter() - began
         return verdict
 

@@ -275,6 +275,7 @@ class RewriteChecks(msgspec.Struct, frozen=True):
     left_out: int = 0  # beyond the budget of the trials
     failed: int = 0  # rewrites whose check ended with an error
     error: str = ""  # the first of these errors
+    undecided: dict[str, int] = {}  # by pass and reason: rewrites that exact arithmetic does not decide
 
 
 class TokenTie(msgspec.Struct, frozen=True):

@@ -81,7 +81,7 @@ def verdict_section(verdict: Verdict | None, view: View, title: str = "Verificat
         failures.append(f"and {len(verdict.failures) - len(shown)} more failures (-v shows them)")
     details = (
         *_requested_lines(verdict),
-        *rewrite_lines(verdict),
+        *rewrite_lines(verdict, reasons=view.verbose),
         *generation_lines(verdict),
         *(f"note: {formatting.one_line(note)}" for note in notes(verdict)),
         *runtime_lines(verdict),
@@ -163,8 +163,8 @@ def _not_covered(verdict: Verdict, most: int | None) -> list[str]:
     return [f"not covered: {'; '.join(lines[:most])}{more}"]
 
 
-def rewrite_lines(verdict: Verdict) -> list[str]:
-    """Return how many rewrites are known to be equal, in which sense, and of how many nothing is known."""
+def rewrite_lines(verdict: Verdict, *, reasons: bool = False) -> list[str]:
+    """Return how many rewrites are known to be equal, in which sense, and why exact arithmetic leaves others open."""
     checks = verdict.rewrites
     if checks is None:
         return []
@@ -177,7 +177,9 @@ def rewrite_lines(verdict: Verdict) -> list[str]:
         (checks.failed, f"not checked because of an error ({formatting.one_line(checks.error)})"),
     )
     rewrites = formatting.plural(checks.rewrites, "rewrite")
-    return [f"{rewrites} ({checks.distinct} distinct): " + ", ".join(f"{n} {text}" for n, text in parts if n)]
+    line = f"{rewrites} ({checks.distinct} distinct): " + ", ".join(f"{n} {text}" for n, text in parts if n)
+    undecided = checks.undecided.items() if reasons else ()
+    return [line, *(f"not decided: {count} by {formatting.one_line(reason)}" for reason, count in undecided)]
 
 
 def generation_lines(verdict: Verdict) -> list[str]:

@@ -8,6 +8,7 @@ are right by definition; the other model must have the same interface and give t
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import SECONDS, Answer, Progress, Reference
 from sardonyx.verification.requested_tolerance import Tolerance
-from sardonyx.verification.rounding import LiveEngine, moved_by_rounding, shuffled
+from sardonyx.verification.rounding import LiveEngine, is_as_close, moved_by_rounding, shuffled
 from sardonyx.verification.second_runtime import OtherRuntime, Result
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.ties import Ties, with_scores
@@ -175,10 +176,14 @@ class Oracle:
         accuracy: Accuracy = Accuracy.REASSOCIATES,
         tolerance: Tolerance | None = None,
         failed: Verdict | None = None,
+        *,
+        proven: bool = False,
     ) -> Verdict:
         """Compare a candidate with the reference, also within a requested tolerance if one is given.
 
-        If a verdict is given that `failed`, only the trials that failed in it are run, if any did.
+        If a verdict is given that `failed`, only the trials that failed in it are run, if any did. If all rewrites are
+        `proven` to be equal, only kernels can differ: their roundings may, and a candidate passes if it is as close to
+        the reference in double precision as the reference itself.
 
         Raises:
             UsageError: The class has no tolerance: a quantized model differs on purpose.
@@ -198,7 +203,8 @@ class Oracle:
         subject = reference.subject if is_itself else Subject(candidate)
         failures = interface_changes(reference.subject.model, subject.model)
         names = [value.name or "" for value in reference.subject.model.graph.outputs]
-        comparer = OutputComparer(names, accuracy, reference.random, exported=reference.live is not None)
+        exported = reference.live is not None
+        comparer = OutputComparer(names, accuracy, reference.random, exported=exported, proven=proven)
         trials: list[Trial] = []
         results: list[Result] = []
         if _feedable(reference.subject.model, subject.model):
@@ -292,6 +298,9 @@ class Oracle:
                 ties=self._ties(subject, answer.inputs.feeds),
                 exact=functools.cache(lambda: self._in_double(subject, number, answer)),
             )
+            if lines and comparer.proven and self._is_as_close(answer, result):
+                comparer.notes.append("the result is as close to double precision as the source, not to the source")
+                lines = []
         return Trial(answer.seed, answer.inputs.dims, answer.style, not lines, tuple(lines))
 
     def _padding_of(self, answer: Answer) -> list[Padding | None]:
@@ -341,6 +350,18 @@ class Oracle:
             self._can_double = False
             return None
         return expected, result
+
+    def _is_as_close(self, answer: Answer, result: Sequence[Value]) -> bool:
+        """Return whether a result is about as close to the reference in double precision as the reference itself."""
+        from sardonyx.verification.double_precision import double_session
+
+        self._progress("comparing with double precision")
+        try:
+            with double_session(self._reference.subject.model, threads=self._threads) as engine:
+                exact = engine.run(answer.inputs.feeds)
+        except RuntimeFailure:
+            return False
+        return all(itertools.starmap(is_as_close, zip(exact, answer.outputs, result, strict=True)))
 
     def _live_in_double(self, number: int, answer: Answer) -> list[Value] | None:
         """Return the outputs of a live module in double precision in one trial, computed once."""

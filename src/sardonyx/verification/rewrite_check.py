@@ -81,6 +81,7 @@ class Outcome(Struct, frozen=True):
     state: State
     reason: str = ""
     claim: Claim | None = None  # of exact arithmetic; None if it holds by trials only
+    undecided: str = ""  # why exact arithmetic makes no claim
 
 
 class _Trial(Struct, frozen=True):
@@ -344,7 +345,13 @@ class Findings(Struct):
     claims: Counter[Claim | None] = field(default_factory=Counter[Claim | None])  # of those that hold
     failing: list[RolledBack] = field(default_factory=list[RolledBack])
     holding: set[str] = field(default_factory=set[str])  # passes with a rewrite that holds
+    undecided: Counter[str] = field(default_factory=Counter[str])  # by pass and reason
     error: str = ""  # why the first check failed that did
+
+    @property
+    def proven(self) -> bool:
+        """Whether exact arithmetic found every rewrite to be equal."""
+        return self.rewrites == sum(self.claims[claim] for claim in EQUAL)
 
     def record(self) -> RewriteChecks | None:
         """Return the numbers for the verdict, or None if there was no rewrite."""
@@ -360,6 +367,7 @@ class Findings(Struct):
             left_out=self.states[State.LEFT_OUT],
             failed=self.states[State.ERROR],
             error=self.error,
+            undecided=dict(self.undecided.most_common()),
         )
 
 
@@ -398,6 +406,8 @@ class LocalChecks:
             outcome = Outcome(State.ERROR, f"{rule.name}: {type(error).__name__}: {one_line(error)}")
             findings.error = findings.error or outcome.reason
         findings.states[outcome.state] += 1
+        if outcome.undecided:
+            findings.undecided[f"{rule.name}: {outcome.undecided}"] += 1
         if outcome.state is State.HOLDS:
             findings.claims[outcome.claim] += 1
             findings.holding.add(rule.name)
@@ -443,7 +453,9 @@ class LocalChecks:
         outcome = self._outcomes[key]
         differs = outcome.state is State.FAILS and not outcome.reason.startswith(_NOT_RUN)
         holds = decision.claim in EQUAL and not differs
-        return Outcome(State.HOLDS, claim=decision.claim) if holds else outcome
+        if holds:
+            return Outcome(State.HOLDS, claim=decision.claim)
+        return replace(outcome, undecided=decision.reason or "its bits differ")
 
     def _decision(self, excerpt: Excerpt, signature: bytes) -> Decision:
         """Return what exact arithmetic says; weights that the rewrite computed are compared for every rewrite."""

@@ -65,6 +65,30 @@ def _moved(clean: Value, single: Value, double: Value) -> Value:
     return (start + (precise - rounded)).astype(arrays[0].dtype)
 
 
+_CLOSE = 2.0  # times the error of the reference: two roundings of the same function differ by chance
+
+
+def is_as_close(exact: Value, reference: Value, result: Value) -> bool:
+    """Return whether a result is about as far from the exact value as the reference, which was rounded as well."""
+    if isinstance(exact, list) and isinstance(reference, list) and isinstance(result, list):
+        alike = len(exact) == len(reference) == len(result)
+        return alike and all(itertools.starmap(is_as_close, zip(exact, reference, result, strict=True)))
+    arrays = [value for value in (exact, reference, result) if isinstance(value, np.ndarray)]
+    if len(arrays) < 3 or len({array.shape for array in arrays}) > 1 or arrays[1].dtype != arrays[2].dtype:
+        return False
+    if not is_float(arrays[1].dtype):
+        return np.array_equal(arrays[1], arrays[2])
+    right, own, other = (array.astype(np.float64) for array in arrays)
+    finite = np.isfinite(own)
+    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(
+        own[~finite], other[~finite], equal_nan=True
+    ):
+        return False
+    errors = [np.abs(value - right)[finite & np.isfinite(right)] for value in (own, other)]
+    own_error, error = (float(np.sqrt(np.mean(np.square(each)))) if each.size else 0.0 for each in errors)
+    return error <= _CLOSE * own_error
+
+
 # Copies of small models that compute in double precision: the distance of a model from its copy is its rounding error.
 
 _SINGLE_EPS = 2.0**-23
