@@ -15,7 +15,6 @@ import numpy as np
 from sardonyx.exact import residues
 from sardonyx.exact.residues import Packed
 
-_MOST = 1 << 13  # numerator times denominator: few enough fractions that no other literal is near one by chance
 _PI = 0x3243F6A8885A308D  # any number that no fraction equals would do
 
 
@@ -25,11 +24,12 @@ def recognized(number: float, bits: int) -> Packed | None:
     Return None if it is none of the known forms, or that number itself.
     """
     size = abs(number)
+    most = 1 << (bits // 2 + 1)  # numerator times denominator: few fractions, so that no literal is near one by chance
     if not math.isfinite(number) or not 1e-4 < size < 1e4:
         return None
     for power in (1, 2, 4):
-        near = Fraction(size**power).limit_denominator(max(1, math.isqrt(int(_MOST / size**power))))
-        if 0 < near.numerator * near.denominator <= _MOST and _rounds_to(_root(near, power), size, bits):
+        near = Fraction(size**power).limit_denominator(max(1, math.isqrt(int(most / size**power))))
+        if 0 < near.numerator * near.denominator <= most and _rounds_to(_root(near, power), size, bits):
             packed = _of(near)
             for _ in range(power.bit_length() - 1):
                 packed = residues.root(packed)
