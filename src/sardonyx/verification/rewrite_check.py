@@ -55,6 +55,7 @@ _MOVING = MOVES_DATA | FILLS | READS_SHAPE | {"Concat", "Where"}
 _CHOOSING = _MOVING | {"Clip", "Relu", "Max", "Min"}
 _MOST_NODES = 60  # in an excerpt
 _MOST_LEVELS = 12  # by which the border is moved up
+_TRIED_LEVELS = (0, 1, 3, 7)  # before the last, where exact arithmetic is tried again
 _SHARE_OF_ONE_PASS = 0.5  # of the budget, so that the first passes leave some of it for the last
 # The budget is counted in what is run, not in seconds, so that a busy machine checks the same rewrites: one unit for
 # each excerpt (about 10 ms), one for this many border elements, and one for this many bytes of constants.
@@ -419,13 +420,14 @@ class LocalChecks:
     def _checked(self, excerpt: Excerpt, rule: Rule) -> Outcome:
         """Return the outcome at the narrowest border where the rewrite holds, otherwise at the widest that runs.
 
-        If values of the border are assumed to hold the sizes that shape inference found, the rewrite must also hold at
-        the widest border, where they are computed.
+        If values of the border are assumed to hold the sizes that shape inference found, the rewrite must also hold
+        where they are computed; integers do not round, so trials are enough there.
         """
         outcome = self._outcome(excerpt, rule)
         if outcome.state is State.HOLDS and excerpt.assumes_sizes:
-            wide = self._outcome(excerpt.widest(_MOST_NODES), rule)
-            return outcome if wide.state in (State.IMPOSSIBLE, State.LEFT_OUT) else wide
+            computed = self._outcome(excerpt.computing_sizes(_MOST_NODES), rule)
+            if computed.state is State.FAILS:
+                return computed
         rounds, close = 1, self._decision(excerpt, excerpt.signature()).is_close  # what is rounded stays so further up
         for wider in itertools.islice(excerpt.widened(_MOST_NODES), _MOST_LEVELS):
             if outcome.state is State.HOLDS or (outcome.state is State.LEFT_OUT and close):
@@ -433,7 +435,16 @@ class LocalChecks:
             rounds = _SUSPECTED if outcome.state is State.FAILS else rounds
             further = self._outcome(wider, rule, rounds)
             outcome = outcome if further.state is State.IMPOSSIBLE else further
-        return outcome
+        by_trials = outcome.state is State.HOLDS and outcome.claim is None and not close
+        claim = self._further_up(excerpt) if by_trials else None
+        return outcome if claim is None else replace(outcome, claim=claim, undecided="")
+
+    def _further_up(self, excerpt: Excerpt) -> Claim | None:
+        """Return what exact arithmetic says where it knows more of what the producers of the border compute."""
+        levels = list(excerpt.widened(_MOST_NODES))
+        tried = [levels[place] for place in _TRIED_LEVELS if place < len(levels)] + levels[-1:]
+        claims = (self._decision(wider, wider.signature()).claim for wider in tried)
+        return next((claim for claim in claims if claim in EQUAL), None)
 
     def _outcome(self, excerpt: Excerpt, rule: Rule, rounds: int = 1) -> Outcome:
         """Decide in exact arithmetic; run the nodes where that leaves something open.

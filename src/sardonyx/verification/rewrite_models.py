@@ -112,23 +112,29 @@ class Excerpt:
 
     def widened(self, most: int) -> Iterator[Excerpt]:
         """Yield excerpts with the producers of the border, then also with their producers, up to `most` nodes."""
-        for inside in self._levels(most):
+        for inside in self._levels(self._border, most):
             yield Excerpt(self._facts, self._rewrite, inside)
 
-    def widest(self, most: int) -> Excerpt:
-        """Return the last of `widened`."""
+    def computing_sizes(self, most: int) -> Excerpt:
+        """Return the excerpt with the nodes that compute the sizes in the border from the shapes of other values."""
+        sizes = [value for value in self._border if self._facts.contents(value) is not None]
         inside = self._inside
-        for inside in self._levels(most):  # noqa: B007
+        for inside in self._levels(sizes, most, only_integers=True):  # noqa: B007
             pass
         return Excerpt(self._facts, self._rewrite, inside)
 
-    def _levels(self, most: int) -> Iterator[frozenset[ir.Node]]:
-        inside, values = self._inside, list(self._border)
+    def _levels(
+        self, values: Iterable[ir.Value], most: int, *, only_integers: bool = False
+    ) -> Iterator[frozenset[ir.Node]]:
+        """Yield the nodes inside with the producers of values, then with the producers of what those read."""
+        inside = self._inside
         while self._rewrite.opsets[0] == self._rewrite.opsets[1]:  # otherwise the nodes above fit only one of the two
             producers = {node for v in values if (node := v.producer()) is not None and self._may_matter(node)}
             if producers <= inside or len(inside | producers) > most:
                 return
             values = [v for node in producers - inside for v in node.inputs if v is not None]
+            if only_integers:
+                values = [v for v in values if (dtype := self._facts.dtype(v)) is not None and dtype.is_integer()]
             inside = inside | producers
             yield inside
 
