@@ -170,14 +170,13 @@ class Verifier:
     def _local(self) -> LocalChecks:
         from sardonyx.verification.rewrite_check import LocalChecks
 
-        began = time.perf_counter()
-        self._oracle.answers()  # first, because a source that does not run need not be rewritten
-        self.seconds["verification"] += time.perf_counter() - began
         return LocalChecks()
 
     def _verdict(self, candidate: Candidate, failed: Verdict | None = None) -> Verdict:
         """Verify a candidate; after a verdict that failed, on the trials that failed only."""
         began = time.perf_counter()
+        if self._local.findings.proven_for_all_values:
+            self._oracle.leave_out_values()
         accuracy = run_tables.loosest(candidate.log.events, self._job.passes)
         verdict = self._oracle.check(candidate.model, accuracy, failed=failed, proven=self._local.findings.proven)
         self.seconds["verification"] += time.perf_counter() - began

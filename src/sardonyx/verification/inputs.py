@@ -76,6 +76,11 @@ class Plan(Struct, frozen=True):
         return edge or self.style in (Style.TINY, Style.BIG, Style.COMPARED)
 
     @property
+    def tells_kernels_apart(self) -> bool:
+        """Whether the trial is of use if the functions are known to be equal for all values."""
+        return self.style in (Style.NORMAL, Style.WIDE)
+
+    @property
     def label(self) -> str:
         """The style as recorded."""
         if self.empty:

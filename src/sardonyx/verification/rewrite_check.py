@@ -337,6 +337,15 @@ def _with_nan_of(reference: Value, result: Value) -> Value:
     return np.where(undefined, np.asarray(np.nan, result.dtype), result)
 
 
+def _why(decision: Decision) -> str:
+    """Return why exact arithmetic does not find a rewrite to be equal, in words that do not depend on sizes."""
+    if decision.claim is Claim.UNDECIDED:
+        return decision.reason
+    if decision.claim in EQUAL:
+        return "the results differ in bits"
+    return "a constant is rounded" if decision.is_close else "the results differ, as far as is known of the values"
+
+
 class Findings(Struct):
     """The results for the rewrites of one candidate."""
 
@@ -353,6 +362,11 @@ class Findings(Struct):
     def proven(self) -> bool:
         """Whether exact arithmetic found every rewrite to be equal."""
         return self.rewrites == sum(self.claims[claim] for claim in EQUAL)
+
+    @property
+    def proven_for_all_values(self) -> bool:
+        """Whether exact arithmetic found every rewrite to be equal for all values."""
+        return self.rewrites == self.claims[Claim.ALL_VALUES]
 
     def record(self) -> RewriteChecks | None:
         """Return the numbers for the verdict, or None if there was no rewrite."""
@@ -466,7 +480,7 @@ class LocalChecks:
         holds = decision.claim in EQUAL and not differs
         if holds:
             return Outcome(State.HOLDS, claim=decision.claim)
-        return replace(outcome, undecided=decision.reason or "its bits differ")
+        return replace(outcome, undecided=_why(decision))
 
     def _decision(self, excerpt: Excerpt, signature: bytes) -> Decision:
         """Return what exact arithmetic says; weights that the rewrite computed are compared for every rewrite."""
