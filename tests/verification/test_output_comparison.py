@@ -130,3 +130,17 @@ def test_the_record_has_the_place_where_an_output_is_closest_to_its_limit() -> N
     (output,) = comparer.outputs()
     assert output.where == (1, 2)
     assert 0 < output.error < output.allowed
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(np.float32, 2.0**10), (np.float16, 2.0**4)])
+def test_only_roundings_pass_without_noise_if_the_rewrites_are_proven(dtype: type, most: float) -> None:
+    a = np.linspace(1, 2, 64, dtype=dtype)
+    eps = float(np.finfo(dtype).eps)
+
+    def lines(moved: float, *, proven: bool) -> list[str]:
+        comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset(), proven=proven)
+        return comparer.compare([a], [(a * (1 + moved)).astype(dtype)], lambda: None)
+
+    assert lines(0.8 * most * eps, proven=False)
+    assert not lines(0.8 * most * eps, proven=True)
+    assert lines(4 * most * eps, proven=True)

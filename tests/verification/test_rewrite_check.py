@@ -228,3 +228,52 @@ def test_the_verdict_counts_the_checked_rewrites() -> None:
     run = optimize(onnx.parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) { a = Identity(x) y = Exp(a) }"))
     assert run.verdict is not None
     assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1)
+
+
+def test_a_proven_rewrite_that_overflows_is_undone_and_the_operator_named() -> None:
+    """2¹²⁶ · x / 2¹²⁶ = x for real numbers, and infinite in single precision for x = 8."""
+
+    def scaled(match: Match, op: Builder) -> Replacement:
+        return op.Sin(op.Mul(op.Mul(first(match), op.constant(number(2.0**126))), op.constant(number(2.0**-126))))
+
+    model = onnx.parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) { y = Sin(x) }")
+    one = planted("Sin", scaled, Accuracy.REASSOCIATES)
+    run = optimize(model, passes=[one], only=[one.name], inputs={"x": np.array([8, 1], np.float32)})
+    (undone,) = run.rolled_back
+    assert undone.reason.startswith("equal in exact arithmetic, but not as onnxruntime")
+    assert "computes Mul, Sin" in undone.reason
+
+
+def test_a_proven_rewrite_may_be_nearer_to_the_exact_value_than_its_source() -> None:
+    """x + 1e8 − 1e8 = x: the source loses the digits that the result keeps."""
+    text = """g (float[N] x) => (float[N] y) <float big = {1e8}> { a = Add(x, big) b = Sub(a, big) y = Sin(b) }"""
+
+    class Nearer(type(planted("Sub", lambda match, op: first(match)))):
+        name = "nearer"
+        accuracy = Accuracy.REASSOCIATES
+
+        def match(self, node: ir.Node, graph: Facts) -> Match | None:
+            add = node.inputs[0].producer() if node.inputs[0] is not None else None
+            return None if add is None else Match((add, node))
+
+        def rewrite(self, match: Match, op: Builder) -> Replacement:
+            return op.Identity(match.nodes[0].inputs[0])
+
+    one = Nearer()
+    run = optimize(onnx.parser.parse_model(HEADER + text), passes=[one], only=[one.name])
+    assert not run.rolled_back
+    assert run.verdict is not None
+    assert run.verdict.passed
+    assert any("as close to double precision" in note for note in run.verdict.notes)
+
+
+def test_trials_about_values_are_left_out_if_every_rewrite_is_equal_for_all_values() -> None:
+    text = "g (float[N] x) => (float[N] y) <float c = {3}> { a = Less(x, c) y = Where(a, x, c) }"
+    same = planted("Where", lambda match, op: op.Where(*match.root.inputs))
+    run = optimize(onnx.parser.parse_model(HEADER + text), passes=[same], only=[same.name])
+    assert run.verdict is not None
+    assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1)
+    styles = {trial.style for trial in run.verdict.trials}
+    assert {"normal", "wide"} <= styles
+    assert not {"large", "positive", "compared"} & styles
+    assert not run.verdict.not_covered

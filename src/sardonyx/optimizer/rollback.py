@@ -146,11 +146,11 @@ class Verifier:
         return candidate.log.events[bad - 1], verdict
 
     def _reason(self, event: Event, verdict: Verdict) -> str:
-        """Return why a rewrite is rolled back; if it is equal in exact arithmetic, a kernel is wrong."""
+        """Return why a rewrite is rolled back; if it is equal in exact arithmetic, what the runtime computes is."""
         if not self._local.findings.proven:
             return verdict.failures[0]
         kinds = ", ".join(dict.fromkeys(node.op_type for node in event.after)) or "the operators around it"
-        return f"{verdict.reference} computes {kinds} otherwise than the standard defines: {verdict.failures[0]}"
+        return f"equal in exact arithmetic, but not as {verdict.reference} computes {kinds}: {verdict.failures[0]}"
 
     @functools.cached_property
     def _oracle(self) -> Oracle:

@@ -304,8 +304,8 @@ class Inputs:
             pins = {name: max(size // 2, 1) for name, size in pins.items()}
         return tuple(pins.items())
 
-    def coverage(self, trials: Sequence[TrialInputs]) -> list[str]:
-        """Return what these trials did not cover, one line each."""
+    def coverage(self, trials: Sequence[TrialInputs], *, values: bool = True) -> list[str]:
+        """Return what these trials did not cover of sizes and, if they count, of values, one line each."""
         sizes = {name: {trial.dims[name] for trial in trials if name in trial.dims} for name in self.dynamic}
         reduced = self._dims.reduced
         notes = [reduced_note([trial.dims for trial in trials])] if reduced else []
@@ -315,9 +315,9 @@ class Inputs:
             name: [value for trial in trials if isinstance(value := trial.feeds.get(name), np.ndarray)]
             for name in self._uses
         }
-        for name, use in self._uses.items():
+        for name, use in self._uses.items() if values else ():
             notes += value_notes(name, use, arrays[name])
-        if has_norms(self._model) and not any(use.normalized for use in self._uses.values()):
+        if values and has_norms(self._model) and not any(use.normalized for use in self._uses.values()):
             notes.append("no rows of small variance reached the norms: their epsilon was not tested")
         return notes + table_notes(self._uses, arrays)
 

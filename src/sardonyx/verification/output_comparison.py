@@ -281,9 +281,11 @@ class OutputComparer:
         is_local = self._accuracy is not Accuracy.APPROXIMATES
         deviation = Deviation(a, b, allowed, local=is_local)
         excess, moves = deviation.excess(), None
-        if excess is not None and self.proven and _is_near(a, b):
-            excess = None
-            self._note(f"'{self._names[index]}' differs by rounding alone: all rewrites are equal in exact arithmetic")
+        if excess is not None and self.proven:
+            excess = None if _is_near(a, b) else excess
+            if excess is None:
+                name = self._names[index]
+                self._note(f"'{name}' differs by rounding alone: all rewrites are equal in exact arithmetic")
         elif excess is not None and (result := self._without_rounding(a, b, path)) is not None:
             in_double = Deviation(a, result, allowed, local=is_local)
             excess = in_double.excess()

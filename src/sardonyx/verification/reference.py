@@ -188,6 +188,7 @@ class Reference:
         plans = [plan for plan in self.inputs.plans(seeds) if live is None or not plan.empty]
         steps = sum(plan.one_step for plan in plans)
         self._plans = plans if trials is None else plans[: trials + steps]
+        self._tries_values = True  # or only what tells kernels apart
         self._special_plans = self.inputs.exact_plans(seeds)
         self._threads = threads
         self._progress = progress
@@ -239,7 +240,7 @@ class Reference:
         for plan in self._plans:
             if plan.tells_kernels_apart:
                 kinds.setdefault(plan.label, plan)
-        self._plans = list(kinds.values())
+        self._plans, self._tries_values = list(kinds.values()), False
 
     def _check_compared(self, answers: Sequence[Answer]) -> None:
         """Raise an error if no element can be compared, unless the outputs are empty for every input."""
@@ -305,7 +306,7 @@ class Reference:
         """Run the trials in the current runtime; return nothing if it does not load the model."""
         bodies = Bodies(self.subject.model) if self.live is None else None
         marked = bodies.marked if bodies is not None else None
-        is_counted = bodies is not None and self.subject.constant_bytes <= _COUNTED
+        is_counted = bodies is not None and self._tries_values and self.subject.constant_bytes <= _COUNTED
         comparisons = Comparisons(marked or self.subject.model) if is_counted else None
         counting = comparisons.counting if comparisons is not None else None
         observed = counting or marked
@@ -331,7 +332,8 @@ class Reference:
             return []
         never = bodies.never_entered(executed) if bodies is not None else []
         never += comparisons.notes(counts) if comparisons is not None else []
-        self.not_covered = never + self._unsteady + self.inputs.coverage([answer.inputs for answer in answers])
+        gaps = self.inputs.coverage([answer.inputs for answer in answers], values=self._tries_values)
+        self.not_covered = never + self._unsteady + gaps
         if left_out and not answers:
             self._reasons.append(f"{self._excess(left_out[0])} is larger than any in a trial")
         if left_out:
