@@ -16,7 +16,7 @@ from sardonyx.records.run import Verdict
 from sardonyx.runtime import Feeds, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
-from sardonyx.verification import verify
+from sardonyx.verification import Oracle, verify
 from sardonyx.verification.compare import ExampleInputs
 from sardonyx.verification.coverage import Bodies
 from sardonyx.verification.inputs import Inputs, Plan, Run, TrialInputs
@@ -115,6 +115,23 @@ def test_a_model_that_loops_without_end_on_some_inputs_is_verified_on_the_others
     verdict = verify(model, model, inputs=feeds, seconds=0.5, threads=1)
     assert verdict.passed
     assert not same(loop, loop.replace("w = Add", "w = Sub"), inputs=feeds, seconds=0.5).passed
+
+
+@pytest.mark.slow
+def test_a_trial_that_does_not_end_in_time_says_nothing() -> None:
+    """A run may also be stopped because the machine is busy."""
+    text = "g (float[n] x) => (float[n] y) { y = Identity (x) }"
+    loop = """g (float[n] x) => (float[n] y) { zero = Constant <value = float {0}> () s = ReduceSum <keepdims = 0> (x)
+        on = Less (s, zero) y = Loop (, on, x) <body = b (int64 i, bool c, float[n] v) =>
+        (bool again, float[n] w) { w = Identity (v) again = Identity (c) }> }"""
+    feeds = [{"x": np.array([sign], np.float32)} for sign in (3, -3)]
+    oracle = Oracle(text_model(text), inputs=feeds, trials=0, seconds=0.2)
+    verdict = oracle.check(text_model(loop))
+    assert verdict.passed
+    assert len(verdict.trials) == 1
+    assert "1 of 2 trials of the other model did not end in time" in verdict.not_covered
+    verdict = Oracle(text_model(text), inputs=feeds[1:], trials=0, seconds=0.2).check(text_model(loop))
+    assert not verdict.passed
 
 
 def test_branches_that_no_trial_took_are_listed() -> None:

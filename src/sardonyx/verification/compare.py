@@ -19,7 +19,7 @@ from sardonyx.records.input_specs import read_arrays
 from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Trial, Verdict
 from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime
-from sardonyx.runtime.remote import RemoteSession
+from sardonyx.runtime.remote import RemoteSession, RuntimeTimeout
 from sardonyx.verification import noise
 from sardonyx.verification.half_precision_models import SinglePrecision
 from sardonyx.verification.inputs import Inputs
@@ -200,8 +200,10 @@ class Oracle:
             )
         reference = self._reference
         answers = self.answers() + (reference.special_answers() if accuracy is Accuracy.EXACT else [])
-        wrong = [number for number, trial in enumerate(failed.trials) if not trial.passed] if failed is not None else []
-        numbers = [number for number in wrong if number < len(answers)] or range(len(answers))
+        trials = failed.trials if failed is not None else ()
+        wrong = [(trial.seed, trial.style, trial.dims) for trial in trials if not trial.passed]
+        keys = [(answer.seed, answer.style, answer.inputs.dims) for answer in answers]
+        numbers = [number for number, key in enumerate(keys) if key in wrong] or range(len(answers))
         answers = [answers[number] for number in numbers]
         is_itself = reference.live is not None and candidate is self._model
         subject = reference.subject if is_itself else Subject(candidate)
@@ -209,8 +211,9 @@ class Oracle:
         names = [value.name or "" for value in reference.subject.model.graph.outputs]
         exported = reference.live is not None
         comparer = OutputComparer(names, accuracy, reference.random, exported=exported, proven=proven)
-        trials: list[Trial] = []
+        trials = list[Trial]()
         results: list[Result] = []
+        late = 0  # trials that were stopped: they may be slow on a busy machine, and say nothing
         if _feedable(reference.subject.model, subject.model):
             try:
                 results = self._results(reference.as_run(subject), answers)
@@ -219,7 +222,11 @@ class Oracle:
                 failures.append(f"the reference loads but the other model does not: {failure.message}")
             else:
                 runs = zip(numbers, answers, results, strict=True)
-                trials = [self._compare_trial(comparer, subject, *each) for each in runs]
+                ended = [each for each in runs if not isinstance(each[2], RuntimeTimeout)]
+                trials = [self._compare_trial(comparer, subject, *each) for each in ended]
+                late = len(results) - len(trials)
+                if late and not trials:
+                    failures.append("no trial of the other model ended in time, so that nothing was compared")
         requested = self._requested(tolerance, names, failures, answers, results)
         failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
         if trials and not failures and comparer.inexact and accuracy is not Accuracy.EXACT:
@@ -232,6 +239,8 @@ class Oracle:
             self._doubled.close()
             self._doubled = None
         not_covered = comparer.left_out.lines + reference.not_covered
+        if late:
+            not_covered.append(f"{late} of {len(results)} trials of the other model did not end in time")
         missing = reference.without_kernel
         how = [f"both sides computed in float32: ONNX Runtime has no CPU kernel for {missing} in their own types"]
         return Verdict(

@@ -47,7 +47,7 @@ _MOST_SENT = 1 << 23  # bytes of a model that is sent to the worker without a fi
 _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _CHUNK_ELEMENTS = 1 << 17  # border elements that are sent to the worker together
-_RUN_SECONDS = 5.0  # time limit for one chunk
+_RUN_SECONDS = 60.0  # time limit for one chunk, which takes milliseconds
 _NOISE_SAMPLES = 4
 _MOST_ELEMENTS = 1 << 19  # of the borders of one excerpt, after the first chunk
 # Operators that only move elements or select among them, and with those that select by comparing.
