@@ -416,9 +416,9 @@ class LocalChecks:
         if outcome.state is State.HOLDS and excerpt.assumes_sizes:
             wide = self._outcome(excerpt.widest(_MOST_NODES), rule)
             return outcome if wide.state in (State.IMPOSSIBLE, State.LEFT_OUT) else wide
-        rounds, close = 1, self._decision(excerpt, excerpt.signature()).is_close  # what is rounded stays so further up
+        rounds = 1
         for wider in itertools.islice(excerpt.widened(_MOST_NODES), _MOST_LEVELS):
-            if outcome.state is State.HOLDS or (outcome.state is State.LEFT_OUT and close):
+            if outcome.state is State.HOLDS:
                 break
             rounds = _SUSPECTED if outcome.state is State.FAILS else rounds
             further = self._outcome(wider, rule, rounds)
