@@ -27,9 +27,16 @@ Scope = dict[str, Value]
 class Evaluator:
     """Evaluates graphs of one model."""
 
-    def __init__(self, model: ModelProto, numbers: Numbers, *, most: int | None = None) -> None:
-        """Prepare to evaluate with these numbers, and values of at most so many elements."""
-        self._numbers, self._most = numbers, most
+    def __init__(
+        self,
+        model: ModelProto,
+        numbers: Numbers,
+        *,
+        most: int | None = None,
+        unlimited: frozenset[str] = frozenset(),
+    ) -> None:
+        """Prepare to evaluate with these numbers, and values of at most so many elements unless they are named."""
+        self._numbers, self._most, self._unlimited = numbers, most, unlimited
         self._opsets = {
             entry.domain if entry.domain != "ai.onnx" else "": entry.version for entry in model.opset_import
         }
@@ -56,7 +63,8 @@ class Evaluator:
         attributes = _attributes(node, outer)
         results = self._result(node, operands, attributes, opsets, scope, outer)
         for name, value in zip(node.output, results, strict=False):
-            if self._most is not None and isinstance(value, Real) and value.size > self._most:
+            most = None if name in self._unlimited else self._most
+            if most is not None and isinstance(value, Real) and value.size > most:
                 raise Undecided("its values are too large")
             if name:
                 scope[name] = value

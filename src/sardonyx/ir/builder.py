@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.expressions import Expression, literal
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.naming import Names
 from sardonyx.ir.precision import rounded
@@ -99,11 +100,9 @@ class Builder:
         self._facts.learn(value, tensor.dtype, tuple(int(dim) for dim in tensor.shape.numpy()))
         return value
 
-    def folded(
-        self, exact: np.ndarray, dtype: ir.DataType, hint: str = "const", *, beside: np.ndarray | float = 0.0
-    ) -> ir.Value:
-        """Create a constant from double precision; refuse the rewrite if `dtype` cannot represent it."""
-        return self.constant(rounded(exact, dtype, beside), hint)
+    def folded(self, exact: Expression | np.ndarray, dtype: ir.DataType, hint: str = "const") -> ir.Value:
+        """Create a constant that is computed in double precision; refuse the rewrite if `dtype` cannot hold it."""
+        return self.constant(rounded(literal(exact) if isinstance(exact, np.ndarray) else exact, dtype), hint)
 
     def learn(self, value: ir.Value, dtype: ir.DataType | None, shape: Shape | None) -> ir.Value:
         """State the type and shape of an intermediate value, so that later matches do not have to infer them."""

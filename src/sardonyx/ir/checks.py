@@ -16,11 +16,11 @@ import onnx_ir as ir
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.ops import ARITHMETIC
-from sardonyx.ir.precision import FORMATS, GUARD, Impossible, ScaledTensor
+from sardonyx.ir.precision import FORMATS, GUARD, Impossible
 from sardonyx.ir.rules import Match
 from sardonyx.ir.scopes import bodies, is_constant, operator
 from sardonyx.ir.shapes.polynomials import equal
-from sardonyx.ir.tensors import ComputedTensor, ReshapedTensor, StreamedTensor, TransposedTensor
+from sardonyx.ir.tensors import ComputedTensor, ExpressionTensor, ReshapedTensor, StreamedTensor, TransposedTensor
 
 # Element types for which ONNX Runtime has a CPU kernel, for the operators that rewrites create.
 #
@@ -239,9 +239,9 @@ def _check_stored(match: Match, op: Builder, facts: Facts) -> None:
 def _is_new(tensor: ir.TensorProtocol) -> bool:
     """Return whether the numbers may differ from those of the source.
 
-    They do not in a view of the source, and those of a `ScaledTensor` were checked when they were computed.
+    They do not in a view of the source, and those of an expression were checked when they were computed.
     """
-    if tensor.dtype not in FORMATS or isinstance(tensor, ScaledTensor):
+    if tensor.dtype not in FORMATS or isinstance(tensor, ExpressionTensor):
         return False
     if isinstance(tensor, (ReshapedTensor, TransposedTensor)):
         return _is_new(tensor.source)

@@ -6,17 +6,20 @@ it is stored. The checks apply to the product, not to its factors: a large facto
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from sardonyx.ir.expressions import Expression, definition_of, known
 from sardonyx.ir.storage import Array
-from sardonyx.ir.tensors import ComputedTensor
+from sardonyx.ir.tensors import ExpressionTensor
 
 GUARD = 64.0  # an error below 1/GUARD of a rounding error of the largest weight in the same sum is ignored
+_SUMS = frozenset({"Add", "Sub"})
+_MOVES = frozenset({"Expand", "Reshape", "Transpose"})
 HEADROOM = 128.0  # sums over a folded weight may be this many times larger than it
 
 
@@ -43,21 +46,23 @@ FORMATS: Mapping[ir.DataType, _Format] = MappingProxyType(
 )
 
 
-class ScaledTensor(ComputedTensor):
-    """A weight times one factor for each channel, checked to fit its type; computed whenever it is read."""
+def rounded(exact: Expression, dtype: ir.DataType) -> ExpressionTensor:
+    """Return the values of a small expression, stored as `dtype`.
 
-    __slots__ = ()
-
-
-def rounded(exact: Array, dtype: ir.DataType, beside: Array | float = 0.0) -> ir.TensorProtocol:
-    """Return numbers that were computed in double precision, stored as `dtype`.
-
-    Every stored number must satisfy |stored - exact| <= u * max(|exact|, beside), where u is the unit roundoff of
-    `dtype`. `beside` is what the numbers are added to, or the terms that they are the sum of.
+    Every stored number must satisfy |stored - exact| <= u * max(|exact|, |term|), where u is the unit roundoff of
+    `dtype` and a term is one of the two numbers that `exact` is the sum of, if it is a sum.
 
     Raises:
         Impossible: if a number overflows or has a larger error.
     """
+    values, beside = exact.numpy(), np.zeros(())
+    if exact.op_type in _SUMS:
+        beside = np.maximum(*(np.abs(term.numpy()) for term in exact.operands))
+    return ExpressionTensor(exact.cast(dtype), dtype, values.shape, _stored(values, dtype, beside))
+
+
+def _stored(exact: Array, dtype: ir.DataType, beside: Array | float) -> Array:
+    """Return numbers rounded to a type; what they are added to is `beside` them."""
     with np.errstate(all="ignore"):  # refused below
         stored = np.asarray(exact).astype(dtype.numpy())
         error = np.abs(stored.astype(np.float64) - exact)
@@ -65,10 +70,10 @@ def rounded(exact: Array, dtype: ir.DataType, beside: Array | float = 0.0) -> ir
         fits = bool((error <= allowed).all())  # False for NaN as well
     if not fits or not np.isfinite(exact).all():
         raise Impossible(_loss(dtype))
-    return ir.Tensor(stored, dtype=dtype)
+    return stored
 
 
-def scaled(weight: ir.TensorProtocol, factor: Array, shape: tuple[int, ...] | None = None) -> ScaledTensor:
+def scaled(weight: ir.TensorProtocol, factor: Expression, shape: tuple[int, ...] | None = None) -> ExpressionTensor:
     """Return the weight times a factor, rounded once when it is read; `shape` is the shape in which the factor applies.
 
     The factor has as many axes as the weight, with size 1 along the axes over which weights are summed: there, a weight
@@ -79,19 +84,14 @@ def scaled(weight: ir.TensorProtocol, factor: Array, shape: tuple[int, ...] | No
     """
     dtype, own = weight.dtype, weight.shape.numpy()
     view = own if shape is None else shape
-
-    def exact() -> Array:
-        return weight.numpy().reshape(view).astype(np.float64) * factor
-
-    def compute() -> Array:
-        return exact().astype(dtype.numpy()).reshape(own)
-
+    exact = (known(weight) if view == own else known(weight).reshaped(view)) * factor
     if weight.size:
-        _check_scaled(weight.numpy().reshape(view), factor, exact, dtype)
-    return ScaledTensor(dtype, own, compute)
+        _check_scaled(weight.numpy().reshape(view), factor.numpy(), exact, dtype)
+    product = exact.cast(dtype)
+    return ExpressionTensor(product if view == own else product.reshaped(own), dtype, own)
 
 
-def _check_scaled(weight: Array, factor: Array, exact: Callable[[], Array], dtype: ir.DataType) -> None:
+def _check_scaled(weight: Array, factor: Array, exact: Expression, dtype: ir.DataType) -> None:
     """Check the largest product of each sum, and all products only if that one is small.
 
     With largest = max |weight| over the summed axes and peak = largest * |factor|, this refuses a peak that overflows,
@@ -102,7 +102,7 @@ def _check_scaled(weight: Array, factor: Array, exact: Callable[[], Array], dtyp
     largest = np.maximum(weight.max(summed, keepdims=True), -weight.min(summed, keepdims=True)).astype(np.float64)
     with np.errstate(all="ignore"):  # refused below
         peaks = largest * np.abs(factor)
-    rounded(peaks, dtype, peaks)  # refuses an overflow
+    _stored(peaks, dtype, peaks)  # refuses an overflow
     form = FORMATS[dtype]
     if ((peaks > form.most / HEADROOM) & (largest <= form.most / HEADROOM)).any():
         raise Impossible(_loss(dtype))  # before folding, the sum could cancel before the factor was applied
@@ -111,8 +111,57 @@ def _check_scaled(weight: Array, factor: Array, exact: Callable[[], Array], dtyp
         return
     if dtype is _D.DOUBLE or not peaks[small].all():  # double precision cannot show the loss
         raise Impossible(_loss(dtype))
-    rounded(exact(), dtype, peaks / GUARD)
+    _stored(exact.numpy(), dtype, peaks / GUARD)
 
 
 def _loss(dtype: ir.DataType) -> str:
     return f"a folded constant would overflow or lose precision in {dtype.name.lower()}"
+
+
+def rounding_units(tensor: ir.TensorProtocol) -> float:
+    """Return how far a tensor is from the exact values of its definition at most, in units in the last place.
+
+    The unit is that of the number, or that of the larger term if the number is a sum. A tensor without a definition
+    and one that only moves elements is exact.
+    """
+    definition = definition_of(tensor)
+    while definition is not None and definition.op_type in _MOVES:
+        inner = definition.operands[0]
+        definition = inner if isinstance(inner, Expression) else None
+    inner = definition.operands[0] if definition is not None and definition.op_type == "Cast" else None
+    if not isinstance(inner, Expression):
+        return 0.0
+    with np.errstate(all="ignore"):
+        relative = _error(inner, beside_terms=True)
+    last = {_D.DOUBLE: 0.0, _D.BFLOAT16: 0.5 + 2.0**-17}.get(tensor.dtype, 0.5)  # bfloat16 is rounded twice
+    return float(np.max(relative, initial=0.0)) / FORMATS[tensor.dtype].roundoff + last
+
+
+def _error(operand: Expression | ir.TensorProtocol, *, beside_terms: bool = False) -> Array | float:
+    """Return a bound of the relative errors of the values in double precision: of each, or one for all of them."""
+    if not isinstance(operand, Expression):
+        return 0.0
+    errors = [_error(each) for each in operand.operands]
+    match operand.op_type:
+        case "Add" | "Sub":
+            terms, total = [np.abs(each.numpy()) for each in operand.operands], np.abs(operand.numpy())
+            distance = terms[0] * errors[0] + terms[1] * errors[1]
+            whole = np.maximum(np.maximum(*terms), total) if beside_terms else total
+            return _then_rounded(np.where(distance == 0, 0.0, distance / whole))
+        case "Mul":
+            return _then_rounded(errors[0] + errors[1] + errors[0] * errors[1])
+        case "Div":
+            return _then_rounded((errors[0] + errors[1]) / np.maximum(1 - errors[1], 0.0))
+        case "Sqrt":
+            return _then_rounded(errors[0])
+        case "Reshape" | "Expand" | "Transpose" if np.ndim(errors[0]):
+            return operand.applied([np.asarray(errors[0]), *(each.numpy() for each in operand.operands[1:])])
+        case "Concat":
+            return max(float(np.max(error, initial=0.0)) for error in errors)
+        case _:
+            return errors[0]
+
+
+def _then_rounded(error: Array | float) -> Array | float:
+    """Return a relative error after the result was rounded to double precision."""
+    return error + FORMATS[_D.DOUBLE].roundoff * (1 + error)

@@ -18,6 +18,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from onnx_ir.serde import TensorProtoTensor
 
+from sardonyx.ir.expressions import Expression, concatenate, reshape, transpose
 from sardonyx.ir.storage import BLOCK, RAW_DATA, Array, SourceFile, as_bytes, packed, unpacked, write_all
 
 # The transpose of a tensor in a file is written a block at a time.
@@ -109,12 +110,22 @@ def _transpose_block(block: Array, transposed_block: Array) -> None:
 
 
 class StreamedTensor(ir.LazyTensor):
-    """The base of all tensors here: values are created on every access, and can be written straight to a file."""
+    """The base of all tensors here: values are created on every access, and can be written straight to a file.
 
-    __slots__ = ()
+    `definition` is what a tensor that a rewrite made is in terms of the tensors that it was made from.
+    """
 
-    def __init__(self, dtype: ir.DataType, shape: Sequence[int], like: ir.TensorProtocol | None = None) -> None:
+    __slots__ = ("definition",)
+
+    def __init__(
+        self,
+        dtype: ir.DataType,
+        shape: Sequence[int],
+        like: ir.TensorProtocol | None = None,
+        definition: Expression | None = None,
+    ) -> None:
         super().__init__(_no_evaluation, dtype, ir.Shape(shape, frozen=True))
+        self.definition = definition
         if like is not None:
             self.name = like.name
             self.doc_string = like.doc_string
@@ -212,7 +223,9 @@ class FileTensor(StreamedTensor):
 
     def reshaped(self, shape: Sequence[int]) -> FileTensor:
         """Return the same bytes with another shape."""
-        return FileTensor(self.file, self.offset, self.length, self.dtype, shape, like=self)
+        view = FileTensor(self.file, self.offset, self.length, self.dtype, shape, like=self)
+        view.definition = reshape(self, shape)
+        return view
 
     def _read(self) -> Array:
         self.file.check()
@@ -228,7 +241,7 @@ class TransposedTensor(StreamedTensor):
 
     def __init__(self, source: ir.TensorProtocol, perm: Sequence[int]) -> None:
         shape = source.shape.numpy()
-        super().__init__(source.dtype, [shape[axis] for axis in perm], source)
+        super().__init__(source.dtype, [shape[axis] for axis in perm], source, transpose(source, perm))
         self.source = source
         self.perm = tuple(perm)
 
@@ -254,7 +267,7 @@ class ReshapedTensor(StreamedTensor):
     __slots__ = ("source",)
 
     def __init__(self, source: ir.TensorProtocol, shape: Sequence[int]) -> None:
-        super().__init__(source.dtype, shape, source)
+        super().__init__(source.dtype, shape, source, reshape(source, shape))
         self.source = source
 
     def numpy(self) -> Array:
@@ -294,6 +307,19 @@ class ComputedTensor(StreamedTensor):
                 f"{self.name!r} is declared as {declared}, computed as {array.dtype}{list(array.shape)}"
             )
         return array
+
+
+class ExpressionTensor(ComputedTensor):
+    """The values of an expression; small ones are kept, and the others computed whenever they are needed."""
+
+    __slots__ = ()
+
+    def __init__(
+        self, definition: Expression, dtype: ir.DataType, shape: Sequence[int], kept: Array | None = None
+    ) -> None:
+        """Use `kept` as the values if they are known already."""
+        super().__init__(dtype, shape, definition.numpy if kept is None else lambda: kept)
+        self.definition = definition
 
 
 class SparseTensor(StreamedTensor):
@@ -397,7 +423,9 @@ def tensor_proto(name: str, tensor: ir.TensorProtocol) -> onnx.TensorProto:
 def transposed(tensor: ir.TensorProtocol, perm: Sequence[int]) -> TransposedTensor:
     """Return a lazy transpose; the transpose of a transpose becomes one."""
     if isinstance(tensor, TransposedTensor):
-        return TransposedTensor(tensor.source, [tensor.perm[axis] for axis in perm])
+        view = TransposedTensor(tensor.source, [tensor.perm[axis] for axis in perm])
+        view.definition = transpose(tensor, perm)
+        return view
     return TransposedTensor(tensor, perm)
 
 
@@ -447,7 +475,8 @@ class ConcatTensor(StreamedTensor):
         shapes = [part.shape.numpy() for part in parts]
         assert len({(part.dtype, shape[:-1]) for part, shape in zip(parts, shapes, strict=True)}) == 1
         assert parts[0].dtype.bitwidth % 8 == 0, "sub-byte elements share bytes with their neighbours"
-        super().__init__(parts[0].dtype, (*shapes[0][:-1], sum(shape[-1] for shape in shapes)))
+        shape = (*shapes[0][:-1], sum(shape[-1] for shape in shapes))
+        super().__init__(parts[0].dtype, shape, definition=concatenate(parts, -1))
         self.parts = tuple(parts)
 
     def numpy(self) -> Array:

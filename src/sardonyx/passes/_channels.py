@@ -1,7 +1,7 @@
 """Scale and shift the output channels of a convolution or matrix product inside its weight and bias.
 
-scale * f(x; W, b) + shift = f(x; scale * W, scale * b + shift), where scale and shift have one number per channel. The
-arithmetic is done in double precision and rounded once. The new weight is lazy: it is computed when it is read.
+scale * f(x; W, b) + shift = f(x; scale * W, scale * b + shift), where scale and shift have one number per channel, or
+one for all. The new weight is lazy: it is computed when it is read.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.ir.builder import Builder
+from sardonyx.ir.expressions import Expression, known, literal
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.precision import rounded, scaled
 from sardonyx.ir.scopes import operand
@@ -45,18 +46,18 @@ class Linear(Struct, frozen=True, eq=False):
             case _:
                 return shape[1]
 
-    def scaled_weight(self, scale: np.ndarray) -> ir.TensorProtocol:
+    def scaled_weight(self, scale: Expression) -> ir.TensorProtocol:
         """Return the lazy product of the weight and a scale; raises `Impossible` if it does not fit the type."""
-        return scaled(self.weight, self._broadcastable(scale), self._grouped_shape)
+        return scaled(self.weight, scale.reshaped(self._broadcastable(scale)), self._grouped_shape)
 
-    def changed_bias(self, scale: np.ndarray, shift: np.ndarray) -> ir.TensorProtocol:
+    def changed_bias(self, scale: Expression, shift: Expression) -> ir.TensorProtocol:
         """Return scale * bias + shift; raises `Impossible` if it does not fit the type."""
-        bias = np.zeros(1) if self.bias is None else self.bias.numpy().astype(np.float64).reshape(-1)
-        if self.node.op_type == "Gemm":
-            bias = bias * self.node.attributes.get_float("beta", 1.0)
-        with np.errstate(all="ignore"):  # a result that is not finite is refused
-            product = bias * scale
-            return rounded(product + shift, self.weight.dtype, np.maximum(np.abs(product), np.abs(shift)))
+        bias = literal(np.zeros(1)) if self.bias is None else known(self.bias).reshaped([-1])
+        if self.bias is not None and self.node.op_type == "Gemm" and "beta" in self.node.attributes:
+            bias = bias * literal(np.float32(self.node.attributes.get_float("beta", 1.0)))
+        if all(each.numpy().size == 1 for each in (bias, scale, shift)):
+            scale = scale.expanded([self.channels])
+        return rounded(bias * scale + shift, self.weight.dtype)
 
     @property
     def loses_bias(self) -> bool:
@@ -84,18 +85,20 @@ class Linear(Struct, frozen=True, eq=False):
             return tuple(shape)
         return (self._groups, shape[0] // self._groups, *shape[1:])
 
-    def _broadcastable(self, scale: np.ndarray) -> np.ndarray:
-        """Return the scale in a shape that broadcasts to the grouped weight."""
+    def _broadcastable(self, scale: Expression) -> list[int]:
+        """Return the shape in which a scale broadcasts to the grouped weight."""
         shape = self.weight.shape.numpy()
+        if scale.numpy().size == 1:
+            return [1] * len(self._grouped_shape)
         match self.node.op_type:
             case "Conv":
-                return scale.reshape(-1, *[1] * (len(shape) - 1))
+                return [-1, *[1] * (len(shape) - 1)]
             case "ConvTranspose":
-                return scale.reshape(self._groups, 1, shape[1], *[1] * (len(shape) - 2))
+                return [self._groups, 1, shape[1], *[1] * (len(shape) - 2)]
             case "Gemm" if self._is_transposed:
-                return scale.reshape(-1, 1)
+                return [-1, 1]
             case _:
-                return scale.reshape(1, -1)
+                return [1, -1]
 
 
 def linear_before(value: ir.Value | None, user: ir.Node, graph: Facts, kinds: frozenset[str]) -> Linear | str | None:
@@ -139,7 +142,7 @@ def _is_sound(linear: Linear, value: ir.Value, graph: Facts) -> bool:
             return rank >= 3
 
 
-def rebuilt(linear: Linear, scale: np.ndarray, shift: np.ndarray, op: Builder) -> ir.Value:
+def rebuilt(linear: Linear, scale: Expression, shift: Expression, op: Builder) -> ir.Value:
     """Return the same operator with its channels scaled and shifted; a MatMul becomes a Gemm with a bias."""
     source = linear.node.inputs[0]
     weight = op.constant(linear.scaled_weight(scale), "weight")

@@ -4,19 +4,23 @@ Equal results are equal for all values, up to a probability of about 2**-60 (see
 Where numbers are compared, the results must be equal in several random orders and in the true order of the values; if
 they are equal in the true order alone, the rewrite may still be wrong for values in another order.
 
-Constants that only one side has were computed by the rewrite and are rounded, so that most rewrites with such constants
-are not equal; the caller then compares floating-point results.
+A constant that the rewrite computes takes part with its exact value: the expression that defines it is evaluated on the
+same constants as the nodes before the rewrite. How far the stored numbers are from it is known by itself
+(`ir.precision.rounding_units`). A constant that replaces nodes which read constants alone is what a kernel computed for
+these nodes; it must be within a few units in the last place of their exact value.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import threadpoolctl  # pyright: ignore[reportMissingTypeStubs]
@@ -29,20 +33,20 @@ from sardonyx.exact.evaluate import Evaluator
 from sardonyx.exact.moves import tensor
 from sardonyx.exact.reals import Numbers, Order, Real
 from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
+from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.rewrite_models import Border, Excerpt, SmallModel
+from sardonyx.verification.rewrite_models import Excerpt, SmallModel
 
 _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _RANDOM_ORDERS = 4
-_ROUNDING = 1e-5  # relative distance that the rounding of a computed constant may amount to
+_MOST_UNITS = 64.0  # in the last place of the largest number, between a kernel's result and its exact value
 _TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
-_MOST_BYTES = 1 << 29  # of constants
 MOVES = MOVES_DATA | READS_SHAPE | {"Concat", "Identity", "Where"}  # if there is nothing else, bits tell numbers apart
 _MOST_ELEMENTS = 1 << 22  # of constants that are computed with: about 50 bytes each
+_MOST_MOVED = 1 << 27  # of constants that are only moved
 _MOST_RESULTS = 1 << 18  # elements of a value: a few milliseconds for each operator
-_MOST_COMPUTED = 1 << 20  # elements of constants that only one side has
 _LEAST = 8  # to which a fixed size is reduced
 _MOST_SIZES = 64  # elements of a constant that may hold sizes
 _ANY = 64  # elements from which a constant on both sides stands for any other
@@ -65,15 +69,11 @@ class Decision(Struct, frozen=True):
 
     claim: Claim
     reason: str = ""
-    is_close: bool = False  # the doubles of unequal sides differ by rounding only
+    units: float = 0.0  # in the last place, by which constants that replace nodes differ from their exact values
 
 
 class _Unequal(Exception):
     """The two sides differ."""
-
-
-class _Close(_Unequal):
-    """The doubles of the two sides differ by rounding only."""
 
 
 class _OtherShape(_Unequal):
@@ -86,12 +86,6 @@ def decide(excerpt: Excerpt) -> Decision:
         return Decision(Claim.UNDECIDED, "its results are random")
     if excerpt.has_parameters:
         return Decision(Claim.UNDECIDED, "an attribute is a parameter of the function")
-    if excerpt.before.nbytes + excerpt.after.nbytes > _MOST_BYTES:
-        return Decision(Claim.UNDECIDED, "its weights are too large")
-    constants = {**excerpt.before.constants, **excerpt.after.constants}.values()
-    large = sum(each.size for each in constants) > _MOST_ELEMENTS or excerpt.computed_elements > _MOST_COMPUTED
-    if large and not excerpt.operators <= MOVES:
-        return Decision(Claim.UNDECIDED, "its weights are too large")
     with _blas().limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
         decision = _decision(excerpt, reads_literals=False)
         again = decision.claim is Claim.UNEQUAL and _has_literals(excerpt)
@@ -101,7 +95,7 @@ def decide(excerpt: Excerpt) -> Decision:
 def _has_literals(excerpt: Excerpt) -> bool:
     """Return whether one of the nodes has a number that stands for another real number."""
     numbers = Numbers(Order.TRUE, 0, reads_literals=True)
-    for side in (excerpt.before, excerpt.after):
+    for side in (excerpt.before, excerpt.exact):
         attributes = [each for node in side.proto.graph.node for each in node.attribute]
         stored = [each for each in side.constants.values() if each.size == 1 and each.dtype.value in FLOATS]
         scalars = [numbers.attribute(each.f, onnx.TensorProto.FLOAT) for each in attributes if each.type == each.FLOAT]
@@ -117,7 +111,7 @@ def _decision(excerpt: Excerpt, *, reads_literals: bool) -> Decision:
     except Undecided as error:
         return Decision(Claim.UNDECIDED, str(error))
     except _Unequal as error:
-        return Decision(Claim.UNEQUAL, str(error), isinstance(error, _Close))
+        return Decision(Claim.UNEQUAL, str(error))
 
 
 @functools.cache
@@ -139,11 +133,11 @@ class _Comparison:
 
     def __init__(self, excerpt: Excerpt, *, reads_literals: bool) -> None:
         self._excerpt, self._reads_literals = excerpt, reads_literals
-        self._generator = _generator(excerpt, excerpt.border)
-        self._constants = _constants(excerpt, self._numbers(Order.TRUE, 0))
-        self._only_moves = excerpt.operators <= MOVES
-        self._first: _Run | None = None
+        sides = (excerpt.before, excerpt.exact)
+        self._only_moves = {node.op_type for side in sides for node in side.proto.graph.node} <= MOVES
+        self._folds = excerpt.folds if not excerpt.border else (False,) * excerpt.results
         self._elements = 0  # that were compared and are numbers
+        self._units = 0.0
 
     def _numbers(self, order: Order, seed: int) -> Numbers:
         return Numbers(order, seed, reads_literals=self._reads_literals)
@@ -151,15 +145,26 @@ class _Comparison:
     def decision(self) -> Decision:
         """Compare at smaller fixed sizes if there are some, and with those of the model if a side relies on them."""
         smaller = _smaller(self._excerpt)
-        if smaller is not None:
-            self._generator = _generator(self._excerpt, smaller)
+        if smaller:
             try:
-                decision = self._at_all_sizes()
-            except _OtherShape:
+                decision = self._at_sizes(smaller)
+            except (_OtherShape, Undecided):
                 decision = Decision(Claim.UNEQUAL)
             if decision.claim in EQUAL:
                 return decision
-            self._generator, self._first = _generator(self._excerpt, self._excerpt.border), None
+        return self._at_sizes({})
+
+    def _at_sizes(self, fixed: Mapping[Size | None, int]) -> Decision:
+        """Compare with other sizes in place of some fixed ones."""
+        excerpt = self._excerpt
+        constants = [*excerpt.before.constants.values(), *excerpt.exact.constants.values()]
+        border = [
+            replace(entry, shape=None if entry.shape is None else tuple(fixed.get(size, size) for size in entry.shape))
+            for entry in excerpt.border
+        ]
+        self._generator = Generator(border, constants, excerpt.operators)
+        self._constants = _constants(excerpt, self._numbers(Order.TRUE, 0), fixed, only_moves=self._only_moves)
+        self._first: _Run | None = None
         return self._at_all_sizes()
 
     def _at_all_sizes(self) -> Decision:
@@ -172,7 +177,7 @@ class _Comparison:
             claim = other if other is Claim.ORDERS_TRIED else claim
         if not self._elements:
             return Decision(Claim.UNDECIDED, "no element was compared")
-        return Decision(claim)
+        return Decision(claim, units=self._units)
 
     def _sizes(self, way: Way) -> Iterator[Mapping[str, int]]:
         yield from itertools.islice(self._generator.other_sizes(way.sizes), 1)
@@ -229,11 +234,15 @@ class _Comparison:
         if run is None:
             return None
         try:
-            after = self._side(self._excerpt.after, run.values, run.numbers)
+            after = self._side(self._excerpt.exact, run.values, run.numbers)
         except Invalid as error:
             raise _OtherShape(f"the new nodes do not accept what the old ones do: {error}") from None
-        for old, new in zip(run.results, after, strict=True):
-            self._elements += _compare(old, new)
+        for old, new, is_fold in zip(run.results, after, self._folds, strict=True):
+            units = _units(old, new) if is_fold else None
+            if units is None or units > _MOST_UNITS:
+                self._elements += _compare(old, new)
+            else:
+                self._elements, self._units = self._elements + old.size, max(units, self._units)
         return run.numbers
 
     def _side(self, side: SmallModel, values: Mapping[str, Value], numbers: Numbers) -> list[Value]:
@@ -241,7 +250,8 @@ class _Comparison:
         feeds = {name: value for name, value in values.items() if name in inputs}
         constants = {name: self._constants[name] for name in side.constants}
         try:
-            return Evaluator(side.proto, numbers, most=_MOST_RESULTS).run({**constants, **feeds})
+            evaluator = Evaluator(side.proto, numbers, most=_MOST_RESULTS, unlimited=side.computed)
+            return evaluator.run({**constants, **feeds})
         except (ValueError, IndexError, KeyError, TypeError, AttributeError, MemoryError) as error:
             raise Invalid(f"{type(error).__name__}: {error}") from error
 
@@ -256,8 +266,7 @@ class _Comparison:
         for name, array in feeds.items():
             dtype = self._generator.types(way)[name].value
             if dtype in FLOATS and self._only_moves:
-                bits = _bits(array.dtype)
-                values[name] = rng.integers(np.iinfo(bits).min, np.iinfo(bits).max, array.shape, bits)
+                values[name] = _random_bits(rng, array.shape, _bits(array.dtype))
             elif dtype not in FLOATS:
                 values[name] = tensor(self._numbers(Order.TRUE, 0), array, dtype)
             elif style is Style.EXTREME or (style is Style.HIDING and name in hides):
@@ -267,62 +276,71 @@ class _Comparison:
         return values
 
 
-def _generator(excerpt: Excerpt, border: Sequence[Border]) -> Generator:
-    constants = [*excerpt.before.constants.values(), *excerpt.after.constants.values()]
-    return Generator(border, constants, excerpt.operators)
+def _any(excerpt: Excerpt) -> frozenset[str]:
+    """Return the large constants that both sides read: they may as well be any others."""
+    both = excerpt.before.constants.keys() & excerpt.exact.constants.keys()
+    tensors = ((name, excerpt.before.constants[name]) for name in both)
+    return frozenset(name for name, each in tensors if each.dtype.value in FLOATS and each.size >= _ANY)
 
 
-def _smaller(excerpt: Excerpt) -> tuple[Border, ...] | None:
-    """Return the border with smaller fixed sizes, or None if none can be reduced.
+def _smaller(excerpt: Excerpt) -> dict[Size | None, int]:
+    """Return smaller sizes for fixed ones that the nodes do not know, such as the height of an image.
 
-    A fixed size that no constant has and no constant holds, such as the height of an image, is one that the nodes do
-    not know. Different sizes stay different, and keep their remainder modulo 8 for strides.
+    The nodes know the sizes of a constant whose values matter, and the sizes that constants and attributes hold.
+    Different sizes stay different, and keep their remainder modulo 8 for strides.
     """
-    known = {1}
-    for stored in (*excerpt.before.constants.values(), *excerpt.after.constants.values()):
-        known.update(stored.shape.numpy())
+    known, free, found = {1}, _any(excerpt), set[Size | None]()
+    for name, stored in {**excerpt.before.constants, **excerpt.exact.constants}.items():
+        (found if name in free else known).update(stored.shape.numpy())
         if stored.dtype.is_integer() and stored.size <= _MOST_SIZES:
-            known.update(int(item) for item in np.asarray(stored.numpy()).reshape(-1))
-    for side in (excerpt.before, excerpt.after):
+            items = [int(item) for item in np.asarray(stored.numpy()).reshape(-1)]
+            known.update((*items, sum(items), math.prod(max(item, 1) for item in items)))
+    for side in (excerpt.before, excerpt.exact):
         for node in side.proto.graph.node:
             for attribute in node.attribute:
                 known.update((attribute.i, *attribute.ints))
     for entry in excerpt.border:
         known.update(item for item in entry.contents or () if isinstance(item, int))
-    fixed = sorted({size for entry in excerpt.border for size in entry.shape or () if isinstance(size, int)} - known)
+        found.update(entry.shape or ())
     new: dict[Size | None, int] = {}
-    for size in fixed:
+    for size in sorted(each for each in found if isinstance(each, int) and each not in known):
         small = _LEAST + size % 8
         while small in known or small in new.values():
             small += 8
         if small < size:
             new[size] = small
-    if not new:
-        return None
-    return tuple(
-        replace(entry, shape=None if entry.shape is None else tuple(new.get(size, size) for size in entry.shape))
-        for entry in excerpt.border
-    )
+    return new
 
 
-def _constants(excerpt: Excerpt, numbers: Numbers) -> dict[str, Value]:
-    """Return the constants of both sides; a large one that both sides read may as well be any other."""
-    rng = np.random.default_rng(0)
+def _constants(
+    excerpt: Excerpt, numbers: Numbers, fixed: Mapping[Size | None, int], *, only_moves: bool
+) -> dict[str, Value]:
+    """Return the constants of both sides, some with other sizes."""
+    rng, free = np.random.default_rng(0), _any(excerpt)
+    stored = {**excerpt.before.constants, **excerpt.exact.constants}
+    shapes = {name: tuple(each.shape.numpy()) for name, each in stored.items()}
+    shapes |= {name: tuple(fixed.get(size, size) for size in shapes[name]) for name in free}
+    if sum(map(math.prod, shapes.values())) > (_MOST_MOVED if only_moves else _MOST_ELEMENTS):
+        raise Undecided("its weights are too large")
     values: dict[str, Value] = {}
-    only_moves = excerpt.operators <= MOVES
-    shared = excerpt.before.constants.keys() & excerpt.after.constants.keys()
-    for name, stored in {**excerpt.before.constants, **excerpt.after.constants}.items():
-        dtype = stored.dtype.value
+    for name, each in stored.items():
+        dtype = each.dtype.value
         if dtype in FLOATS and only_moves:
-            array = np.ascontiguousarray(stored.numpy())
-            values[name] = array.view(_bits(array.dtype))
-        elif dtype in FLOATS and name in shared and stored.size >= _ANY:
-            values[name] = Real.drawn(rng, tuple(stored.shape.numpy()), dtype)
-        elif stored.dtype == ir.DataType.STRING:
+            bits = _bits(each.dtype.numpy())
+            values[name] = (
+                _random_bits(rng, shapes[name], bits) if name in free else np.ascontiguousarray(each.numpy()).view(bits)
+            )
+        elif name in free:
+            values[name] = Real.drawn(rng, shapes[name], dtype)
+        elif each.dtype == ir.DataType.STRING:
             raise Undecided("a constant of strings")
         else:
-            values[name] = tensor(numbers, np.asarray(stored.numpy()), dtype)
+            values[name] = tensor(numbers, np.asarray(each.numpy()), dtype)
     return values
+
+
+def _random_bits(rng: np.random.Generator, shape: tuple[int, ...], bits: np.dtype[Any]) -> npt.NDArray[Any]:
+    return rng.integers(np.iinfo(bits).min, np.iinfo(bits).max, shape, bits)
 
 
 def _bits(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -353,17 +371,18 @@ def _compare(old: Value, new: Value) -> int:
         wrong = old.differs(new) & ~undefined
         count = int((~undefined).sum())
     if wrong.any():
-        far = _distance(old, new)
-        kind_of = _Unequal if far is None or far > _ROUNDING else _Close
-        by = "" if far is None else f", by {far:.1e} of the largest"
-        raise kind_of(f"{int(wrong.sum())} of {wrong.size} elements differ{by}")
+        raise _Unequal(f"{int(wrong.sum())} of {wrong.size} elements differ")
     return count
 
 
-def _distance(old: Value, new: Value) -> float | None:
-    """Return how far doubles are apart, relative to the largest; None for values that are not real."""
-    if not isinstance(old, Real):
+def _units(old: Value, new: Value) -> float | None:
+    """Return how far floats are from exact values, in units in the last place of the largest; None for other values."""
+    if not isinstance(old, Real) or not isinstance(new, Real) or old.shape != new.shape or old.dtype != new.dtype:
         return None
-    scale = np.nanmax(np.abs(old.doubles), initial=0.0)
-    distance = np.nanmax(np.abs(old.doubles - new.doubles), initial=0.0)
-    return float(distance / scale) if scale else 0.0
+    finite = np.isfinite(old.doubles)
+    if (old.differs(new) & ~finite).any():
+        return None
+    values = old.doubles[finite]
+    distance = np.max(np.abs(new.doubles[finite] - values), initial=0.0)
+    unit = np.max(np.abs(values), initial=0.0) * 2 * FORMATS[ir.DataType(old.dtype)].roundoff
+    return float(distance / unit) if unit else float(distance and np.inf)

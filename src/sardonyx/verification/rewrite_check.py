@@ -343,7 +343,7 @@ def _why(decision: Decision) -> str:
         return decision.reason
     if decision.claim in EQUAL:
         return "the results differ in bits"
-    return "a constant is rounded" if decision.is_close else "the results differ, as far as is known of the values"
+    return "the results differ, as far as is known of the values"
 
 
 class Findings(Struct):
@@ -442,14 +442,14 @@ class LocalChecks:
             computed = self._outcome(excerpt.computing_sizes(_MOST_NODES), rule)
             if computed.state is State.FAILS:
                 return computed
-        rounds, close = 1, self._decision(excerpt, excerpt.signature()).is_close  # what is rounded stays so further up
+        rounds = 1
         for wider in itertools.islice(excerpt.widened(_MOST_NODES), _MOST_LEVELS):
-            if outcome.state is State.HOLDS or (outcome.state is State.LEFT_OUT and close):
+            if outcome.state is State.HOLDS:
                 break
             rounds = _SUSPECTED if outcome.state is State.FAILS else rounds
             further = self._outcome(wider, rule, rounds)
             outcome = outcome if further.state is State.IMPOSSIBLE else further
-        by_trials = outcome.state is State.HOLDS and outcome.claim is None and not close
+        by_trials = outcome.state is State.HOLDS and outcome.claim is None
         claim = self._further_up(excerpt) if by_trials else None
         return outcome if claim is None else replace(outcome, claim=claim, undecided="")
 

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from onnx_ir import serde
 
+from sardonyx.ir.expressions import Expression, definition_of
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.io import MAX_IR_VERSION
 from sardonyx.ir.ops import (
@@ -64,6 +65,7 @@ class SmallModel(Struct, frozen=True):
 
     proto: onnx.ModelProto
     constants: Mapping[str, ir.TensorProtocol]
+    computed: frozenset[str] = frozenset()  # values that a rewrite computes ahead of time
 
     @property
     def nbytes(self) -> int:
@@ -93,10 +95,12 @@ class Excerpt:
         for old, new in rewrite.pairs:
             before.output(old)
             after.output(new)
+        self.folds = tuple(after.is_new_constant(new) for _, new in rewrite.pairs)
         for value in [computed for computed in after.existing if computed not in before.existing]:
             before.output(value)  # if computing it fails, it also fails in the model before the rewrite
         self.results = len(rewrite.pairs)  # the first outputs of both models, which must match
         self.before, self.after = before.model(), after.model()
+        self.exact = after.defined(self.before)  # the side after, with constants that it computes as nodes
         self.has_parameters = before.has_parameters or after.has_parameters  # of the function that the nodes are in
         hiding = _hiding(inside)
         self.border = tuple(
@@ -152,7 +156,7 @@ class Excerpt:
     @property
     def computed_elements(self) -> int:
         """The elements of constants that one side has and the other does not, if the signature does not hold them."""
-        own = self.before.constants.items() ^ self.after.constants.items()
+        own = self.before.constants.items() ^ self.exact.constants.items()
         return sum(each.size for _, each in own if each.dtype != ir.DataType.STRING and each.nbytes > _COMPARED)
 
     @property
@@ -163,7 +167,7 @@ class Excerpt:
     def signature(self) -> bytes:
         """Return a digest that is equal for rewrites of the same structure; names and weight values do not count."""
         digest = hashlib.sha256()
-        for side in (self.before, self.after):
+        for side in (self.before, self.exact):
             digest.update(side.proto.SerializeToString(deterministic=True))
             for name, tensor in side.constants.items():
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -194,6 +198,7 @@ class _Writer:
         self._proto = onnx.ModelProto(ir_version=min(max(facts.model.ir_version, 8), MAX_IR_VERSION))
         self._proto.graph.name = "excerpt"
         self._constants: dict[str, ir.TensorProtocol] = {}
+        self._definitions: dict[str, Expression] = {}  # of constants of the rewrite
         self.has_parameters = False
         self._written: set[ir.Value] = set()
 
@@ -215,6 +220,35 @@ class _Writer:
                 self._proto.opset_import.add(domain=domain, version=version)
         return SmallModel(self._proto, self._constants)
 
+    def defined(self, before: SmallModel) -> SmallModel:
+        """Return the model with the constants that the rewrite computes as nodes; the other side has the operands."""
+        if not self._definitions:
+            return SmallModel(self._proto, self._constants)
+        constants = {name: tensor for name, tensor in self._constants.items() if name not in self._definitions}
+        names = {id(tensor): name for name, tensor in (*constants.items(), *before.constants.items())}
+
+        def name_of(tensor: ir.TensorProtocol) -> str | None:
+            if id(tensor) not in names:
+                if definition_of(tensor) is not None:
+                    return None
+                names[id(tensor)] = f"literal_{len(names)}"
+            constants[names[id(tensor)]] = tensor
+            return names[id(tensor)]
+
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._proto)
+        del proto.graph.node[:]
+        for name, definition in self._definitions.items():
+            proto.graph.node.extend(definition.nodes(name, name_of))
+        computed = frozenset(name for node in proto.graph.node for name in node.output)
+        proto.graph.node.extend(self._proto.graph.node)
+        return SmallModel(proto, constants, computed)
+
+    def is_new_constant(self, value: ir.Value) -> bool:
+        """Return whether a value is a constant of the rewrite that is no expression of others."""
+        tensor = self._constant(value)
+        return tensor is not None and _is_new(value) and definition_of(tensor) is None
+
     def _name(self, value: ir.Value) -> str:
         return self._names.setdefault(value, f"v{len(self._names)}")
 
@@ -226,6 +260,9 @@ class _Writer:
         tensor = self._constant(value)
         if tensor is not None:
             self._constants[self._name(value)] = tensor
+            definition = definition_of(tensor) if _is_new(value) else None
+            if definition is not None:
+                self._definitions[self._name(value)] = definition
         elif producer is not None and (producer in self._inside or producer.graph is None):
             self._proto.graph.node.append(self._node(producer))
             if producer.graph is not None:
@@ -238,8 +275,8 @@ class _Writer:
         return self._name(value)
 
     def _constant(self, value: ir.Value) -> ir.TensorProtocol | None:
-        is_new = value.producer() is None and value.graph is None  # a constant of the rewrite joins its graph later
-        return value.const_value if is_new else self._facts.tensor(value)
+        is_initializer = value.producer() is None
+        return value.const_value if is_initializer and _is_new(value) else self._facts.tensor(value)
 
     def _node(self, node: ir.Node) -> onnx.NodeProto:
         proto = onnx.NodeProto(op_type=node.op_type, domain=node.domain)
@@ -276,6 +313,12 @@ class _Writer:
         for value in graph.outputs:
             proto.output.add(name=self._read(value))
         return proto
+
+
+def _is_new(value: ir.Value) -> bool:
+    """Return whether a value belongs to the rewrite, so that it is not in a graph yet."""
+    producer = value.producer()
+    return value.graph is None if producer is None else producer.graph is None
 
 
 def _hiding(nodes: Iterable[ir.Node]) -> frozenset[ir.Value]:

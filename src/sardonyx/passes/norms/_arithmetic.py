@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from sardonyx.ir.expressions import Expression, reshape
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import is_used_outside, operand
 from sardonyx.passes._dtypes import preserves_values
@@ -149,12 +150,18 @@ def last_axes(axes: Sequence[int] | None, rank: int | None) -> int | None:
     return len(axes) if negative == set(range(-len(axes), 0)) and axes else None
 
 
-def broadcast_constant(constant: ir.TensorProtocol, sizes: Sequence[int]) -> np.ndarray | None:
+def broadcast_constant(constant: ir.TensorProtocol, sizes: Sequence[int]) -> Expression | ir.TensorProtocol | None:
     """Return a small constant broadcast to exactly these sizes, or None if it does not fit."""
-    array = constant.numpy()
-    while array.ndim > len(sizes) and array.shape[0] == 1:
-        array = array[0]
+    own, wanted = constant.shape.numpy(), tuple(sizes)
+    if own == wanted:
+        return constant
+    shape = own
+    while len(shape) > len(wanted) and shape[0] == 1:
+        shape = shape[1:]
     try:
-        return np.ascontiguousarray(np.broadcast_to(array, tuple(sizes)))
+        if np.broadcast_shapes(shape, wanted) != wanted:
+            return None
     except ValueError:
         return None
+    view = reshape(constant, shape)
+    return view if shape == wanted else view.expanded(wanted)

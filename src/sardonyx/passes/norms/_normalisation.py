@@ -17,9 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.ir.builder import Builder
+from sardonyx.ir.expressions import Expression
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Match, Refused
-from sardonyx.ir.tensors import reshaped
+from sardonyx.ir.tensors import ExpressionTensor, reshaped
 from sardonyx.passes._matching import consumer_of, ints, is_specified, other_operand, producer_of
 from sardonyx.passes.norms._arithmetic import (
     FUSED_FLOATS,
@@ -403,8 +404,8 @@ def fitting(value: ir.Value, extent: Sequence[int], rank: int | None, graph: Fac
         return None
     if tuple(shape[len(shape) - len(extent) :]) == tuple(extent) and tensor.size == np.prod(extent):
         return reshaped(tensor, extent)
-    array = broadcast_constant(tensor, extent) if tensor.size <= np.prod(extent) <= SPREAD else None
-    return None if array is None else ir.Tensor(array, dtype=tensor.dtype)
+    broadcast = broadcast_constant(tensor, extent) if tensor.size <= np.prod(extent) <= SPREAD else None
+    return ExpressionTensor(broadcast, tensor.dtype, extent) if isinstance(broadcast, Expression) else broadcast
 
 
 def ones(extent: Sequence[int], dtype: ir.DataType) -> ir.TensorProtocol:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.expressions import Expression, known
 from sardonyx.ir.precision import Impossible, rounded
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import consumer_of, is_used, other_operand
@@ -91,19 +91,18 @@ def _merged(
         total = _numbers(bias, extent, graph)
         if total is None or number is None or dtype is None:
             return None
-        return scale, rounded(total + number, dtype, np.maximum(np.abs(total), np.abs(number)))
+        return scale, rounded(total + number, dtype)
     factor = None if scale is None else _numbers(scale, extent, graph)
-    if bias is None and factor is not None and (factor == 1).all():
+    if bias is None and factor is not None and (factor.numpy() == 1).all():
         return other, None
     shift = None if bias is None else _numbers(bias, extent, graph)
     if factor is None or number is None or dtype is None or (bias is not None and shift is None):
         return None
-    with np.errstate(all="ignore"):  # a result that is not finite is refused
-        return rounded(factor * number, dtype), None if shift is None else rounded(shift * number, dtype)
+    return rounded(factor * number, dtype), None if shift is None else rounded(shift * number, dtype)
 
 
-def _numbers(value: Weight, extent: Sequence[int], graph: Facts) -> np.ndarray | None:
+def _numbers(value: Weight, extent: Sequence[int], graph: Facts) -> Expression | None:
     """Return a constant weight, broadcast and in double precision."""
     tensor = graph.tensor(value) if isinstance(value, ir.Value) else value
-    array = None if tensor is None else broadcast_constant(tensor, extent)
-    return None if array is None else array.astype(np.float64)
+    fits = None if tensor is None else broadcast_constant(tensor, extent)
+    return None if fits is None else known(fits)

@@ -8,9 +8,12 @@ an addition over every activation, which the convolution can do for free.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.expressions import Expression, known, literal
 from sardonyx.ir.ops import CONVOLUTIONS, MATRIX_PRODUCTS
 from sardonyx.passes._channels import linear_before, rebuilt
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
@@ -61,14 +64,13 @@ class FuseBatchNorm(NodePass):
             return Refused("no convolution or matrix product with a constant weight comes before it", (node,))
         if isinstance(linear, str):
             return Refused(linear, (node,))
-        parameters = [graph.array(value) for value in node.inputs[1:5]]
-        numbers = [array.astype(np.float64) for array in parameters if array is not None]
-        if len(numbers) < 4:
+        parameters = [tensor for value in node.inputs[1:5] if (tensor := graph.tensor(value)) is not None]
+        if len(parameters) < 4:
             return Refused("its parameters are not constants", (node,))
-        if any(array.shape != (linear.channels,) for array in numbers):
+        if any(tensor.shape.numpy() != (linear.channels,) for tensor in parameters):
             return None
-        scale, shift = _affine(numbers, node.attributes.get_float("epsilon", 1e-5))
-        if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
+        scale, shift = _affine(parameters, node.attributes.get_float("epsilon", 1e-5))
+        if not (np.isfinite(scale.numpy()).all() and np.isfinite(shift.numpy()).all()):
             return Refused("its statistics give no finite scale", (node,))
         return Match((linear.node, node), {"linear": linear, "scale": scale, "shift": shift}, (node.outputs[0],))
 
@@ -82,8 +84,7 @@ def _is_training(node: ir.Node) -> bool:
     return node.attributes.get_int("training_mode", 0) != 0 or any(output.name for output in node.outputs[1:])
 
 
-def _affine(parameters: list[np.ndarray], epsilon: float) -> tuple[np.ndarray, np.ndarray]:
-    gamma, beta, mean, variance = parameters
-    with np.errstate(all="ignore"):  # a result that is not finite is refused
-        scale = gamma / np.sqrt(variance + epsilon)
-        return scale, beta - mean * scale
+def _affine(parameters: Sequence[ir.TensorProtocol], epsilon: float) -> tuple[Expression, Expression]:
+    gamma, beta, mean, variance = map(known, parameters)
+    scale = gamma / (variance + literal(np.float32(epsilon))).root()
+    return scale, beta - mean * scale

@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.expressions import Expression, known, literal
+from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import ARITHMETIC, CONVOLUTIONS
 from sardonyx.passes._channels import Linear, linear_before, rebuilt
 from sardonyx.passes._zeros import may_flip
@@ -44,8 +46,8 @@ class FuseConvAffine(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Match a constant and the result of a convolution that has no other consumer."""
         for place, value in enumerate(node.inputs):
-            constant = graph.array(node.inputs[1 - place])
-            if constant is None:
+            constant = graph.tensor(node.inputs[1 - place])
+            if constant is None or constant.nbytes > SMALL:
                 continue
             linear = linear_before(value, node, graph, CONVOLUTIONS)
             if isinstance(linear, str):
@@ -60,40 +62,37 @@ class FuseConvAffine(NodePass):
 
 
 def _matched(
-    node: ir.Node, linear: Linear, constant: np.ndarray, graph: Facts, *, constant_first: bool
+    node: ir.Node, linear: Linear, constant: ir.TensorProtocol, graph: Facts, *, constant_first: bool
 ) -> Match | Refused | None:
     nodes = (linear.node, node)
     numbers = _per_channel(constant, linear)
     if numbers is None:
         return Refused("the constant varies within a channel", nodes)
-    ones, zeros = np.ones(linear.channels), np.zeros(linear.channels)
+    one, zero = literal(1.0), literal(0.0)
     match node.op_type, constant_first:
         case "Mul", _:
-            scale, shift = numbers, zeros
+            scale, shift = numbers, zero
         case "Add", _:
-            scale, shift = ones, numbers
+            scale, shift = one, numbers
         case "Sub", False:
-            scale, shift = ones, -numbers
+            scale, shift = one, -numbers
         case "Sub", True:
-            scale, shift = -ones, numbers
+            scale, shift = -one, numbers
         case "Div", False:
-            with np.errstate(all="ignore"):  # a result that is not finite is refused
-                scale, shift = 1.0 / numbers, zeros
+            scale, shift = one / numbers, zero
         case _:
             return None
-    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
+    if not (np.isfinite(scale.numpy()).all() and np.isfinite(shift.numpy()).all()):
         return Refused("the constant gives no finite scale", nodes)
-    if may_flip(scale, shift, node.outputs[0], graph):
+    if may_flip(scale.numpy(), shift.numpy(), node.outputs[0], graph):
         return Refused("the sign of a zero may be visible", nodes)
     return Match(nodes, {"linear": linear, "scale": scale, "shift": shift})
 
 
-def _per_channel(constant: np.ndarray, linear: Linear) -> np.ndarray | None:
-    """Return the constant as one number per output channel, or None if it varies more or enlarges the result."""
-    rank = len(linear.weight.shape)
-    if constant.ndim > rank:
+def _per_channel(constant: ir.TensorProtocol, linear: Linear) -> Expression | None:
+    """Return a constant with one number for each output channel or for all; None if it varies more or enlarges."""
+    rank, sizes = len(linear.weight.shape), constant.shape.numpy()
+    shape = (*(1,) * (rank - len(sizes)), *sizes)
+    if len(shape) > rank or any(dim != 1 for axis, dim in enumerate(shape) if axis != 1):
         return None
-    shape = (1,) * (rank - constant.ndim) + constant.shape
-    if any(dim != 1 for axis, dim in enumerate(shape) if axis != 1) or shape[1] not in (1, linear.channels):
-        return None
-    return np.broadcast_to(constant.astype(np.float64).reshape(-1), (linear.channels,))
+    return known(constant).reshaped([-1]) if shape[1] in (1, linear.channels) else None

@@ -12,12 +12,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from sardonyx.ir.expressions import Expression, known, literal
+from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE, Linear
 from sardonyx.passes._dtypes import FLOATS
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes._rows import permuted_back
 from sardonyx.passes._shapes import permutation
 from sardonyx.passes._zeros import may_flip
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
@@ -65,7 +66,8 @@ class FuseProductScale(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Match a constant times the result of a product with a constant weight."""
         for place in (0, 1) if node.op_type == "Mul" else (0,):
-            constant = graph.array(node.inputs[1 - place])
+            constant = graph.tensor(node.inputs[1 - place])
+            constant = None if constant is None or constant.nbytes > SMALL else constant
             scaled = None if constant is None else _scaled(node, place, graph)
             if constant is None or scaled is None:
                 continue
@@ -77,12 +79,12 @@ class FuseProductScale(NodePass):
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the product with the scale in its weight and bias."""
         scaled: _Scaled = match.details["scaled"]
-        scale: np.ndarray = match.details["scale"]
+        scale: Expression = match.details["scale"]
         node = scaled.linear.node
         weight = op.constant(scaled.linear.scaled_weight(scale), "weight")
         bias = None
         if scaled.linear.bias is not None:
-            bias = op.constant(scaled.linear.changed_bias(scale, np.zeros(1)), "bias")
+            bias = op.constant(scaled.linear.changed_bias(scale, literal(0.0)), "bias")
         if node.op_type == "Gemm":
             value = op.like(node, (node.inputs[0], weight, bias), beta=None)
         else:
@@ -130,22 +132,23 @@ def _checked(
     return scaled
 
 
-def _matched(scaled: _Scaled, constant: np.ndarray, graph: Facts) -> Match | Refused | None:
+def _matched(scaled: _Scaled, constant: ir.TensorProtocol, graph: Facts) -> Match | Refused | None:
+    shape = constant.shape.numpy()
     if scaled.move is not None:
         perm = permutation(scaled.move, graph)
-        if perm is None or constant.ndim > len(perm):
+        if perm is None or len(shape) > len(perm):
             return None
-        constant = permuted_back(constant, perm)
+        sizes = (*(1,) * (len(perm) - len(shape)), *shape)
+        shape = tuple(sizes[perm.index(axis)] for axis in range(len(perm)))
     rank, columns = graph.rank(scaled.linear.node.outputs[0]), scaled.linear.channels
-    if rank is None or constant.ndim > rank:
+    if rank is None or len(shape) > rank:
         return None
-    if constant.size != 1 and (constant.size != constant.shape[-1] or constant.size != columns):
+    if constant.size != 1 and (constant.size != shape[-1] or constant.size != columns):
         return Refused("the constant varies within a column", scaled.nodes)
-    with np.errstate(all="ignore"):  # a result that is not finite is refused
-        numbers = constant.astype(np.float64).reshape(-1)
-        scale = np.broadcast_to(1.0 / numbers if scaled.node.op_type == "Div" else numbers, (columns,))
-    if not np.isfinite(scale).all():
+    numbers = known(constant).reshaped([-1])  # all along one axis, so a Transpose leaves them in order
+    scale = literal(1.0) / numbers if scaled.node.op_type == "Div" else numbers
+    if not np.isfinite(scale.numpy()).all():
         return Refused("the constant gives no finite scale", scaled.nodes)
-    if may_flip(scale, np.zeros(columns), scaled.node.outputs[0], graph):
+    if may_flip(scale.numpy(), np.zeros(columns), scaled.node.outputs[0], graph):
         return Refused("the sign of a zero may be visible", scaled.nodes)
     return Match(scaled.nodes, {"scaled": scaled, "scale": scale})
