@@ -37,7 +37,7 @@ from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.rewrite_models import Excerpt, SmallModel
+from sardonyx.verification.rewrite_models import LARGE, Excerpt, SmallModel
 
 _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
@@ -51,7 +51,6 @@ _MOST_MOVED = 1 << 27  # of constants that are only moved
 _MOST_RESULTS = 1 << 19  # elements of a value: some ten milliseconds for each operator
 _LEAST = (8, 16)  # to which fixed sizes are reduced
 _MOST_SIZES = 64  # elements of a constant that may hold sizes
-_ANY = 64  # elements from which a constant on both sides stands for any other
 
 
 _Sizes = Mapping[Size | None, int]  # in place of fixed ones
@@ -295,7 +294,7 @@ def _any(excerpt: Excerpt) -> frozenset[str]:
     """Return the large constants that both sides read: they may as well be any others."""
     both = excerpt.before.constants.keys() & excerpt.exact.constants.keys()
     tensors = ((name, excerpt.before.constants[name]) for name in both)
-    return frozenset(name for name, each in tensors if each.dtype.value in FLOATS and each.size >= _ANY)
+    return frozenset(name for name, each in tensors if each.dtype.value in FLOATS and each.nbytes >= LARGE)
 
 
 def _smaller(excerpt: Excerpt, least: int) -> _Sizes:
