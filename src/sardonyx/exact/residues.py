@@ -2,7 +2,8 @@
 
 Sums, products and quotients of floats are rational numbers, and a rational number has a residue modulo every prime that
 does not divide its denominator. Two different polynomials of degree d agree at a random point modulo one prime p with
-probability d / p at most, modulo all three with its cube: about 2**-63 for a small degree.
+probability d / 2**20 at most, modulo all three with its cube: about 2**-60 for a small degree. Residues are drawn below
+2**20, which is less than all of the primes.
 
 The primes have 21 bits, so that a product has 42 and a double holds the sum of 2,048 products exactly: matrix products
 are done by BLAS. They leave 3 when divided by 4, so that `x ** ((p + 1) / 4)` is a root of every square; and 2, 3, 5,
@@ -145,8 +146,9 @@ def _powers_of_two() -> tuple[Packed, ...]:
 
 
 def drawn(rng: np.random.Generator, shape: tuple[int, ...]) -> Packed:
-    """Return random residues, each equally likely."""
-    return join(rng.integers(0, p, shape) for p in PRIMES)
+    """Return random residues below 2**20, each equally likely: one draw for all three."""
+    bits = rng.integers(np.iinfo(np.int64).min, np.iinfo(np.int64).max, shape, endpoint=True)
+    return np.asarray(bits & join([np.array(_MASK >> 1)] * 3))
 
 
 def scrambled(a: Packed, salt: int) -> npt.NDArray[np.uint64]:

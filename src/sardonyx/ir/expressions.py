@@ -50,6 +50,8 @@ _COMPUTED: Mapping[str, Callable[..., Array]] = MappingProxyType(
         "Concat": _concat,
         "Div": np.divide,
         "Expand": _expand,
+        "Max": np.maximum,
+        "Min": np.minimum,
         "Mul": np.multiply,
         "Neg": np.negative,
         "Reshape": _reshape,

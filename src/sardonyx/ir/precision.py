@@ -156,7 +156,7 @@ def _error(operand: Expression | ir.TensorProtocol, *, beside_terms: bool = Fals
             return _then_rounded(errors[0])
         case "Reshape" | "Expand" | "Transpose" if np.ndim(errors[0]):
             return operand.applied([np.asarray(errors[0]), *(each.numpy() for each in operand.operands[1:])])
-        case "Concat":
+        case "Concat" | "Max" | "Min":
             return max(float(np.max(error, initial=0.0)) for error in errors)
         case _:
             return errors[0]

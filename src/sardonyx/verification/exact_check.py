@@ -15,8 +15,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -36,20 +37,24 @@ from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.rewrite_models import Excerpt, SmallModel
+from sardonyx.verification.rewrite_models import LARGE, Excerpt, SmallModel
 
 _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _RANDOM_ORDERS = 4
+_MANY = 1 << 14  # elements
 _MOST_UNITS = 64.0  # in the last place of the largest number, between a kernel's result and its exact value
 _TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
 MOVES = MOVES_DATA | READS_SHAPE | {"Concat", "Identity", "Where"}  # if there is nothing else, bits tell numbers apart
 _MOST_ELEMENTS = 1 << 22  # of constants that are computed with: about 50 bytes each
 _MOST_MOVED = 1 << 27  # of constants that are only moved
-_MOST_RESULTS = 1 << 18  # elements of a value: a few milliseconds for each operator
-_LEAST = 8  # to which a fixed size is reduced
+_MOST_RESULTS = 1 << 19  # elements of a value: some ten milliseconds for each operator
+_LEAST = (8, 16)  # to which fixed sizes are reduced
 _MOST_SIZES = 64  # elements of a constant that may hold sizes
-_ANY = 64  # elements from which a constant on both sides stands for any other
+
+
+_Sizes = Mapping[Size | None, int]  # in place of fixed ones
+_AS_THEY_ARE: _Sizes = MappingProxyType({})
 
 
 class Claim(Enum):
@@ -86,10 +91,14 @@ def decide(excerpt: Excerpt) -> Decision:
         return Decision(Claim.UNDECIDED, "its results are random")
     if excerpt.has_parameters:
         return Decision(Claim.UNDECIDED, "an attribute is a parameter of the function")
+    decision, readings = Decision(Claim.UNDECIDED), (False, True) if _has_literals(excerpt) else (False,)
+    smaller = [sizes for least in _LEAST if (sizes := _smaller(excerpt, least))]
     with _blas().limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
-        decision = _decision(excerpt, reads_literals=False)
-        again = decision.claim is Claim.UNEQUAL and _has_literals(excerpt)
-        return _decision(excerpt, reads_literals=True) if again else decision
+        for choice, reads_literals in itertools.product(filter(None, (smaller, [_AS_THEY_ARE])), readings):
+            decision = _decision(excerpt, choice, reads_literals=reads_literals)
+            if decision.claim in EQUAL:
+                break
+    return decision
 
 
 def _has_literals(excerpt: Excerpt) -> bool:
@@ -105,13 +114,18 @@ def _has_literals(excerpt: Excerpt) -> bool:
     return False
 
 
-def _decision(excerpt: Excerpt, *, reads_literals: bool) -> Decision:
+def _decision(excerpt: Excerpt, choice: Sequence[_Sizes], *, reads_literals: bool) -> Decision:
+    """Compare with other sizes in place of fixed ones; numbers may fit one choice of them by chance, but not two."""
+    comparison = _Comparison(excerpt, reads_literals=reads_literals)
     try:
-        return _Comparison(excerpt, reads_literals=reads_literals).decision()
+        decision = comparison.decision(choice[0])
+        for sizes in choice[1:]:
+            comparison.compare_once(sizes)
     except Undecided as error:
         return Decision(Claim.UNDECIDED, str(error))
     except _Unequal as error:
         return Decision(Claim.UNEQUAL, str(error))
+    return decision
 
 
 @functools.cache
@@ -142,32 +156,9 @@ class _Comparison:
     def _numbers(self, order: Order, seed: int) -> Numbers:
         return Numbers(order, seed, reads_literals=self._reads_literals)
 
-    def decision(self) -> Decision:
-        """Compare at smaller fixed sizes if there are some, and with those of the model if a side relies on them."""
-        smaller = _smaller(self._excerpt)
-        if smaller:
-            try:
-                decision = self._at_sizes(smaller)
-            except (_OtherShape, Undecided):
-                decision = Decision(Claim.UNEQUAL)
-            if decision.claim in EQUAL:
-                return decision
-        return self._at_sizes({})
-
-    def _at_sizes(self, fixed: Mapping[Size | None, int]) -> Decision:
-        """Compare with other sizes in place of some fixed ones."""
-        excerpt = self._excerpt
-        constants = [*excerpt.before.constants.values(), *excerpt.exact.constants.values()]
-        border = [
-            replace(entry, shape=None if entry.shape is None else tuple(fixed.get(size, size) for size in entry.shape))
-            for entry in excerpt.border
-        ]
-        self._generator = Generator(border, constants, excerpt.operators)
-        self._constants = _constants(excerpt, self._numbers(Order.TRUE, 0), fixed, only_moves=self._only_moves)
-        self._first: _Run | None = None
-        return self._at_all_sizes()
-
-    def _at_all_sizes(self) -> Decision:
+    def decision(self, fixed: _Sizes) -> Decision:
+        """Compare at several sizes."""
+        self._choose(fixed)
         way = self._accepted()
         if way is None:
             return Decision(Claim.UNDECIDED, "no values fit")
@@ -178,6 +169,26 @@ class _Comparison:
         if not self._elements:
             return Decision(Claim.UNDECIDED, "no element was compared")
         return Decision(claim, units=self._units)
+
+    def compare_once(self, fixed: _Sizes) -> None:
+        """Compare on one choice of values."""
+        self._choose(fixed)
+        way = self._accepted()
+        if way is None:
+            raise Undecided("no values fit")
+        self._compared(way, Order.TRUE, 0)
+
+    def _choose(self, fixed: _Sizes) -> None:
+        """Set sizes in place of fixed ones."""
+        excerpt = self._excerpt
+        constants = [*excerpt.before.constants.values(), *excerpt.exact.constants.values()]
+        border = [
+            replace(entry, shape=None if entry.shape is None else tuple(fixed.get(size, size) for size in entry.shape))
+            for entry in excerpt.border
+        ]
+        self._generator = Generator(border, constants, excerpt.operators)
+        self._constants = _constants(excerpt, self._numbers(Order.TRUE, 0), fixed, only_moves=self._only_moves)
+        self._first: _Run | None = None
 
     def _sizes(self, way: Way) -> Iterator[Mapping[str, int]]:
         yield from itertools.islice(self._generator.other_sizes(way.sizes), 1)
@@ -205,7 +216,8 @@ class _Comparison:
         return run
 
     def _at(self, way: Way, *, required: bool) -> Claim:
-        """Compare at one choice of sizes."""
+        """Compare at one choice of sizes; what has many elements has many values, and needs fewer choices of them."""
+        before = self._elements
         try:
             true = self._compared(way, Order.TRUE, 0)
         except Undecided:
@@ -218,7 +230,9 @@ class _Comparison:
             self._compared(way, Order.TRUE, 1, Style.HIDING)
         if any(entry.contents is None and entry.dtype and entry.dtype.is_integer() for entry in self._excerpt.border):
             self._compared(way, Order.TRUE, 1, Style.SPECIAL)  # integers at and near the constants of the nodes
+        is_large = self._elements - before >= _MANY
         count = _RANDOM_ORDERS if required and true.compared else 1
+        count = int(true.compared) if is_large else count
         try:
             for seed in range(2, 2 + count):
                 self._compared(way, Order.RANDOM, seed)
@@ -280,10 +294,10 @@ def _any(excerpt: Excerpt) -> frozenset[str]:
     """Return the large constants that both sides read: they may as well be any others."""
     both = excerpt.before.constants.keys() & excerpt.exact.constants.keys()
     tensors = ((name, excerpt.before.constants[name]) for name in both)
-    return frozenset(name for name, each in tensors if each.dtype.value in FLOATS and each.size >= _ANY)
+    return frozenset(name for name, each in tensors if each.dtype.value in FLOATS and each.nbytes >= LARGE)
 
 
-def _smaller(excerpt: Excerpt) -> dict[Size | None, int]:
+def _smaller(excerpt: Excerpt, least: int) -> _Sizes:
     """Return smaller sizes for fixed ones that the nodes do not know, such as the height of an image.
 
     The nodes know the sizes of a constant whose values matter, and the sizes that constants and attributes hold.
@@ -304,7 +318,7 @@ def _smaller(excerpt: Excerpt) -> dict[Size | None, int]:
         found.update(entry.shape or ())
     new: dict[Size | None, int] = {}
     for size in sorted(each for each in found if isinstance(each, int) and each not in known):
-        small = _LEAST + size % 8
+        small = least + size % 8
         while small in known or small in new.values():
             small += 8
         if small < size:
@@ -312,9 +326,7 @@ def _smaller(excerpt: Excerpt) -> dict[Size | None, int]:
     return new
 
 
-def _constants(
-    excerpt: Excerpt, numbers: Numbers, fixed: Mapping[Size | None, int], *, only_moves: bool
-) -> dict[str, Value]:
+def _constants(excerpt: Excerpt, numbers: Numbers, fixed: _Sizes, *, only_moves: bool) -> dict[str, Value]:
     """Return the constants of both sides, some with other sizes."""
     rng, free = np.random.default_rng(0), _any(excerpt)
     stored = {**excerpt.before.constants, **excerpt.exact.constants}

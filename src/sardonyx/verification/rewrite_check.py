@@ -353,6 +353,8 @@ class Findings(Struct):
     shapes: set[bytes] = field(default_factory=set[bytes])
     states: Counter[State] = field(default_factory=Counter[State])
     claims: Counter[Claim | None] = field(default_factory=Counter[Claim | None])  # of those that hold
+    rounded: int = 0
+    rounding_units: float = 0.0
     failing: list[RolledBack] = field(default_factory=list[RolledBack])
     holding: set[str] = field(default_factory=set[str])  # passes with a rewrite that holds
     undecided: Counter[str] = field(default_factory=Counter[str])  # by pass and reason
@@ -378,6 +380,8 @@ class Findings(Struct):
             all_values=self.claims[Claim.ALL_VALUES],
             orders_tried=self.claims[Claim.ORDERS_TRIED],
             by_trials=self.claims[None],
+            rounded=self.rounded,
+            rounding_units=self.rounding_units,
             not_runnable=self.states[State.IMPOSSIBLE],
             left_out=self.states[State.LEFT_OUT],
             failed=self.states[State.ERROR],
@@ -417,6 +421,9 @@ class LocalChecks:
             excerpt = Excerpt.narrowest(facts, rewrite)
             findings.shapes.add(excerpt.signature())
             outcome = self._checked(excerpt, rule)
+            units = max(excerpt.rounding_units, self._decisions[excerpt.signature()].units)
+            findings.rounded += units > 0
+            findings.rounding_units = max(findings.rounding_units, units)
         except Exception as error:  # of the check, not of the rewrite: the model as a whole is verified in any case
             outcome = Outcome(State.ERROR, f"{rule.name}: {type(error).__name__}: {one_line(error)}")
             findings.error = findings.error or outcome.reason

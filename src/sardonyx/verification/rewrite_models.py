@@ -32,13 +32,14 @@ from sardonyx.ir.ops import (
     RECURRENT,
     attention_operands,
 )
+from sardonyx.ir.precision import rounding_units
 from sardonyx.ir.scopes import has_bodies, has_references, is_constant
 from sardonyx.ir.shapes import Contents, Shape, Size
 from sardonyx.ir.shapes.polynomials import Atom
 from sardonyx.ir.tensors import tensor_proto
 from sardonyx.ir.transaction import Substitution
 
-_COMPARED = 256  # bytes up to which the values of a constant are part of the signature; above it, type and shape are
+LARGE = 256  # bytes from which only type and shape of a constant are part of the signature, not its values
 _TABLE = 1 << 20  # nodes that read a larger constant (in bytes) are left outside
 _OWN_DOMAIN = "com.microsoft"
 
@@ -157,7 +158,13 @@ class Excerpt:
     def computed_elements(self) -> int:
         """The elements of constants that one side has and the other does not, if the signature does not hold them."""
         own = self.before.constants.items() ^ self.exact.constants.items()
-        return sum(each.size for _, each in own if each.dtype != ir.DataType.STRING and each.nbytes > _COMPARED)
+        return sum(each.size for _, each in own if each.dtype != ir.DataType.STRING and each.nbytes >= LARGE)
+
+    @property
+    def rounding_units(self) -> float:
+        """How far numbers that the rewrite computes and stores are from their exact values, in the last place."""
+        stored = self.after.constants.items()
+        return max((rounding_units(each) for name, each in stored if name in self.exact.computed), default=0.0)
 
     @property
     def is_random(self) -> bool:
@@ -171,7 +178,7 @@ class Excerpt:
             digest.update(side.proto.SerializeToString(deterministic=True))
             for name, tensor in side.constants.items():
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                if tensor.dtype == ir.DataType.STRING or tensor.nbytes <= _COMPARED:
+                if tensor.dtype == ir.DataType.STRING or tensor.nbytes < LARGE:
                     digest.update(tensor_proto(name, tensor).SerializeToString(deterministic=True))
         numbers: dict[str, int] = {}
         for entry in self.border:

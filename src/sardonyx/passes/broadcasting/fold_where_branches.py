@@ -8,28 +8,16 @@ clipped, scaled and cast after they are built, each time over every pair of posi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.ir.expressions import Expression, known
 from sardonyx.ir.scopes import operand
+from sardonyx.ir.tensors import ExpressionTensor
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
-# Operators that every engine rounds alike on floating-point numbers
-_OPERATIONS: Mapping[str, Callable[[Any, Any], Any]] = MappingProxyType(
-    {
-        "Add": np.add,
-        "Sub": np.subtract,
-        "Mul": np.multiply,
-        "Div": np.divide,
-        "Max": np.maximum,
-        "Min": np.minimum,
-    }
-)
+_OPERATIONS = ("Add", "Sub", "Mul", "Div", "Max", "Min")  # every engine rounds them alike
 
 
 class FoldWhereBranches(NodePass):
@@ -37,7 +25,7 @@ class FoldWhereBranches(NodePass):
 
     name = "fold-where-branches"
     accuracy = Accuracy.EXACT
-    roots = tuple(_OPERATIONS)
+    roots = _OPERATIONS
     opset = 9  # the first with Where
     example = Example(
         before="""
@@ -95,17 +83,21 @@ def _is_number(value: ir.Value | None, graph: Facts) -> bool:
 
 def _fold(
     node: ir.Node, index: int, branch: ir.Value | None, number: ir.Value | None, graph: Facts
-) -> np.ndarray | None:
-    """Apply the operator to the two numbers, or return None if the runtime may return a zero of the other sign."""
-    branch_array, number_array = graph.array(branch), graph.array(number)
-    assert branch_array is not None
-    assert number_array is not None
-    branch_number, other_number = branch_array.reshape(()), number_array.reshape(())
-    with np.errstate(all="ignore"):
-        operands = (branch_number, other_number) if index == 0 else (other_number, branch_number)
-        result = np.asarray(_OPERATIONS[node.op_type](*operands), branch_array.dtype)
+) -> ir.TensorProtocol | None:
+    """Apply the operator to the two numbers, or return None if the runtime may return a zero of the other sign.
+
+    One operation in double precision, rounded again, is that operation in a type of at most half the precision.
+    """
+    tensors = (graph.tensor(branch), graph.tensor(number))
+    operands = [known(tensor).reshaped(()) for tensor in tensors if tensor is not None]
+    assert tensors[0] is not None
+    dtype, (branch_number, other_number) = tensors[0].dtype, (operand.numpy() for operand in operands)
+    definition = Expression(node.op_type, tuple(operands if index == 0 else operands[::-1])).cast(dtype)
+    result = definition.numpy()
     opposite = node.op_type in ("Max", "Min") and branch_number == 0 and _is_negative_zero(other_number)
-    return None if opposite or _is_negative_zero(branch_number) or _is_negative_zero(result) else result
+    if opposite or _is_negative_zero(branch_number) or _is_negative_zero(result):
+        return None
+    return ExpressionTensor(definition, dtype, (), result)
 
 
 def _is_negative_zero(number: np.ndarray) -> bool:

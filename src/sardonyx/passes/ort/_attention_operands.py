@@ -17,7 +17,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts
 from sardonyx.ir.rules import Refused
 from sardonyx.ir.scopes import operand
-from sardonyx.ir.tensors import ConcatTensor
+from sardonyx.ir.tensors import ConcatTensor, reshaped
 from sardonyx.passes._mask_values import leaves_every_row
 from sardonyx.passes._matching import consumer_of, is_used, operand_producer, producer_of
 from sardonyx.passes.ort._contrib import biased
@@ -181,11 +181,16 @@ class Packed(Struct, frozen=True, eq=False):
         only = self.parts[0].bias if len(self.parts) == 1 else None
         if only is not None and graph.rank(only) == 1:
             return only
-        pieces = [
-            np.zeros(part.width, np.float32) if part.bias is None else _tensor(part.bias, graph).numpy().reshape(-1)
-            for part in self.parts
-        ]
-        return op.constant(np.concatenate(pieces), "bias")
+        pieces = [_vector(part, graph) for part in self.parts]
+        return op.constant(ConcatTensor(pieces), "bias")
+
+
+def _vector(part: Projection, graph: Facts) -> ir.TensorProtocol:
+    """Return the bias of a projection, zero if it has none."""
+    if part.bias is None:
+        return ir.Tensor(np.zeros(part.width, np.float32))
+    bias = _tensor(part.bias, graph)
+    return bias if len(bias.shape) == 1 else reshaped(bias, (part.width,))
 
 
 def packed(values: Sequence[ir.Value], user: ir.Node | Sequence[ir.Node], graph: Facts) -> Packed | str | None:
