@@ -62,6 +62,8 @@ class Evaluator:
             operands.pop()
         attributes = _attributes(node, outer)
         results = self._result(node, operands, attributes, opsets, scope, outer)
+        if any(isinstance(value, Real) for value in (*operands, *results)):
+            self._numbers.operators.add(node.op_type)
         for name, value in zip(node.output, results, strict=False):
             most = None if name in self._unlimited else self._most
             if most is not None and isinstance(value, Real) and value.size > most:

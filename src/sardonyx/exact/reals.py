@@ -137,6 +137,7 @@ class Numbers:
         """
         self.order, self._seed, self._reads_literals = order, seed, reads_literals
         self.compared = False  # whether a result depended on the order of numbers
+        self.operators = set[str]()  # that read or wrote real numbers
 
     def literal(self, number: Any, dtype: int) -> Real:
         """Return a constant of a model."""

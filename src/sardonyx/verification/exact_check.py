@@ -74,6 +74,7 @@ class Decision(Struct, frozen=True):
 
     claim: Claim
     reason: str = ""
+    computes: bool = False  # real numbers are computed, not only moved
     units: float = 0.0  # in the last place, by which constants that replace nodes differ from their exact values
 
 
@@ -152,6 +153,7 @@ class _Comparison:
         self._folds = excerpt.folds if not excerpt.border else (False,) * excerpt.results
         self._elements = 0  # that were compared and are numbers
         self._units = 0.0
+        self._operators = set[str]()  # that read or wrote real numbers
 
     def _numbers(self, order: Order, seed: int) -> Numbers:
         return Numbers(order, seed, reads_literals=self._reads_literals)
@@ -168,7 +170,7 @@ class _Comparison:
             claim = other if other is Claim.ORDERS_TRIED else claim
         if not self._elements:
             return Decision(Claim.UNDECIDED, "no element was compared")
-        return Decision(claim, units=self._units)
+        return Decision(claim, computes=not self._operators <= MOVES, units=self._units)
 
     def compare_once(self, fixed: _Sizes) -> None:
         """Compare on one choice of values."""
@@ -251,6 +253,7 @@ class _Comparison:
             after = self._side(self._excerpt.exact, run.values, run.numbers)
         except Invalid as error:
             raise _OtherShape(f"the new nodes do not accept what the old ones do: {error}") from None
+        self._operators |= run.numbers.operators
         for old, new, is_fold in zip(run.results, after, self._folds, strict=True):
             units = _units(old, new) if is_fold else None
             if units is None or units > _MOST_UNITS:

@@ -36,7 +36,7 @@ from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification import noise
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.exact_check import EQUAL, MOVES, Claim, Decision, decide
+from sardonyx.verification.exact_check import EQUAL, Claim, Decision, decide
 from sardonyx.verification.output_comparison import Noise, OutputComparer
 from sardonyx.verification.rewrite_models import Excerpt
 from sardonyx.verification.rounding import in_double, widened, without_rounding
@@ -439,16 +439,16 @@ class LocalChecks:
         self.seconds += time.perf_counter() - began
 
     def _checked(self, excerpt: Excerpt, rule: Rule) -> Outcome:
-        """Return the outcome at the narrowest border where the rewrite holds, otherwise at the widest that runs.
+        """Return the outcome at a border where exact arithmetic decides, or where the rewrite holds by trials.
 
-        If values of the border are assumed to hold the sizes that shape inference found, the rewrite must also hold
-        where they are computed; integers do not round, so trials are enough there.
+        If it holds nowhere, return the outcome at the widest border that runs. If values of the border are assumed to
+        hold the sizes that shape inference found, the rewrite must also hold where they are computed.
         """
-        outcome = self._outcome(excerpt, rule)
-        if outcome.state is State.HOLDS and excerpt.assumes_sizes:
-            computed = self._outcome(excerpt.computing_sizes(_MOST_NODES), rule)
-            if computed.state is State.FAILS:
-                return computed
+        decided = self._decided(excerpt)
+        outcome = self._outcome(decided or excerpt, rule)
+        if outcome.state is State.HOLDS and (decided or excerpt).assumes_sizes:
+            computed = self._outcome((decided or excerpt).computing_sizes(_MOST_NODES), rule)
+            return computed if computed.state is State.FAILS else outcome
         rounds = 1
         for wider in itertools.islice(excerpt.widened(_MOST_NODES), _MOST_LEVELS):
             if outcome.state is State.HOLDS:
@@ -456,27 +456,29 @@ class LocalChecks:
             rounds = _SUSPECTED if outcome.state is State.FAILS else rounds
             further = self._outcome(wider, rule, rounds)
             outcome = outcome if further.state is State.IMPOSSIBLE else further
-        by_trials = outcome.state is State.HOLDS and outcome.claim is None
-        claim = self._further_up(excerpt) if by_trials else None
-        return outcome if claim is None else replace(outcome, claim=claim, undecided="")
+        return outcome
 
-    def _further_up(self, excerpt: Excerpt) -> Claim | None:
-        """Return what exact arithmetic says where it knows more of what the producers of the border compute."""
+    def _decided(self, excerpt: Excerpt) -> Excerpt | None:
+        """Return the excerpt if its sides are equal in exact arithmetic, or a wider one; None if there is none.
+
+        A wider one knows more of what the producers of the border compute.
+        """
+        if self._decision(excerpt, excerpt.signature()).claim in EQUAL:
+            return excerpt
         levels = list(excerpt.widened(_MOST_NODES))
         tried = [levels[place] for place in _TRIED_LEVELS if place < len(levels)] + levels[-1:]
-        claims = (self._decision(wider, wider.signature()).claim for wider in tried)
-        return next((claim for claim in claims if claim in EQUAL), None)
+        return next((wider for wider in tried if self._decision(wider, wider.signature()).claim in EQUAL), None)
 
     def _outcome(self, excerpt: Excerpt, rule: Rule, rounds: int = 1) -> Outcome:
         """Decide in exact arithmetic; run the nodes where that leaves something open.
 
         Exact arithmetic knows no signed zeros, infinities or NaN, so the results of a pass that promises identical bits
-        are also compared, unless elements are only moved. Nodes that are equal and do not run got sizes that do not
+        are also compared, unless floats are only moved. Nodes that are equal and do not run got sizes that do not
         belong together, which the nodes before the rewrite happen to accept.
         """
         signature = excerpt.signature()
         decision = self._decision(excerpt, signature)
-        needs_bits = rule.accuracy is Accuracy.EXACT and not excerpt.operators <= MOVES
+        needs_bits = rule.accuracy is Accuracy.EXACT and decision.computes
         if decision.claim is Claim.ALL_VALUES and not needs_bits:
             return Outcome(State.HOLDS, claim=decision.claim)
         key = f"{rule.accuracy.value} {rounds} ".encode() + signature
