@@ -51,10 +51,10 @@ def exact(operand: Expression | ir.TensorProtocol) -> list[Fraction]:
 
 
 def unit_of(number: Fraction, dtype: ir.DataType) -> Fraction:
-    """The distance of floats around a number that is not 0 and in the normal range."""
+    """The distance of floats around a number that is not 0."""
     exponent = math.floor(math.log2(abs(number)))
     exponent += (abs(number) >= Fraction(2) ** (exponent + 1)) - (abs(number) < Fraction(2) ** exponent)
-    return Fraction(2) ** exponent * Fraction(2 * FORMATS[dtype].roundoff)
+    return max(Fraction(2) ** exponent * Fraction(2 * FORMATS[dtype].roundoff), Fraction(FORMATS[dtype].least))
 
 
 @pytest.mark.parametrize("dtype", TYPES)
