@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 from collections.abc import Callable
+=======
+import copy
+from collections.abc import Callable, Iterator, Mapping
+>>>>>>> h/expr
 
 import onnx
 import pytest
+from msgspec.structs import replace
 
 from exact_mutants import mutants
 from sardonyx import runtime
@@ -75,3 +81,91 @@ def test_a_changed_rewrite_is_not_equal(one: Pass) -> None:
 
     observed(one, change)
     assert {(one.name, what) for what in survivors} <= HARMLESS
+
+
+BATCH_NORM = """<ir_version: 8, opset_import: ["": 17]>
+agraph (float[N, 64, 5, 5] x) => (float[N, 64, 5, 5] y)
+<float[64, 64, 1, 1] w, float[64] b, float[64] g, float[64] h, float[64] m, float[64] v> {
+    c = Conv(x, w, b)  y = BatchNormalization(c, g, h, m, v)
+}"""
+EXPONENTIAL = """<ir_version: 8, opset_import: ["": 17]>
+agraph (float[N, 64] x) => (float[N, 64] y) <float[64] w> { a = Exp(w)  y = Add(x, a) }"""
+
+
+def folded(text: str, seed: int = 0) -> Excerpt:
+    """The excerpt of the only rewrite of a model with random weights."""
+    model, excerpts = onnx.parser.parse_model(text), list[Excerpt]()
+    rng = np.random.default_rng(seed)
+    for info in model.graph.value_info:
+        shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
+        weight = rng.uniform(0.5, 2, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, info.name))
+
+    def observe(facts: Facts, _rule: Rule, _root: str, rewrite: Substitution) -> None:
+        excerpts.append(Excerpt.narrowest(facts, rewrite))
+
+    Rewriter(Facts(io.from_proto(model), evaluate=runtime.evaluate), list(ALL), observe=observe).run()
+    (excerpt,) = excerpts
+    return excerpt
+
+
+def with_exact(excerpt: Excerpt, model: onnx.ModelProto, constants: Mapping[str, ir.TensorProtocol]) -> Excerpt:
+    other = copy.copy(excerpt)
+    other.exact = SmallModel(model, constants)
+    return other
+
+
+def test_a_folded_normalisation_is_decided_with_exact_weights() -> None:
+    """The stored weights are rounded, so that only the expressions are equal: for all weights, and decided once."""
+    excerpt = folded(BATCH_NORM)
+    assert decide(excerpt).claim is Claim.ALL_VALUES
+    assert 0.5 < excerpt.rounding_units < 0.51
+    assert excerpt.signature() == folded(BATCH_NORM, seed=1).signature()
+    assert not excerpt.computed_elements
+    assert decide(with_exact(excerpt, excerpt.after.proto, excerpt.after.constants)).claim is Claim.UNEQUAL
+
+
+def test_a_wrong_expression_is_not_equal() -> None:
+    """Along the wrong axis of a square weight, with a neighbour of epsilon, other operators, and without the bias."""
+    excerpt = folded(BATCH_NORM)
+    proto, constants = excerpt.exact.proto, excerpt.exact.constants
+    named = {tensor.shape.numpy(): name for name, tensor in constants.items()}
+    turned, neighbour = np.array([1, -1, 1, 1]), np.nextafter(constants[named[()]].numpy(), np.float32(1))
+    for name, wrong in ((named[(4,)], turned), (named[()], neighbour)):
+        assert decide(with_exact(excerpt, proto, {**constants, name: ir.tensor(wrong)})).claim is Claim.UNEQUAL
+    changes = {"Sqrt": "Neg", "Add": "Sub", "Sub": "Add", "Div": "Mul", "Conv": ""}
+    for index, node in enumerate(proto.graph.node):
+        if node.op_type in changes:
+            model = onnx.ModelProto()
+            model.CopyFrom(proto)
+            changed = model.graph.node[index]
+            if changes[node.op_type]:
+                changed.op_type = changes[node.op_type]
+            else:
+                del changed.input[2:]
+            assert decide(with_exact(excerpt, model, constants)).claim is Claim.UNEQUAL
+
+
+def test_a_folded_constant_must_be_near_its_exact_value() -> None:
+    excerpt = folded(EXPONENTIAL)
+    decision = decide(excerpt)
+    assert decision.claim is Claim.ALL_VALUES
+    assert 0 < decision.units < 2
+    ((name, tensor),) = excerpt.exact.constants.items()
+    far = ir.tensor(tensor.numpy() * np.float32(1.0001))
+    assert decide(with_exact(excerpt, excerpt.exact.proto, {name: far})).claim is Claim.UNEQUAL
+
+
+def test_a_number_that_fits_one_smaller_size_by_chance_is_not_equal() -> None:
+    """The mean of 40 numbers is not their sum divided by 8, to which the size is reduced first."""
+    excerpt = folded(BATCH_NORM)
+    excerpt.border = (replace(excerpt.border[0], name="x", shape=(40,)),)
+    header = '<ir_version: 8, opset_import: ["": 17]> agraph (float[D] x) => (float[1] y)'
+    for text, claim in ((" <float s = {0.125}>", Claim.UNEQUAL), (" <float s = {0.025}>", Claim.ALL_VALUES)):
+        sides = ("{ y = ReduceMean(x) }", "{ a = ReduceSum(x)  y = Mul(a, s) }")
+        before, after = (
+            onnx.parser.parse_model(header + extra + side) for extra, side in zip(("", text), sides, strict=True)
+        )
+        excerpt.before = SmallModel(before, {})
+        excerpt.exact = SmallModel(after, {"s": ir.tensor(onnx.numpy_helper.to_array(after.graph.initializer[0]))})
+        assert decide(excerpt).claim is claim

@@ -1,9 +1,9 @@
 """Real numbers by their residues modulo three primes, packed into one 64-bit integer.
 
 Sums, products and quotients of floats are rational numbers, and a rational number has a residue modulo every prime that
-does not divide its denominator. Two different polynomials of degree d agree at a random point modulo one prime p with
-probability d / 2**20 at most, modulo all three with its cube: about 2**-60 for a small degree. Residues are drawn below
-2**20, which is less than all of the primes.
+does not divide its denominator. Two different polynomials of degree d agree at a random point modulo one prime with
+probability d / 2**20 at most, modulo all three with its cube: about 2**-60 for a small degree. Points are drawn below
+2**20, which is less than each of the primes.
 
 The primes have 21 bits, so that a product has 42 and a double holds the sum of 2,048 products exactly: matrix products
 are done by BLAS. They leave 3 when divided by 4, so that `x ** ((p + 1) / 4)` is a root of every square; and 2, 3, 5,

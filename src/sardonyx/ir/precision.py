@@ -20,6 +20,7 @@ from sardonyx.ir.tensors import ExpressionTensor
 GUARD = 64.0  # an error below 1/GUARD of a rounding error of the largest weight in the same sum is ignored
 _SUMS = frozenset({"Add", "Sub"})
 _MOVES = frozenset({"Expand", "Reshape", "Transpose"})
+_UNIT = 2.0**-53  # of rounding to double precision, relative
 HEADROOM = 128.0  # sums over a folded weight may be this many times larger than it
 
 
@@ -122,46 +123,65 @@ def rounding_units(tensor: ir.TensorProtocol) -> float:
     """Return how far a tensor is from the exact values of its definition at most, in units in the last place.
 
     The unit is that of the number, or that of the larger term if the number is a sum. A tensor without a definition
-    and one that only moves elements is exact.
+    and one that only moves elements is exact. Factors that are no computed numbers, such as weights, are not read.
     """
     definition = definition_of(tensor)
     while definition is not None and definition.op_type in _MOVES:
         inner = definition.operands[0]
         definition = inner if isinstance(inner, Expression) else None
     inner = definition.operands[0] if definition is not None and definition.op_type == "Cast" else None
-    if not isinstance(inner, Expression):
+    if not isinstance(inner, Expression) or _is_exact(inner):
         return 0.0
     with np.errstate(all="ignore"):
-        relative = _error(inner, beside_terms=True)
+        relative = float(np.max(_relative(inner), initial=0.0))
     last = {_D.DOUBLE: 0.0, _D.BFLOAT16: 0.5 + 2.0**-17}.get(tensor.dtype, 0.5)  # bfloat16 is rounded twice
-    return float(np.max(relative, initial=0.0)) / FORMATS[tensor.dtype].roundoff + last
+    return relative / FORMATS[tensor.dtype].roundoff + last
 
 
-def _error(operand: Expression | ir.TensorProtocol, *, beside_terms: bool = False) -> Array | float:
-    """Return a bound of the relative errors of the values in double precision: of each, or one for all of them."""
+def _is_exact(operand: Expression | ir.TensorProtocol) -> bool:
+    """Return whether nothing is computed but moves."""
     if not isinstance(operand, Expression):
-        return 0.0
-    errors = [_error(each) for each in operand.operands]
+        return True
+    return operand.op_type in _MOVES | {"Cast", "Neg"} and _is_exact(operand.operands[0])
+
+
+def _relative(result: Expression) -> Array:
+    """Return bounds of the relative errors of a result in double precision, those of a sum relative to its terms."""
+    if result.op_type in ("Mul", "Div") and any(map(_is_exact, result.operands)):
+        ratios = [_ratio(*_bounded(each)) for each in result.operands if not _is_exact(each)] or [np.zeros(())]
+        error = ratios[0] / np.maximum(1 - ratios[0], 0.0)  # of the other factor or divisor
+        return error + _UNIT * (1 + error)
+    size, error = _bounded(result)
+    terms = [np.abs(term.numpy()) for term in result.operands] if result.op_type in _SUMS else []
+    return _ratio(np.maximum.reduce(np.broadcast_arrays(size, *terms)), error)
+
+
+def _ratio(size: Array, error: Array) -> Array:
+    return np.where(error == 0, 0.0, error / size)
+
+
+def _bounded(operand: Expression | ir.TensorProtocol) -> tuple[Array, Array]:
+    """Return the magnitudes of values in double precision, and bounds of their absolute errors."""
+    values = np.abs(operand.numpy())
+    if not isinstance(operand, Expression) or _is_exact(operand):
+        return values, np.zeros_like(values)
+    if operand.op_type in _MOVES:
+        return values, operand.applied(
+            [_bounded(operand.operands[0])[1], *(each.numpy() for each in operand.operands[1:])]
+        )
+    sizes, errors = zip(*map(_bounded, operand.operands), strict=True)
     match operand.op_type:
         case "Add" | "Sub":
-            terms, total = [np.abs(each.numpy()) for each in operand.operands], np.abs(operand.numpy())
-            distance = terms[0] * errors[0] + terms[1] * errors[1]
-            whole = np.maximum(np.maximum(*terms), total) if beside_terms else total
-            return _then_rounded(np.where(distance == 0, 0.0, distance / whole))
+            error = errors[0] + errors[1]
         case "Mul":
-            return _then_rounded(errors[0] + errors[1] + errors[0] * errors[1])
+            error = sizes[0] * errors[1] + sizes[1] * errors[0] + errors[0] * errors[1]
         case "Div":
-            return _then_rounded((errors[0] + errors[1]) / np.maximum(1 - errors[1], 0.0))
+            error = (errors[0] + values * errors[1]) / np.maximum(sizes[1] - errors[1], 0.0)
         case "Sqrt":
-            return _then_rounded(errors[0])
-        case "Reshape" | "Expand" | "Transpose" if np.ndim(errors[0]):
-            return operand.applied([np.asarray(errors[0]), *(each.numpy() for each in operand.operands[1:])])
-        case "Concat" | "Max" | "Min":
-            return max(float(np.max(error, initial=0.0)) for error in errors)
+            error = errors[0] / np.sqrt(sizes[0])
+        case "Concat":
+            return values, operand.applied(errors)
         case _:
-            return errors[0]
-
-
-def _then_rounded(error: Array | float) -> Array | float:
-    """Return a relative error after the result was rounded to double precision."""
-    return error + FORMATS[_D.DOUBLE].roundoff * (1 + error)
+            return values, np.maximum.reduce(np.broadcast_arrays(*errors))
+    error = np.where(np.isnan(error), np.inf, error)
+    return values, error + _UNIT * (values + error)

@@ -272,7 +272,9 @@ class RewriteChecks(msgspec.Struct, frozen=True):
     orders_tried: int = 0  # equal in exact arithmetic, for the orders of values that were tried
     by_trials: int = 0  # with matching results on separate inputs
     rounded: int = 0  # which store numbers that they compute
-    rounding_units: float = 0.0  # in the last place, between these numbers and their exact values at most
+    rounding_units: float | None = (
+        0.0  # in the last place, from their exact values at most; None: a sum of them cancels
+    )
     not_runnable: int = 0  # neither decided in exact arithmetic nor possible to run separately
     left_out: int = 0  # beyond the budget of the trials
     failed: int = 0  # rewrites whose check ended with an error

@@ -11,6 +11,7 @@ that disagrees there too is wrong. The reasons are in `docs/decisions/0020-rewri
 from __future__ import annotations
 
 import itertools
+import math
 import tempfile
 import time
 from collections import Counter
@@ -381,7 +382,7 @@ class Findings(Struct):
             orders_tried=self.claims[Claim.ORDERS_TRIED],
             by_trials=self.claims[None],
             rounded=self.rounded,
-            rounding_units=self.rounding_units,
+            rounding_units=self.rounding_units if math.isfinite(self.rounding_units) else None,
             not_runnable=self.states[State.IMPOSSIBLE],
             left_out=self.states[State.LEFT_OUT],
             failed=self.states[State.ERROR],
