@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from collections.abc import Callable
-=======
 import copy
-from collections.abc import Callable, Iterator, Mapping
->>>>>>> h/expr
+from collections.abc import Callable, Mapping
 
+import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from msgspec.structs import replace
 
@@ -22,7 +20,7 @@ from sardonyx.ir.rules import Rule
 from sardonyx.ir.transaction import Substitution
 from sardonyx.passes import ALL, Pass
 from sardonyx.verification.exact_check import EQUAL, Claim, decide
-from sardonyx.verification.rewrite_models import Excerpt
+from sardonyx.verification.rewrite_models import Excerpt, SmallModel
 
 MOST_NODES = 60
 # Their results depend on an order: of bounds, of sizes.

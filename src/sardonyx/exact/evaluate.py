@@ -109,7 +109,7 @@ class Evaluator:
         try:
             with np.errstate(all="ignore"):
                 result: Any = definition(call)
-        except (ValueError, IndexError, ZeroDivisionError, RuntimeError) as error:
+        except (ValueError, IndexError, ArithmeticError, RuntimeError) as error:
             raise Invalid(f"{node.op_type}: {error}") from error
         return cast("tuple[Value, ...]", result) if isinstance(result, tuple) else (result,)
 
