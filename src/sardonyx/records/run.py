@@ -276,7 +276,6 @@ class RewriteChecks(msgspec.Struct, frozen=True):
         0.0  # in the last place, from their exact values at most; None: a sum of them cancels
     )
     not_runnable: int = 0  # neither decided in exact arithmetic nor possible to run separately
-    left_out: int = 0  # beyond the budget of the trials
     failed: int = 0  # rewrites whose check ended with an error
     error: str = ""  # the first of these errors
     undecided: dict[str, int] = {}  # by pass and reason: rewrites that exact arithmetic does not decide

@@ -173,7 +173,6 @@ def rewrite_lines(verdict: Verdict, *, reasons: bool = False) -> list[str]:
         (checks.orders_tried, "for the orders of values tried"),
         (checks.by_trials, "by trials only"),
         (checks.not_runnable, "cannot be run by themselves"),
-        (checks.left_out, "beyond the budget of trials"),
         (checks.failed, f"not checked because of an error ({formatting.one_line(checks.error)})"),
     )
     rewrites = formatting.plural(checks.rewrites, "rewrite")

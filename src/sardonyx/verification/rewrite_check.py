@@ -10,6 +10,7 @@ that disagrees there too is wrong. The reasons are in `docs/decisions/0020-rewri
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import tempfile
@@ -25,7 +26,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.ir import io, origins
+from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import FILLS, MOVES_DATA, READS_SHAPE
 from sardonyx.ir.rules import Rule
@@ -35,12 +36,11 @@ from sardonyx.runtime import Array, Value
 from sardonyx.runtime.library import one_line
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.temporary import temporary_folder
-from sardonyx.verification import noise
 from sardonyx.verification.border_values import Generator, Style, Way
 from sardonyx.verification.exact_check import EQUAL, Claim, Decision, decide
-from sardonyx.verification.output_comparison import Noise, OutputComparer
+from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.rewrite_models import Excerpt
-from sardonyx.verification.rounding import in_double, widened, without_rounding
+from sardonyx.verification.rounding import in_double, widened
 from sardonyx.verification.tolerance import is_float
 
 _MOST_BYTES = 1 << 27  # constants in an excerpt
@@ -49,7 +49,6 @@ _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _CHUNK_ELEMENTS = 1 << 17  # border elements that are sent to the worker together
 _RUN_SECONDS = 60.0  # time limit for one chunk, which takes milliseconds
-_NOISE_SAMPLES = 4
 _MOST_ELEMENTS = 1 << 19  # of the borders of one excerpt, after the first chunk
 # Operators that only move elements or select among them, and with those that select by comparing.
 _MOVING = MOVES_DATA | FILLS | READS_SHAPE | {"Concat", "Where"}
@@ -57,12 +56,6 @@ _CHOOSING = _MOVING | {"Clip", "Relu", "Max", "Min"}
 _MOST_NODES = 60  # in an excerpt
 _MOST_LEVELS = 12  # by which the border is moved up
 _TRIED_LEVELS = (0, 1, 3, 7)  # before the last, where exact arithmetic is tried again
-_SHARE_OF_ONE_PASS = 0.5  # of the budget, so that the first passes leave some of it for the last
-# The budget is counted in what is run, not in seconds, so that a busy machine checks the same rewrites: one unit for
-# each excerpt (about 10 ms), one for this many border elements, and one for this many bytes of constants.
-_UNITS, _UNITS_OF_A_NODE = 100, 0.1  # the budget of a model
-_ELEMENTS_OF_A_UNIT = 1 << 16
-_BYTES_OF_A_UNIT = 1 << 20
 _NOT_RUN = "the new nodes do not run where the old ones do"
 _SUSPECTED = 4  # rounds of values if the rewrite failed on a narrower border
 
@@ -73,7 +66,6 @@ class State(Enum):
     HOLDS = "holds"
     FAILS = "fails"
     IMPOSSIBLE = "impossible"  # the nodes before the rewrite do not run on any border
-    LEFT_OUT = "left out"  # nothing of the budget was left
     ERROR = "error"  # the check itself failed
 
 
@@ -113,7 +105,6 @@ class Check:
         constants = [*excerpt.before.constants.values(), *excerpt.after.constants.values()]
         self._generator = Generator(excerpt.border, constants, excerpt.operators)
         self._sides: dict[str, _Side] = {}
-        self.elements = 0  # of the borders that were run
 
     def outcome(self) -> Outcome:
         """Run the check."""
@@ -148,11 +139,12 @@ class Check:
 
     def _on_values(self, way: Way) -> Outcome:
         self._open("after", self._excerpt.after.filled(self._generator.types(way)))
+        elements = 0
         for trials in _chunks(self._trials(way)):
-            self.elements += sum(trial.size for trial in trials)
+            elements += sum(trial.size for trial in trials)
             for trial, line in self._differences(trials):
                 return Outcome(State.FAILS, f"{line} ({trial.text})")
-            if self.elements > _MOST_ELEMENTS:
+            if elements > _MOST_ELEMENTS:
                 break
         return Outcome(State.HOLDS)
 
@@ -205,7 +197,7 @@ class Check:
         if trial.style is Style.HIDING:  # a row that -inf masks entirely is NaN: any result is allowed
             results = [_with_nan_of(a, b) for a, b in zip(expected, results, strict=True)]
         comparer = OutputComparer([f"{i}" for i in range(len(expected))], self._accuracy, frozenset())
-        lines = comparer.compare(expected, results, lambda: self._noise(trial, expected, results))
+        lines = comparer.compare(expected, results, lambda: None, exact=functools.partial(self._in_double, trial))
         return lines[0] if lines else None
 
     def _open(self, name: str, model: onnx.ModelProto) -> None:
@@ -213,30 +205,15 @@ class Check:
             self._sides[name].close()
         self._sides[name] = _Side(model)
 
-    def _noise(self, trial: _Trial, expected: Sequence[Value], results: Sequence[Value]) -> Noise | None:
-        """Return the noise of the results of the nodes before the rewrite, or None if it cannot be measured."""
-        if "noise" not in self._sides:
+    def _in_double(self, trial: _Trial) -> tuple[list[Value], list[Value]] | None:
+        """Return the results of both sides in double precision, or None if the runtime has no kernel for it."""
+        if "before in double" not in self._sides:
             types = self._generator.types(trial.way)
-            before = self._excerpt.before.filled(types)
-            copy = noise.disturbed(io.from_proto(before))
-            if copy is None:
-                return None
-            self._open("noise", io.to_proto(copy))
-            self._open("before in double", in_double(before))
+            self._open("before in double", in_double(self._excerpt.before.filled(types)))
             self._open("after in double", in_double(self._excerpt.after.filled(types)))
-        first = self._sides["noise"].outputs({**trial.feeds, **noise.sample(1)})
-        if first is None:
-            return None
-
-        def disturb(number: int) -> Sequence[Value]:
-            if number > 0:
-                return self._sides["noise"].outputs({**trial.feeds, **noise.sample(number)}) or first
-            wide = {name: widened(value) for name, value in trial.feeds.items()}
-            exact = [self._sides[f"{side} in double"].outputs(wide) for side in ("before", "after")]
-            sides = zip(expected, exact[0] or expected, results, exact[1] or results, strict=False)
-            return [without_rounding(*values) for values in sides]
-
-        return Noise(expected, disturb, most=_NOISE_SAMPLES)
+        wide = {name: widened(value) for name, value in trial.feeds.items()}
+        before, after = (self._sides[f"{side} in double"].outputs(wide) for side in ("before", "after"))
+        return None if before is None or after is None else (before, after)
 
 
 def _chunks(trials: Iterator[_Trial]) -> Iterator[list[_Trial]]:
@@ -384,7 +361,6 @@ class Findings(Struct):
             rounded=self.rounded,
             rounding_units=self.rounding_units if math.isfinite(self.rounding_units) else None,
             not_runnable=self.states[State.IMPOSSIBLE],
-            left_out=self.states[State.LEFT_OUT],
             failed=self.states[State.ERROR],
             error=self.error,
             undecided=dict(self.undecided.most_common()),
@@ -394,12 +370,8 @@ class Findings(Struct):
 class LocalChecks:
     """Checks the rewrites of any number of candidates; outcomes are cached."""
 
-    def __init__(self, most: float | None = None) -> None:
-        """Spend about this many units in total; by default, more for a model with more nodes."""
-        self._most = most
-        self._spent = Counter[str]()  # units by pass
+    def __init__(self) -> None:
         self.seconds = 0.0
-        self._late = False
         self._outcomes: dict[bytes, Outcome] = {}
         self._decisions: dict[bytes, Decision] = {}
         self.findings = Findings()
@@ -415,9 +387,6 @@ class LocalChecks:
         began = time.perf_counter()
         findings = self.findings
         findings.rewrites += 1
-        if self._most is None:
-            self._most = _UNITS + _UNITS_OF_A_NODE * len(facts.model.graph)
-        self._late = self._spent.total() > self._most or self._spent[rule.name] > self._most * _SHARE_OF_ONE_PASS
         try:
             excerpt = Excerpt.narrowest(facts, rewrite)
             findings.shapes.add(excerpt.signature())
@@ -484,7 +453,7 @@ class LocalChecks:
             return Outcome(State.HOLDS, claim=decision.claim)
         key = f"{rule.accuracy.value} {rounds} ".encode() + signature
         if key not in self._outcomes:
-            self._outcomes[key] = Outcome(State.LEFT_OUT) if self._late else self._run(excerpt, rule, rounds)
+            self._outcomes[key] = Check(excerpt, rule.accuracy, rounds).outcome()
         outcome = self._outcomes[key]
         differs = outcome.state is State.FAILS and not outcome.reason.startswith(_NOT_RUN)
         holds = decision.claim in EQUAL and not differs
@@ -498,10 +467,3 @@ class LocalChecks:
         if known is None or (known.claim in EQUAL and excerpt.computed_elements):
             known = self._decisions[signature] = decide(excerpt)
         return known
-
-    def _run(self, excerpt: Excerpt, rule: Rule, rounds: int) -> Outcome:
-        check = Check(excerpt, rule.accuracy, rounds)
-        outcome = check.outcome()
-        nbytes = excerpt.before.nbytes + excerpt.after.nbytes
-        self._spent[rule.name] += 1 + check.elements // _ELEMENTS_OF_A_UNIT + nbytes // _BYTES_OF_A_UNIT
-        return outcome

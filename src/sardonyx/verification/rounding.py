@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from sardonyx.runtime import Array, Choice, Engine, Feeds, Value
-from sardonyx.verification.tolerance import epsilon, is_float
+from sardonyx.runtime import Choice, Engine, Feeds, Value
+from sardonyx.verification.tolerance import is_float
 
 _ORDERS = 4  # of equal scores
 
@@ -91,9 +91,6 @@ def is_as_close(exact: Value, reference: Value, result: Value) -> bool:
 
 # Copies of small models that compute in double precision: the distance of a model from its copy is its rounding error.
 
-_SINGLE_EPS = 2.0**-23
-_MOST_EPS = 2.0**15  # the rounding error of scores next to -1e4, or of a sum of a million terms
-_MOST_NARROW_EPS = 64.0
 _FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
 
 
@@ -108,39 +105,6 @@ def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
 def widened(value: Value) -> Value:
     """Return a value in the type that the copy takes."""
     return value.astype(np.float64) if isinstance(value, np.ndarray) and is_float(value.dtype) else value
-
-
-def without_rounding(before: Value, exact_before: Value, after: Value, exact_after: Value) -> Value:
-    """Return a result moved by its own rounding error, or by that of the nodes after the rewrite if that is larger.
-
-    In a narrow type only its own error counts: a rewrite must not lose any of the few digits.
-    """
-    own = _error(before, exact_before)
-    if own is None or not isinstance(before, np.ndarray):
-        return before
-    other = _error(after, exact_after) if epsilon(before.dtype) <= _SINGLE_EPS else None
-    if other is not None and other.shape == own.shape:
-        own = np.where(np.abs(other) > np.abs(own), other, own)
-    return (before.astype(np.float64) + own).astype(before.dtype)
-
-
-def _error(single: Value, double: Value) -> Array | None:
-    """Return double - single where it is small enough to be rounding, otherwise 0; None for values that do not round.
-
-    Larger differences come from numbers at the end of a type's range, which have another meaning in a wider type.
-    """
-    if not isinstance(single, np.ndarray) or not isinstance(double, np.ndarray) or single.shape != double.shape:
-        return None
-    if not is_float(single.dtype) or not single.size:
-        return None
-    rounded, eps = single.astype(np.float64), epsilon(single.dtype)
-    bound = (_MOST_EPS if eps <= _SINGLE_EPS else _MOST_NARROW_EPS) * eps
-    finite = np.isfinite(rounded)
-    scale = float(np.median(np.abs(rounded[finite]))) if finite.any() else 0.0
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = double.astype(np.float64) - rounded
-        near = finite & (np.abs(error) <= bound * (np.abs(rounded) + scale))
-    return np.where(near, error, 0.0)
 
 
 def _widen(graph: onnx.GraphProto) -> None:
