@@ -184,6 +184,7 @@ def main() -> int:
         except (Rejected, ModelError):
             pass
         seed += 1
+        print(f"\r{seed - arguments.first} models: {dict(results)}", end="", file=sys.stderr, flush=True)
     print(f"{results.total()} mutants of {len(seen)} rewrites: {dict(results)}")
     for line, count in open_ones.most_common():
         print(count, line)

@@ -112,7 +112,7 @@ class Draft:
     def const(self, array: Any, dtype: Any = None) -> Value:
         """A constant: an initializer or a node, as exporters differ."""
         with np.errstate(over="ignore"):
-            array = np.asarray(array, dtype)
+            array = np.asarray(array).astype(dtype) if dtype is not None else np.asarray(array)
         name = self.fresh("c")
         tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
         if self.chance(0.6):
