@@ -28,20 +28,16 @@ BY_ORDER = {"fuse-hard-sigmoid", "merge-clips"}
 # Multiplies a mask by a number just below one, so that hidden positions stay hidden: close, and not equal.
 NOT_EQUAL = {"fuse-attention"}
 # Changes that change nothing: operands of a sum in another order, any number for "true", an end beyond the last axis,
-# the bias of keys (which shifts all scores of a row alike), a shift of zeros, bounds that never apply, any negative
-# size of a view, and a type of weights that has no kernel. What a kernel computed has no exact value: its bits are
-# compared.
+# the bias of keys (which shifts all scores of a row alike), a shift of zeros, bounds that never apply, and a type of
+# weights that has no kernel. What a kernel computed is not known exactly: its bits are compared.
 HARMLESS = {
     ("fuse-gemm-transpose", "Gemm.transA"), ("fuse-gemm-activation", "FusedGemm.transB"),
     ("fuse-bias-gelu", "BiasGelu"), ("fuse-matmul-transpose", "FusedMatMul.transB"),
     ("fuse-shape-gather", "Shape.end"), ("merge-clips", "Clip without"), ("merge-slices", "constant [2]"),
     ("fuse-packed-attention", "constant [4]"), ("fuse-skip-layer-norm", "SkipLayerNormalization"),
     ("fuse-skip-rms-norm", "SkipSimplifiedLayerNormalization"), ("fuse-skip-bias", "SkipLayerNormalization"),
-    ("fuse-conv-affine", "Conv without"),
-    ("fuse-batch-norm", "constant [1]"), ("fuse-conv-affine", "constant [1]"), ("fuse-product-scale", "constant [1]"),
-    ("fuse-product-scale", "constant [2]"), ("fuse-norm-affine", "constant [1]"), ("fuse-skip-bias", "constant [1]"),
-    ("fuse-packed-attention", "Concat.axis"), ("fold-where-branches", "constant []"), ("fuse-batch-norm", "Cast.to"),
-    ("fuse-conv-affine", "Cast.to"), ("fold-constants", "constant [2]"),
+    ("fuse-conv-affine", "Conv without"), ("fuse-packed-attention", "Concat.axis"), ("fuse-batch-norm", "Cast.to"),
+    ("fuse-conv-affine", "Cast.to"), ("fold-where-branches", "constant []"), ("fold-constants", "constant [2]"),
 }  # fmt: skip
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
+from sardonyx.ir import io
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.rewriter import Rewriter
 from sardonyx.passes.layout.eliminate_layout_roundtrips import EliminateLayoutRoundtrips
 
 PASSES = (EliminateLayoutRoundtrips(),)
@@ -139,3 +143,17 @@ def test_any_two_permutations_around_a_constant(data: st.DataObject) -> None:
     model, _ = run_passes(text, PASSES)
     assert op_types(model).count("Transpose") <= 1
     assert_same(text, model)
+
+
+def test_a_constant_of_strings_is_not_rearranged() -> None:
+    text = graph_text("""agraph (string[4, 6] x) => (bool[4, 6] y)
+        <int64[3] s = {2, 2, 6}, int64[2] t = {4, 6}> { a = Reshape(x, s)  b = Equal(a, c)  y = Reshape(b, t) }""")
+    proto = onnx.parser.parse_model(text)
+    proto.opset_import[0].version = 19
+    for sizes, left in (([6], ["Equal"]), ([1, 2, 6], ["Reshape", "Equal", "Reshape"])):
+        del proto.graph.initializer[2:]
+        values = [str(number) for number in range(int(np.prod(sizes)))]
+        proto.graph.initializer.append(onnx.helper.make_tensor("c", onnx.TensorProto.STRING, sizes, values))
+        model = io.from_proto(proto)
+        Rewriter(Facts(model), PASSES).run()
+        assert op_types(model) == left

@@ -103,6 +103,8 @@ def _reshaped(x: Array, sizes: Sequence[int]) -> Array:
     known = math.prod(item for item in sizes if item != -1)
     if -1 in sizes and known == 0:
         raise Invalid("a size of an empty tensor is computed")
+    if any(item < -1 for item in sizes):  # numpy computes them too
+        raise Invalid("a negative size")
     try:
         return x.reshape(tuple(sizes))
     except ValueError as error:

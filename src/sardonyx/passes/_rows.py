@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
@@ -17,6 +16,7 @@ from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.ops import BINARY, SOFTMAXES, UNARY, VARIADIC
 from sardonyx.ir.scopes import has_references, operand
+from sardonyx.ir.tensors import reshaped, transposed
 
 PAIRWISE = BINARY | VARIADIC
 ALONG_ROWS = SOFTMAXES | {"LayerNormalization", "RMSNormalization"}
@@ -81,12 +81,12 @@ def _pairwise(node: ir.Node, place: int, graph: Facts) -> RowStep | None:
         return None
     if not shape:
         return RowStep(node, place, by_rows=False)
-    if graph.array(other) is not None:
+    if graph.array(other) is not None and graph.dtype(other) is not ir.DataType.STRING:
         return RowStep(node, place, by_rows=False, constant=1 - place)
     return RowStep(node, place, by_rows=True) if len(shape) == 1 else None
 
 
-def rebuilt(step: RowStep, value: ir.Value, constant: np.ndarray | None, op: Builder) -> ir.Value:
+def rebuilt(step: RowStep, value: ir.Value, constant: ir.TensorProtocol | None, op: Builder) -> ir.Value:
     """Apply the same step to another value; a Gemm becomes MatMul and Add, which accept any rank."""
     node = step.node
     if node.op_type == "Gemm":
@@ -98,31 +98,35 @@ def rebuilt(step: RowStep, value: ir.Value, constant: np.ndarray | None, op: Bui
     inputs = list(node.inputs)
     inputs[step.place] = value
     if step.constant is not None and constant is not None:
-        inputs[step.constant] = op.constant(np.ascontiguousarray(constant))
+        inputs[step.constant] = op.constant(constant)
     changed = {"axis": -1} if node.op_type in ALONG_ROWS else {}
     return op.like(node, tuple(inputs), **changed)
 
 
-def viewed_back(array: np.ndarray, viewed: Shape, source: Shape) -> np.ndarray | None:
+def viewed_back(constant: ir.TensorProtocol, viewed: Shape, source: Shape) -> ir.TensorProtocol | None:
     """Reshape a constant that is combined with a view so that it can be combined with the source of the view."""
-    if array.size == 1:
-        return array.reshape(())
-    shape = (1,) * (len(viewed) - array.ndim) + array.shape
+    if constant.size == 1:
+        return reshaped(constant, ())
+    sizes = constant.shape.numpy()
+    shape = (*(1,) * (len(viewed) - len(sizes)), *sizes)
     common = 0
     # The trailing axes that the view keeps; only what is in front of them is reshaped.
     while common < min(len(viewed), len(source)) and viewed[-1 - common] == source[-1 - common]:
         common += 1
     head, source_head = shape[: len(shape) - common], source[: len(source) - common]
     if math.prod(head) == 1:
-        return array.reshape((1,) * len(source_head) + shape[len(shape) - common :])
+        return reshaped(constant, (*(1,) * len(source_head), *shape[len(shape) - common :]))
     if head != tuple(viewed[: len(viewed) - common]) or not all(isinstance(dim, int) for dim in source_head):
         return None
     dims = [dim for dim in source_head if isinstance(dim, int)]
-    return array.reshape(*dims, *shape[len(shape) - common :]) if math.prod(dims) == math.prod(head) else None
+    fits = math.prod(dims) == math.prod(head)
+    return reshaped(constant, (*dims, *shape[len(shape) - common :])) if fits else None
 
 
-def permuted_back(array: np.ndarray, perm: Sequence[int]) -> np.ndarray:
+def permuted_back(constant: ir.TensorProtocol, perm: Sequence[int]) -> ir.TensorProtocol:
     """Transpose a constant that is combined with the result of a Transpose so that it fits the input."""
-    if array.size == 1:
-        return array.reshape(())
-    return array.reshape((1,) * (len(perm) - array.ndim) + array.shape).transpose(np.argsort(perm))
+    if constant.size == 1:
+        return reshaped(constant, ())
+    sizes = constant.shape.numpy()
+    whole = reshaped(constant, (*(1,) * (len(perm) - len(sizes)), *sizes))
+    return transposed(whole, [list(perm).index(axis) for axis in range(len(perm))])

@@ -346,7 +346,9 @@ def _constants(excerpt: Excerpt, numbers: Numbers, fixed: _Sizes, *, only_moves:
                 _random_bits(rng, shapes[name], bits) if name in free else np.ascontiguousarray(each.numpy()).view(bits)
             )
         elif name in free:
-            values[name] = Real.drawn(rng, shapes[name], dtype)
+            drawn = Real.drawn(rng, shapes[name], dtype)
+            is_vector = len(drawn.shape) == 1  # some of them are variances, which have roots
+            values[name] = Real(drawn.residues, np.abs(drawn.doubles), dtype) if is_vector else drawn
         elif each.dtype == ir.DataType.STRING:
             raise Undecided("a constant of strings")
         else:

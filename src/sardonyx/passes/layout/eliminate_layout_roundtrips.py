@@ -23,7 +23,7 @@ from sardonyx.passes._shapes import permutation, reshape_target
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 LONGEST = 12  # nodes between the two moves
-_Constants = list[np.ndarray | None]
+_Constants = list[ir.TensorProtocol | None]
 
 
 class _Chain(Struct, frozen=True, eq=False):
@@ -143,14 +143,14 @@ def _step_above(node: ir.Node, graph: Facts) -> RowStep | None:
 
 
 def _rearranged_constants(
-    chain: _Chain, graph: Facts, arrange: Callable[[np.ndarray], np.ndarray | None]
+    chain: _Chain, graph: Facts, arrange: Callable[[ir.TensorProtocol], ir.TensorProtocol | None]
 ) -> _Constants | None:
     """Return the constants of the steps rearranged for the unmoved value, or None if one cannot be."""
     constants: _Constants = []
     for step in chain.steps:
-        array = None if step.constant is None else graph.array(step.node.inputs[step.constant])
-        arranged = None if array is None else arrange(array)
-        if array is not None and arranged is None:
+        tensor = None if step.constant is None else graph.tensor(step.node.inputs[step.constant])
+        arranged = None if tensor is None else arrange(tensor)
+        if tensor is not None and arranged is None:
             return None
         constants.append(arranged)
     return constants
@@ -164,7 +164,7 @@ def _viewed(chain: _Chain, graph: Facts) -> dict[str, Any] | str:
         return "a shape is unknown"
     if chain.by_rows and (len(source) < 2 or source[-1] != viewed[-1]):
         return "the last axis changes"
-    constants = _rearranged_constants(chain, graph, lambda array: viewed_back(array, viewed, source))
+    constants = _rearranged_constants(chain, graph, lambda tensor: viewed_back(tensor, viewed, source))
     if constants is None:
         return "a constant between them cannot be rearranged"
     shape_after = (*source[:-1], end[-1]) if chain.by_rows else source
@@ -189,6 +189,6 @@ def _exchanged(chain: _Chain, graph: Facts) -> dict[str, Any] | str:
         return "a permutation is unknown"
     if chain.by_rows and first[-1] != len(first) - 1:
         return "the last axis changes"
-    constants = _rearranged_constants(chain, graph, lambda array: permuted_back(array, first))
+    constants = _rearranged_constants(chain, graph, lambda tensor: permuted_back(tensor, first))
     perm = tuple(first[axis] for axis in last)
     return {"constants": constants, "after": [] if perm == tuple(range(len(perm))) else [perm]}
