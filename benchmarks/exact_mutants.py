@@ -5,7 +5,8 @@
 Every rewrite of a random model that is equal in exact arithmetic is changed in one place after it: an attribute by one
 (a float by one unit in the last place), numbers of an attribute in reverse, operands swapped, the last operand dropped,
 one element of a constant by one unit in the last place. A changed rewrite that still counts as equal is judged by both
-sides in double precision on random values. It is harmless if they agree, and missed if they do not.
+sides in double precision on random values: it is harmless if they agree, not valid if the new nodes do not run, and
+missed otherwise.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from sardonyx.ir.rules import Rule
 from sardonyx.ir.transaction import Substitution
 from sardonyx.optimizer.candidates import RewriteJob
 from sardonyx.optimizer.pipeline import select
+from sardonyx.records.run import Accuracy
 from sardonyx.verification.border_values import Generator, Style
 from sardonyx.verification.exact_check import EQUAL, Claim, decide
+from sardonyx.verification.rewrite_check import Check, State
 from sardonyx.verification.rewrite_models import Excerpt, SmallModel
 from sardonyx.verification.rounding import in_double, widened
 
@@ -103,6 +106,18 @@ def _other(attribute: onnx.AttributeProto) -> onnx.AttributeProto | None:
     return new
 
 
+def outcome(mutant: Excerpt, rule: Rule) -> str:
+    """What becomes of a changed rewrite: a pass of the class exact is also compared in bits, as `optimize` does."""
+    decision = decide(mutant)
+    if decision.claim not in EQUAL:
+        return "refused" if decision.claim is Claim.UNEQUAL else "undecided"
+    if rule.accuracy is Accuracy.EXACT and decision.computes:
+        mutant.after = mutant.exact
+        if Check(mutant, rule.accuracy, 1).outcome().state is State.FAILS:
+            return "refused by its bits"
+    return judged(mutant)
+
+
 def judged(excerpt: Excerpt) -> str:
     """Whether both sides agree in double precision, on values that the nodes before the rewrite accept."""
     constants = [*excerpt.before.constants.values(), *excerpt.exact.constants.values()]
@@ -119,8 +134,8 @@ def judged(excerpt: Excerpt) -> str:
             continue
         try:
             new = _run(excerpt.exact, types, feeds)
-        except Exception:
-            return "missed"
+        except Exception:  # any runtime refuses it
+            return "not valid"
         if not all(itertools.starmap(_agree, zip(old, new, strict=True))):
             return "missed"
         compared += 1
@@ -170,10 +185,9 @@ def main() -> int:
         excerpts = (narrow, *itertools.islice(narrow.widened(MOST_NODES), 4))
         equal = next((each for each in excerpts if decide(each).claim in EQUAL), None)
         for what, mutant in mutants(equal) if equal is not None else ():
-            claim = decide(mutant).claim
-            result = judged(mutant) if claim in EQUAL else "refused" if claim is Claim.UNEQUAL else "undecided"
+            result = outcome(mutant, rule)
             results[result] += 1
-            if result not in ("refused", "harmless"):
+            if result in ("undecided", "not judged", "missed"):
                 open_ones[f"{result}: {rule.name}: {what} (model {seed})"] += 1
 
     passes = tuple(select(arguments.target))
