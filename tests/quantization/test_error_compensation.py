@@ -143,6 +143,17 @@ def test_moments_are_those_of_the_activations(tmp_path: Path, monkeypatch: pytes
         np.testing.assert_allclose(alone[name].array(), moments.array(), rtol=1e-5, atol=1e-7)
 
 
+def test_the_activation_of_a_fused_product_has_moments(tmp_path: Path) -> None:
+    model = Subject(small_model.build(tmp_path / "m.onnx")).model
+    transpose, product = (node for node in model.graph if node.outputs[0].name in ("t", "f"))
+    product.domain, product.op_type = "com.microsoft", "FusedMatMul"
+    product.attributes["transB"] = ir.AttrInt64("transB", 1)
+    product.replace_input_with(1, transpose.inputs[0])
+    model.graph.remove(transpose)
+    model.opset_imports["com.microsoft"] = 1
+    assert set(second_moments.measure(Subject(model), _samples(2), 1)) == {"e", "flat", "h"}
+
+
 @pytest.mark.parametrize("scale", [0, 1e-21])
 def test_an_activation_whose_squares_vanish_has_no_moments(tmp_path: Path, scale: float) -> None:
     source = Subject(small_model.build(tmp_path / "m.onnx"))

@@ -15,6 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.scopes import operator
 from sardonyx.ir.storage import Array
 from sardonyx.quantization.error_compensation import Moments
 from sardonyx.quantization.recipe import PRODUCTS, Product, is_large, matrix_product
@@ -62,7 +63,7 @@ def _activations(model: ir.Model) -> dict[str, int]:
     """Return the names of the activations of products in the main graph, and the sizes of their last axes."""
     facts = Facts(model)
     facts.infer()
-    products = [matrix_product(node, facts) for node in model.graph if node.op_type in PRODUCTS]
+    products = [matrix_product(node, facts) for node in model.graph if operator(node) in PRODUCTS]
     return {
         product.activation.name: product.matrix.rows
         for product in products
