@@ -70,6 +70,12 @@ def limit_examples(test: object, most: int) -> None:
         setattr(test, OWN_SETTINGS, settings(own, max_examples=most))
 
 
+def pytest_runtest_setup() -> None:
+    """Turn oneDNN on: torch turns it off for the process after a product in bfloat16 on a CPU that has none."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].backends.mkldnn.set_flags(True)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect without garbage collection, and exempt all modules and tests from later ones: both cost seconds."""
