@@ -120,7 +120,8 @@ def measure(subject: Subject, exporter: str, folder: Path, plain: Row | None = N
         if row["ours"].get("verified"):
             axes = row["ours"]["dynamic"]
             row["fresh"] = in_process(lambda: {"answer": compared(path, module, example, axes)})
-            row["fresh"] |= in_process(lambda: {"tags": tags(path, module, example, _feeds(module, example))})
+            tagged = in_process(lambda: {"tags": tags(path, module, example, _feeds(module, example))})
+            row["fresh"]["tags"] = tagged["tags"] if "tags" in tagged else [f"not compared: {tagged['error']}"]
     row["plain"] = plain or in_process(lambda: plainly(module, example))
     return row
 
