@@ -10,16 +10,12 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper
 
-from sardonyx.exact.reals import Numbers, Real
+from sardonyx.exact.reals import Numbers, Real, Undecided
 
 Array = npt.NDArray[Any]
 Value = Any  # an array of integers, truth values or strings; a Real; a list of values (a sequence); None
 
 FLOATS = frozenset((TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16))
-
-
-class Undecided(Exception):
-    """What an operator computes is not defined here."""
 
 
 class Invalid(Exception):

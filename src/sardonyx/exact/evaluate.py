@@ -37,6 +37,7 @@ class Evaluator:
     ) -> None:
         """Prepare to evaluate with these numbers, and values of at most so many elements unless they are named."""
         self._numbers, self._most, self._unlimited = numbers, most, unlimited
+        numbers.most = most
         self._opsets = {
             entry.domain if entry.domain != "ai.onnx" else "": entry.version for entry in model.opset_import
         }

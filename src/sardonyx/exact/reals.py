@@ -65,6 +65,10 @@ FUNCTIONS: dict[str, Callable[[Doubles], Doubles]] = {
 }
 
 
+class Undecided(Exception):
+    """What an operator computes is not defined here."""
+
+
 class Order(Enum):
     """What decides comparisons."""
 
@@ -138,6 +142,7 @@ class Numbers:
         self.order, self._seed, self._reads_literals = order, seed, reads_literals
         self.compared = False  # whether a result depended on the order of numbers
         self.operators = set[str]()  # that read or wrote real numbers
+        self.most: int | None = None  # elements of a product
 
     def literal(self, number: Any, dtype: int) -> Real:
         """Return a constant of a model."""
@@ -230,6 +235,9 @@ class Numbers:
 
     def matmul(self, a: Real, b: Real) -> Real:
         """Return the matrix product."""
+        columns = b.shape[-1] if len(b.shape) > 1 else 1
+        if self.most is not None and a.size // max(a.shape[-1], 1) * columns > self.most:
+            raise Undecided("its values are too large")
         return self._made(residues.matmul(a.residues, b.residues), np.matmul(a.doubles, b.doubles), a)
 
     def keys(self, a: Real) -> npt.NDArray[Any]:
