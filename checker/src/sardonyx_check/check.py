@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from sardonyx_check.graphs import FLOATS, Graph, Model, Refused, Stored, Value
-from sardonyx_check.numbers import Array, Numbers, Real, Unlucky, primes
+from sardonyx_check.numbers import INPUT, Array, Numbers, Real, Unlucky, primes
 from sardonyx_check.replay import Replay, Rewrite, read
 from sardonyx_check.trial import CLOSE, EQUAL, OPEN, UNEQUAL, NotAccepted, Plan, Trial, Unknown
 
@@ -25,7 +25,13 @@ _SIZES = (2, 3, 5, 7, 11, 13)
 _MOST_BINDINGS = 3
 _MOST_PRIMES = 40
 _UNITS = 4.0  # in the last place, by which a folded constant may differ from its exact value
-_MODES = ((True, True, ALL), (True, False, ORDERS), (False, True, ORDERS), (False, False, ORDERS))
+_MODES = (  # whether weights may be any, whether the order is random, what equality shows, whether only few may differ
+    (True, True, ALL, False),
+    (True, True, ALL, True),
+    (True, False, ORDERS, False),
+    (False, True, ORDERS, False),
+    (False, False, ORDERS, False),
+)
 
 
 @dataclass
@@ -80,15 +86,16 @@ class _Check:
         rewrites = self._replay.rewrites
         self._answers = {r.number: (ALL, "") for r in rewrites}
         for shapes in self._accepted():
+            if not self._at(shapes, len(report.tried)):
+                continue
             report.tried.append({name: list(shape) for name, shape in shapes.items()})
-            self._at(shapes, len(report.tried))
             if len(report.tried) >= _MOST_BINDINGS:
                 break
         if not report.tried:
             raise Refused(f"no inputs were found that the source accepts: {self._reason}")
         for rewrite in rewrites:
             answer, _ = self._answers[rewrite.number]
-            if answer in (ALL, ORDERS) and not self._compared[rewrite.number]:
+            if answer in (ALL, ORDERS) and rewrite.pairs and not self._compared[rewrite.number]:
                 self._answers[rewrite.number] = TRIALS, "it was never reached, or nothing in it could be compared"
             report.passes.setdefault(rewrite.rule, Counter())[self._answers[rewrite.number][0]] += 1
         report.rewrites = len(rewrites)
@@ -138,13 +145,8 @@ class _Check:
             if each.keys() != declared.keys() or (each == last and names):
                 continue
             last = each
-            if not names and number >= 2:
+            if not names and number >= 3:
                 return
-            try:
-                self._trial(each, 0, any_weights=True, opaque=False, dry=True)
-            except NotAccepted as error:
-                self._reason = str(error)
-                continue
             yield each
 
     def _feeds(self, shapes: dict[str, tuple[int, ...]], n: Numbers, seed: int) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class _Check:
             if info.type.WhichOneof("value") != "tensor_type" or type_ == onnx.TensorProto.STRING:
                 raise Refused(f"input {info.name!r} is neither numbers nor truth values")
             if type_ in FLOATS:
-                feeds[info.name] = n.random(rng.standard_normal(shape), type_, f"input {info.name} {seed}")
+                feeds[info.name] = n.random(rng.standard_normal(shape), type_, f"input {info.name} {seed}", INPUT)
             elif type_ == onnx.TensorProto.BOOL:
                 feeds[info.name] = rng.integers(0, 2, shape).astype(bool)
             else:
@@ -167,8 +169,7 @@ class _Check:
 
     # Trials
 
-    def _trial(self, shapes: dict[str, tuple[int, ...]], number: int, *, any_weights: bool, opaque: bool,
-               dry: bool = False) -> Trial:  # fmt: skip
+    def _trial(self, shapes: dict[str, tuple[int, ...]], number: int, *, any_weights: bool, opaque: bool) -> Trial:
         for attempt, prime in enumerate(primes(self._seed + 1000 * number)):
             n = Numbers(prime, self._seed * 100 + number, opaque=opaque)
             trial = Trial(self._replay, n, any_weights=any_weights, plans=self._plans)
@@ -181,29 +182,38 @@ class _Check:
             return trial
         raise AssertionError
 
-    def _at(self, shapes: dict[str, tuple[int, ...]], number: int) -> None:
-        """Decide all rewrites at one choice of sizes: for any order first, and in the true order what is left."""
+    def _at(self, shapes: dict[str, tuple[int, ...]], number: int) -> bool:
+        """Decide all rewrites at one choice of sizes: for any order first, and in the true order what is left.
+
+        Return whether the source accepts the sizes.
+        """
         waiting = {n for n, (answer, _) in self._answers.items() if answer != REFUSED}
-        worst: dict[int, tuple[int, str]] = {}
-        for index, (any_weights, opaque, claim) in enumerate(_MODES):
+        worst: dict[int, tuple[int, str, bool]] = {}
+        for index, (any_weights, opaque, claim, again) in enumerate(_MODES):
+            if again and not any(worst[r][2] for r in waiting if r in worst):
+                continue
             try:
-                trial = self._trial(shapes, number * 10 + index, any_weights=any_weights, opaque=opaque)
-            except NotAccepted:
+                trial = self._trial(shapes, number * 10 + index + 10, any_weights=any_weights, opaque=opaque)
+            except NotAccepted as error:
+                self._reason = str(error)
+                if not opaque:
+                    return False
                 continue
             self._check_constants(trial)
             for rewrite in sorted(waiting):
-                found = trial.found.get(rewrite, (EQUAL, ""))
+                found = trial.found.get(rewrite, (EQUAL, "", False))
                 if found[0] == EQUAL:
                     waiting.discard(rewrite)
                     self._compared[rewrite] += trial.compared[rewrite]
                     self._lower(rewrite, claim, "")
                 else:
                     worst[rewrite] = found
-            if not waiting or all(worst.get(r, (EQUAL, ""))[0] == OPEN for r in waiting):
+            if not waiting or all(r in worst and worst[r][0] == OPEN for r in waiting):
                 break
         for rewrite in waiting:
-            result, reason = worst.get(rewrite, (OPEN, "the source does not accept any inputs"))
+            result, reason, _ = worst.get(rewrite, (OPEN, "the source does not accept any inputs", False))
             self._lower(rewrite, REFUSED if result == UNEQUAL else TRIALS, reason)
+        return True
 
     def _lower(self, rewrite: int, answer: str, reason: str) -> None:
         if _ANSWERS.index(answer) > _ANSWERS.index(self._answers[rewrite][0]):

@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-_HALF = 1 << 16
+_EXACT = 1 << 11
+_LOWEST = float(np.finfo(np.float32).min)
 _TABLE = 1 << 16
 _SMALL = (2, 3, 5, 7, 11, 13)  # squares modulo every prime that is used, as they are in the real numbers
+STORED, ANY_CONSTANT, INPUT = 2, 1, 0  # on constants as stored, on constants that may be any, on inputs
 _UNDEFINED, _INFINITE = 12345, 67890  # residues in place of NaN and infinity
 
 
@@ -35,12 +37,12 @@ class Undecided(Exception):
 
 @dataclass
 class Real:
-    """Real numbers: residues, doubles, the ONNX type, and whether they depend on constants that are as stored alone."""
+    """Real numbers: residues, doubles, the ONNX type, and what they depend on."""
 
     m: Array
     f: Array
     type: int = 1
-    known: bool = True
+    known: int = STORED
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -70,10 +72,10 @@ def is_prime(n: int) -> bool:
 
 
 def primes(seed: int) -> Iterator[int]:
-    """Yield random primes of 31 bits, modulo which -1 is no square and small numbers are."""
+    """Yield random primes of 22 bits, modulo which -1 is no square and small numbers are."""
     rng = np.random.default_rng(seed)
     while True:
-        p = int(rng.integers(1 << 30, 1 << 31)) | 7  # 7 modulo 8: 2 is a square and -1 is not
+        p = int(rng.integers(1 << 21, 1 << 22)) | 7  # 7 modulo 8: 2 is a square and -1 is not
         if is_prime(p) and all(pow(q, (p - 1) // 2, p) == 1 for q in _SMALL):
             yield p
 
@@ -116,13 +118,18 @@ class Numbers:
         """Return one number."""
         return Real(self.residues(np.array(value)), np.array(float(value)), like.type)
 
-    def random(self, f: Array, type: int, key: str) -> Real:
+    def random(self, f: Array, type: int, key: str, known: int) -> Real:
         """Return any real numbers, whose order is that of these doubles."""
         rng = np.random.default_rng((self.seed, self.key(key)))
-        return self.fixed(Real(rng.integers(1, self.p, f.shape), f, type, known=False))
+        return self.fixed(Real(rng.integers(1, self.p, f.shape), f, type, known))
 
     def _literal(self, value: float, type: int) -> tuple[int, float] | None:
-        """Return the real number that a literal is the rounding of: a root of n or 1/n, the root of 2/pi, or 1/6."""
+        """Return the real number that a literal is the rounding of: a root of n or 1/n, the root of 2/pi, or 1/6.
+
+        The two lowest floats, which only hide positions from attention, are read as one number.
+        """
+        if type == 1 and _LOWEST <= value <= _LOWEST * (1 - 2.0**-23):
+            return int(self.residues(np.array(_LOWEST))), _LOWEST
         unit = abs(value) * {1: 2.0**-23, 10: 2.0**-10, 16: 2.0**-7, 11: 2.0**-52}[type]
         size = abs(value)
         if not 1e-4 < size < 1e4 or size == round(size):
@@ -153,7 +160,7 @@ class Numbers:
     # Rational operations
 
     def _both(self, m: Array, f: Array, *operands: Real) -> Real:
-        return self.fixed(Real(m, f, operands[0].type, all(x.known for x in operands)))
+        return self.fixed(Real(m, f, operands[0].type, min(x.known for x in operands)))
 
     def add(self, a: Real, b: Real) -> Real:
         """a + b."""
@@ -204,18 +211,20 @@ class Numbers:
         return self._both(np.asarray(m), np.asarray(x.f.sum(axes, keepdims=keep)), x)
 
     def matmul(self, a: Real, b: Real) -> Real:
-        """Return the matrix product: exact products of halves of 16 bits in double precision."""
-        if a.shape[-1] >= 1 << 18:
-            raise Undecided("a sum of too many products")
-        (ah, al), (bh, bl) = self._halves(a.m), self._halves(b.m)
-        high, low = np.matmul(ah, bh), np.matmul(al, bl)
-        middle = np.matmul(ah + al, bh + bl) - high - low
-        parts = [np.asarray(part).astype(np.int64) % self.p for part in (high, middle, low)]
-        m = ((parts[0] * _HALF + parts[1]) % self.p * _HALF + parts[2]) % self.p
-        return self._both(m, np.asarray(np.matmul(a.f, b.f)), a, b)
+        """Return the matrix product: exact in double precision, as 2048 products of centered residues are below 2**53.
 
-    def _halves(self, m: Array) -> tuple[Array, Array]:
-        return (m >> 16).astype(np.float64), (m & (_HALF - 1)).astype(np.float64)
+        In opaque mode the doubles of what depends on inputs serve no purpose but to tell infinities; others take less
+        time.
+        """
+        x, y = (np.where(v > self.p // 2, v - self.p, v).astype(np.float64) for v in (a.m, b.m))
+        total: Any = 0
+        for start in range(0, max(a.shape[-1], 1), _EXACT):
+            part = x[..., start : start + _EXACT], (y[..., start : start + _EXACT, :] if y.ndim > 1 else y[start : start + _EXACT])
+            total = total + np.asarray(np.matmul(*part)).astype(np.int64) % self.p
+        m, known = np.asarray(total % self.p), min(a.known, b.known)
+        if self.opaque and known == INPUT and np.isfinite(a.f).all() and np.isfinite(b.f).all():
+            return Real(m, m / self.p - 0.5, a.type, known)
+        return self._both(m, np.asarray(np.matmul(a.f, b.f)), a, b)
 
     # Other functions
 
@@ -274,7 +283,7 @@ class Numbers:
 
     def sqrt(self, x: Real) -> Real:
         """Return the square root."""
-        return self._both(self.root(x.m, strict=x.known), np.sqrt(x.f), x)
+        return self._both(self.root(x.m, strict=x.known == STORED), np.sqrt(x.f), x)
 
     def sigmoid(self, x: Real) -> Real:
         """1 / (1 + exp(-x))."""
@@ -300,21 +309,21 @@ class Numbers:
 
     # Order
 
-    def order(self, x: Real, *, known: bool | None = None) -> Array:
+    def order(self, x: Real, *, known: int | None = None) -> Array:
         """Return numbers in whose order the elements are: the doubles, or random ones in opaque mode."""
-        if not self.opaque or (x.known if known is None else known):
+        if not self.opaque or (x.known if known is None else known) == STORED:
             return x.f
         keys = self.hash("order", x.m).astype(np.float64)
         return np.where(np.isfinite(x.f), keys, x.f)
 
     def less(self, a: Real, b: Real) -> Array:
         """a < b."""
-        known = a.known and b.known
+        known = min(a.known, b.known)
         return self.order(a, known=known) < self.order(b, known=known)
 
     def row_order(self, x: Real, axes: tuple[int, ...]) -> Array:
         """Return the order within rows; in opaque mode it does not change if a number is added to the row."""
-        if not self.opaque or x.known:
+        if not self.opaque or x.known == STORED:
             return x.f
         finite = np.isfinite(x.f)
         count = finite.sum(axes, keepdims=True)
@@ -324,7 +333,7 @@ class Numbers:
     def where(self, condition: Array, a: Real, b: Real) -> Real:
         """Choose elements."""
         m, f = np.where(condition, a.m, b.m), np.where(condition, a.f, b.f)
-        return Real(m, f, a.type, a.known and b.known)
+        return Real(m, f, a.type, min(a.known, b.known))
 
     def larger(self, a: Real, b: Real) -> Real:
         """max(a, b)."""
@@ -336,7 +345,7 @@ class Numbers:
 
     def whole(self, name: str, x: Real, f: Array) -> Real:
         """Return what rounds to integers; a random function in opaque mode."""
-        if self.opaque and not x.known:
+        if self.opaque and x.known != STORED:
             return self.function(name, x, f)
         return self._both(self.residues(f), f, x)
 

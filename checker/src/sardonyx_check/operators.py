@@ -12,7 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from sardonyx_check.graphs import FLOATS, Node
-from sardonyx_check.numbers import Array, Numbers, Real, Undecided, erf
+from sardonyx_check.numbers import STORED, Array, Numbers, Real, Undecided, erf
 
 Tensor = Any  # Real, an array of integers, truth values or strings, a list of these, or None
 TABLE: dict[str, Callable[[Call], Tensor]] = {}
@@ -74,7 +74,7 @@ def moved(x: Tensor, move: Callable[[Array], Array]) -> Tensor:
 def joined(values: Sequence[Tensor], join: Callable[[list[Array]], Array]) -> Tensor:
     """Join tensors of one kind."""
     if isinstance(values[0], Real):
-        known = all(v.known for v in values)
+        known = min(v.known for v in values)
         return Real(join([v.m for v in values]), join([v.f for v in values]), values[0].type, known)
     return join(list(values))
 
@@ -230,7 +230,7 @@ def _gather_nd(c: Call) -> Tensor:
 def _scatter_nd(c: Call) -> Tensor:
     if c.get("reduction", "none") != "none":
         raise Undecided("ScatterND with a reduction")
-    index, known = c[1], all(v.known for v in (c[0], c[2]) if isinstance(v, Real))
+    index = c[1]
     place = tuple(_index(index[..., k], c[0].shape[k]) for k in range(index.shape[-1]))
 
     def put(a: Array, b: Array) -> Array:
@@ -238,9 +238,7 @@ def _scatter_nd(c: Call) -> Tensor:
         a[place] = b
         return a
 
-    if isinstance(c[0], Real):
-        return Real(put(c[0].m, c[2].m), put(c[0].f, c[2].f), c[0].type, known)
-    return put(c[0], c[2])
+    return joined([c[0], c[2]], lambda parts: put(*parts))
 
 
 @op("ScatterElements")
@@ -352,7 +350,7 @@ def _constant_of_shape(c: Call) -> Tensor:
 @op("Range")
 def _range(c: Call) -> Tensor:
     if isinstance(c[0], Real):
-        if not all(v.known for v in c.inputs):
+        if any(v.known != STORED for v in c.inputs):
             raise Undecided("a Range of real numbers")
         count = max(math.ceil((c[1].f.item() - c[0].f.item()) / c[2].f.item()), 0)
         steps = c.n.integers(np.arange(count), c[0].type)
@@ -398,7 +396,7 @@ def cast(n: Numbers, x: Tensor, to: int) -> Tensor:
         if to == onnx.TensorProto.BOOL:
             return x.m != 0
         dtype = helper.tensor_dtype_to_np_dtype(to)
-        if n.opaque and not x.known:
+        if n.opaque and x.known != STORED:
             return (n.hash("cast", x.m) % 97).astype(dtype)
         return np.trunc(x.f).astype(np.int64).astype(dtype)
     if x.dtype == object or to == onnx.TensorProto.STRING:
@@ -502,12 +500,12 @@ def _pow(c: Call) -> Tensor:
         y = n.integers(y, x.type)
     f = np.power(x.f, y.f)
     twice = float(y.f.reshape(-1)[0]) * 2 if y.size else 0.0
-    if not y.known or not (y.f * 2 == twice).all() or twice != round(twice) or abs(twice) > 128:
+    if y.known != STORED or not (y.f * 2 == twice).all() or twice != round(twice) or abs(twice) > 128:
         return n.function_of("pow", x, y, f)
     count = abs(int(twice))
-    m = n.power(x.m, count // 2) if count % 2 == 0 else n.power(n.root(x.m, strict=x.known), count)
+    m = n.power(x.m, count // 2) if count % 2 == 0 else n.power(n.root(x.m, strict=x.known == STORED), count)
     m = np.broadcast_to(n.inverse(m) if twice < 0 else m, f.shape)
-    return n.fixed(Real(m, f, x.type, x.known and y.known))
+    return n.fixed(Real(m, f, x.type, min(x.known, y.known)))
 
 
 @op("Mod")

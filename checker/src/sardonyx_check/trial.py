@@ -14,12 +14,13 @@ from onnx import defs, helper
 
 from sardonyx_check import contrib  # noqa: F401  # defines operators
 from sardonyx_check.graphs import FLOATS, Graph, Node, Stored, Value, captured
-from sardonyx_check.numbers import Array, Numbers, Real, Undecided
+from sardonyx_check.numbers import ANY_CONSTANT, Array, Numbers, Real, Undecided
 from sardonyx_check.operators import TABLE, Call, Tensor, tensor
 from sardonyx_check.replay import Replay
 
 ANY = 64  # elements from which a constant stands for any other of its shape
 _CLOSE = 1e-4  # relative distance up to which unequal doubles may be a matter of rounding
+_FEW = 0.02  # share of elements that may differ because a divisor is zero modulo the prime by chance
 _KEPT = 1 << 29  # bytes of constants that are kept
 _MOST_ITERATIONS = 100
 _OVERFLOWS = {"Add", "Sub", "Mul", "MatMul", "Gemm", "Conv", "ReduceSum", "Sum", "CumSum"}
@@ -71,7 +72,7 @@ class Trial:
 
     def __init__(self, replay: Replay, n: Numbers, *, any_weights: bool, plans: dict[Graph, Plan]) -> None:
         self._replay, self.n, self._any = replay, n, any_weights
-        self.found: dict[int, tuple[int, str]] = {}  # by number of the rewrite: the worst result, and the reason
+        self.found: dict[int, tuple[int, str, bool]] = {}  # by number of the rewrite: the worst result, the reason, whether few elements differ
         self.compared: dict[int, int] = defaultdict(int)  # elements
         self._plans = plans
         self._constants: OrderedDict[Value, Tensor] = OrderedDict()
@@ -152,7 +153,7 @@ class Trial:
         assert stored is not None
         array = stored.array()
         if self._any and stored.type in FLOATS and stored.size >= ANY and not is_special(stored, array):
-            result: Tensor = self.n.random(array.astype(np.float64), stored.type, stored.digest)
+            result: Tensor = self.n.random(array.astype(np.float64), stored.type, stored.digest, ANY_CONSTANT)
         else:
             result = tensor(self.n, array, stored.type)
         self._constants[value] = result
@@ -227,13 +228,13 @@ class Trial:
         types = [_type(v).SerializeToString() if v is not None else b"" for v in inputs]
         key = f"standard:{node.op}:{node.version}:{proto.SerializeToString().hex()}:{types}"
         if key not in source.graphs:
-            if schema.has_context_dependent_function:
-                version = max(v for v in schema.context_dependent_function_opset_versions if v <= node.version)
-                body = schema.get_context_dependent_function_with_opset_version(
-                    version, proto.SerializeToString(), types
-                )
+            dependent = schema.has_context_dependent_function
+            versions = schema.context_dependent_function_opset_versions if dependent else schema.function_opset_versions
+            version = max((v for v in versions if v <= node.version), default=min(versions))
+            if dependent:
+                node_and_types = proto.SerializeToString(), types
+                body = schema.get_context_dependent_function_with_opset_version(version, *node_and_types)
             else:
-                version = max(v for v in schema.function_opset_versions if v <= node.version)
                 body = schema.get_function_with_opset_version(version)
             function = onnx.FunctionProto.FromString(body) if isinstance(body, bytes) else body
             source.function(function, key)
@@ -297,11 +298,10 @@ class Trial:
         if new.denotes is not None and new.denotes is old:
             result, reason, count = EQUAL, "", 1
         else:
-            a, b = self._get(old, act), self._get(new, act)
-            result, reason, count = compare(a, b)
-        self.compared[number] += count
+            result, reason, count = compare(self._get(old, act), self._get(new, act))
+        self.compared[number] += count if result == EQUAL else 0
         if number not in self.found or result > self.found[number][0]:
-            self.found[number] = result, reason
+            self.found[number] = result, reason, result != EQUAL and count > 0
 
 
 def compare(a: Tensor, b: Tensor) -> tuple[int, str, int]:
@@ -332,7 +332,7 @@ def compare(a: Tensor, b: Tensor) -> tuple[int, str, int]:
             distance = np.abs(np.where(wrong, a.f - b.f, 0)).max(initial=0.0)
         near = np.isfinite(distance) and distance <= _CLOSE * scale
         text = f"{int(wrong.sum())} of {wrong.size} elements differ by up to {distance:.1e}, the largest is {scale:.1e}"
-        return (CLOSE if near else UNEQUAL), text, 0
+        return (CLOSE if near else UNEQUAL), text, int(wrong.mean() < _FEW)
     if a.dtype != b.dtype:
         return UNEQUAL, f"type {b.dtype} instead of {a.dtype}", 0
     wrong = np.asarray(a != b)
@@ -361,7 +361,7 @@ def _stacked(values: list[Tensor]) -> Tensor:
         return Unknown("a loop without iterations")
     if isinstance(values[0], Real):
         m, f = np.stack([v.m for v in values]), np.stack([v.f for v in values])
-        return Real(m, f, values[0].type, all(v.known for v in values))
+        return Real(m, f, values[0].type, min(v.known for v in values))
     return np.stack(values)
 
 

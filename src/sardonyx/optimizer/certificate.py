@@ -82,6 +82,8 @@ class Recorder:
                 if value.name != name:
                     self._renamed.setdefault(path, {})[name] = value.name
             self._body_names.clear()
+        if not rewrite.pairs:
+            return
         graph = rewrite.match.root.graph
         assert graph is not None
         constants: dict[str, _Constant] = {}
