@@ -251,5 +251,5 @@ def captured(node: Node) -> Iterator[Value]:
             yield from (value for value in inner.reads() if value is not None)
             yield from captured(inner)
         for _, old, new in body.pairs:
-            yield from (old, new)
+            yield from (old, new.denotes or new)
         yield from body.outputs

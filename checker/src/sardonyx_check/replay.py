@@ -81,7 +81,10 @@ class Replay:
             stored = self._constant(constant)
             if stored is not None and (stored.type, stored.shape) != (constant["type"], tuple(constant["shape"])):
                 raise Refused(f"constant {constant['name']!r} has another type or shape than the certificate says")
-            self._created.add(graph.new(constant["name"], constant=stored))
+            value = graph.new(constant["name"], constant=stored)
+            self._created.add(value)
+            if "expression" in constant:
+                self._expression(value, constant, graph, int(entry["opset"]), order)
         for written in entry.get("nodes", ()):
             self._node(graph, written, int(entry["opset"]), order)
         for old, (_, name) in zip(olds, entry["pairs"], strict=True):
@@ -92,6 +95,15 @@ class Replay:
             graph.pairs.append((number, old, new))
         for old, new in rewrite.pairs:
             self._pair(old, new)
+
+    def _expression(self, value: Value, constant: dict[str, Any], graph: Graph, version: int, order: float) -> None:
+        """Add the nodes that define a constant, which may read constants only."""
+        for written in constant["expression"]:
+            self._node(graph, written, version, order)
+        defined = self._value(graph, f"{value.name}#")
+        if not self._is_fixed(defined):
+            raise Refused(f"the expression of constant {value.name!r} reads what is not constant")
+        value.denotes = value.trusted = defined
 
     def _pair(self, old: Value, new: Value) -> None:
         """Replace a value; a new constant in place of a value that depends on constants alone stands for that value."""

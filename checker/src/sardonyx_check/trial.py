@@ -96,7 +96,8 @@ class Trial:
             tasks.append(Task(node.order, read, node=node))
         for pair in graph.pairs:
             order = pair[1].producer.order if pair[1].producer is not None else 0.0
-            tasks.append(Task(order, {v for v in pair[1:] if self._is_computed(v, graph)}, pair=pair))
+            both = pair[1], pair[2].denotes or pair[2]
+            tasks.append(Task(order, {v for v in both if self._is_computed(v, graph)}, pair=pair))
         readers: dict[Value, list[int]] = defaultdict(list)
         for index, task in enumerate(tasks):
             for value in task.needs:
@@ -298,7 +299,7 @@ class Trial:
         if new.denotes is not None and new.denotes is old:
             result, reason, count = EQUAL, "", 1
         else:
-            result, reason, count = compare(self._get(old, act), self._get(new, act))
+            result, reason, count = compare(self._get(old, act), self._get(new.denotes or new, act))
         self.compared[number] += count if result == EQUAL else 0
         if number not in self.found or result > self.found[number][0]:
             self.found[number] = result, reason, result != EQUAL and count > 0

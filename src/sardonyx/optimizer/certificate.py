@@ -22,13 +22,15 @@ from onnx_ir import serde
 
 from sardonyx.atomic_write import write_whole
 from sardonyx.ir import io, made_by
-from sardonyx.ir.facts import Facts
+from sardonyx.ir.expressions import Expression, definition_of
+from sardonyx.ir.facts import Facts, constant_tensor
 from sardonyx.ir.rules import Rule
-from sardonyx.ir.scopes import bodies, nodes_inside, top_graphs
+from sardonyx.ir.scopes import bodies, is_constant, nodes_inside, top_graphs
 from sardonyx.ir.tensors import tensor_proto
 from sardonyx.ir.transaction import Substitution
 from sardonyx.records.run import Artifact
 
+Json = dict[str, Any]
 FORMAT = 1
 _MOST_INLINE = 1 << 16  # bytes of a constant that is written into the certificate if the result does not have it
 _ATTRIBUTES = {  # type of an attribute -> how the certificate names it
@@ -39,7 +41,6 @@ _ATTRIBUTES = {  # type of an attribute -> how the certificate names it
     ir.AttributeType.FLOATS: "floats",
     ir.AttributeType.STRINGS: "strings",
 }
-Json = dict[str, Any]
 _MOST_SHAPES = 6
 
 
@@ -48,6 +49,11 @@ class _Constant(Struct, frozen=True, eq=False):
 
     name: str
     tensor: ir.TensorProtocol
+    expression: list[Json] | None  # nodes that define it in terms of other constants; None if it is as stored
+
+
+class _TooLarge(Exception):
+    """A tensor is too large for a certificate."""
 
 
 class Recorder:
@@ -60,6 +66,7 @@ class Recorder:
         self._body_names: dict[ir.Value, tuple[str, str]] = {}
         self._renamed: Json | None = None
         self._rewrites: list[tuple[Json, list[_Constant]]] = []
+        self._tensors: dict[int, str] = {}  # names of constants by the identity of their tensors, which the model keeps
         functions = [f"function:{f.domain}:{f.name}:{f.overload}" for f in model.functions.values()]
         for graph, path in zip(top_graphs(model), ("", *functions), strict=True):
             self._number(graph, path)
@@ -67,7 +74,13 @@ class Recorder:
     def _number(self, graph: ir.Graph, path: str) -> None:
         """Give the bodies below a graph their paths, in terms of the names in the file."""
         self._paths[graph] = path
+        for value in graph.initializers.values():
+            if value.const_value is not None and value.name:
+                self._tensors[id(value.const_value)] = value.name
         for node in graph:
+            tensor = constant_tensor(node) if is_constant(node) else None
+            if tensor is not None and node.outputs[0].name:
+                self._tensors[id(tensor)] = node.outputs[0].name
             for name, body in bodies(node):
                 inner = f"{path}/{_first_output(node)}.{name}"
                 self._number(body, inner)
@@ -86,8 +99,9 @@ class Recorder:
             return
         graph = rewrite.match.root.graph
         assert graph is not None
-        constants: dict[str, _Constant] = {}
-        nodes = [self._node(node, constants) for node in _new_nodes(rewrite, constants)]
+        added: list[ir.Value] = []
+        nodes = [self._node(node) for node in _new_nodes(rewrite, added)]
+        constants = [self._constant(value) for value in dict.fromkeys(added)]
         entry: Json = {"pass": rule.name}
         if self._paths[graph]:
             entry["graph"] = self._paths[graph]
@@ -95,20 +109,62 @@ class Recorder:
         if nodes:
             entry["nodes"] = nodes
         entry["pairs"] = [[old.name, new.name] for old, new in rewrite.pairs]
-        self._rewrites.append((entry, list(constants.values())))
+        self._rewrites.append((entry, constants))
 
-    def _node(self, node: ir.Node, constants: dict[str, _Constant]) -> Json:
+    def _constant(self, value: ir.Value) -> _Constant:
+        tensor = value.const_value
+        assert value.name is not None
+        assert tensor is not None
+        definition = definition_of(tensor)
+        expression = None if definition is None else self._expression(f"{value.name}#", definition)
+        self._tensors[id(tensor)] = value.name
+        return _Constant(value.name, tensor, expression)
+
+    def _expression(self, result: str, definition: Expression) -> list[Json] | None:
+        """Return an expression as nodes; None if it has a large operand that no constant of the graph is."""
+        nodes: list[Json] = []
+        names: dict[int, str] = {}
+
+        def write(operand: Expression | ir.TensorProtocol, output: str | None = None) -> str:
+            known = None if isinstance(operand, Expression) else self._tensors.get(id(operand))
+            known = names.get(id(operand), known)
+            if known is not None:
+                return known
+            inner = operand if isinstance(operand, Expression) else definition_of(operand)
+            if inner is not None:
+                inputs = [write(each) for each in inner.operands]
+                attributes = {name: ir.convenience.convert_attribute(name, v) for name, v in inner.attributes.items()}
+                node: Json = {"op": inner.op_type, "in": inputs}
+                if attributes:
+                    node["attributes"] = {name: self._attribute(each) for name, each in attributes.items()}
+            else:
+                assert not isinstance(operand, Expression)
+                if operand.nbytes > _MOST_INLINE:
+                    raise _TooLarge
+                value = self._attribute(ir.AttrTensor("value", operand))
+                node = {"op": "Constant", "in": [], "attributes": {"value": value}}
+            node["out"] = [output or f"{result}{len(nodes)}"]
+            nodes.append(node)
+            return names.setdefault(id(operand), node["out"][0])
+
+        try:
+            write(definition, result)
+        except _TooLarge:
+            return None
+        return nodes
+
+    def _node(self, node: ir.Node) -> Json:
         written: Json = {"op": node.op_type}
         if node.domain:
             written["domain"] = node.domain
         written["in"] = ["" if value is None else value.name for value in node.inputs]
         written["out"] = [value.name or "" for value in node.outputs]
-        attributes = {a.name: self._attribute(a, constants) for a in node.attributes.values()}
+        attributes = {a.name: self._attribute(a) for a in node.attributes.values()}
         if attributes:
             written["attributes"] = attributes
         return written
 
-    def _attribute(self, attribute: ir.Attr, constants: dict[str, _Constant]) -> Json:
+    def _attribute(self, attribute: ir.Attr) -> Json:
         if attribute.is_ref():
             return {"parameter": attribute.ref_attr_name, "type": attribute.type.value}
         value: Any = attribute.value
@@ -133,7 +189,7 @@ class Recorder:
         """Return the entries of all rewrites; large constants are taken from the result by their names."""
         stored = result.graph.initializers
         return [
-            entry | ({"constants": [_constant(each, stored) for each in constants]} if constants else {})
+            entry | ({"constants": [_written(each, stored) for each in constants]} if constants else {})
             for entry, constants in self._rewrites
         ]
 
@@ -205,7 +261,7 @@ def _first_output(node: ir.Node) -> str:
     return next((value.name for value in node.outputs if value.name), "")
 
 
-def _new_nodes(rewrite: Substitution, constants: dict[str, _Constant]) -> Iterator[ir.Node]:
+def _new_nodes(rewrite: Substitution, constants: list[ir.Value]) -> Iterator[ir.Node]:
     """Yield the nodes that a rewrite adds, producers first, and collect the constants that it adds."""
     waiting = [new for _, new in reversed(rewrite.pairs)]
     done: set[ir.Node] = set()
@@ -213,17 +269,13 @@ def _new_nodes(rewrite: Substitution, constants: dict[str, _Constant]) -> Iterat
         value = waiting[-1]
         producer = value.producer()
         if producer is None or producer.graph is not None or producer in done:
-            if producer is None and value.graph is None and value.const_value is not None:
-                assert value.name is not None
-                constants[value.name] = _Constant(value.name, value.const_value)
+            if _is_new_constant(value):
+                constants.append(value)
             waiting.pop()
             continue
         read = [v for each in (producer, *nodes_inside(producer)) for v in each.inputs if v is not None]
         missing = [v for v in read if _is_new(v, done)]
-        for v in read:
-            if v.producer() is None and v.graph is None and v.const_value is not None:
-                assert v.name is not None
-                constants[v.name] = _Constant(v.name, v.const_value)
+        constants += filter(_is_new_constant, read)
         if missing:
             waiting += missing
             continue
@@ -237,13 +289,19 @@ def _is_new(value: ir.Value, done: set[ir.Node]) -> bool:
     return producer is not None and producer.graph is None and producer not in done
 
 
-def _constant(constant: _Constant, stored: Mapping[str, ir.Value]) -> Json:
+def _is_new_constant(value: ir.Value) -> bool:
+    return value.producer() is None and value.graph is None and value.const_value is not None
+
+
+def _written(constant: _Constant, stored: Mapping[str, ir.Value]) -> Json:
     tensor = constant.tensor
     entry: Json = {"name": constant.name, "type": tensor.dtype.value, "shape": [int(d) for d in tensor.shape.numpy()]}
+    if constant.expression is not None:
+        entry["expression"] = constant.expression
     kept = stored.get(constant.name)
     if kept is not None and kept.const_value is tensor:
         return entry
-    if tensor.dtype == ir.DataType.STRING or tensor.nbytes <= _MOST_INLINE:
+    if constant.expression is None and (tensor.dtype == ir.DataType.STRING or tensor.nbytes <= _MOST_INLINE):
         proto = tensor_proto("", tensor)
         entry["proto"] = base64.b64encode(proto.SerializeToString(deterministic=True)).decode()
     return entry
