@@ -83,14 +83,20 @@ def primes(seed: int) -> Iterator[int]:
 class Numbers:
     """Arithmetic modulo one prime, with random functions of one seed."""
 
-    def __init__(self, prime: int, seed: int, *, opaque: bool, rounds: bool = False) -> None:
-        """With `rounds`, doubles are rounded to their type after every operator, as kernels do."""
+    def __init__(self, prime: int, seed: int, *, opaque: bool, rounds: bool = False, strict: bool = True) -> None:
+        """With `rounds`, doubles are rounded to their type after every operator, as kernels do.
+
+        If `strict`, a constant without a root modulo the prime raises Unlucky.
+        """
+        self._strict = strict
         self.p, self.seed, self.opaque, self.rounds = prime, seed, opaque, rounds
         rng = np.random.default_rng((seed, 7))
         self._keys: dict[str, int] = {}
         self._table = rng.integers(1, prime, (2, _TABLE))
         self._inverses = self.inverse(self._table)
-        self._pi = int(rng.integers(1, prime))
+        over_pi = 2 * pow(int(rng.integers(1, prime)), 2, prime) % prime  # 2/pi may be any square
+        root = int(self.root(np.array(over_pi)))
+        self._reals = (over_pi, 2 / math.pi), (root, math.sqrt(2 / math.pi)), (pow(6, -1, prime), 1 / 6)
         self._powers = np.array([pow(2, e % (prime - 1), prime) for e in range(-1200, 1200)], np.int64)
 
     # Values
@@ -124,7 +130,7 @@ class Numbers:
         return self.fixed(Real(rng.integers(1, self.p, f.shape), f, type, known))
 
     def _literal(self, value: float, type: int) -> tuple[int, float] | None:
-        """Return the real number that a literal is the rounding of: a root of n or 1/n, the root of 2/pi, or 1/6.
+        """Return the real number that a literal is the rounding of: a root of n or 1/n, 2/pi or its root, or 1/6.
 
         The two lowest floats, which only hide positions from attention, are read as one number.
         """
@@ -134,20 +140,16 @@ class Numbers:
         size = abs(value)
         if not 1e-4 < size < 1e4 or size == round(size):
             return None
-        for power in (-4, -2, 2, 4):  # the n-th roots of integers, as in attention scales
-            n = round(size ** power) if 0.4 < size ** power < 1e5 else 0
+        found = next(((m, f) for m, f in self._reals if abs(f - size) <= unit), None)
+        for power in (-4, -2, 2, 4):  # roots of integers, as in attention scales
+            n = round(size**power) if 0.4 < size**power < 1e5 else 0
             if n > 1 and abs(n ** (1 / power) - size) <= unit and math.isqrt(n) ** 2 != n:
                 root = self.root(np.array(n))
                 root = self.root(root) if abs(power) == 4 else root
-                found = int(root if power > 0 else self.inverse(root))
-                return (found if value > 0 else self.p - found), math.copysign(n ** (1 / power), value)
-        if abs(math.sqrt(2 / math.pi) - size) <= unit:
-            found = int(self.root(np.array(2 * pow(self._pi, -1, self.p) % self.p), strict=False))
-            return (found if value > 0 else self.p - found), math.copysign(math.sqrt(2 / math.pi), value)
-        if abs(1 / 6 - size) <= unit:
-            found = pow(6, -1, self.p)
-            return (found if value > 0 else self.p - found), math.copysign(1 / 6, value)
-        return None
+                found = int(root if power > 0 else self.inverse(root)), n ** (1 / power)
+        if found is None:
+            return None
+        return (found[0] if value > 0 else self.p - found[0]), math.copysign(found[1], value)
 
     def fixed(self, x: Real) -> Real:
         """Give infinities and NaN residues of their own, whatever they were computed from."""
@@ -201,7 +203,7 @@ class Numbers:
     def root(self, m: Array, *, strict: bool = True) -> Array:
         """Return the square root that is a square itself, which makes it multiplicative."""
         found = self.power(m, (self.p + 1) // 4)
-        if strict and m.size == 1 and (found * found % self.p != m).any():
+        if strict and self._strict and m.size == 1 and (found * found % self.p != m).any():
             raise Unlucky
         return found
 
@@ -219,7 +221,10 @@ class Numbers:
         x, y = (np.where(v > self.p // 2, v - self.p, v).astype(np.float64) for v in (a.m, b.m))
         total: Any = 0
         for start in range(0, max(a.shape[-1], 1), _EXACT):
-            part = x[..., start : start + _EXACT], (y[..., start : start + _EXACT, :] if y.ndim > 1 else y[start : start + _EXACT])
+            part = (
+                x[..., start : start + _EXACT],
+                (y[..., start : start + _EXACT, :] if y.ndim > 1 else y[start : start + _EXACT]),
+            )
             total = total + np.asarray(np.matmul(*part)).astype(np.int64) % self.p
         m, known = np.asarray(total % self.p), min(a.known, b.known)
         if self.opaque and known == INPUT and np.isfinite(a.f).all() and np.isfinite(b.f).all():

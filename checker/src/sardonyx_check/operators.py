@@ -12,7 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from sardonyx_check.graphs import FLOATS, Node
-from sardonyx_check.numbers import STORED, Array, Numbers, Real, Undecided, erf
+from sardonyx_check.numbers import STORED, Array, Numbers, Real, Undecided
 
 Tensor = Any  # Real, an array of integers, truth values or strings, a list of these, or None
 TABLE: dict[str, Callable[[Call], Tensor]] = {}
@@ -223,7 +223,7 @@ def _gather_nd(c: Call) -> Tensor:
     lead = [np.arange(s).reshape([-1 if i == k else 1 for k in range(index.ndim - 1)])
             for i, s in enumerate(index.shape[:batch])]  # fmt: skip
     place = [_index(index[..., k], c[0].shape[batch + k]) for k in range(index.shape[-1])]
-    return moved(c[0], lambda a: a[tuple([*lead, *place])])
+    return moved(c[0], lambda a: a[(*lead, *place)])
 
 
 @op("ScatterND")
@@ -284,7 +284,10 @@ def _pad(c: Call) -> Tensor:
     for k, axis in enumerate(axes):
         widths[axis] = [pads[k], pads[k + len(axes)]]
     mode = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}[c.get("mode", "constant")]
-    x = moved(c[0], lambda a: a[tuple(slice(max(-lo, 0), s - max(-hi, 0)) for (lo, hi), s in zip(widths, a.shape))])
+    x = moved(
+        c[0],
+        lambda a: a[tuple(slice(max(-lo, 0), s - max(-hi, 0)) for (lo, hi), s in zip(widths, a.shape, strict=False))],
+    )
     widths = [[max(lo, 0), max(hi, 0)] for lo, hi in widths]
     if mode != "constant":
         return moved(x, lambda a: np.pad(a, widths, mode=mode))  # type: ignore[call-overload]
@@ -465,7 +468,7 @@ op("Floor")(_unary(lambda n, x: n.whole("floor", x, np.floor(x.f))))
 op("Ceil")(_unary(lambda n, x: n.whole("ceil", x, np.ceil(x.f))))
 op("Round")(_unary(lambda n, x: n.whole("round", x, np.rint(x.f))))
 op("IsNaN")(_unary(lambda n, x: np.isnan(x.f)))
-_simple("Erf", erf, "odd")
+op("Erf")(_unary(Numbers.erf))
 _simple("Sin", np.sin, "odd")
 _simple("Cos", np.cos, "even")
 _simple("Tan", np.tan, "odd")
@@ -580,7 +583,8 @@ def _reduction(real: Callable[[Numbers, Real, tuple[int, ...]], Real], whole: Ca
     return evaluate
 
 
-def _mean_of(n: Numbers, x: Real, axes: tuple[int, ...]) -> Real:
+def mean_of(n: Numbers, x: Real, axes: tuple[int, ...]) -> Real:
+    """Return means over axes, which stay."""
     total = n.sum(x, axes, keep=True)
     count = math.prod(x.shape[a] for a in axes)
     if not count:
@@ -610,7 +614,7 @@ def largest(n: Numbers, x: Real, axes: tuple[int, ...], sign: int = 1) -> Real:
 
 
 op("ReduceSum")(_reduction(lambda n, x, axes: n.sum(x, axes, keep=True), np.sum))
-op("ReduceMean")(_reduction(_mean_of, None))
+op("ReduceMean")(_reduction(mean_of, None))
 op("ReduceProd")(_reduction(_product_of, np.prod))
 op("ReduceMax")(_reduction(largest, np.max))
 op("ReduceMin")(_reduction(lambda n, x, axes: largest(n, x, axes, -1), np.min))
@@ -678,13 +682,13 @@ def _windows(c: Call, x: Tensor, kernel: Sequence[int], fill: tuple[int, float])
     spatial, count = x.shape[2:], len(kernel)
     strides, dilations = c.get("strides") or [1] * count, c.get("dilations") or [1] * count
     pads, auto = list(c.get("pads") or [0] * 2 * count), c.get("auto_pad", "NOTSET")
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=False)]
     if auto.startswith("SAME"):
-        need = [max((-(-s // t) - 1) * t + r - s, 0) for s, t, r in zip(spatial, strides, reach)]
+        need = [max((-(-s // t) - 1) * t + r - s, 0) for s, t, r in zip(spatial, strides, reach, strict=False)]
         small, large = [v // 2 for v in need], [v - v // 2 for v in need]
         pads = [*small, *large] if auto == "SAME_UPPER" else [*large, *small]
     if c.get("ceil_mode", 0):
-        for k, (s, t, r) in enumerate(zip(spatial, strides, reach)):
+        for k, (s, t, r) in enumerate(zip(spatial, strides, reach, strict=False)):
             whole = -(-(s + pads[k] + pads[k + count] - r) // t)
             whole -= (whole * t) >= s + pads[k]
             pads[k + count] = max(pads[k + count], whole * t + r - s - pads[k])
@@ -742,7 +746,7 @@ def _average_pool(c: Call) -> Tensor:
 
 @op("GlobalAveragePool")
 def _global_average(c: Call) -> Tensor:
-    return _mean_of(c.n, c[0], tuple(range(2, c.rank())))
+    return mean_of(c.n, c[0], tuple(range(2, c.rank())))
 
 
 @op("GlobalMaxPool")
@@ -764,8 +768,8 @@ def _batch_norm(c: Call) -> Tensor:
 def _instance_norm(c: Call) -> Tensor:
     n, x, axes = c.n, c[0], tuple(range(2, c.rank()))
     scale, shift = (v.map(lambda a: a.reshape(-1, *[1] * len(axes))) for v in c.inputs[1:3])
-    centered = n.subtract(x, _mean_of(n, x, axes))
-    variance = _mean_of(n, n.multiply(centered, centered), axes)
+    centered = n.subtract(x, mean_of(n, x, axes))
+    variance = mean_of(n, n.multiply(centered, centered), axes)
     root = n.sqrt(n.add(variance, n.stored(np.array(np.float32(c.get("epsilon", 1e-5))))))
     return n.add(n.multiply(n.divide(centered, root), scale), shift)
 

@@ -114,7 +114,6 @@ class Replay:
         if new in self._created or (new.producer is not None and new.producer.is_new):
             new.trusted = new.trusted or old.trusted or old
 
-
     def _value(self, graph: Graph, name: str) -> Value:
         value = graph.find(name)
         if value is None:
@@ -254,14 +253,16 @@ class Comparison:
         if (a.op, a.domain, x.index) != (b.op, b.domain, y.index):
             raise Refused(f"the result has {b.op} where the certificate says {a.op}, for {y.name!r}")
         self._attributes(a, b)
-        if len(a.inputs) != len(b.inputs) or any((u is None) != (v is None) for u, v in zip(a.inputs, b.inputs)):
+        if len(a.inputs) != len(b.inputs) or any(
+            (u is None) != (v is None) for u, v in zip(a.inputs, b.inputs, strict=False)
+        ):
             raise Refused(f"{b.op} of the result reads another number of values, for {y.name!r}")
         if a.op in _RANDOM and self._random.setdefault(a, b) is not b:
             raise Refused(f"{b.op} of the result is shared or repeated, for {y.name!r}")
         self._version(a, b)
         if a.bodies.keys() != b.bodies.keys():
             raise Refused(f"{b.op} of the result has other bodies")
-        pairs = [(u.final(), v) for u, v in zip(a.inputs, b.inputs) if u is not None and v is not None]
+        pairs = [(u.final(), v) for u, v in zip(a.inputs, b.inputs, strict=False) if u is not None and v is not None]
         for name, body in a.bodies.items():
             self.graphs(body, b.bodies[name])
         self._function(a, b)
@@ -277,7 +278,9 @@ class Comparison:
             if other is None:
                 raise Refused(f"the result has no function {a.op}")
             mine, theirs = self._replay.source.protos[key], self._replay.result.protos[key]
-            if list(mine.attribute) != list(theirs.attribute) or list(mine.attribute_proto) != list(theirs.attribute_proto):
+            if list(mine.attribute) != list(theirs.attribute) or list(mine.attribute_proto) != list(
+                theirs.attribute_proto
+            ):
                 raise Refused(f"function {a.op} of the result has other attributes")
             self.graphs(self._replay.source.functions[key], other)
         if not keys and any(key[:2] == (b.domain, b.op) for key in self._replay.result.functions):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import OrderedDict, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,9 @@ class Trial:
 
     def __init__(self, replay: Replay, n: Numbers, *, any_weights: bool, plans: dict[Graph, Plan]) -> None:
         self._replay, self.n, self._any = replay, n, any_weights
-        self.found: dict[int, tuple[int, str, bool]] = {}  # by number of the rewrite: the worst result, the reason, whether few elements differ
+        self.found: dict[
+            int, tuple[int, str, bool]
+        ] = {}  # by number of the rewrite: the worst result, the reason, whether few elements differ
         self.compared: dict[int, int] = defaultdict(int)  # elements
         self._plans = plans
         self._constants: OrderedDict[Value, Tensor] = OrderedDict()
@@ -153,10 +155,12 @@ class Trial:
         stored = value.constant
         assert stored is not None
         array = stored.array()
-        if self._any and stored.type in FLOATS and stored.size >= ANY and not is_special(stored, array):
-            result: Tensor = self.n.random(array.astype(np.float64), stored.type, stored.digest, ANY_CONSTANT)
+        if stored.type not in FLOATS or stored.size < ANY or is_special(stored, array):
+            result: Tensor = tensor(self.n, array, stored.type)
+        elif self._any:
+            result = self.n.random(array.astype(np.float64), stored.type, stored.digest, ANY_CONSTANT)
         else:
-            result = tensor(self.n, array, stored.type)
+            result = replace(tensor(self.n, array, stored.type), known=ANY_CONSTANT)
         self._constants[value] = result
         self._bytes += 16 * stored.size
         while self._bytes > _KEPT and len(self._constants) > 1:
@@ -190,7 +194,7 @@ class Trial:
         function = self._function(node, inputs)
         if function is not None:
             graph, parameters = function
-            given = {v: x for v, x in itertools.zip_longest(graph.inputs, inputs[: len(graph.inputs)])}
+            given = dict(itertools.zip_longest(graph.inputs, inputs[: len(graph.inputs)]))
             parameters |= {k: self._resolved(a, act) for k, a in node.attributes.items()}
             return self._run(graph, given, None, parameters)
         if node.op in ("If", "Loop", "Scan") and not node.domain:
@@ -317,7 +321,13 @@ def compare(a: Tensor, b: Tensor) -> tuple[int, str, int]:
         parts = list(itertools.starmap(compare, zip(a, b, strict=True)))
         worst = max(parts, default=(EQUAL, "", 0))
         return worst[0], worst[1], sum(p[2] for p in parts)
-    if isinstance(a, Real) != isinstance(b, Real) or isinstance(a, list) or isinstance(b, list) or a is None or b is None:
+    if (
+        isinstance(a, Real) != isinstance(b, Real)
+        or isinstance(a, list)
+        or isinstance(b, list)
+        or a is None
+        or b is None
+    ):
         return UNEQUAL, "a value of another kind", 0
     if a.shape != b.shape:
         return UNEQUAL, f"shape {list(b.shape)} instead of {list(a.shape)}", 0
