@@ -70,12 +70,18 @@ def _gelu(n: Numbers, x: Real) -> Real:
 
 @op(_OWN + "Gelu", _OWN + "BiasGelu")
 def _bias_gelu(c: Call) -> Tensor:
-    return _gelu(c.n, c[0] if c[1] is None else c.n.add(c[0], c[1]))
+    return _gelu(c.n, _biased(c))
+
+
+def _biased(c: Call) -> Real:
+    if c[1] is not None and c[1].shape != c[0].shape[-1:]:
+        raise ValueError("the bias is not a vector of the last dimension")
+    return c[0] if c[1] is None else c.n.add(c[0], c[1])
 
 
 @op(_OWN + "FastGelu")
 def _fast_gelu(c: Call) -> Tensor:
-    n, x = c.n, c[0] if c[1] is None else c.n.add(c[0], c[1])
+    n, x = c.n, _biased(c)
     half, one, cube = n.number(0.5, x), n.number(1.0, x), n.multiply(x, n.multiply(x, x))
     inner = n.multiply(_number(n, math.sqrt(2 / math.pi)), n.add(x, n.multiply(_number(n, 0.044715), cube)))
     return n.multiply(n.multiply(half, x), n.add(one, n.tanh(inner)))
@@ -90,6 +96,8 @@ def _quick_gelu(c: Call) -> Tensor:
 def _skip_norm(c: Call) -> Tensor:
     n, simplified = c.n, c.node.op == "SkipSimplifiedLayerNormalization"
     bias = c[3] if simplified else c[4]
+    if any(v is not None and v.shape != c[0].shape[-1:] for v in c.inputs[2:]) or c[1].shape != c[0].shape:
+        raise ValueError("operands of other shapes")
     total = n.add(c[0], c[1])
     total = total if bias is None else n.add(total, bias)
     axes = (c.rank() - 1,)

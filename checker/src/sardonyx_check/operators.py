@@ -549,6 +549,8 @@ def _clip(c: Call) -> Tensor:
         v if v is not None else (None if (given := c.get(name)) is None else c.n.number(given, x))
         for v, name in ((low, "min"), (high, "max"))
     ]
+    if any(bound is not None and bound.size != 1 for bound in bounds):
+        raise ValueError("a bound is not one number")
     x = x if bounds[0] is None else c.n.larger(x, bounds[0])
     return x if bounds[1] is None else c.n.smaller(x, bounds[1])
 

@@ -97,19 +97,20 @@ class Replay:
             self._pair(old, new)
 
     def _expression(self, value: Value, constant: dict[str, Any], graph: Graph, version: int, order: float) -> None:
-        """Add the nodes that define a constant, which may read constants only."""
+        """Let a constant stand for what nodes compute from other constants."""
         for written in constant["expression"]:
             self._node(graph, written, version, order)
         defined = self._value(graph, f"{value.name}#")
-        if not self._is_fixed(defined):
-            raise Refused(f"the expression of constant {value.name!r} reads what is not constant")
-        value.denotes = value.trusted = defined
+        if self._is_fixed(defined):  # otherwise it is as stored
+            value.denotes = value.trusted = defined
 
     def _pair(self, old: Value, new: Value) -> None:
         """Replace a value; a new constant in place of a value that depends on constants alone stands for that value."""
-        if new in self._created and new.denotes is None and self._is_fixed(old):
+        if new in self._created and new.denotes is None and old.producer is not None and self._is_fixed(old):
             if new.constant is None or new.constant.type in FLOATS:
                 new.denotes = old
+        elif new in self._created and new.constant is None:
+            new.constant = old.constant
         old.replacement = new
         if new in self._created or (new.producer is not None and new.producer.is_new):
             new.trusted = new.trusted or old.trusted or old
@@ -172,11 +173,12 @@ class Replay:
             elif node.bodies or node.op in _RANDOM:
                 self._fixed[at] = False
             else:
-                missing = [v for v in node.inputs if v is not None and v not in self._fixed]
+                read = [v for v in node.inputs[: 1 if node.op == "CastLike" else None] if v is not None]
+                missing = [v for v in read if v not in self._fixed]
                 if missing:
                     waiting += missing
                     continue
-                self._fixed[at] = all(self._fixed[v] for v in node.inputs if v is not None)
+                self._fixed[at] = all(self._fixed[v] for v in read)
             waiting.pop()
         return self._fixed[value]
 
@@ -203,6 +205,7 @@ class Comparison:
         self._same: dict[Value, Value] = {}  # of the result, for values of the replayed graph
         self._random: dict[Node, Node] = {}
         self._functions: set[tuple[str, str, str]] = set()
+        self._met: set[Value] = set()  # outputs of nodes of the result that were compared
 
     def graphs(self, a: Graph, b: Graph) -> None:
         """Compare two graphs."""
@@ -217,6 +220,13 @@ class Comparison:
             raise Refused(f"the result has other default values of inputs than the source: {sorted(da)}")
         for x, y in zip(a.outputs, b.outputs, strict=True):
             self._values(x.final(), y)
+        for node in b.nodes:  # what no output needs must be there before, under the same name
+            for y in node.outputs:
+                x = a.values.get(y.name) if y is not None else None
+                if y is not None and y not in self._met:
+                    if x is None:
+                        raise Refused(f"the certificate does not say where {y.name!r} of the result comes from")
+                    self._values(x, y)
 
     def _defaults(self, model: Model, inputs: set[str]) -> dict[str, str]:
         tensors = model.proto.graph.initializer
@@ -252,6 +262,7 @@ class Comparison:
             raise Refused(f"the result reads {y.name!r} in place of {x.name!r}")
         if (a.op, a.domain, x.index) != (b.op, b.domain, y.index):
             raise Refused(f"the result has {b.op} where the certificate says {a.op}, for {y.name!r}")
+        self._met.update(v for v in b.outputs if v is not None)
         self._attributes(a, b)
         if len(a.inputs) != len(b.inputs) or any(
             (u is None) != (v is None) for u, v in zip(a.inputs, b.inputs, strict=False)

@@ -242,6 +242,8 @@ class Trial:
             else:
                 body = schema.get_function_with_opset_version(version)
             function = onnx.FunctionProto.FromString(body) if isinstance(body, bytes) else body
+            if not function.node:
+                raise Undecided(f"the standard has no function for this {node.op}")
             source.function(function, key)
         given = {n: a.default_value for n, a in schema.attributes.items() if a.default_value.type}
         return source.graphs[key], given
@@ -378,8 +380,8 @@ def _stacked(values: list[Tensor]) -> Tensor:
 
 def _type(value: Tensor) -> onnx.TypeProto:
     if isinstance(value, Real):
-        return helper.make_tensor_type_proto(value.type, None)
+        return helper.make_tensor_type_proto(value.type, list(value.shape))
     if isinstance(value, np.ndarray):
         kind = 8 if value.dtype == object else helper.np_dtype_to_tensor_dtype(value.dtype)
-        return helper.make_tensor_type_proto(kind, None)
+        return helper.make_tensor_type_proto(kind, list(value.shape))
     return onnx.TypeProto()
