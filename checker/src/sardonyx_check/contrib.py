@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from sardonyx_check.numbers import Numbers, Real, Undecided
-from sardonyx_check.operators import TABLE, Call, Tensor, largest, mean_of, op
+from sardonyx_check.operators import TABLE, Call, Tensor, mean_of, softmax
 
 _OWN = "com.microsoft::"
 
@@ -39,7 +39,6 @@ def _activated(c: Call, x: Real, name: str, parameters: list[float]) -> Real:
             raise Undecided(f"activation {name!r} is not supported")
 
 
-@op(_OWN + "FusedConv")
 def _fused_conv(c: Call) -> Tensor:
     result = TABLE["Conv"](c)
     result = result if c[3] is None else c.n.add(result, c[3])
@@ -47,14 +46,12 @@ def _fused_conv(c: Call) -> Tensor:
     return _activated(c, result, name, list(c.get("activation_params") or ())) if name else result
 
 
-@op(_OWN + "FusedGemm")
 def _fused_gemm(c: Call) -> Tensor:
     given = [v for v in (c.get("activation_alpha"), c.get("activation_beta")) if v is not None]
     name = c.get("activation", "")
     return _activated(c, TABLE["Gemm"](c), name, given) if name else TABLE["Gemm"](c)
 
 
-@op(_OWN + "FusedMatMul")
 def _fused_matmul(c: Call) -> Tensor:
     if c.get("transBatchA", 0) or c.get("transBatchB", 0):
         raise Undecided("FusedMatMul with transposed batches")
@@ -68,7 +65,6 @@ def _gelu(n: Numbers, x: Real) -> Real:
     return n.multiply(n.multiply(half, x), n.add(one, n.erf(n.divide(x, root))))
 
 
-@op(_OWN + "Gelu", _OWN + "BiasGelu")
 def _bias_gelu(c: Call) -> Tensor:
     return _gelu(c.n, _biased(c))
 
@@ -79,7 +75,6 @@ def _biased(c: Call) -> Real:
     return c[0] if c[1] is None else c.n.add(c[0], c[1])
 
 
-@op(_OWN + "FastGelu")
 def _fast_gelu(c: Call) -> Tensor:
     n, x = c.n, _biased(c)
     half, one, cube = n.number(0.5, x), n.number(1.0, x), n.multiply(x, n.multiply(x, x))
@@ -87,12 +82,10 @@ def _fast_gelu(c: Call) -> Tensor:
     return n.multiply(n.multiply(half, x), n.add(one, n.tanh(inner)))
 
 
-@op(_OWN + "QuickGelu")
 def _quick_gelu(c: Call) -> Tensor:
     return c.n.multiply(c[0], c.n.sigmoid(c.n.multiply(_number(c.n, c.get("alpha", 1.702)), c[0])))
 
 
-@op(_OWN + "SkipLayerNormalization", _OWN + "SkipSimplifiedLayerNormalization")
 def _skip_norm(c: Call) -> Tensor:
     n, simplified = c.n, c.node.op == "SkipSimplifiedLayerNormalization"
     bias = c[3] if simplified else c[4]
@@ -100,7 +93,7 @@ def _skip_norm(c: Call) -> Tensor:
         raise ValueError("operands of other shapes")
     total = n.add(c[0], c[1])
     total = total if bias is None else n.add(total, bias)
-    axes = (c.rank() - 1,)
+    axes = (c.rank - 1,)
     centered = total if simplified else n.subtract(total, mean_of(n, total, axes))
     variance = mean_of(n, n.multiply(centered, centered), axes)
     root = n.sqrt(n.add(variance, _number(n, c.get("epsilon", 1e-5 if simplified else 1e-12))))
@@ -109,7 +102,6 @@ def _skip_norm(c: Call) -> Tensor:
     return result, None, None, total
 
 
-@op(_OWN + "Attention")
 def _attention(c: Call) -> Tensor:
     if c[3] is not None or c[4] is not None or c.get("unidirectional", 0) or c.get("do_rotary", 0):
         raise Undecided("Attention with a mask index, a past or a direction")
@@ -129,6 +121,18 @@ def _attention(c: Call) -> Tensor:
     factor = _number(n, scale) if scale else n.divide(n.number(1.0, q), n.sqrt(n.number(float(sizes[0] // heads), q)))
     scores = n.multiply(n.matmul(q, k.map(lambda a: a.swapaxes(-1, -2))), factor)
     scores = scores if c[5] is None else n.add(scores, c[5])
-    powers = n.exp(n.subtract(scores, largest(n, scores, (3,))))
-    shares = n.divide(powers, n.sum(powers, (3,), keep=True))
-    return n.matmul(shares, v).map(lambda a: a.transpose(0, 2, 1, 3).reshape(batch, length, -1))
+    return n.matmul(softmax(n, scores, (3,)), v).map(lambda a: a.transpose(0, 2, 1, 3).reshape(batch, length, -1))
+
+
+TABLE |= {
+    _OWN + "FusedConv": _fused_conv,
+    _OWN + "FusedGemm": _fused_gemm,
+    _OWN + "FusedMatMul": _fused_matmul,
+    _OWN + "Gelu": _bias_gelu,
+    _OWN + "BiasGelu": _bias_gelu,
+    _OWN + "FastGelu": _fast_gelu,
+    _OWN + "QuickGelu": _quick_gelu,
+    _OWN + "SkipLayerNormalization": _skip_norm,
+    _OWN + "SkipSimplifiedLayerNormalization": _skip_norm,
+    _OWN + "Attention": _attention,
+}
