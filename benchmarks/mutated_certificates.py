@@ -126,7 +126,9 @@ def _in_certificate(_: onnx.ModelProto, certificate: dict[str, Any], rng: random
             rewrites.append(copy.deepcopy(entry))
             return "repeat a rewrite"
         case "pair":
-            names = [name for pair in entry["pairs"] for name in pair] + [n for e in entry.get("nodes", ()) for n in e["in"] if n]
+            names = [name for pair in entry["pairs"] for name in pair] + [
+                n for e in entry.get("nodes", ()) for n in e["in"] if n
+            ]
             rng.choice(entry["pairs"])[rng.randrange(2)] = rng.choice(names)
             return "another pair"
         case "node" if entry.get("nodes"):
@@ -205,7 +207,11 @@ def _change_attribute(node: onnx.NodeProto, rng: random.Random) -> str:
     attribute = rng.choice(attributes)
     match attribute.type:
         case onnx.AttributeProto.FLOAT:
-            attribute.f = float(np.nextafter(np.float32(attribute.f), np.float32(np.inf))) if rng.random() < 0.5 else attribute.f * 2 + 1
+            attribute.f = (
+                float(np.nextafter(np.float32(attribute.f), np.float32(np.inf)))
+                if rng.random() < 0.5
+                else attribute.f * 2 + 1
+            )
         case onnx.AttributeProto.INT:
             attribute.i += rng.choice([-1, 1])
         case onnx.AttributeProto.INTS if len(attribute.ints) > 1 and rng.random() < 0.5:
@@ -234,7 +240,9 @@ def _change_tensor(tensor: onnx.TensorProto, rng: random.Random) -> str:
         flat[place] = ~flat[place]
     elif array.dtype.kind == "f":
         far = rng.random() < 0.5
-        flat[place] = flat[place] + 0.5 if far or flat[place] == 0 else flat[place] * (1 + 8 * np.finfo(array.dtype).eps)
+        flat[place] = (
+            flat[place] + 0.5 if far or flat[place] == 0 else flat[place] * (1 + 8 * np.finfo(array.dtype).eps)
+        )
     else:
         flat[place] += rng.choice([-1, 1])
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
@@ -244,7 +252,13 @@ def _change_tensor(tensor: onnx.TensorProto, rng: random.Random) -> str:
 def _entry_of(attribute: onnx.AttributeProto) -> dict[str, Any]:
     value = helper.get_attribute_value(attribute)
     names = {1: "float", 2: "int", 3: "string", 6: "floats", 7: "ints", 8: "strings"}
-    return {names[attribute.type]: value.decode() if isinstance(value, bytes) else list(value) if attribute.type > 3 else value}
+    return {
+        names[attribute.type]: value.decode()
+        if isinstance(value, bytes)
+        else list(value)
+        if attribute.type > 3
+        else value
+    }
 
 
 def _change_entry(node: dict[str, Any], rng: random.Random) -> str:
@@ -297,7 +311,9 @@ def _same(case: Case, mutant: Mutant) -> bool:
                 a, b = np.asarray(a), np.asarray(b)
                 if a.shape != b.shape or not np.allclose(a, b, 1e-4, 1e-5, equal_nan=True):
                     return False
-    except Exception:  # every error of the runtime has a class of its own: the mutant does not run where the source does
+    except (
+        Exception
+    ):  # every error of the runtime has a class of its own: the mutant does not run where the source does
         return False
     return True
 

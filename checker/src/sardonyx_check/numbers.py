@@ -11,6 +11,7 @@ all values, whatever their order.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 _EXACT = 1 << 11
 _LOWEST = float(np.finfo(np.float32).min)
-_TABLE = 1 << 16
+_BITS = 12  # of an index into a table of random residues
 _SMALL = (2, 3, 5, 7, 11, 13)  # squares modulo every prime that is used, as they are in the real numbers
 STORED, ANY_CONSTANT, INPUT = 2, 1, 0  # on constants as stored, on constants that may be any, on inputs
 _UNDEFINED, _INFINITE = 12345, 67890  # residues in place of NaN and infinity
@@ -92,12 +93,13 @@ class Numbers:
         self.p, self.seed, self.opaque, self.rounds = prime, seed, opaque, rounds
         rng = np.random.default_rng((seed, 7))
         self._keys: dict[str, int] = {}
-        self._table = rng.integers(1, prime, (2, _TABLE))
+        self._table = rng.integers(1, prime, (2, 1 << _BITS))
         self._inverses = self.inverse(self._table)
         over_pi = 2 * pow(int(rng.integers(1, prime)), 2, prime) % prime  # 2/pi may be any square
         root = int(self.root(np.array(over_pi)))
         self._reals = (over_pi, 2 / math.pi), (root, math.sqrt(2 / math.pi)), (pow(6, -1, prime), 1 / 6)
-        self._powers = np.array([pow(2, e % (prime - 1), prime) for e in range(-1200, 1200)], np.int64)
+        powers = itertools.accumulate(range(2400), lambda power, _: power * 2 % prime, initial=pow(2, -1200, prime))
+        self._powers = np.array(list(powers), np.int64)
 
     # Values
 
@@ -251,11 +253,11 @@ class Numbers:
     def _drawn(self, name: str, *arguments: Array, inverse: Array | None = None) -> Array:
         """Return random residues that are not zero; inverted where `inverse` says so."""
         h = self.hash(name, *arguments)
-        tables = self._table, self._inverses
-        a, b = (t[0][h >> 16] * t[1][h & 0xFFFF] % self.p if i == 0 or inverse is not None else None
-                for i, t in enumerate(tables))  # fmt: skip
-        assert a is not None
-        return a if inverse is None or b is None else np.where(inverse, b, a)
+        high, low = h >> _BITS & ((1 << _BITS) - 1), h & ((1 << _BITS) - 1)
+        drawn = self._table[0][high] * self._table[1][low] % self.p
+        if inverse is None:
+            return drawn
+        return np.where(inverse, self._inverses[0][high] * self._inverses[1][low] % self.p, drawn)
 
     def function(self, name: str, x: Real, f: Array, symmetry: str = "") -> Real:
         """Return a random function of residues; `odd`, `even`, or `reciprocal` where f(-x) is -f(x), f(x), 1/f(x)."""
