@@ -73,6 +73,8 @@ docs: setup
 
 demo: setup
 	$(BIN)/sardonyx demo demo --force
+	cd demo/transformer && $(CURDIR)/$(BIN)/sardonyx-check bert-tiny.onnx bert-tiny.small.onnx certificate.json.gz
+	cd demo/cnn && $(CURDIR)/$(BIN)/sardonyx-check resnet-tiny.onnx resnet-tiny.small.onnx certificate.json.gz
 
 bench: setup
 	$(BIN)/python benchmarks/compare.py

@@ -24,7 +24,7 @@ _ANSWERS = (ALL, ORDERS, TRIALS, REFUSED)  # best first
 _SIZES = (2, 3, 5, 7, 11, 13)
 _MOST_BINDINGS = 3
 _MOST_PRIMES = 20  # that are tried until all roots exist
-_UNITS = 4.0  # in the last place, by which a folded constant may differ from its exact value
+_FOLDED, _EXPRESSION = 4.0, 1.0  # units in the last place by which a constant may differ from what it stands for
 _MODES = (  # whether weights may be any, whether the order is random, what equality shows, whether only few may differ
     (True, True, ALL, False),
     (True, True, ALL, True),
@@ -225,10 +225,10 @@ class _Check:
         """Refuse a stored constant that is not the rounded value that it stands for."""
         for constant, stored in self._replay.rounded:
             exact = trial.seen.get(constant.denotes) if constant.denotes is not None else None
-            if exact is None or isinstance(exact, Unknown) or constant in self._measured:
+            if exact is None or isinstance(exact, Unknown) or constant.denotes is None or constant in self._measured:
                 continue
             units, where = _distance(exact, stored)
-            if units > _UNITS:
+            if units > (_FOLDED if constant.denotes.replacement is constant else _EXPRESSION):
                 raise Refused(f"constant {constant.name!r} is {units:.3g} units in the last place away from {where}")
             self._measured[constant] = units
 
