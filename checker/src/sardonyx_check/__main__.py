@@ -1,7 +1,5 @@
-"""Run the program with `python -m sardonyx_check`."""
-
-import sys
+"""`python -m sardonyx_check`."""
 
 from sardonyx_check.cli import main
 
-sys.exit(main())
+raise SystemExit(main())

@@ -45,7 +45,7 @@ def _json(report: Report, seconds: float) -> dict[str, object]:
         "source": report.source,
         "result": report.result,
         "outputs": outputs,
-        "rewrites": report.rewrites,
+        "rewrites": sum(map(Counter.total, report.passes.values())),
         "passes": report.passes,
         "inputs_tried": report.tried,
         "rounded_constants": report.constants,
@@ -58,7 +58,7 @@ def _text(report: Report, seconds: float) -> str:
     lines = [f"output {name}: {answer}" + (f"\n  {reason}" if reason else "")
              for name, (answer, reason) in report.outputs.items()]  # fmt: skip
     total = sum(report.passes.values(), Counter[str]())
-    lines.append(f"{report.rewrites} rewrites: " + ", ".join(f"{total[a]} {a}" for a in total))
+    lines.append(f"{total.total()} rewrites: " + ", ".join(f"{total[a]} {a}" for a in total))
     for name, answers in report.passes.items():
         lines.append(f"  {name}: " + ", ".join(f"{count} {answer}" for answer, count in answers.items()))
     lines.append("inputs tried: " + "; ".join(
@@ -66,7 +66,3 @@ def _text(report: Report, seconds: float) -> str:
     lines.append(f"{report.constants} computed constants, at most {report.units:.2g} units in the last place off")
     lines.append(f"{seconds:.1f} s")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -135,8 +135,7 @@ class Model:
         except Exception:
             raise Refused(f"{path} is not an ONNX model") from None
         self.path, self._folder = Path(path), str(Path(path).resolve().parent)
-        self.imports = {i.domain.replace("ai.onnx", "") if i.domain == "ai.onnx" else i.domain: i.version
-                        for i in self.proto.opset_import}  # fmt: skip
+        self.imports = {_domain(i.domain): i.version for i in self.proto.opset_import}
         self.graphs: dict[str, Graph] = {}
         self.functions: dict[tuple[str, str, str], Graph] = {}
         self.protos = {(f.domain, f.name, f.overload): f for f in self.proto.functions}
@@ -171,7 +170,7 @@ class Model:
 
     def function(self, proto: onnx.FunctionProto, path: str) -> Graph:
         """Read the body of a function."""
-        imports = {i.domain: i.version for i in proto.opset_import} or self.imports
+        imports = {_domain(i.domain): i.version for i in proto.opset_import} or self.imports
         graph = self.graphs[path] = Graph(path, None, imports)
         graph.inputs = [graph.new(name) for name in proto.input]
         self.fill(graph, proto.node)
@@ -191,8 +190,8 @@ class Model:
             if constant is not None:
                 graph.new(proto.output[0], constant=constant)
                 continue
-            node = Node(proto.op_type, proto.domain.replace("ai.onnx", "") if proto.domain == "ai.onnx" else proto.domain,
-                        [], [], {}, graph.imports.get("", 0), order=len(graph.nodes))  # fmt: skip
+            domain, version = _domain(proto.domain), graph.imports.get("", 0)
+            node = Node(proto.op_type, domain, [], [], {}, version, order=len(graph.nodes))
             for index, name in enumerate(proto.output):
                 node.outputs.append(graph.new(name, producer=node, index=index) if name else None)
             graph.nodes.append(node)
@@ -234,6 +233,10 @@ class Model:
         many = isinstance(value, (list, tuple))
         held = list(value) if isinstance(value, (list, tuple)) else [value]
         return Stored(helper.make_tensor("", types[attribute.type], [len(held)] if many else [], held), "")
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
 
 
 def _sha256(path: Path) -> str:

@@ -47,16 +47,13 @@ class Real:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the tensor."""
         return self.f.shape
 
     @property
     def size(self) -> int:
-        """The number of elements."""
         return self.f.size
 
     def map(self, move: Callable[[Array], Array]) -> Real:
-        """Move the elements."""
         return Real(move(self.m), move(self.f), self.type, self.known)
 
 
@@ -84,13 +81,9 @@ def primes(seed: int) -> Iterator[int]:
 class Numbers:
     """Arithmetic modulo one prime, with random functions of one seed."""
 
-    def __init__(self, prime: int, seed: int, *, opaque: bool, rounds: bool = False, strict: bool = True) -> None:
-        """With `rounds`, doubles are rounded to their type after every operator, as kernels do.
-
-        If `strict`, a constant without a root modulo the prime raises Unlucky.
-        """
-        self._strict = strict
-        self.p, self.seed, self.opaque, self.rounds = prime, seed, opaque, rounds
+    def __init__(self, prime: int, seed: int, *, opaque: bool, strict: bool = True) -> None:
+        """If `strict`, a constant without a root modulo the prime raises Unlucky."""
+        self.p, self.seed, self.opaque, self._strict = prime, seed, opaque, strict
         rng = np.random.default_rng((seed, 7))
         self._keys: dict[str, int] = {}
         self._table = rng.integers(1, prime, (2, 1 << _BITS))
@@ -167,19 +160,15 @@ class Numbers:
         return self.fixed(Real(m, f, operands[0].type, min(x.known for x in operands)))
 
     def add(self, a: Real, b: Real) -> Real:
-        """a + b."""
         return self._both((a.m + b.m) % self.p, a.f + b.f, a, b)
 
     def subtract(self, a: Real, b: Real) -> Real:
-        """a - b."""
         return self._both((a.m - b.m) % self.p, a.f - b.f, a, b)
 
     def multiply(self, a: Real, b: Real) -> Real:
-        """a * b."""
         return self._both(a.m * b.m % self.p, a.f * b.f, a, b)
 
     def divide(self, a: Real, b: Real) -> Real:
-        """a / b."""
         return self._both(a.m * self.inverse(b.m) % self.p, a.f / b.f, a, b)
 
     def inverse(self, m: Array) -> Array:
@@ -210,7 +199,6 @@ class Numbers:
         return found
 
     def sum(self, x: Real, axes: tuple[int, ...], keep: bool = False) -> Real:
-        """Return sums over axes."""
         m = x.m.sum(axes, keepdims=keep) % self.p
         return self._both(np.asarray(m), np.asarray(x.f.sum(axes, keepdims=keep)), x)
 
@@ -285,11 +273,9 @@ class Numbers:
         return result
 
     def log(self, x: Real) -> Real:
-        """Return the logarithm."""
         return self.function("log", x, np.log(x.f), "")
 
     def sqrt(self, x: Real) -> Real:
-        """Return the square root."""
         return self._both(self.root(x.m, strict=x.known == STORED), np.sqrt(x.f), x)
 
     def sigmoid(self, x: Real) -> Real:
@@ -307,11 +293,9 @@ class Numbers:
         return result
 
     def negate(self, x: Real) -> Real:
-        """-x."""
         return self._both(-x.m % self.p, -x.f, x)
 
     def erf(self, x: Real) -> Real:
-        """Return the error function."""
         return self.function("erf", x, erf(x.f), "odd")
 
     # Order
@@ -324,7 +308,6 @@ class Numbers:
         return np.where(np.isfinite(x.f), keys, x.f)
 
     def less(self, a: Real, b: Real) -> Array:
-        """a < b."""
         known = min(a.known, b.known)
         return self.order(a, known=known) < self.order(b, known=known)
 
@@ -338,16 +321,13 @@ class Numbers:
         return np.where(finite, self.hash("order in rows", (x.m - mean) % self.p).astype(np.float64), x.f)
 
     def where(self, condition: Array, a: Real, b: Real) -> Real:
-        """Choose elements."""
         m, f = np.where(condition, a.m, b.m), np.where(condition, a.f, b.f)
         return Real(m, f, a.type, min(a.known, b.known))
 
     def larger(self, a: Real, b: Real) -> Real:
-        """max(a, b)."""
         return self.where(self.less(a, b), b, a)
 
     def smaller(self, a: Real, b: Real) -> Real:
-        """min(a, b)."""
         return self.where(self.less(b, a), b, a)
 
     def whole(self, name: str, x: Real, f: Array) -> Real:

@@ -1,6 +1,6 @@
 """What the operators of ONNX compute, on exact numbers; those with a function in the standard need no definition.
 
-The methods of `Call` are the operators. Where older operator sets have an attribute in place of an input, both are read.
+The methods of `Call` are the operators. Older operator sets have attributes in place of some inputs: both are read.
 """
 # pyright: reportSelfClsParameterName=false
 
@@ -183,7 +183,7 @@ class Call:
     def SplitToSequence(c) -> Tensor:
         axis, whole, given = c.get("axis", 0), c[0].shape[c.get("axis", 0)], c[1]
         part = 1 if given is None else int(given) if np.ndim(given) == 0 else 0
-        sizes = [min(part, whole - at) for at in range(0, whole, part)] if part else [int(s) for s in given]
+        sizes = [min(part, whole - at) for at in range(0, whole, part)] if part else np.asarray(given).tolist()
         parts = c.parts(sizes, axis)
         return (
             parts if given is not None or c.get("keepdims", 1) else [moved(v, lambda a: a.squeeze(axis)) for v in parts]
@@ -232,7 +232,7 @@ class Call:
         """Return the first input with the third at some places."""
         if c.get("reduction", "none") != "none":
             raise Undecided(f"{c.node.op} with a reduction")
-        return joined([c[0], c[2]], lambda parts: _put(*parts, place))
+        return joined([c[0], c[2]], lambda parts: _put(parts[0], parts[1], place))
 
     def Expand(c) -> Tensor:
         shape = np.broadcast_shapes(c[0].shape, tuple(c.ints(1, "shape") or ()))

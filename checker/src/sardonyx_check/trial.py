@@ -197,7 +197,7 @@ class Trial:
             given = dict(itertools.zip_longest(graph.inputs, inputs[: len(graph.inputs)]))
             parameters |= {k: self._resolved(a, act) for k, a in node.attributes.items()}
             return self._run(graph, given, None, parameters)
-        if node.op in ("If", "Loop", "Scan") and not node.domain:
+        if node.op in ("If", "Loop") and not node.domain:
             return getattr(self, f"_{node.op.lower()}")(node, inputs, act)
         key = f"{node.domain}::{node.op}" if node.domain else node.op
         if key not in TABLE:
@@ -205,11 +205,8 @@ class Trial:
         result = TABLE[key](Call(node, inputs, self.n, act.parameters))
         results = [np.asarray(v) if isinstance(v, np.generic) else v
                    for v in (result if isinstance(result, tuple) else (result,))]  # fmt: skip
-        if node.op in _OVERFLOWS and isinstance(results[0], Real) and not np.isfinite(results[0].f).all():
-            if all(np.isfinite(v.f).all() for v in inputs if isinstance(v, Real)):
-                raise Undecided("doubles overflow")
-        if self.n.rounds:
-            results = [_rounded(v) for v in results]
+        if node.op in _OVERFLOWS and not _is_finite(results[0]) and all(map(_is_finite, inputs)):
+            raise Undecided("doubles overflow")
         return results
 
     def _resolved(self, attribute: onnx.AttributeProto, act: Activation) -> onnx.AttributeProto:
@@ -224,7 +221,7 @@ class Trial:
                 return graph, {a.name: a for a in source.protos[key].attribute_proto}
         if node.domain or node.op in TABLE or not defs.has(node.op, node.domain):
             return None
-        schema = defs.get_schema(node.op, node.version, node.domain)
+        schema: Any = defs.get_schema(node.op, node.version, node.domain)
         if not (schema.has_function or schema.has_context_dependent_function):
             return None
         proto = onnx.NodeProto(op_type=node.op, input=[f"i{k}" if v is not None else "" for k, v in enumerate(inputs)])
@@ -278,24 +275,6 @@ class Trial:
                 raise Undecided("a loop whose body cannot be evaluated")
             going, carried = bool(np.asarray(outputs[0]).item()), outputs[1 : 1 + len(carried)]
             for values, value in zip(scanned, outputs[1 + len(carried) :], strict=True):
-                values.append(value)
-        return [*carried, *map(_stacked, scanned)]
-
-    def _scan(self, node: Node, inputs: list[Tensor], act: Activation) -> list[Tensor]:
-        attributes = {k: helper.get_attribute_value(a) for k, a in node.attributes.items()}
-        count = attributes["num_scan_inputs"]
-        if any(any(v) for k, v in attributes.items() if k.startswith("scan_")):
-            raise Undecided("Scan in another direction or axis")
-        body, split = node.bodies["body"], len(inputs) - count
-        carried, rows = inputs[:split], inputs[split:]
-        scanned: list[list[Tensor]] = [[] for _ in body.outputs[split:]]
-        for k in range(rows[0].shape[0]):
-            parts = [r.map(lambda a, k=k: a[k]) if isinstance(r, Real) else r[k] for r in rows]
-            outputs = self._run(body, dict(zip(body.inputs, [*carried, *parts], strict=True)), act, act.parameters)
-            if any(isinstance(v, Unknown) for v in outputs):
-                raise Undecided("a Scan whose body cannot be evaluated")
-            carried = outputs[:split]
-            for values, value in zip(scanned, outputs[split:], strict=True):
                 values.append(value)
         return [*carried, *map(_stacked, scanned)]
 
@@ -353,7 +332,7 @@ def compare(a: Tensor, b: Tensor) -> tuple[int, str, int]:
 
 
 def is_special(stored: Stored, array: Array) -> bool:
-    """Return whether rewrites may rely on the contents of a constant: few different numbers, or integers, or no numbers."""
+    """Return whether rewrites may rely on the contents of a constant: few numbers, integers, or infinities."""
     cached = getattr(stored, "special", None)
     if cached is None:
         flat = array.reshape(-1).astype(np.float64)
@@ -363,10 +342,8 @@ def is_special(stored: Stored, array: Array) -> bool:
     return cached
 
 
-def _rounded(value: Tensor) -> Tensor:
-    if isinstance(value, Real) and value.type in (1, 10):
-        value.f = value.f.astype(np.float32 if value.type == 1 else np.float16).astype(np.float64)
-    return value
+def _is_finite(value: Tensor) -> bool:
+    return not isinstance(value, Real) or bool(np.isfinite(value.f).all())
 
 
 def _stacked(values: list[Tensor]) -> Tensor:
