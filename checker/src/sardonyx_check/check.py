@@ -174,7 +174,8 @@ class _Check:
 
         Return whether the source accepts the sizes.
         """
-        waiting, worst = set(self._answers), dict[int, tuple[int, str, bool]]()
+        waiting = {number for number, (answer, _) in self._answers.items() if answer in (ALL, ORDERS)}
+        worst: dict[int, tuple[int, str, bool]] = {}
         for index, (any_weights, opaque, claim, again) in enumerate(_MODES):
             if again and not any(worst[r][2] for r in waiting if r in worst):
                 continue
@@ -224,7 +225,7 @@ def _distance(exact: Real | Array, stored: Stored) -> float:
     array = stored.array()
     if exact.shape != array.shape or (exact.type if isinstance(exact, Real) else 0) != stored.type:
         same = not isinstance(exact, Real) and exact.shape == array.shape and exact.dtype == array.dtype
-        return 0.0 if same and np.array_equal(exact, array) else float("inf")
+        return 0.0 if same and np.array_equal(np.asarray(exact), array) else float("inf")
     assert isinstance(exact, Real)
     array = array.astype(np.float64)
     unit = _UNIT.get(stored.type, 0.0) * np.maximum(np.abs(exact.f), 2.0**-126)

@@ -90,7 +90,7 @@ class Numbers:
         self._inverses = self.inverse(self._table)
         over_pi = 2 * pow(int(rng.integers(1, prime)), 2, prime) % prime  # 2/pi may be any square
         root = int(self.root(np.array(over_pi)))
-        self._reals = (over_pi, 2 / math.pi), (root, math.sqrt(2 / math.pi)), (pow(6, -1, prime), 1 / 6)
+        self._reals = (over_pi, 2 / math.pi), (root, math.sqrt(2 / math.pi)), (pow(6, -1, prime), 1 / 6), (1, 1.0)
         powers = itertools.accumulate(range(2400), lambda power, _: power * 2 % prime, initial=pow(2, -1200, prime))
         self._powers = np.array(list(powers), np.int64)
 
@@ -125,7 +125,7 @@ class Numbers:
         return self.fixed(Real(rng.integers(1, self.p, f.shape), f, type, known))
 
     def _literal(self, value: float, type: int) -> tuple[int, float] | None:
-        """Return the real number that a literal is the rounding of: a root of n or 1/n, 2/pi or its root, or 1/6.
+        """Return the real number that a literal is the rounding of: a root of n or 1/n, 2/pi or its root, 1/6, or 1.
 
         The two lowest floats, which only hide positions from attention, are read as one number.
         """
