@@ -48,6 +48,7 @@ def _json(report: Report, seconds: float) -> dict[str, object]:
         "rewrites": sum(map(Counter.total, report.passes.values())),
         "passes": report.passes,
         "inputs_tried": report.tried,
+        "ranges_of_integers": report.ranges,
         "rounded_constants": report.constants,
         "units_in_the_last_place": report.units,
         "seconds": round(seconds, 2),
@@ -61,8 +62,9 @@ def _text(report: Report, seconds: float) -> str:
     lines.append(f"{total.total()} rewrites: " + ", ".join(f"{total[a]} {a}" for a in total))
     for name, answers in report.passes.items():
         lines.append(f"  {name}: " + ", ".join(f"{count} {answer}" for answer, count in answers.items()))
-    lines.append("inputs tried: " + "; ".join(
-        ", ".join(f"{name} {list(shape)}" for name, shape in each.items()) for each in report.tried))  # fmt: skip
+    tried = ["inputs tried: "] + [", ".join(f"{n} {list(shape)}" for n, shape in each.items()) for each in report.tried]
+    ranges = ", ".join(f"{name} in {low}..{high}" for name, (low, high) in report.ranges.items())
+    lines.append(tried[0] + "; ".join(tried[1:]) + (f"; integers: {ranges}" if ranges else ""))
     lines.append(f"{report.constants} computed constants, at most {report.units:.2g} units in the last place off")
     lines.append(f"{seconds:.1f} s")
     return "\n".join(lines)

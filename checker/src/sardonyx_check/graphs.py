@@ -139,6 +139,8 @@ class Model:
         self.graphs: dict[str, Graph] = {}
         self.functions: dict[tuple[str, str, str], Graph] = {}
         self.protos = {(f.domain, f.name, f.overload): f for f in self.proto.functions}
+        if len({key[:2] for key in self.protos}) < len(self.protos):
+            raise Refused("functions with overloads are not supported")
         self.main = self.graph(self.proto.graph, "", None, self.imports)
         for key, proto in self.protos.items():
             self.functions[key] = self.function(proto, "function:" + ":".join(key))

@@ -84,6 +84,7 @@ class Numbers:
     def __init__(self, prime: int, seed: int, *, opaque: bool, strict: bool = True) -> None:
         """If `strict`, a constant without a root modulo the prime raises Unlucky."""
         self.p, self.seed, self.opaque, self._strict = prime, seed, opaque, strict
+        self.decisions = 0  # comparisons of numbers that depend on inputs or weights
         rng = np.random.default_rng((seed, 7))
         self._keys: dict[str, int] = {}
         self._table = rng.integers(1, prime, (2, 1 << _BITS))
@@ -218,7 +219,7 @@ class Numbers:
             total = total + np.asarray(np.matmul(*part)).astype(np.int64) % self.p
         m, known = np.asarray(total % self.p), min(a.known, b.known)
         if self.opaque and known == INPUT and np.isfinite(a.f).all() and np.isfinite(b.f).all():
-            return Real(m, m / self.p - 0.5, a.type, known)
+            return Real(m, m / self.p + 0.5, a.type, known)  # positive, so that roots exist
         return self._both(m, np.asarray(np.matmul(a.f, b.f)), a, b)
 
     # Other functions
@@ -300,16 +301,18 @@ class Numbers:
 
     # Order
 
-    def order(self, x: Real, *, known: int | None = None) -> Array:
-        """Return numbers in whose order the elements are: the doubles, or random ones in opaque mode."""
-        if not self.opaque or (x.known if known is None else known) == STORED:
-            return x.f
-        keys = self.hash("order", x.m).astype(np.float64)
-        return np.where(np.isfinite(x.f), keys, x.f)
-
     def less(self, a: Real, b: Real) -> Array:
-        known = min(a.known, b.known)
-        return self.order(a, known=known) < self.order(b, known=known)
+        """Return a < b: as the doubles are, or in opaque mode a random function of b - a that changes with its sign."""
+        if min(a.known, b.known) == STORED:
+            return a.f < b.f
+        by_doubles = a.f < b.f
+        self.decisions += by_doubles.size
+        if not self.opaque:
+            return by_doubles
+        difference = (b.m - a.m) % self.p
+        size = np.minimum(difference, self.p - difference)
+        drawn = (self.hash("order", size) & 1) != (size != difference)
+        return np.where(np.isfinite(a.f) & np.isfinite(b.f), drawn & (difference != 0), by_doubles)
 
     def row_order(self, x: Real, axes: tuple[int, ...]) -> Array:
         """Return the order within rows; in opaque mode it does not change if a number is added to the row."""
