@@ -149,7 +149,7 @@ def _in_certificate(_: onnx.ModelProto, certificate: dict[str, Any], rng: random
 
 
 def _in_both(result: onnx.ModelProto, certificate: dict[str, Any], rng: random.Random) -> str:
-    """Change a new node in the certificate and the same node in the result, or a constant of the certificate in both."""
+    """Change a new node in both, or a constant that the certificate takes from the result."""
     entry = rng.choice(certificate["rewrites"])
     renamed = {new: old for old, new in entry["pairs"]}
     tensors = {t.name: t for t in result.graph.initializer}
@@ -160,7 +160,7 @@ def _in_both(result: onnx.ModelProto, certificate: dict[str, Any], rng: random.R
     if not entry.get("nodes"):
         return ""
     written = rng.choice(entry["nodes"])
-    outputs = {name for name in written["out"]} | {renamed.get(name, "") for name in written["out"]}
+    outputs = set(written["out"]) | {renamed.get(name, "") for name in written["out"]}
     node = next((n for n in result.graph.node if outputs & set(n.output) - {""}), None)
     if node is None or node.op_type != written["op"]:
         return ""

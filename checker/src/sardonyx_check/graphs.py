@@ -136,6 +136,7 @@ class Model:
             raise Refused(f"{path} is not an ONNX model") from None
         self.path, self._folder = Path(path), str(Path(path).resolve().parent)
         self.imports = {_domain(i.domain): i.version for i in self.proto.opset_import}
+        self._data_files: set[str] = set()
         self.graphs: dict[str, Graph] = {}
         self.functions: dict[tuple[str, str, str], Graph] = {}
         self.protos = {(f.domain, f.name, f.overload): f for f in self.proto.functions}
@@ -145,14 +146,14 @@ class Model:
         for key, proto in self.protos.items():
             self.functions[key] = self.function(proto, "function:" + ":".join(key))
 
-    def data_files(self) -> list[str]:
-        """Return the names of the files that hold tensors."""
-        tensors = [t for t in self.proto.graph.initializer if external_data_helper.uses_external_data(t)]
-        return sorted({e.value for t in tensors for e in t.external_data if e.key == "location"})
+    def _stored(self, tensor: onnx.TensorProto) -> Stored:
+        if external_data_helper.uses_external_data(tensor):
+            self._data_files |= {entry.value for entry in tensor.external_data if entry.key == "location"}
+        return Stored(tensor, self._folder)
 
     def digests(self) -> dict[str, Any]:
         """Return the SHA-256 sums of the file and of its data files."""
-        sums = {name: _sha256(self.path.parent / name) for name in self.data_files()}
+        sums = {name: _sha256(self.path.parent / name) for name in sorted(self._data_files)}
         return {"sha256": _sha256(self.path)} | ({"data": sums} if sums else {})
 
     def graph(self, proto: onnx.GraphProto, path: str, parent: Graph | None, imports: Mapping[str, int]) -> Graph:
@@ -161,9 +162,9 @@ class Model:
         for info in proto.input:
             graph.inputs.append(graph.new(info.name))
         for tensor in proto.initializer:
-            given = graph.values.get(tensor.name)
-            if given is None:  # otherwise a default that callers may override
-                graph.new(tensor.name, constant=Stored(tensor, self._folder))
+            stored = self._stored(tensor)
+            if tensor.name not in graph.values:  # otherwise a default that callers may override
+                graph.new(tensor.name, constant=stored)
         if proto.sparse_initializer:
             raise Refused("sparse initializers are not supported")
         self.fill(graph, proto.node)
@@ -229,7 +230,7 @@ class Model:
         if attribute.ref_attr_name or attribute.type == _KIND.SPARSE_TENSOR:
             return None
         if attribute.type == _KIND.TENSOR:
-            return Stored(attribute.t, self._folder)
+            return self._stored(attribute.t)
         types = {_KIND.FLOAT: 1, _KIND.FLOATS: 1, _KIND.INT: 7, _KIND.INTS: 7, _KIND.STRING: 8, _KIND.STRINGS: 8}
         value = helper.get_attribute_value(attribute)
         many = isinstance(value, (list, tuple))

@@ -26,6 +26,7 @@ from sardonyx.ir.expressions import Expression, definition_of
 from sardonyx.ir.facts import Facts, constant_tensor
 from sardonyx.ir.rules import Rule
 from sardonyx.ir.scopes import bodies, is_constant, nodes_inside, top_graphs
+from sardonyx.ir.storage import Array
 from sardonyx.ir.tensors import tensor_proto
 from sardonyx.ir.transaction import Substitution
 from sardonyx.records.run import Artifact
@@ -229,7 +230,9 @@ def content(
 
 def _inputs(trials: Sequence[Mapping[str, Any]]) -> Json:
     """Return the shapes that the source accepts, smallest first, and the ranges of integers among its inputs."""
-    tensors = [{name: v for name, v in feeds.items() if isinstance(v, np.ndarray)} for feeds in trials]
+    tensors: list[dict[str, Array]] = [
+        {name: v for name, v in feeds.items() if isinstance(v, np.ndarray)} for feeds in trials
+    ]
     shapes = {json.dumps({name: v.shape for name, v in feeds.items()}): feeds for feeds in tensors}
     ordered = sorted(shapes, key=lambda text: sum(v.size for v in shapes[text].values()))
     whole = [(name, v) for feeds in tensors for name, v in feeds.items() if v.dtype.kind in "iu" and v.size]
@@ -243,18 +246,9 @@ def _inputs(trials: Sequence[Mapping[str, Any]]) -> Json:
 def _digest(artifact: Artifact) -> Json:
     if artifact.path is None:
         return {}
-    data = {name: io.sha256_of(Path(artifact.path).parent / name) for name in _data_files(artifact.path)}
+    folder = Path(artifact.path).parent
+    data = {name: io.sha256_of(folder / name) for name in io.external_files(artifact.path)}
     return {"sha256": artifact.sha256 or io.sha256_of(artifact.path)} | ({"data": data} if data else {})
-
-
-def _data_files(path: str) -> list[str]:
-    """Return the names of the files that hold tensors of a model, as it refers to them."""
-    import onnx
-    from onnx.external_data_helper import uses_external_data
-
-    proto = onnx.load(path, load_external_data=False)
-    stored = [t for t in proto.graph.initializer if uses_external_data(t)]
-    return sorted({entry.value for t in stored for entry in t.external_data if entry.key == "location"})
 
 
 def _first_output(node: ir.Node) -> str:
