@@ -17,17 +17,17 @@ setup: $(STAMP)
 # torch alone and first: exactly this version resolves to the build the index prefers, a range may pull the CUDA stack.
 # torchvision and timm only build test models. The native part of torchvision does not load beside every torch, and
 # transformers imports whatever torchvision it finds, so both lie in a folder that benchmarks/zoo.py alone looks into.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml checker/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps \
 		--upgrade --target $(VENV)/vision torchvision==0.28.0 timm==1.0.30
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,openvino,fleet,dev,docs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pillow -e ".[torch,openvino,fleet,dev,docs]" -e checker
 	touch $@
 
 check: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src checker tests benchmarks
+	$(BIN)/ruff format --check src checker tests benchmarks
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
@@ -73,6 +73,8 @@ docs: setup
 
 demo: setup
 	$(BIN)/sardonyx demo demo --force
+	cd demo/transformer && $(CURDIR)/$(BIN)/sardonyx-check bert-tiny.onnx bert-tiny.small.onnx certificate.json.gz
+	cd demo/cnn && $(CURDIR)/$(BIN)/sardonyx-check resnet-tiny.onnx resnet-tiny.small.onnx certificate.json.gz
 
 bench: setup
 	$(BIN)/python benchmarks/compare.py

@@ -112,7 +112,7 @@ def test_optimize_writes_a_run_folder(command: Command, tmp_path: Path) -> None:
     done = command(*asked, "--budget", "0.2s")
     assert done.code == 0, done.err
     assert done.out.endswith(f"results in {folder} (open {folder / 'report.html'})\n")
-    names = {"analysis.json", "bench.json", "profile.json", "report.html", "run.json"}
+    names = {"analysis.json", "bench.json", "certificate.json.gz", "profile.json", "report.html", "run.json"}
     assert {each.name for each in folder.iterdir()} == names
     assert json.loads((folder / "bench.json").read_bytes())["points"][0]["sizes"] == {"batch": 2}
     again = command(*asked)

@@ -165,6 +165,7 @@ def _model_files(folder: Path) -> list[_DemoFile]:
         _DemoFile(_small(folder), "the optimized model, verified against the exported one"),
         _DemoFile(folder / "export.json", "record of the export, with its verification against PyTorch"),
         _DemoFile(folder / "run.json", "record of the optimization: rewrites, missed fusions, verification"),
+        _DemoFile(folder / "certificate.json.gz", "every rewrite, for sardonyx-check"),
         _DemoFile(folder / "bench.json", "record of the times, every round"),
         _DemoFile(folder / "profile.json", "record of the time by module"),
         _DemoFile(folder / "analysis.json", "record of operations, bytes and memory"),

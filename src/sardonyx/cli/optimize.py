@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec.structs import replace
 
+from sardonyx.atomic_write import explained
 from sardonyx.cli import files, options, single
 from sardonyx.cli.console import Progress, announce, complain, note, progress, show, with_command
 from sardonyx.cli.gates import Gating
@@ -97,6 +98,15 @@ RunFolder = Annotated[
         rich_help_panel=OUTPUT,
     ),
 ]
+Certificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--certificate",
+        metavar="FILE",
+        help="Write all rewrites here, for sardonyx-check. [default: certificate.json.gz in the folder of --run]",
+        rich_help_panel=OUTPUT,
+    ),
+]
 Tune = Annotated[
     bool,
     typer.Option(
@@ -141,6 +151,7 @@ def optimize(
     budget: Budget = None,
     sizes: options.Sizes = None,
     run_folder: RunFolder = None,
+    certificate: Certificate = None,
     workers: options.Workers = None,
     cluster: options.Cluster = None,
     timeout: options.Timeout = None,
@@ -162,13 +173,14 @@ def optimize(
     reject_both("--dry-run", dry_run, "--record", record is not None)
     reject_both("--dry-run", dry_run, "--tune", tune)
     reject_both("--dry-run", dry_run, "--run", run_folder is not None)
+    reject_both("--dry-run", dry_run, "--certificate", certificate is not None)
     if (budget or sizes) and not tune and run_folder is None:
         option = "--budget" if budget else "--size"
         raise UsageError(f"{option} is for measurements", hint="add --tune, or --run FOLDER")
     seconds, dim_sizes = parse_duration(budget or "2m"), options.parse_sizes(sizes)
     planned = single.plan(models, output, out_dir, ".optimized.onnx", writes=not dry_run)
     if planned is None:
-        single.reject({"--record": record, "--run": run_folder, "--baseline": baseline})
+        single.reject({"--record": record, "--run": run_folder, "--certificate": certificate, "--baseline": baseline})
     source, destination = (None, None) if planned is None else (planned.source, planned.destination)
     gating = Gating.of("run", fail_if, baseline, summary, beside=(source, destination, record), many=planned is None)
     gating.check_verified(not dry_run and verify is not VerifyWhen.OFF, "drop --verify off and --dry-run")
@@ -181,6 +193,7 @@ def optimize(
         return run_many(context, find_sources(models, exclude=out_dir), gating, shown, writes=not dry_run)
     _check_streams(source, destination, external, run_folder, as_json=as_json)
     _check_folder(run_folder, source, record, dim_sizes, force=force)
+    certificate = _certificate(certificate, run_folder, record, destination, force=force)
     limit = seconds if budget and not tune else None  # of the timing for --run; None: the default
     _announce_run(run_folder, source, limit, shown=not quiet)
     if not dry_run:
@@ -206,6 +219,7 @@ def optimize(
             threads=threads,
             force=force,
             dry_run=dry_run,
+            certificate=certificate,
             tune=tune and TuneOptions(seconds=seconds, sizes=dim_sizes or None),
             options=OptimizeOptions(
                 fewest_nodes=fewest_nodes,
@@ -268,6 +282,21 @@ def _check_folder(folder: Path | None, model: Path, record: Path | None, sizes: 
 
         files.check_apart(record=record, run=folder / RUN)
         check(folder, model, sizes, force=force)
+
+
+def _certificate(
+    given: Path | None, folder: Path | None, record: Path | None, output: Path, *, force: bool
+) -> Path | None:
+    """Return where the certificate is written, if anywhere; the folder of --run is created for it."""
+    if given is None and folder is not None:
+        from sardonyx.cli.run_folder import CERTIFICATE
+
+        with explained(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+        given = folder / CERTIFICATE
+    files.check_apart(certificate=given, record=record, output=output)
+    files.check_free(given, force=force)
+    return given
 
 
 def _announce_run(folder: Path | None, source: Path, limit: float | None, *, shown: bool) -> None:

@@ -1,4 +1,4 @@
-"""The folder that `sardonyx optimize MODEL --run FOLDER` writes: run, times, profile, costs, and a report of them.
+"""The folder that `sardonyx optimize MODEL --run FOLDER` writes: run, certificate, times, profile, costs, and a report.
 
 `fill` writes it. If one of the measurements fails, the run gets a note and the folder has the other files.
 `quantize MODEL --run FOLDER` adds a quantization to such a folder, or writes one with a quantization alone.
@@ -28,6 +28,7 @@ from sardonyx.reporting.report import report
 
 RUN, QUANTIZATION, PAGE = "run.json", "quantization.json", "report.html"
 SECONDS = 6.0  # default time limit for timing both files
+CERTIFICATE = "certificate.json.gz"
 _NAMES = (RUN, "bench.json", "profile.json", "analysis.json", PAGE)
 
 
@@ -53,7 +54,7 @@ def check(
     if not force and (other := _source_of_run(path)) is not None and Path(other).name != Path(source).name:
         hint = "name another folder, or replace its run with --force"
         raise UsageError(f"{path} contains a run of {other}", hint=hint)
-    _check_free(path, _NAMES, force=force)
+    _check_free(path, (*_NAMES, CERTIFICATE), force=force)
     if sizes:
         at_size(io.load(source), sizes)
 
@@ -121,7 +122,7 @@ def fill(
     path, source, result = Path(folder), run.source.path, run.result.path
     if source is None or result is None:
         raise UsageError("only files can be timed, and this run is of models in memory", hint="optimize(FILE, OUTPUT)")
-    check(path, source, force=force)
+    _check_free(path, _NAMES, force=force)
     with explained(str(path)):
         path.mkdir(parents=True, exist_ok=True)
         for name in _NAMES:  # files of an earlier run must not be mistaken for this one's

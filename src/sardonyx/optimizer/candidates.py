@@ -19,8 +19,11 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.opsets.raising import HIGHEST, RAISE
 from sardonyx.ir.rewriter import Log, Observer, Rewriter, Tally
+from sardonyx.ir.rules import Rule
 from sardonyx.ir.size_budget import Growth, allowance
+from sardonyx.ir.transaction import Substitution
 from sardonyx.optimizer import run_tables
+from sardonyx.optimizer.certificate import Recorder
 from sardonyx.passes import Pass
 from sardonyx.passes.installed import outside_failure
 from sardonyx.provenance import Hierarchy
@@ -44,6 +47,7 @@ class Candidate(Struct, frozen=True, eq=False):
     hierarchy: Hierarchy
     facts: Facts  # shapes and types of the model
     before: run_tables.GraphSnapshot  # of the source
+    recorder: Recorder | None  # of the rewrites, if there will be a certificate
 
 
 class VerifiedCandidate(Struct, frozen=True, eq=False):
@@ -68,6 +72,7 @@ class RewriteJob:
         max_opset: int = HIGHEST,
         allow_growth: bool = False,
         keep_modules: Sequence[str] = (),
+        certifies: bool = False,
     ) -> None:
         self.source = source
         self.path: Path | None = None
@@ -81,6 +86,7 @@ class RewriteJob:
         self._max_opset = max_opset
         self._allow_growth = allow_growth
         self._keep_modules = keep_modules
+        self._certifies = certifies
         self.notes: tuple[str, ...] = ()
         self._before: run_tables.GraphSnapshot | None = None
         self._file = io.ModelFile.open(source) if isinstance(source, (str, Path)) else None
@@ -119,6 +125,7 @@ class RewriteJob:
         self.opsets, self._ir_version = dict(model.opset_imports), model.ir_version
         self.notes = (_UNSORTED,) if io.forget_unsorted(model) else ()
         hierarchy = origins.attach(model)
+        recorder = Recorder(model) if self._certifies else None
         growth = Growth(None if self._allow_growth else allowance(model))
         facts = Facts(model, target=self._target, evaluate=remote.evaluate, growth=growth)
         self._before = before = self._before or run_tables.snapshot(facts)
@@ -133,7 +140,7 @@ class RewriteJob:
             forbidden=forbidden,
             max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
             progress=lambda name: self.progress(f"pass {name}", None),
-            observe=observe,
+            observe=_both(observe, recorder),
             borders=Borders.of(model, hierarchy, self._keep_modules),
         )
         try:
@@ -146,7 +153,7 @@ class RewriteJob:
         for rule in self.passes:
             log.tallies.setdefault(rule.name, Tally())
         origins.write(model, hierarchy)
-        return Candidate(model, log, hierarchy, facts, before)
+        return Candidate(model, log, hierarchy, facts, before, recorder)
 
     def opset_of(self, domain: str) -> int:
         """Return the version that the source imports, or 0; "ai.onnx" is another name of the standard domain ""."""
@@ -156,3 +163,15 @@ class RewriteJob:
         """Return the source as an artifact of the record."""
         size = os.path.getsize(self.path) if self.path is not None else 0
         return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
+
+
+def _both(observe: Observer | None, recorder: Recorder | None) -> Observer | None:
+    """Return an observer that also records."""
+    if observe is None or recorder is None:
+        return observe if recorder is None else recorder.observe
+
+    def observe_both(facts: Facts, rule: Rule, root: str, rewrite: Substitution) -> None:
+        recorder.observe(facts, rule, root, rewrite)
+        observe(facts, rule, root, rewrite)
+
+    return observe_both

@@ -21,6 +21,7 @@ from sardonyx.errors import UsageError
 from sardonyx.ir import io, made_by, origins
 from sardonyx.ir.opsets.raising import HIGHEST
 from sardonyx.ir.tagged_model import HasModel
+from sardonyx.optimizer import certificate as certificates
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, Source, VerifiedCandidate
 from sardonyx.optimizer.options import OptimizeOptions, TuneOptions, TuningOptions
@@ -82,6 +83,7 @@ def optimize(
     threads: int | None = None,
     force: bool = False,
     dry_run: bool = False,
+    certificate: str | Path | None = None,
     tune: bool | TuneOptions = False,
     options: OptimizeOptions | None = None,
     progress: Progress | None = None,
@@ -101,6 +103,7 @@ def optimize(
         threads: Threads of the runtime.
         force: Overwrite an existing output.
         dry_run: Report what would apply; verify and write nothing.
+        certificate: Where to write the certificate, with which `sardonyx-check` checks every rewrite; None writes none.
         tune: Measure on this machine and keep only rewrites that are not slower on it, with one thread unless
             `threads` is given. Pass `TuneOptions` to set the time and the sizes.
         options: Options that are rarely needed: opsets, growth, modules to keep, runtimes, external data.
@@ -120,13 +123,16 @@ def optimize(
     usual = select(target, only, skip, passes=passes, fewest_nodes=options.fewest_nodes)
     every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
     left_out = frozenset((rule.name, WHOLE_PASS) for rule in every if rule not in usual)
-    job = _job(source, every, target, options, progress)
+    job = _job(source, every, target, options, progress, certifies=certificate is not None)
     file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
+    if certificate is not None:
+        _check_certificate(certificate, job, file, force=force)
     verifier = Verifier(
         job, VerificationOptions(inputs, seed, threads, options.verify_seconds, tuple(options.runtimes))
     )
     tuning = _tuning_options(tune, threads or 1, seed, left_out)
     hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
+    hashed = hashed or certificate is not None
     arguments = {"target": target, "verify": verify, "only": only, "skip": skip, "seed": seed, "tune": bool(tune)}
     with ThreadPoolExecutor(1) as pool:  # a large file is hashed while the passes run and the result is written
         digest = io.sha256_in(pool, job.path) if hashed and job.path is not None else None
@@ -136,6 +142,10 @@ def optimize(
             made_by.write(model, "optimize", arguments | _of_result(options))
         result, kept = _write(model, job, file, force=force, external=options.external, hashed=hashed)
         original = job.artifact(digest.result() if digest is not None else None)
+    if certificate is not None:
+        recorder, sides = outcome.verified.candidate.recorder, (original, result)
+        assert recorder is not None
+        certificates.write(certificate, certificates.content(recorder, model, sides, verifier.feeds), force=force)
     run = _record(job, outcome, {**arguments, "dry_run": dry_run, **asdict(options)}, original, result)
     if job.path is None:  # a model in memory may be changed later, so its details are computed now
         run.read_details()
@@ -164,8 +174,21 @@ def _checked_output(output: str | Path | None, *, force: bool, dry_run: bool, tu
     return file
 
 
+def _check_certificate(path: str | Path, job: RewriteJob, output: str | None, *, force: bool) -> None:
+    """Raise an error if no certificate can be written."""
+    if job.path is None or output is None:
+        raise UsageError("a certificate is about two files", hint="name the source and the output as paths")
+    check_free(os.fspath(path), force=force)
+
+
 def _job(
-    source: Source, passes: tuple[Pass, ...], target: str, options: OptimizeOptions, progress: Progress | None
+    source: Source,
+    passes: tuple[Pass, ...],
+    target: str,
+    options: OptimizeOptions,
+    progress: Progress | None,
+    *,
+    certifies: bool,
 ) -> RewriteJob:
     return RewriteJob(
         source,
@@ -175,6 +198,7 @@ def _job(
         max_opset=_opset_bound(options),
         allow_growth=options.allow_growth,
         keep_modules=options.keep_modules,
+        certifies=certifies,
     )
 
 

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -56,6 +56,11 @@ class Verifier:
         self._job = job
         self._options = options
         self.seconds: dict[str, float] = {"passes": 0.0, "verification": 0.0}
+
+    @property
+    def feeds(self) -> list[Mapping[str, Any]]:
+        """The inputs of the trials so far; none if verification was off."""
+        return [answer.inputs.feeds for answer in self._oracle.answers()] if "_oracle" in self.__dict__ else []
 
     def verified(self, mode: str, without: Forbidden = frozenset()) -> VerifiedCandidate:
         """Return the candidate with the most rewrites that passes verification, built without those in `without`.

@@ -1,0 +1,1 @@
+"""Check that two ONNX models compute the same, rewrite by rewrite, in exact arithmetic."""
