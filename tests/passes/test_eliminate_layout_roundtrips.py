@@ -152,8 +152,8 @@ def test_a_constant_of_strings_is_not_rearranged() -> None:
     proto.opset_import[0].version = 19
     for sizes, left in (([6], ["Equal"]), ([1, 2, 6], ["Reshape", "Equal", "Reshape"])):
         del proto.graph.initializer[2:]
-        values = [str(number) for number in range(int(np.prod(sizes)))]
-        proto.graph.initializer.append(onnx.helper.make_tensor("c", onnx.TensorProto.STRING, sizes, values))
+        values = np.array([str(number) for number in range(int(np.prod(sizes)))], object).reshape(sizes)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, "c"))
         model = io.from_proto(proto)
         Rewriter(Facts(model), PASSES).run()
         assert op_types(model) == left
