@@ -184,8 +184,10 @@ def main() -> int:
         seen.add(signature)
         excerpts = (narrow, *itertools.islice(narrow.widened(MOST_NODES), 4))
         equal = next((each for each in excerpts if decide(each).claim in EQUAL), None)
+        agrees = equal is not None and judged(equal) == "harmless"  # as far as the judge can tell
         for what, mutant in mutants(equal) if equal is not None else ():
             result = outcome(mutant, rule)
+            result = result if result != "missed" or agrees else "not judged"
             results[result] += 1
             if result in ("undecided", "not judged", "missed"):
                 open_ones[f"{result}: {rule.name}: {what} (model {seed})"] += 1

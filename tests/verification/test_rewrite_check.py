@@ -88,6 +88,13 @@ WRONG: dict[str, tuple[str, str, Build, Accuracy]] = {
         "g (float[N] x) => (float[N] y) { y = Elu(x) }",
         "Elu", lambda m, op: op.Elu(op.Min(first(m), op.constant(number(20)))), Accuracy.REASSOCIATES,
     ),
+    **{
+        f"a single condition that is {state}": (
+            "g (bool[1] c, float[N] x, float[N] z) => (float[N] y) { y = Where(c, x, z) }",
+            "Where", lambda m, op, place=place: op.Identity(m.root.inputs[place]), Accuracy.REASSOCIATES,
+        )
+        for place, state in ((2, True), (1, False))
+    },
     "a fully masked row": (
         "g (float[N, S, S] s, float[N, S, S] m) => (float[N, S, S] y) { t = Add(s, m) y = Softmax(t) }",
         "Softmax",

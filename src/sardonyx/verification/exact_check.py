@@ -44,6 +44,7 @@ _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _RANDOM_ORDERS = 4
 _MANY = 1 << 14  # elements
 _MOST_UNITS = 64.0  # in the last place of the largest number, between a kernel's result and its exact value
+_CHOICES, _MOST_CHOICES = 100, 8  # seeds from which each condition of the border is true, or false, throughout
 _TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
 MOVES = MOVES_DATA | READS_SHAPE | {"Concat", "Identity", "Where"}  # if there is nothing else, bits tell numbers apart
 _MOST_ELEMENTS = 1 << 22  # of constants that are computed with: about 50 bytes each
@@ -154,6 +155,9 @@ class _Comparison:
         self._elements = 0  # that were compared and are numbers
         self._units = 0.0
         self._operators = set[str]()  # that read or wrote real numbers
+        self._conditions = [
+            entry.name for entry in excerpt.border if entry.dtype == ir.DataType.BOOL and not any(entry.contents or ())
+        ]
 
     def _numbers(self, order: Order, seed: int) -> Numbers:
         return Numbers(order, seed, reads_literals=self._reads_literals)
@@ -232,6 +236,8 @@ class _Comparison:
             self._compared(way, Order.TRUE, 1, Style.HIDING)
         if any(entry.contents is None and entry.dtype and entry.dtype.is_integer() for entry in self._excerpt.border):
             self._compared(way, Order.TRUE, 1, Style.SPECIAL)  # integers at and near the constants of the nodes
+        for choice in range(min(1 << len(self._conditions), _MOST_CHOICES)) if self._conditions and required else ():
+            self._compared(way, Order.TRUE, _CHOICES + choice)
         is_large = self._elements - before >= _MANY
         count = _RANDOM_ORDERS if required and true.compared else 1
         count = int(true.compared) if is_large else count
@@ -280,6 +286,8 @@ class _Comparison:
         rng = np.random.default_rng((seed, 1))
         hides = {entry.name for entry in self._excerpt.border if entry.hides}
         values: dict[str, Value] = {}
+        for place, name in enumerate(self._conditions if seed >= _CHOICES else ()):
+            feeds[name] = np.full_like(feeds[name], (seed - _CHOICES) >> place & 1)
         for name, array in feeds.items():
             dtype = self._generator.types(way)[name].value
             if dtype in FLOATS and self._only_moves:
