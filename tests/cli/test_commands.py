@@ -26,6 +26,7 @@ DEFAULTS = {
     "threads": None,
     "force": False,
     "dry_run": False,
+    "certificate": None,
     "tune": False,
     "options": OptimizeOptions(),
     "progress": None,

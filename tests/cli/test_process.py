@@ -81,7 +81,7 @@ READING = PRINTING | {"atomic_write", "ir", "provenance", "temporary"}
         (["dag", "model.onnx", "-o", "dag.json"], READING | {"analysis"}, 68),
         (["compare", "model.onnx", "model.onnx"], READING | {"analysis"}, 68),
         (["inspect", "model.onnx"], READING | {"analysis"}, 92),
-        (["verify", "model.onnx", "model.onnx"], READING - {"provenance"} | {"runtime", "verification"}, 101),
+        (["verify", "model.onnx", "model.onnx"], READING - {"provenance"} | {"runtime", "verification"}, 102),
         (["passes"], READING | {"passes"}, 175),
         (["optimize", "model.onnx", "--verify", "off"], READING | {"analysis", "optimizer", "passes", "runtime"}, 220),
     ],

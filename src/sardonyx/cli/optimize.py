@@ -104,7 +104,7 @@ Certificate = Annotated[
         "--certificate",
         metavar="FILE",
         help="Write all rewrites here, for sardonyx-check. [default: certificate.json.gz in the folder of --run]",
-        rich_help_panel=OUTPUT,
+        rich_help_panel=MORE,
     ),
 ]
 Tune = Annotated[
