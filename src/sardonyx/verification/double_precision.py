@@ -58,14 +58,16 @@ def evaluated(model: ir.Model, feeds: Mapping[str, Value]) -> list[Value] | None
     operators = {node.op_type for node in model.graph.all_nodes()}
     if not operators & RECURRENT or operators & _ROUGH:
         return None
+    return doubles(io.to_proto(model), feeds)
+
+
+def doubles(model: onnx.ModelProto, feeds: Mapping[str, Value]) -> list[Value] | None:
+    """Return the outputs in double precision by the definitions of operators; None if one has no definition."""
     numbers = Numbers(Order.TRUE, 0)
-    types = {value.name: value.dtype for value in model.graph.inputs}
+    types = {info.name: info.type.tensor_type.elem_type or onnx.TensorProto.FLOAT for info in model.graph.input}
     try:
-        values = {
-            name: tensor(numbers, np.asarray(array), (types[name] or ir.DataType.FLOAT).value)
-            for name, array in feeds.items()
-        }
-        results = Evaluator(io.to_proto(model), numbers).run(values)
+        values = {name: tensor(numbers, np.asarray(feeds[name]), dtype) for name, dtype in types.items()}
+        results = Evaluator(model, numbers).run(values)
     except (Undecided, Invalid):
         return None
     return [value.doubles if isinstance(value, Real) else value for value in results]
