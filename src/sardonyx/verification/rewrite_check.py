@@ -443,6 +443,8 @@ class LocalChecks:
         outcome = self._outcome(decided or excerpt, rule)
         if outcome.state is State.HOLDS and (decided or excerpt).assumes_sizes:
             computed = self._outcome((decided or excerpt).computing_sizes(_MOST_NODES), rule)
+            if computed.state is State.FAILS:  # unless all nodes above make it right
+                computed = self._outcome([excerpt, *excerpt.widened(_MOST_NODES)][-1], rule)
             return computed if computed.state is State.FAILS else outcome
         rounds = 1
         for wider in itertools.islice(excerpt.widened(_MOST_NODES), _MOST_LEVELS):

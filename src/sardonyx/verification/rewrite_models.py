@@ -124,12 +124,12 @@ class Excerpt:
         """Return the excerpt with the nodes that compute the sizes in the border from the shapes of other values."""
         sizes = [value for value in self._border if self._facts.contents(value) is not None]
         inside = self._inside
-        for inside in self._levels(sizes, most, only_integers=True):  # noqa: B007
+        for inside in self._levels(sizes, most, only_sizes=True):  # noqa: B007
             pass
         return Excerpt(self._facts, self._rewrite, inside)
 
     def _levels(
-        self, values: Iterable[ir.Value], most: int, *, only_integers: bool = False
+        self, values: Iterable[ir.Value], most: int, *, only_sizes: bool = False
     ) -> Iterator[frozenset[ir.Node]]:
         """Yield the nodes inside with the producers of values, then with the producers of what those read."""
         inside = self._inside
@@ -138,10 +138,14 @@ class Excerpt:
             if producers <= inside or len(inside | producers) > most:
                 return
             values = [v for node in producers - inside for v in node.inputs if v is not None]
-            if only_integers:
-                values = [v for v in values if (dtype := self._facts.dtype(v)) is not None and dtype.is_integer()]
+            values = [v for v in values if self._may_be_sizes(v)] if only_sizes else values
             inside = inside | producers
             yield inside
+
+    def _may_be_sizes(self, value: ir.Value) -> bool:
+        """Return whether a value may be sizes, or numbers that sizes are rounded from."""
+        dtype, shape = self._facts.dtype(value), self._facts.shape(value)
+        return (dtype is not None and dtype.is_integer()) or (shape is not None and shape in ((), (1,)))
 
     def _may_matter(self, node: ir.Node) -> bool:
         """Return whether a rewrite may rely on what a node computes; rows of a large table are excluded."""
