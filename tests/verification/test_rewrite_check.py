@@ -281,9 +281,10 @@ def test_trials_about_values_are_left_out_if_every_rewrite_is_equal_for_all_valu
 
 def test_sizes_that_are_rounded_from_floats_are_computed() -> None:
     """Vision models pad to a multiple of the patch: ceil(height / 4) · 4."""
-    text = """g (float[N, 10] x, float[N, 12] z) => (float[N, 12] y) <float four = {4}, int64[1] n = {-1}> {
-        s = Shape <start = 1, end = 2> (x) f = Cast <to = 1> (s) d = Div(f, four) u = Ceil(d) p = Mul(u, four)
-        i = Cast <to = 7> (p) t = Concat <axis = 0> (n, i) y = Reshape(z, t)
+    text = """g (float[N, 10] x, float[N, 12] z) => (float[a, b] y)
+        <float four = {4}, int64 patch = {4}, int64[1] n = {-1}, int64 one = {1}, int64[1] zero = {0}> {
+        s = Shape(x) h = Gather <axis = 0> (s, one) f = Cast <to = 1> (h) d = Div(f, four) u = Ceil(d)
+        i = Cast <to = 7> (u) m = Mul(i, patch) q = Unsqueeze(m, zero) t = Concat <axis = 0> (n, q) y = Reshape(z, t)
     }"""
     (fold,) = (each for each in ALL if each.name == "fold-shapes")
     result = checked(text, fold)
