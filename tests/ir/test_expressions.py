@@ -127,3 +127,12 @@ def test_large_values_are_computed_when_they_are_read() -> None:
     assert isinstance(product, ExpressionTensor)
     assert product.numpy()[0, 0] == 0.5
     assert len(reads) == before + 1
+
+
+def test_every_value_of_an_expression_has_its_own_name() -> None:
+    """A shared operand is read twice: under a name that another node took over, it would be another value."""
+    x = known(ir.Tensor(np.array([2.0, 3.0], np.float32)))
+    nodes = ((x * x + x) / x).nodes("y", lambda _: None)
+    outputs = [name for node in nodes for name in node.output]
+    assert outputs[-1] == "y"
+    assert len(set(outputs)) == len(outputs)

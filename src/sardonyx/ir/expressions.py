@@ -119,17 +119,20 @@ class Expression(Struct, frozen=True, eq=False):
         nodes: list[onnx.NodeProto] = []
         names: dict[int, str] = {}  # by identity; the expression keeps all of them alive
 
-        def write(operand: Expression | ir.TensorProtocol, output: str) -> str:
+        def write(operand: Expression | ir.TensorProtocol, output: str | None = None) -> str:
             if id(operand) in names:
                 return names[id(operand)]
             name = None if isinstance(operand, Expression) else name_of(operand)
             expression = operand if isinstance(operand, Expression) else definition_of(operand)
             if name is None and expression is not None:
-                inputs = [write(each, f"{result}_{len(nodes)}_{i}") for i, each in enumerate(expression.operands)]
-                nodes.append(helper.make_node(expression.op_type, inputs, [output], **expression.attributes))
+                inputs = [write(each) for each in expression.operands]
+                name = output or f"{result}_{len(nodes)}"
+                nodes.append(helper.make_node(expression.op_type, inputs, [name], **expression.attributes))
             elif name is None and not isinstance(operand, Expression):
-                nodes.append(helper.make_node("Constant", [], [output], value=serde.serialize_tensor(operand)))
-            return names.setdefault(id(operand), name or output)
+                name = output or f"{result}_{len(nodes)}"
+                nodes.append(helper.make_node("Constant", [], [name], value=serde.serialize_tensor(operand)))
+            assert name is not None
+            return names.setdefault(id(operand), name)
 
         write(self, result)
         return nodes
