@@ -269,6 +269,7 @@ class RewriteChecks(msgspec.Struct, frozen=True):
     rewrites: int
     distinct: int  # with different structure; equal ones are verified once
     all_values: int = 0  # equal in exact arithmetic, whatever the values
+    for_every_size: int = 0  # of these, equal for every size of the dynamic dimensions, not only those tried
     orders_tried: int = 0  # equal in exact arithmetic, for the orders of values that were tried
     by_trials: int = 0  # with matching results on separate inputs
     rounded: int = 0  # which store numbers that they compute

@@ -75,6 +75,7 @@ class Decision(Struct, frozen=True):
 
     claim: Claim
     reason: str = ""
+    every_size: bool = False  # equal for all values at every size, not only at those tried
     computes: bool = False  # real numbers are computed, not only moved
     units: float = 0.0  # in the last place, by which constants that replace nodes differ from their exact values
 

@@ -76,6 +76,7 @@ class Outcome(Struct, frozen=True):
     state: State
     reason: str = ""
     claim: Claim | None = None  # of exact arithmetic; None if it holds by trials only
+    every_size: bool = False  # the claim is about every size, not only about those tried
     undecided: str = ""  # why exact arithmetic makes no claim
 
 
@@ -356,6 +357,7 @@ class Findings(Struct):
     shapes: set[bytes] = field(default_factory=set[bytes])
     states: Counter[State] = field(default_factory=Counter[State])
     claims: Counter[Claim | None] = field(default_factory=Counter[Claim | None])  # of those that hold
+    every_size: Counter[str] = field(default_factory=Counter[str])  # by pass: equal for all values at every size
     rounded: int = 0
     rounding_units: float = 0.0
     failing: list[RolledBack] = field(default_factory=list[RolledBack])
@@ -381,6 +383,7 @@ class Findings(Struct):
             rewrites=self.rewrites,
             distinct=len(self.shapes),
             all_values=self.claims[Claim.ALL_VALUES],
+            for_every_size=self.every_size.total(),
             orders_tried=self.claims[Claim.ORDERS_TRIED],
             by_trials=self.claims[None],
             rounded=self.rounded,
@@ -427,6 +430,7 @@ class LocalChecks:
             findings.undecided[f"{rule.name}: {outcome.undecided}"] += 1
         if outcome.state is State.HOLDS:
             findings.claims[outcome.claim] += 1
+            findings.every_size[rule.name] += outcome.every_size
             findings.holding.add(rule.name)
         if outcome.state is State.FAILS:
             owner = origins.owner(rewrite.match.root)
@@ -477,7 +481,7 @@ class LocalChecks:
         decision = self._decision(excerpt, signature)
         needs_bits = rule.accuracy is Accuracy.EXACT and decision.computes
         if decision.claim is Claim.ALL_VALUES and not needs_bits:
-            return Outcome(State.HOLDS, claim=decision.claim)
+            return Outcome(State.HOLDS, claim=decision.claim, every_size=decision.every_size)
         key = f"{rule.accuracy.value} {rounds} ".encode() + signature
         if key not in self._outcomes:
             self._outcomes[key] = Check(excerpt, rule.accuracy, rounds).outcome()
@@ -485,7 +489,7 @@ class LocalChecks:
         differs = outcome.state is State.FAILS and not outcome.reason.startswith(_NOT_RUN)
         holds = decision.claim in EQUAL and not differs
         if holds:
-            return Outcome(State.HOLDS, claim=decision.claim)
+            return Outcome(State.HOLDS, claim=decision.claim, every_size=decision.every_size)
         return replace(outcome, undecided=_why(decision))
 
     def _decision(self, excerpt: Excerpt, signature: bytes) -> Decision:
