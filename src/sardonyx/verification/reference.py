@@ -126,7 +126,8 @@ def is_constant(values: Sequence[Value]) -> bool:
     arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "fiub"]
     if not arrays or sum(array.size for array in arrays) < 2:
         return False
-    return np.unique(np.concatenate([array.reshape(-1) for array in arrays])).size == 1
+    first = next(array.flat[0] for array in arrays if array.size)
+    return all(bool(((array == first) | ((array != array) & (first != first))).all()) for array in arrays)
 
 
 Progress: TypeAlias = Callable[[str], None]

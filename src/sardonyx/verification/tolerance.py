@@ -167,19 +167,13 @@ def _pattern(a: Array, b: Array) -> str | None:
     return f"infinities differ in {moved} of {a.size} elements" if moved else None
 
 
-_WORDS: dict[int, Any] = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-
-
 def ulp_distance(a: Array, b: Array) -> Array:
     """Return elementwise how many representable numbers the values are apart; +0 and -0 are the same number."""
-    first, second = _ordinals(a), _ordinals(b)
-    return np.abs(first.astype(np.float64) - second.astype(np.float64))
+    return np.abs(np.subtract(_ordinals(a), _ordinals(b), dtype=np.float64))
 
 
 def _ordinals(array: Array) -> Array:
     """Number the representable values in order, with zero at 0: the sign and magnitude bits read as a signed count."""
-    word = _WORDS[array.dtype.itemsize]
-    bits = np.ascontiguousarray(array).reshape(-1).view(word).astype(np.int64)
-    sign_bit = np.int64(1) << (8 * array.dtype.itemsize - 1)
-    magnitude = bits & np.int64(sign_bit - 1 if array.dtype.itemsize < 8 else np.iinfo(np.int64).max)
-    return np.where(bits < 0, -magnitude, magnitude)
+    word = np.dtype(f"i{array.dtype.itemsize}")
+    bits = np.ascontiguousarray(array).reshape(-1).view(word)
+    return np.where(bits < 0, np.iinfo(word).min - bits, bits)
