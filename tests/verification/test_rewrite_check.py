@@ -17,8 +17,13 @@ from sardonyx.ir.rewriter import Rewriter
 from sardonyx.ir.rules import Match, Replacement
 from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL, Example, NodePass, Pass
-from sardonyx.records.run import Accuracy, RewriteChecks
-from sardonyx.reporting.verdict import rewrite_lines
+from sardonyx.records.run import Accuracy, RewriteChecks, RewriteClaims
+from sardonyx.reporting.document import View
+from sardonyx.reporting.page.page import render_page
+from sardonyx.reporting.run import run_document
+from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.verdict import claims_cell, claims_line, rewrite_lines
+from sardonyx.reporting.writers import terminal
 from sardonyx.verification.rewrite_check import Findings, LocalChecks, State
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>'
@@ -192,9 +197,16 @@ def test_an_error_in_a_check_is_counted_and_said(monkeypatch: pytest.MonkeyPatch
     run = optimize(onnx.parser.parse_model(HEADER + text))
     assert run.after.nodes == 1
     assert run.verdict is not None
-    assert run.verdict.rewrites == RewriteChecks(1, 1, failed=1, error="eliminate-identity: KeyError: 'gone'")
+    assert run.verdict.rewrites == RewriteChecks(
+        1,
+        failed=1,
+        distinct=1,
+        error="eliminate-identity: KeyError: 'gone'",
+        passes={"eliminate-identity": RewriteClaims(1, failed=1)},
+    )
     assert rewrite_lines(run.verdict) == [
-        "1 rewrite (1 distinct): 1 not checked because of an error (eliminate-identity: KeyError: 'gone')"
+        "1 rewrite: 1 not checked because of an error",
+        "first error of a check: eliminate-identity: KeyError: 'gone'",
     ]
 
 
@@ -227,7 +239,36 @@ def test_no_pass_fails_on_its_own_example(one: Pass) -> None:
 def test_the_verdict_counts_the_checked_rewrites() -> None:
     run = optimize(onnx.parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) { a = Identity(x) y = Exp(a) }"))
     assert run.verdict is not None
-    assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1)
+    assert run.verdict.rewrites == RewriteChecks(
+        1, all_values=1, distinct=1, passes={"eliminate-identity": RewriteClaims(1, all_values=1)}
+    )
+
+
+def test_claims_are_counted_by_pass_and_told_in_one_line() -> None:
+    text = """g (float[N, 4] x) => (float[N, 4] y)
+        <float[4] w = {1, 2, 3, 4}, float[4] v = {3, 2, 5, 7}> {
+        a = Identity(x) b = Exp(a) c = Sqrt(b) d = Abs(c) s = Sqrt(v) u = Mul(w, s) y = Mul(d, u) }"""
+    absolute = planted("Abs", lambda match, op: op.Identity(first(match)))  # roots are not negative
+    run = optimize(onnx.parser.parse_model(HEADER + text), passes=[absolute])
+    assert run.verdict is not None
+    checks = run.verdict.rewrites
+    assert checks is not None
+    assert checks.passes["planted"] == RewriteClaims(1, orders_tried=1)
+    assert checks.passes["eliminate-identity"].all_values == checks.passes["eliminate-identity"].rewrites > 0
+    assert checks.passes["fold-constants"].rounded == checks.rounded > 0
+    for count in RewriteClaims.__struct_fields__:
+        assert getattr(checks, count) == sum(getattr(one, count) for one in checks.passes.values())
+    sizes = f" ({checks.for_every_size} of them for every size)" if checks.for_every_size else ""
+    line = f"{checks.rewrites} rewrites: {checks.all_values} equal for all values{sizes}, 1 for the orders tried"
+    assert rewrite_lines(run.verdict) == [line]
+    sized = RewriteClaims(9, all_values=5, for_every_size=2, orders_tried=3, by_trials=1)
+    assert claims_line(sized) == (
+        "9 rewrites: 5 equal for all values (2 of them for every size), 3 for the orders tried, 1 by trials only"
+    )
+    assert claims_cell(run.verdict, "planted") == "orders tried"
+    assert claims_cell(run.verdict, "fuse-gelu") == "·"
+    assert line in terminal.write(run_document(run, View()))
+    assert render_page([RunBundle("model", run)]).count(line) == 3  # in the summary, the passes, and the verification
 
 
 def test_a_proven_rewrite_that_overflows_is_undone_and_the_operator_named() -> None:
@@ -272,7 +313,8 @@ def test_trials_about_values_are_left_out_if_every_rewrite_is_equal_for_all_valu
     same = planted("Where", lambda match, op: op.Where(*match.root.inputs))
     run = optimize(onnx.parser.parse_model(HEADER + text), passes=[same], only=[same.name])
     assert run.verdict is not None
-    assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1)
+    assert run.verdict.rewrites is not None
+    assert run.verdict.rewrites.all_values == run.verdict.rewrites.rewrites == 1
     styles = {trial.style for trial in run.verdict.trials}
     assert {"normal", "wide"} <= styles
     assert not {"large", "positive", "compared"} & styles
