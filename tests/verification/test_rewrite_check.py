@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
-from sardonyx import runtime
+from sardonyx import runtime, verify
+from sardonyx.errors import OutputError, UsageError
 from sardonyx.ir import io
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Rewriter
 from sardonyx.ir.rules import Match, Replacement
+from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL, Example, NodePass, Pass
 from sardonyx.records.run import Accuracy, RewriteChecks, RewriteClaims
 from sardonyx.reporting.document import View
 from sardonyx.reporting.page.page import render_page
-from sardonyx.reporting.run import run_document
+from sardonyx.reporting.run import rollback_sentence, run_document
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import claims_cell, claims_line, rewrite_lines
 from sardonyx.reporting.writers import terminal
@@ -131,6 +134,33 @@ def test_a_wrong_rewrite_in_a_branch_that_is_never_taken_is_undone_and_reported(
     assert run.verdict is not None
     assert run.verdict.passed
     assert not run.events
+
+
+def test_a_wrong_rewrite_is_written_as_two_models_that_differ(tmp_path: Path) -> None:
+    """Two of the same structure are written once, and a right one is not written."""
+    text = """g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) <float two = {2}> {
+        a = Tanh(x) b = Mul(a, two) y = Sin(b) c = Sin(a) d = Neg(c) z = Identity(d) }"""
+    wrong = planted("Sin", lambda match, op: op.Cos(first(match)))
+    model = onnx.parser.parse_model(HEADER + text)
+    options = OptimizeOptions(reproducer=str(tmp_path / "wrong"))
+    run = optimize(model, passes=[wrong], only=[wrong.name, "eliminate-identity"], options=options)
+    assert [undone.root for undone in run.rolled_back] == ["y", "c"]
+    assert {undone.reproducer for undone in run.rolled_back} == {str(tmp_path / "wrong" / "planted")}
+    assert all(f"(reproducer in {undone.reproducer})" in rollback_sentence(undone) for undone in run.rolled_back)
+    (folder,) = (tmp_path / "wrong").iterdir()
+    before, after = folder / "before.onnx", folder / "after.onnx"
+    for path, operator in ((before, "Sin"), (after, "Cos")):
+        onnx.checker.check_model(path, full_check=True)
+        assert [node.op_type for node in onnx.load(path).graph.node] == [operator, "Identity"]
+    verdict = verify(before, after, inputs=folder / "inputs.npz")
+    assert [trial.passed for trial in verdict.trials if trial.seed is None] == [False]
+    with pytest.raises(OutputError, match="is not empty"):
+        optimize(model, options=options)
+    run = optimize(model, options=OptimizeOptions(reproducer=str(tmp_path / "none")))
+    assert not run.rolled_back
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(UsageError, match="only verification"):
+        optimize(model, verify="off", options=options)
 
 
 def test_a_rewrite_that_relies_on_its_surroundings_is_accepted() -> None:

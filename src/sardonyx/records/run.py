@@ -349,6 +349,7 @@ class RolledBack(msgspec.Struct, frozen=True):
     root: str
     owner: str
     reason: str
+    reproducer: str | None = None  # the folder with the smallest excerpt that shows the difference; None: not written
 
 
 class Artifact(msgspec.Struct, frozen=True):

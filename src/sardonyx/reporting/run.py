@@ -277,5 +277,6 @@ def _rollbacks(run: Run, view: View) -> list[str]:
 def rollback_sentence(rollback: RolledBack) -> str:
     """Return what was rolled back, and why."""
     where = f"at {formatting.name(rollback.root)} in {formatting.module(rollback.owner)}"
+    files = f" (reproducer in {formatting.visible(rollback.reproducer)})" if rollback.reproducer else ""
     where = "everywhere" if rollback.root == WHOLE_PASS else where
-    return f"{formatting.name(rollback.pass_name)} {where}: {formatting.one_line(rollback.reason)}"
+    return f"{formatting.name(rollback.pass_name)} {where}: {formatting.one_line(rollback.reason)}{files}"

@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 from msgspec import Struct, field
 from msgspec.structs import replace
+from onnx_ir import DataType
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import origins
@@ -39,6 +40,7 @@ from sardonyx.verification.border_values import Generator, Style, Way
 from sardonyx.verification.double_precision import doubles
 from sardonyx.verification.exact_check import EQUAL, Claim, Decision, decide
 from sardonyx.verification.output_comparison import OutputComparer
+from sardonyx.verification.reproducer import Reproducers
 from sardonyx.verification.rewrite_models import Excerpt
 from sardonyx.verification.rounding import in_double, widened
 from sardonyx.verification.tolerance import is_float
@@ -78,6 +80,8 @@ class Outcome(Struct, frozen=True):
     reason: str = ""
     claim: Claim | None = None  # of exact arithmetic; None if it holds by trials only
     every_size: bool = False  # the claim is about every size, not only about those tried
+    feeds: Mapping[str, Array] = {}  # values of the border on which it fails
+    types: Mapping[str, DataType] = {}  # of the border
     undecided: str = ""  # why exact arithmetic makes no claim
 
     @property
@@ -153,7 +157,8 @@ class Check:
         for trials in _chunks(self._trials(way)):
             elements += sum(trial.size for trial in trials)
             for trial, line in self._differences(trials):
-                return Outcome(State.FAILS, f"{line} ({trial.text})")
+                types = self._generator.types(trial.way)
+                return Outcome(State.FAILS, f"{line} ({trial.text})", feeds=trial.feeds, types=types)
             if elements > _MOST_ELEMENTS:
                 break
         return Outcome(State.HOLDS)
@@ -402,8 +407,10 @@ class Findings(Struct):
 class LocalChecks:
     """Checks the rewrites of any number of candidates; outcomes are cached."""
 
-    def __init__(self) -> None:
+    def __init__(self, reproducers: Reproducers | None = None) -> None:
+        """Prepare the checks; `reproducers` writes wrong rewrites to files."""
         self.seconds = 0.0
+        self._reproducers = reproducers
         self._outcomes: dict[bytes, Outcome] = {}
         self._decisions: dict[bytes, Decision] = {}
         self.findings = Findings()
@@ -441,8 +448,22 @@ class LocalChecks:
             findings.holding.add(rule.name)
         if outcome.state is State.FAILS:
             owner = origins.owner(rewrite.match.root)
-            findings.failing.append(RolledBack(rule.name, root, owner, outcome.reason))
+            findings.failing.append(
+                RolledBack(rule.name, root, owner, outcome.reason, self._reproduced(facts, rule, rewrite))
+            )
         self.seconds += time.perf_counter() - began
+
+    def _reproduced(self, facts: Facts, rule: Rule, rewrite: Substitution) -> str | None:
+        """Write the smallest excerpt whose sides differ; return where, or None if it is not asked for."""
+        if self._reproducers is None:
+            return None
+        narrowest = Excerpt.narrowest(facts, rewrite)
+        wider = itertools.chain([narrowest.computing_sizes(_MOST_NODES)], narrowest.widened(_MOST_NODES))
+        for excerpt in itertools.chain([narrowest], wider):
+            outcome = self._outcome(excerpt, rule)
+            if outcome.state is State.FAILS:
+                return self._reproducers.write(rule.name, excerpt, outcome.feeds, outcome.types)
+        return None
 
     def _checked(self, excerpt: Excerpt, rule: Rule) -> Outcome:
         """Return the outcome at a border where exact arithmetic decides, or where the rewrite holds by trials.
