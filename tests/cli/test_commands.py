@@ -64,6 +64,7 @@ def test_without_an_output_the_result_is_beside_the_source(stage: Any, command: 
         (["-f"], {"force": True}),
         (["--external-data"], {"options": OptimizeOptions(external=True)}),
         (["--inline"], {"options": OptimizeOptions(external=False)}),
+        (["--reproducer", "wrong"], {"options": OptimizeOptions(reproducer="wrong")}),
     ],
 )
 def test_optimize_passes_every_flag_on(

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
-from sardonyx import runtime
+from sardonyx import runtime, verify
+from sardonyx.errors import OutputError, UsageError
 from sardonyx.ir import io
 from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Rewriter
 from sardonyx.ir.rules import Match, Replacement
+from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL, Example, NodePass, Pass
-from sardonyx.records.run import Accuracy, RewriteChecks
-from sardonyx.reporting.verdict import rewrite_lines
+from sardonyx.records.run import Accuracy, RewriteChecks, RewriteClaims
+from sardonyx.reporting.document import View
+from sardonyx.reporting.page.page import render_page
+from sardonyx.reporting.run import rollback_sentence, run_document
+from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.verdict import claims_cell, claims_line, rewrite_lines
+from sardonyx.reporting.writers import terminal
 from sardonyx.verification.rewrite_check import Findings, LocalChecks, State
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>'
@@ -128,6 +136,33 @@ def test_a_wrong_rewrite_in_a_branch_that_is_never_taken_is_undone_and_reported(
     assert not run.events
 
 
+def test_a_wrong_rewrite_is_written_as_two_models_that_differ(tmp_path: Path) -> None:
+    """Two of the same structure are written once, and a right one is not written."""
+    text = """g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) <float two = {2}> {
+        a = Tanh(x) b = Mul(a, two) y = Sin(b) c = Sin(a) d = Neg(c) z = Identity(d) }"""
+    wrong = planted("Sin", lambda match, op: op.Cos(first(match)))
+    model = onnx.parser.parse_model(HEADER + text)
+    options = OptimizeOptions(reproducer=str(tmp_path / "wrong"))
+    run = optimize(model, passes=[wrong], only=[wrong.name, "eliminate-identity"], options=options)
+    assert [undone.root for undone in run.rolled_back] == ["y", "c"]
+    assert {undone.reproducer for undone in run.rolled_back} == {str(tmp_path / "wrong" / "planted")}
+    assert all(f"(reproducer in {undone.reproducer})" in rollback_sentence(undone) for undone in run.rolled_back)
+    (folder,) = (tmp_path / "wrong").iterdir()
+    before, after = folder / "before.onnx", folder / "after.onnx"
+    for path, operator in ((before, "Sin"), (after, "Cos")):
+        onnx.checker.check_model(path, full_check=True)
+        assert [node.op_type for node in onnx.load(path).graph.node] == [operator, "Identity"]
+    verdict = verify(before, after, inputs=folder / "inputs.npz")
+    assert [trial.passed for trial in verdict.trials if trial.seed is None] == [False]
+    with pytest.raises(OutputError, match="is not empty"):
+        optimize(model, options=options)
+    run = optimize(model, options=OptimizeOptions(reproducer=str(tmp_path / "none")))
+    assert not run.rolled_back
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(UsageError, match="only verification"):
+        optimize(model, verify="off", options=options)
+
+
 def test_a_rewrite_that_relies_on_its_surroundings_is_accepted() -> None:
     """x is never negative, and indices are increasing. Neither is known at the border of the rewrite."""
     text = "g (float[N] x) => (float[N] y) { a = Exp(x) b = Sqrt(a) y = Abs(b) }"
@@ -192,9 +227,16 @@ def test_an_error_in_a_check_is_counted_and_said(monkeypatch: pytest.MonkeyPatch
     run = optimize(onnx.parser.parse_model(HEADER + text))
     assert run.after.nodes == 1
     assert run.verdict is not None
-    assert run.verdict.rewrites == RewriteChecks(1, 1, failed=1, error="eliminate-identity: KeyError: 'gone'")
+    assert run.verdict.rewrites == RewriteChecks(
+        1,
+        failed=1,
+        distinct=1,
+        error="eliminate-identity: KeyError: 'gone'",
+        passes={"eliminate-identity": RewriteClaims(1, failed=1)},
+    )
     assert rewrite_lines(run.verdict) == [
-        "1 rewrite (1 distinct): 1 not checked because of an error (eliminate-identity: KeyError: 'gone')"
+        "1 rewrite: 1 not checked because of an error",
+        "first error of a check: eliminate-identity: KeyError: 'gone'",
     ]
 
 
@@ -227,7 +269,36 @@ def test_no_pass_fails_on_its_own_example(one: Pass) -> None:
 def test_the_verdict_counts_the_checked_rewrites() -> None:
     run = optimize(onnx.parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) { a = Identity(x) y = Exp(a) }"))
     assert run.verdict is not None
-    assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1)
+    assert run.verdict.rewrites == RewriteChecks(
+        1, all_values=1, distinct=1, passes={"eliminate-identity": RewriteClaims(1, all_values=1)}
+    )
+
+
+def test_claims_are_counted_by_pass_and_told_in_one_line() -> None:
+    text = """g (float[N, 4] x) => (float[N, 4] y)
+        <float[4] w = {1, 2, 3, 4}, float[4] v = {3, 2, 5, 7}> {
+        a = Identity(x) b = Exp(a) c = Sqrt(b) d = Abs(c) s = Sqrt(v) u = Mul(w, s) y = Mul(d, u) }"""
+    absolute = planted("Abs", lambda match, op: op.Identity(first(match)))  # roots are not negative
+    run = optimize(onnx.parser.parse_model(HEADER + text), passes=[absolute])
+    assert run.verdict is not None
+    checks = run.verdict.rewrites
+    assert checks is not None
+    assert checks.passes["planted"] == RewriteClaims(1, orders_tried=1)
+    assert checks.passes["eliminate-identity"].all_values == checks.passes["eliminate-identity"].rewrites > 0
+    assert checks.passes["fold-constants"].rounded == checks.rounded > 0
+    for count in RewriteClaims.__struct_fields__:
+        assert getattr(checks, count) == sum(getattr(one, count) for one in checks.passes.values())
+    sizes = f" ({checks.for_every_size} of them for every size)" if checks.for_every_size else ""
+    line = f"{checks.rewrites} rewrites: {checks.all_values} equal for all values{sizes}, 1 for the orders tried"
+    assert rewrite_lines(run.verdict) == [line]
+    sized = RewriteClaims(9, all_values=5, for_every_size=2, orders_tried=3, by_trials=1)
+    assert claims_line(sized) == (
+        "9 rewrites: 5 equal for all values (2 of them for every size), 3 for the orders tried, 1 by trials only"
+    )
+    assert claims_cell(run.verdict, "planted") == "orders tried"
+    assert claims_cell(run.verdict, "fuse-gelu") == "·"
+    assert line in terminal.write(run_document(run, View()))
+    assert render_page([RunBundle("model", run)]).count(line) == 3  # in the summary, the passes, and the verification
 
 
 def test_a_proven_rewrite_that_overflows_is_undone_and_the_operator_named() -> None:
@@ -272,7 +343,8 @@ def test_trials_about_values_are_left_out_if_every_rewrite_is_equal_for_all_valu
     same = planted("Where", lambda match, op: op.Where(*match.root.inputs))
     run = optimize(onnx.parser.parse_model(HEADER + text), passes=[same], only=[same.name])
     assert run.verdict is not None
-    assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1)
+    assert run.verdict.rewrites is not None
+    assert run.verdict.rewrites.all_values == run.verdict.rewrites.rewrites == 1
     styles = {trial.style for trial in run.verdict.trials}
     assert {"normal", "wide"} <= styles
     assert not {"large", "positive", "compared"} & styles

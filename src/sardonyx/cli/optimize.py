@@ -94,7 +94,7 @@ RunFolder = Annotated[
     typer.Option(
         "--run",
         metavar="FOLDER",
-        help="Also time both files, and write a report and all records here. [default: none]",
+        help="Also write a report here, with times and records. [default: none]",
         rich_help_panel=OUTPUT,
     ),
 ]
@@ -104,6 +104,15 @@ Certificate = Annotated[
         "--certificate",
         metavar="FILE",
         help="Write all rewrites here, for sardonyx-check. [default: certificate.json.gz in the folder of --run]",
+        rich_help_panel=MORE,
+    ),
+]
+Reproducer = Annotated[
+    Path | None,
+    typer.Option(
+        "--reproducer",
+        metavar="FOLDER",
+        help="Write each wrong rewrite here, as two small models with inputs on which they differ. [default: none]",
         rich_help_panel=MORE,
     ),
 ]
@@ -152,6 +161,7 @@ def optimize(
     sizes: options.Sizes = None,
     run_folder: RunFolder = None,
     certificate: Certificate = None,
+    reproducer: Reproducer = None,
     workers: options.Workers = None,
     cluster: options.Cluster = None,
     timeout: options.Timeout = None,
@@ -174,13 +184,16 @@ def optimize(
     reject_both("--dry-run", dry_run, "--tune", tune)
     reject_both("--dry-run", dry_run, "--run", run_folder is not None)
     reject_both("--dry-run", dry_run, "--certificate", certificate is not None)
+    reject_both("--dry-run", dry_run, "--reproducer", reproducer is not None)
+    reject_both("--verify off", verify is VerifyWhen.OFF, "--reproducer", reproducer is not None)
     if (budget or sizes) and not tune and run_folder is None:
         option = "--budget" if budget else "--size"
         raise UsageError(f"{option} is for measurements", hint="add --tune, or --run FOLDER")
     seconds, dim_sizes = parse_duration(budget or "2m"), options.parse_sizes(sizes)
     planned = single.plan(models, output, out_dir, ".optimized.onnx", writes=not dry_run)
     if planned is None:
-        single.reject({"--record": record, "--run": run_folder, "--certificate": certificate, "--baseline": baseline})
+        one = {"--record": record, "--run": run_folder, "--certificate": certificate, "--reproducer": reproducer}
+        single.reject({**one, "--baseline": baseline})
     source, destination = (None, None) if planned is None else (planned.source, planned.destination)
     gating = Gating.of("run", fail_if, baseline, summary, beside=(source, destination, record), many=planned is None)
     gating.check_verified(not dry_run and verify is not VerifyWhen.OFF, "drop --verify off and --dry-run")
@@ -229,6 +242,7 @@ def optimize(
                 keep_modules=tuple(keep_module or ()),
                 verify_seconds=verify_seconds,
                 runtimes=tuple(runtime or (options.RuntimeName.ORT,)),
+                reproducer=None if reproducer is None else str(reproducer),
                 external=False if destination == STREAM else external,
                 hashes=True if record is not None or run_folder is not None or as_json else None,
             ),

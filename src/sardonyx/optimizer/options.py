@@ -25,6 +25,8 @@ class OptimizeOptions(Struct, frozen=True, kw_only=True):
         runtimes: Runtimes to verify in: "ort", "reference" or "openvino". A rewrite that changes the result in one of
             them is rolled back.
         external: Write weights to a separate file, or into the model file; None keeps what the source does.
+        reproducer: Folder for rewrites that are found to be wrong: each is written as two small models, the nodes
+            before and after it, with inputs on which they differ. Nothing is written if none is wrong.
         hashes: Put SHA-256 sums of both files into the record; None does so if the result is verified.
     """
 
@@ -36,6 +38,7 @@ class OptimizeOptions(Struct, frozen=True, kw_only=True):
     verify_seconds: float = 20.0
     runtimes: tuple[str, ...] = ("ort",)
     external: bool | None = None
+    reproducer: str | None = None
     hashes: bool | None = None
 
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from sardonyx.atomic_write import check_free
+from sardonyx.atomic_write import check_free, check_free_folder
 from sardonyx.errors import UsageError
 from sardonyx.ir import io, made_by, origins
 from sardonyx.ir.opsets.raising import HIGHEST
@@ -127,8 +127,13 @@ def optimize(
     file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
     if certificate is not None:
         _check_certificate(certificate, job, file, force=force)
+    if options.reproducer is not None:
+        _check_reproducer(options.reproducer, verifies=verify != "off" and not dry_run, force=force)
     verifier = Verifier(
-        job, VerificationOptions(inputs, seed, threads, options.verify_seconds, tuple(options.runtimes))
+        job,
+        VerificationOptions(
+            inputs, seed, threads, options.verify_seconds, tuple(options.runtimes), options.reproducer, force
+        ),
     )
     tuning = _tuning_options(tune, threads or 1, seed, left_out)
     hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
@@ -179,6 +184,13 @@ def _check_certificate(path: str | Path, job: RewriteJob, output: str | None, *,
     if job.path is None or output is None:
         raise UsageError("a certificate is about two files", hint="name the source and the output as paths")
     check_free(os.fspath(path), force=force)
+
+
+def _check_reproducer(folder: str, *, verifies: bool, force: bool) -> None:
+    """Raise an error if no reproducer can be found or written."""
+    if not verifies:
+        raise UsageError("only verification finds wrong rewrites", hint="leave out the reproducer, or verify")
+    check_free_folder(folder, force=force)
 
 
 def _job(

@@ -47,6 +47,8 @@ class VerificationOptions(Struct, frozen=True):
     threads: int | None
     seconds: float  # about how long models may run
     runtimes: tuple[str, ...]
+    reproducer: str | None = None  # folder for excerpts of wrong rewrites
+    force: bool = False  # overwrite files there
 
 
 class Verifier:
@@ -99,9 +101,9 @@ class Verifier:
         for name in dict.fromkeys(rewrite.pass_name for rewrite in failing):
             failures.rounds[name] += 1
             if failures.rounds[name] == MOST_FAILURES:
-                reason = next(rewrite.reason for rewrite in failing if rewrite.pass_name == name)
+                first = next(rewrite for rewrite in failing if rewrite.pass_name == name)
                 failures.rolled_back = [rewrite for rewrite in failures.rolled_back if rewrite.pass_name != name]
-                failures.rolled_back.append(RolledBack(name, WHOLE_PASS, "", reason))
+                failures.rolled_back.append(_whole(first))
                 failures.forbidden.add((name, WHOLE_PASS))
 
     def _locally_checked(self, forbidden: Forbidden) -> tuple[Candidate, list[RolledBack]]:
@@ -173,9 +175,11 @@ class Verifier:
 
     @functools.cached_property
     def _local(self) -> LocalChecks:
+        from sardonyx.verification.reproducer import Reproducers
         from sardonyx.verification.rewrite_check import LocalChecks
 
-        return LocalChecks()
+        folder, force = self._options.reproducer, self._options.force
+        return LocalChecks(None if folder is None else Reproducers(folder, force=force))
 
     def _verdict(self, candidate: Candidate, failed: Verdict | None = None) -> Verdict:
         """Verify a candidate; after a verdict that failed, on the trials that failed only."""
@@ -192,6 +196,11 @@ def _failing(findings: Findings) -> list[RolledBack]:
     """Return the failing rewrites; the whole pass if several of its rewrites fail and none holds."""
     counts = Counter(rewrite.pass_name for rewrite in findings.failing)
     whole = {name for name, count in counts.items() if count >= MOST_FAILURES and name not in findings.holding}
-    reasons = {rewrite.pass_name: rewrite.reason for rewrite in findings.failing}
+    last = {rewrite.pass_name: rewrite for rewrite in findings.failing}
     single = [rewrite for rewrite in findings.failing if rewrite.pass_name not in whole]
-    return single + [RolledBack(name, WHOLE_PASS, "", reasons[name]) for name in whole]
+    return single + [_whole(last[name]) for name in whole]
+
+
+def _whole(rewrite: RolledBack) -> RolledBack:
+    """Return the rollback of the whole pass, for the reason of one of its rewrites."""
+    return replace(rewrite, root=WHOLE_PASS, owner="")

@@ -263,23 +263,29 @@ class RequestedTolerance(msgspec.Struct, frozen=True):
     failures: tuple[str, ...]
 
 
-class RewriteChecks(msgspec.Struct, frozen=True):
-    """What is known of the rewrites one by one."""
+class RewriteClaims(msgspec.Struct, frozen=True):
+    """How many rewrites are known to be equal, and in which sense."""
 
     rewrites: int
-    distinct: int  # with different structure; equal ones are verified once
     all_values: int = 0  # equal in exact arithmetic, whatever the values
     for_every_size: int = 0  # of these, equal for every size of the dynamic dimensions, not only those tried
     orders_tried: int = 0  # equal in exact arithmetic, for the orders of values that were tried
     by_trials: int = 0  # with matching results on separate inputs
+    not_runnable: int = 0  # neither decided in exact arithmetic nor possible to run separately
+    failed: int = 0  # rewrites whose check ended with an error
     rounded: int = 0  # which store numbers that they compute
+
+
+class RewriteChecks(RewriteClaims, frozen=True):
+    """What is known of the rewrites one by one."""
+
+    distinct: int = 0  # with different structure; equal ones are verified once
     rounding_units: float | None = (
         0.0  # in the last place, from their exact values at most; None: a sum of them cancels
     )
-    not_runnable: int = 0  # neither decided in exact arithmetic nor possible to run separately
-    failed: int = 0  # rewrites whose check ended with an error
-    error: str = ""  # the first of these errors
+    error: str = ""  # the first of the errors
     undecided: dict[str, int] = {}  # by pass and reason: rewrites that exact arithmetic does not decide
+    passes: dict[str, RewriteClaims] = {}  # by pass
 
 
 class TokenTie(msgspec.Struct, frozen=True):
@@ -343,6 +349,7 @@ class RolledBack(msgspec.Struct, frozen=True):
     root: str
     owner: str
     reason: str
+    reproducer: str | None = None  # the folder with the smallest excerpt that shows the difference; None: not written
 
 
 class Artifact(msgspec.Struct, frozen=True):

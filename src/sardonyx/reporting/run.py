@@ -26,6 +26,7 @@ from sardonyx.reporting.document import (
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.tuning import tuning_clause, tuning_section
 from sardonyx.reporting.verdict import (
+    claims_cell,
     failure,
     verdict_section,
     verdict_summary,
@@ -159,7 +160,8 @@ def _op_cells(label: str, before: int, after: int) -> tuple[str, ...]:
 
 
 def _passes(run: Run, view: View) -> Section:
-    """Return the passes with the reasons why they skipped matches."""
+    """Return the passes with what is known of their rewrites, and the reasons why they skipped matches."""
+    verified = run.verdict is not None and run.verdict.rewrites is not None
     columns = (
         text_column("pass"),
         Column("rewrites"),
@@ -168,13 +170,15 @@ def _passes(run: Run, view: View) -> Section:
         Column("bytes"),
         Column("time", detail=2),
         text_column("accuracy", detail=3),
+        *([text_column("equal for", detail=1)] if verified else []),
         text_column("where"),
     )
     rows: list[Row] = []
     silent = 0
     for record in run.passes:
         if record.rewrites or view.verbose or record.refusals:
-            rows.append(Row(_pass_cells(record)))
+            *numbers, where = _pass_cells(record)
+            rows.append(Row((*numbers, *([claims_cell(run.verdict, record.name)] if verified else []), where)))
             rows += map(skipped_row, record.refusals)
         else:
             silent += 1
@@ -273,5 +277,6 @@ def _rollbacks(run: Run, view: View) -> list[str]:
 def rollback_sentence(rollback: RolledBack) -> str:
     """Return what was rolled back, and why."""
     where = f"at {formatting.name(rollback.root)} in {formatting.module(rollback.owner)}"
+    files = f" (reproducer in {formatting.visible(rollback.reproducer)})" if rollback.reproducer else ""
     where = "everywhere" if rollback.root == WHOLE_PASS else where
-    return f"{formatting.name(rollback.pass_name)} {where}: {formatting.one_line(rollback.reason)}"
+    return f"{formatting.name(rollback.pass_name)} {where}: {formatting.one_line(rollback.reason)}{files}"

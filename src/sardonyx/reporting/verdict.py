@@ -6,7 +6,14 @@ import math
 
 from msgspec.structs import replace
 
-from sardonyx.records.run import LoadedDecoder, OutputDifference, RequestedTolerance, RuntimeCheck, Verdict
+from sardonyx.records.run import (
+    LoadedDecoder,
+    OutputDifference,
+    RequestedTolerance,
+    RewriteClaims,
+    RuntimeCheck,
+    Verdict,
+)
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Column,
@@ -168,17 +175,48 @@ def rewrite_lines(verdict: Verdict, *, reasons: bool = False) -> list[str]:
     checks = verdict.rewrites
     if checks is None:
         return []
-    parts = (
-        (checks.all_values, "equal for all values"),
-        (checks.orders_tried, "for the orders of values tried"),
-        (checks.by_trials, "by trials only"),
-        (checks.not_runnable, "cannot be run by themselves"),
-        (checks.failed, f"not checked because of an error ({formatting.one_line(checks.error)})"),
-    )
-    rewrites = formatting.plural(checks.rewrites, "rewrite")
-    line = f"{rewrites} ({checks.distinct} distinct): " + ", ".join(f"{n} {text}" for n, text in parts if n)
+    lines = [claims_line(checks)]
+    if checks.failed:
+        lines.append(f"first error of a check: {formatting.one_line(checks.error)}")
+    if reasons and checks.rounded:
+        units = checks.rounding_units
+        how = (
+            "which cancel in a sum" if units is None else f"{units:.2g} units in the last place from exact ones at most"
+        )
+        lines.append(f"{checks.rounded} of them store computed numbers, {how}")
     undecided = checks.undecided.items() if reasons else ()
-    return [line, *(f"not decided: {count} by {formatting.one_line(reason)}" for reason, count in undecided)]
+    return [*lines, *(f"not decided: {count} by {formatting.one_line(reason)}" for reason, count in undecided)]
+
+
+def claims_line(claims: RewriteClaims) -> str:
+    """Return what is known of rewrites in one line: how many are equal, and in which sense."""
+    sizes = f" ({claims.for_every_size} of them for every size)" if claims.for_every_size else ""
+    parts = (
+        (claims.all_values, f"equal for all values{sizes}"),
+        (claims.orders_tried, "for the orders tried"),
+        (claims.by_trials, "by trials only"),
+        (claims.not_runnable, "cannot be run by themselves"),
+        (claims.failed, "not checked because of an error"),
+    )
+    return f"{formatting.plural(claims.rewrites, 'rewrite')}: {', '.join(f'{n} {text}' for n, text in parts if n)}"
+
+
+def claims_cell(verdict: Verdict | None, name: str) -> str:
+    """Return what is known of the rewrites of one pass, for a column with the heading "equal for"."""
+    claims = None if verdict is None or verdict.rewrites is None else verdict.rewrites.passes.get(name)
+    if claims is None:
+        return "·"
+    sizes = claims.for_every_size
+    parts = (
+        (sizes, "all values and sizes"),
+        (claims.all_values - sizes, "all values"),
+        (claims.orders_tried, "orders tried"),
+        (claims.by_trials, "trials only"),
+        (claims.not_runnable, "not run"),
+        (claims.failed, "error"),
+    )
+    found = [(count, text) for count, text in parts if count]
+    return found[0][1] if len(found) == 1 else ", ".join(f"{count} {text}" for count, text in found)
 
 
 def generation_lines(verdict: Verdict) -> list[str]:

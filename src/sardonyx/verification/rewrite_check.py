@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 from msgspec import Struct, field
 from msgspec.structs import replace
+from onnx_ir import DataType
 
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import origins
@@ -30,7 +31,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import FILLS, MOVES_DATA, READS_SHAPE
 from sardonyx.ir.rules import Rule
 from sardonyx.ir.transaction import Substitution
-from sardonyx.records.run import Accuracy, RewriteChecks, RolledBack
+from sardonyx.records.run import Accuracy, RewriteChecks, RewriteClaims, RolledBack
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.library import one_line
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
@@ -39,6 +40,7 @@ from sardonyx.verification.border_values import Generator, Style, Way
 from sardonyx.verification.double_precision import doubles
 from sardonyx.verification.exact_check import EQUAL, Claim, Decision, decide
 from sardonyx.verification.output_comparison import OutputComparer
+from sardonyx.verification.reproducer import Reproducers
 from sardonyx.verification.rewrite_models import Excerpt
 from sardonyx.verification.rounding import in_double, widened
 from sardonyx.verification.tolerance import is_float
@@ -59,6 +61,7 @@ _MOST_LEVELS = 12  # by which the border is moved up
 _TRIED_LEVELS = (0, 1, 3, 7)  # before the last, where exact arithmetic is tried again
 _NOT_RUN = "the new nodes do not run where the old ones do"
 _SUSPECTED = 4  # rounds of values if the rewrite failed on a narrower border
+_COUNTED = {Claim.ALL_VALUES: "all_values", Claim.ORDERS_TRIED: "orders_tried", None: "by_trials"}  # fields of a record
 
 
 class State(Enum):
@@ -77,7 +80,16 @@ class Outcome(Struct, frozen=True):
     reason: str = ""
     claim: Claim | None = None  # of exact arithmetic; None if it holds by trials only
     every_size: bool = False  # the claim is about every size, not only about those tried
+    feeds: Mapping[str, Array] = {}  # values of the border on which it fails
+    types: Mapping[str, DataType] = {}  # of the border
     undecided: str = ""  # why exact arithmetic makes no claim
+
+    @property
+    def counted(self) -> str:
+        """The field of `RewriteClaims` that counts it; "" for a rewrite that is undone."""
+        if self.state is State.HOLDS:
+            return _COUNTED[self.claim]
+        return {State.IMPOSSIBLE: "not_runnable", State.ERROR: "failed"}.get(self.state, "")
 
 
 class _Trial(Struct, frozen=True):
@@ -145,7 +157,8 @@ class Check:
         for trials in _chunks(self._trials(way)):
             elements += sum(trial.size for trial in trials)
             for trial, line in self._differences(trials):
-                return Outcome(State.FAILS, f"{line} ({trial.text})")
+                types = self._generator.types(trial.way)
+                return Outcome(State.FAILS, f"{line} ({trial.text})", feeds=trial.feeds, types=types)
             if elements > _MOST_ELEMENTS:
                 break
         return Outcome(State.HOLDS)
@@ -356,9 +369,7 @@ class Findings(Struct):
     rewrites: int = 0
     shapes: set[bytes] = field(default_factory=set[bytes])
     states: Counter[State] = field(default_factory=Counter[State])
-    claims: Counter[Claim | None] = field(default_factory=Counter[Claim | None])  # of those that hold
-    every_size: Counter[str] = field(default_factory=Counter[str])  # by pass: equal for all values at every size
-    rounded: int = 0
+    passes: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])  # fields of `RewriteClaims`
     rounding_units: float = 0.0
     failing: list[RolledBack] = field(default_factory=list[RolledBack])
     holding: set[str] = field(default_factory=set[str])  # passes with a rewrite that holds
@@ -368,38 +379,38 @@ class Findings(Struct):
     @property
     def proven(self) -> bool:
         """Whether exact arithmetic found every rewrite to be equal."""
-        return self.rewrites == sum(self.claims[claim] for claim in EQUAL)
+        return self.rewrites == sum(self._total[_COUNTED[claim]] for claim in EQUAL)
 
     @property
     def proven_for_all_values(self) -> bool:
         """Whether exact arithmetic found every rewrite to be equal for all values."""
-        return self.rewrites == self.claims[Claim.ALL_VALUES]
+        return self.rewrites == self._total["all_values"]
+
+    @property
+    def _total(self) -> Counter[str]:
+        return sum(self.passes.values(), Counter[str]())
 
     def record(self) -> RewriteChecks | None:
         """Return the numbers for the verdict, or None if there was no rewrite."""
         if not self.rewrites:
             return None
         return RewriteChecks(
-            rewrites=self.rewrites,
+            **self._total,
             distinct=len(self.shapes),
-            all_values=self.claims[Claim.ALL_VALUES],
-            for_every_size=self.every_size.total(),
-            orders_tried=self.claims[Claim.ORDERS_TRIED],
-            by_trials=self.claims[None],
-            rounded=self.rounded,
             rounding_units=self.rounding_units if math.isfinite(self.rounding_units) else None,
-            not_runnable=self.states[State.IMPOSSIBLE],
-            failed=self.states[State.ERROR],
             error=self.error,
             undecided=dict(self.undecided.most_common()),
+            passes={name: RewriteClaims(**counts) for name, counts in self.passes.items()},
         )
 
 
 class LocalChecks:
     """Checks the rewrites of any number of candidates; outcomes are cached."""
 
-    def __init__(self) -> None:
+    def __init__(self, reproducers: Reproducers | None = None) -> None:
+        """Prepare the checks; `reproducers` writes wrong rewrites to files."""
         self.seconds = 0.0
+        self._reproducers = reproducers
         self._outcomes: dict[bytes, Outcome] = {}
         self._decisions: dict[bytes, Decision] = {}
         self.findings = Findings()
@@ -415,27 +426,44 @@ class LocalChecks:
         began = time.perf_counter()
         findings = self.findings
         findings.rewrites += 1
+        counts = findings.passes.setdefault(rule.name, Counter[str]())
+        counts["rewrites"] += 1
         try:
             excerpt = Excerpt.narrowest(facts, rewrite)
             findings.shapes.add(excerpt.signature())
             outcome = self._checked(excerpt, rule)
             units = max(excerpt.rounding_units, self._decisions[excerpt.signature()].units)
-            findings.rounded += units > 0
+            counts["rounded"] += units > 0
             findings.rounding_units = max(findings.rounding_units, units)
         except Exception as error:  # of the check, not of the rewrite: the model as a whole is verified in any case
             outcome = Outcome(State.ERROR, f"{rule.name}: {type(error).__name__}: {one_line(error)}")
             findings.error = findings.error or outcome.reason
         findings.states[outcome.state] += 1
+        if outcome.counted:
+            counts[outcome.counted] += 1
         if outcome.undecided:
             findings.undecided[f"{rule.name}: {outcome.undecided}"] += 1
         if outcome.state is State.HOLDS:
-            findings.claims[outcome.claim] += 1
-            findings.every_size[rule.name] += outcome.every_size
+            counts["for_every_size"] += outcome.every_size
             findings.holding.add(rule.name)
         if outcome.state is State.FAILS:
             owner = origins.owner(rewrite.match.root)
-            findings.failing.append(RolledBack(rule.name, root, owner, outcome.reason))
+            findings.failing.append(
+                RolledBack(rule.name, root, owner, outcome.reason, self._reproduced(facts, rule, rewrite))
+            )
         self.seconds += time.perf_counter() - began
+
+    def _reproduced(self, facts: Facts, rule: Rule, rewrite: Substitution) -> str | None:
+        """Write the smallest excerpt whose sides differ; return where, or None if it is not asked for."""
+        if self._reproducers is None:
+            return None
+        narrowest = Excerpt.narrowest(facts, rewrite)
+        wider = itertools.chain([narrowest.computing_sizes(_MOST_NODES)], narrowest.widened(_MOST_NODES))
+        for excerpt in itertools.chain([narrowest], wider):
+            outcome = self._outcome(excerpt, rule)
+            if outcome.state is State.FAILS:
+                return self._reproducers.write(rule.name, excerpt, outcome.feeds, outcome.types)
+        return None
 
     def _checked(self, excerpt: Excerpt, rule: Rule) -> Outcome:
         """Return the outcome at a border where exact arithmetic decides, or where the rewrite holds by trials.

@@ -15,7 +15,7 @@ from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run import architecture_guess, opset_changes
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.verdict import failure
+from sardonyx.reporting.verdict import claims_line, failure
 
 
 class Pace(Struct, frozen=True):
@@ -172,6 +172,8 @@ def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
     run, environment = bundle.run, bundle.run.environment
     yield from origin_facts(environment)
     yield "Files", f"{file_name(run.source, run.before.bytes)} → {file_name(run.result, run.after.bytes)}"
+    if run.verdict is not None and run.verdict.rewrites is not None:
+        yield "Equality", claims_line(run.verdict.rewrites)
     yield "Constants", formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes))
     machine = formatting.plural(environment.cpus, "core")
     if bundle.bench is not None:

@@ -60,7 +60,7 @@ def _details(step: VerificationStep) -> dict[str, Any] | None:
         "outputs": html.table(outputs, f"{step.title}, by output") if outputs.rows else "",
         "trials": html.table(trial_table(verdict), f"{step.title}, by trial"),
         "generation": generation_lines(verdict),
-        "rewrites": rewrite_lines(verdict),
+        "rewrites": rewrite_lines(verdict, reasons=True),
         "notes": [*notes(verdict), *runtime_lines(verdict)],
         "gaps": gaps(verdict),
     }
