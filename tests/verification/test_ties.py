@@ -46,6 +46,21 @@ def test_an_index_is_wrong_if_the_other_model_gave_it_another_score() -> None:
     assert not equal.any()
 
 
+def test_every_index_is_as_good_where_all_scores_are_nan() -> None:
+    """A row that a mask hides entirely is NaN in one graph and holds numbers in the other."""
+    scores, best = np.array([[np.nan] * 3, [0.0, 2.0, 1.0]], np.float32), np.array([[0], [1]])
+    other = np.where(np.isnan(scores), np.array([3.0, 4.0, 5.0], np.float32), scores)
+    for chosen, same in (([[2], [1]], [True, True]), ([[2], [2]], [True, False])):
+        indices = np.array(chosen)
+        ties = Ties(lambda: [Choice(scores, 1, best)], lambda indices=indices: [Choice(other, 1, indices)])
+        equal = ties.same_score(best, indices)
+        assert equal is not None
+        assert equal.ravel().tolist() == same
+    partly = np.where([[False] * 3, [True, False, False]], np.nan, other)
+    ties = Ties(lambda: [Choice(scores, 1, best)], lambda: [Choice(partly, 1, best + 1)])
+    assert not np.asarray(ties.same_score(best, best + 1)).any(), "a NaN that the reference does not have"
+
+
 def test_equal_scores_come_in_the_order_of_their_indices() -> None:
     scores = torch.tensor([0.0, 1.0] * 40)
     with IndexOrder() as order:

@@ -356,7 +356,7 @@ class OutputComparer:
                 self._note_undecided(index, undecided, ties)
         count = int(np.count_nonzero(wrong))
         if a.dtype.kind in "iub" and a.size:
-            largest = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64))))
+            largest = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64)), where=wrong, initial=0.0))
             self._keep(index, Difference(max_abs=largest, max_ulp=largest), Limit(0.0, 0.0), None)
         return f"{count} of {a.size} elements differ" if count else None
 

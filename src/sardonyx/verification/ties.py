@@ -1,8 +1,9 @@
 """Accept indices that differ only because the scores they were chosen by are equal.
 
 TopK takes the lower index of two equal scores, but the other one is as good. Saturated scores are equal up to the last
-digit, so that rounding decides. An index is wrong if the scores at the two indices differ by more than the tolerance,
-if it is out of range, or if it was chosen twice.
+digit, so that rounding decides. If all scores are NaN, as in a row that a mask hides entirely, every index is as good.
+An index is wrong if the scores at the two indices differ by more than the tolerance, if it is out of range, or if it
+was chosen twice.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def _same_scores(one: Choice, other: Choice) -> bool:
     """Return whether two choices were made by the same scores, up to the noise of a deep model."""
     if one.scores.shape != other.scores.shape or one.scores.dtype != other.scores.dtype:
         return False
-    return not beyond_rounding(one.scores, other.scores, Accuracy.APPROXIMATES).any()
+    known = ~np.isnan(one.scores).all(axis=one.axis, keepdims=True)
+    return not (known & beyond_rounding(one.scores, other.scores, Accuracy.APPROXIMATES)).any()
 
 
 def _tied(choice: Choice, result: Array) -> Array:
