@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sardonyx.records.run import Accuracy
+from sardonyx.verification.rounding import is_as_close
 from sardonyx.verification.tolerance import Limit, epsilon, float_difference, is_float, limit, within
 
 FINITE = hnp.arrays(
@@ -138,3 +139,15 @@ def test_equal_bits_differ_by_nothing_and_have_the_scale_of_other_comparisons(dt
     assert (same.max_abs, same.max_rel, same.max_ulp, same.scaled, same.rms, same.pattern) == (0, 0, 0, 0, 0, None)
     assert same.scale == moved.scale == 1.0
     assert float_difference(np.zeros((0, 2), dtype), np.zeros((0, 2), dtype)).scale == 0
+
+
+def test_a_result_as_far_from_the_exact_value_as_the_reference_is_as_close() -> None:
+    """By the root mean square or by the largest error: a Sigmoid has the same error near 0 as near 1."""
+    exact = np.full(8, 1e-9)
+    reference = np.array([6e-8, 0, 0, 0, 0, 0, 0, 0], np.float32)
+    close, far = np.full(8, 9e-8, np.float32), np.full(8, 5e-7, np.float32)
+    assert is_as_close(exact, reference, reference)
+    assert is_as_close(exact, reference, close)
+    assert is_as_close(exact, np.full(8, 6e-8, np.float32), np.array([2e-7] + [0] * 7, np.float32))
+    assert not is_as_close(exact, reference, far)
+    assert not is_as_close(exact, reference, np.array([np.inf] * 8, np.float32))

@@ -146,7 +146,7 @@ class Oracle:
         self._rounded = rounded
         self._probe: RemoteSession | None = None
         self._doubled: RemoteSession | None = None  # the candidate in double precision
-        self._in_doubles: dict[int, list[Value] | None] = {}  # outputs of a live module in double precision
+        self._in_doubles: dict[int, list[Value] | None] = {}  # outputs of the reference in double precision, by trial
         self._precise = SinglePrecision(self._reference.subject.model, lambda model: self._open(Subject(model)))
         self._further, self._seconds = others, seconds
         self._can_double = True  # until a graph could not be run in double precision
@@ -314,7 +314,7 @@ class Oracle:
             )
             lines = compare()
             if lines and comparer.proven:
-                is_close = self._is_as_close(answer, result)
+                is_close = self._is_as_close(number, answer, result)
                 if is_close:
                     comparer.notes.append("the result is as close to double precision as the source")
                 comparer.proven = is_close is not None
@@ -369,20 +369,28 @@ class Oracle:
             return None
         return expected, result
 
-    def _is_as_close(self, answer: Answer, result: Sequence[Value]) -> bool | None:
+    def _is_as_close(self, number: int, answer: Answer, result: Sequence[Value]) -> bool | None:
         """Return whether a result is about as close to the reference in double precision as the reference itself.
 
         Return None if the reference does not run in double precision.
         """
+        if number not in self._in_doubles:
+            self._in_doubles[number] = self._graph_in_double(answer)
+        exact = self._in_doubles[number]
+        if exact is None:
+            return None
+        return all(itertools.starmap(is_as_close, zip(exact, answer.outputs, result, strict=True)))
+
+    def _graph_in_double(self, answer: Answer) -> list[Value] | None:
+        """Return the outputs of the reference's graph in double precision, or None if it does not run in it."""
         from sardonyx.verification.double_precision import double_session
 
         self._progress("comparing with double precision")
         try:
             with double_session(self._reference.subject.model, threads=self._threads) as engine:
-                exact = engine.run(answer.inputs.feeds)
+                return engine.run(answer.inputs.feeds)
         except RuntimeFailure:
             return None
-        return all(itertools.starmap(is_as_close, zip(exact, answer.outputs, result, strict=True)))
 
     def _live_in_double(self, number: int, answer: Answer) -> list[Value] | None:
         """Return the outputs of a live module in double precision in one trial, computed once."""
