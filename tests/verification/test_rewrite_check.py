@@ -362,3 +362,22 @@ def test_sizes_that_are_rounded_from_floats_are_computed() -> None:
     result = checked(text, fold)
     assert result.rewrites > 0
     assert not result.failing
+
+
+def test_values_that_are_empty_at_small_sizes_are_compared_at_larger_ones() -> None:
+    """A sound of a few samples has no window of 128."""
+    text = """g (float[1, 1, N] x) => (float[1, 1, M] y) {
+        w = AveragePool <kernel_shape = [128], strides = [128]> (x) y = Neg(w)
+    }"""
+    right = planted("Neg", lambda match, op: op.Neg(match.root.inputs[0]))
+    wrong = planted("Neg", lambda match, op: op.Abs(match.root.inputs[0]))
+    assert checked(text, right).proven_for_all_values
+    assert checked(text, wrong).failing
+
+
+def test_empty_constants_are_equal() -> None:
+    text = "g (float[N] x) => (float[M] y) { a = Constant <value = float[0] {}> () y = Concat <axis = 0> (x, a) }"
+    (lift,) = (each for each in ALL if each.name == "lift-constants")
+    result = checked(text, lift)
+    assert result.rewrites > 0
+    assert result.proven_for_all_values

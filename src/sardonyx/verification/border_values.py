@@ -25,6 +25,7 @@ from sardonyx.verification.rewrite_models import Border
 _MOST_ELEMENTS = 1 << 22  # limit for one value
 _DISTINCT = (2, 3, 5, 7, 11, 13)
 _EQUAL = (4, 2, 6, 12, 8, 16, 64, 1)
+_MOST_DOUBLINGS = 12  # of sizes at which a value would be empty
 _RANKS = (3, 2, 4, 1, 0)  # tried in turn if the rank is unknown
 _TYPES = (ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT16)  # tried if the type is unknown
 _INTEGERS = ((-8, 9), (0, 2), (0, 1), (1, 2))  # ranges tried in turn
@@ -91,9 +92,20 @@ class Generator:
         distinct = {dim: next(primes) for dim in self.dims}
         equal = [dict.fromkeys(self.dims, size) for size in (*_EQUAL, *self._static)]
         even = {dim: 4 * (index + 1) for index, dim in enumerate(self.dims)}
-        sizings = [distinct, *equal[:2], even, *equal[2:]]
+        sizings = [self._without_empty(sizes) for sizes in (distinct, *equal[:2], even, *equal[2:])]
         fitting = [with_formulas(sizes) for sizes in sizings]
         return [*fitting, *(sizes for sizes in sizings if sizes not in fitting)]
+
+    def _without_empty(self, sizes: Sizes) -> Sizes:
+        """Double sizes until no value is empty: a sound of 100 samples has no window of 128."""
+        dims = [dim for entry in self._border for dim in entry.shape or () if not isinstance(dim, int)]
+        for _ in range(_MOST_DOUBLINGS):
+            try:
+                names = set(names_in([dim for dim in dims if value_of(dim, sizes) <= 0]))
+            except (ZeroDivisionError, OverflowError):
+                break
+            sizes = {dim: size * 2 if dim in names else size for dim, size in sizes.items()}
+        return sizes
 
     def other_sizes(self, sizes: Sizes) -> Iterator[Sizes]:
         """Yield larger sizes; the doubled ones keep every divisor of the given sizes."""
