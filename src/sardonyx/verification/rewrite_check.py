@@ -77,6 +77,7 @@ class Outcome(Struct, frozen=True):
     reason: str = ""
     claim: Claim | None = None  # of exact arithmetic; None if it holds by trials only
     every_size: bool = False  # the claim is about every size, not only about those tried
+    is_smaller: bool = False  # decided with smaller sizes in place of fixed ones
     undecided: str = ""  # why exact arithmetic makes no claim
 
 
@@ -341,6 +342,12 @@ def _with_nan_of(reference: Value, result: Value) -> Value:
     return np.where(undefined, np.asarray(np.nan, result.dtype), result)
 
 
+def _proven(decision: Decision) -> Outcome:
+    """Return the outcome of a rewrite that exact arithmetic finds to be equal."""
+    every_size, is_smaller = decision.every_size, decision.is_smaller
+    return Outcome(State.HOLDS, claim=decision.claim, every_size=every_size, is_smaller=is_smaller)
+
+
 def _why(decision: Decision) -> str:
     """Return why exact arithmetic does not find a rewrite to be equal, in words that do not depend on sizes."""
     if decision.claim is Claim.UNDECIDED:
@@ -358,6 +365,7 @@ class Findings(Struct):
     states: Counter[State] = field(default_factory=Counter[State])
     claims: Counter[Claim | None] = field(default_factory=Counter[Claim | None])  # of those that hold
     every_size: Counter[str] = field(default_factory=Counter[str])  # by pass: equal for all values at every size
+    smaller: int = 0  # decided with smaller sizes in place of fixed ones
     rounded: int = 0
     rounding_units: float = 0.0
     failing: list[RolledBack] = field(default_factory=list[RolledBack])
@@ -384,6 +392,7 @@ class Findings(Struct):
             distinct=len(self.shapes),
             all_values=self.claims[Claim.ALL_VALUES],
             for_every_size=self.every_size.total(),
+            at_smaller_sizes=self.smaller,
             orders_tried=self.claims[Claim.ORDERS_TRIED],
             by_trials=self.claims[None],
             rounded=self.rounded,
@@ -431,6 +440,7 @@ class LocalChecks:
         if outcome.state is State.HOLDS:
             findings.claims[outcome.claim] += 1
             findings.every_size[rule.name] += outcome.every_size
+            findings.smaller += outcome.is_smaller
             findings.holding.add(rule.name)
         if outcome.state is State.FAILS:
             owner = origins.owner(rewrite.match.root)
@@ -481,7 +491,7 @@ class LocalChecks:
         decision = self._decision(excerpt, signature)
         needs_bits = rule.accuracy is Accuracy.EXACT and decision.computes
         if decision.claim is Claim.ALL_VALUES and not needs_bits:
-            return Outcome(State.HOLDS, claim=decision.claim, every_size=decision.every_size)
+            return _proven(decision)
         key = f"{rule.accuracy.value} {rounds} ".encode() + signature
         if key not in self._outcomes:
             self._outcomes[key] = Check(excerpt, rule.accuracy, rounds).outcome()
@@ -489,7 +499,7 @@ class LocalChecks:
         differs = outcome.state is State.FAILS and not outcome.reason.startswith(_NOT_RUN)
         holds = decision.claim in EQUAL and not differs
         if holds:
-            return Outcome(State.HOLDS, claim=decision.claim, every_size=decision.every_size)
+            return _proven(decision)
         return replace(outcome, undecided=_why(decision))
 
     def _decision(self, excerpt: Excerpt, signature: bytes) -> Decision:
