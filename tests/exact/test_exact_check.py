@@ -150,16 +150,56 @@ def test_a_folded_constant_must_be_near_its_exact_value() -> None:
     assert decide(with_exact(excerpt, excerpt.exact.proto, {name: far})).claim is Claim.UNEQUAL
 
 
+def excerpt_of(shape: tuple[int, ...], before: str, after: str) -> Excerpt:
+    """An excerpt of two models with one input of this shape; both are written without their types."""
+    excerpt = folded(BATCH_NORM)
+    excerpt.border = (replace(excerpt.border[0], name="x", shape=shape),)
+    excerpt.before, excerpt.exact = (side_of(text) for text in (before, after))
+    excerpt.operators = frozenset(n.op_type for each in (excerpt.before, excerpt.exact) for n in each.proto.graph.node)
+    return excerpt
+
+
+def side_of(text: str) -> SmallModel:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 23]> agraph (float[D] x) => (float[E] y)' + text
+    )
+    constants = {each.name: ir.tensor(onnx.numpy_helper.to_array(each)) for each in proto.graph.initializer}
+    return SmallModel(proto, constants)
+
+
 def test_a_number_that_fits_one_smaller_size_by_chance_is_not_equal() -> None:
     """The mean of 40 numbers is not their sum divided by 8, to which the size is reduced first."""
-    excerpt = folded(BATCH_NORM)
-    excerpt.border = (replace(excerpt.border[0], name="x", shape=(40,)),)
-    header = '<ir_version: 8, opset_import: ["": 17]> agraph (float[D] x) => (float[1] y)'
-    for text, claim in ((" <float s = {0.125}>", Claim.UNEQUAL), (" <float s = {0.025}>", Claim.ALL_VALUES)):
-        sides = ("{ y = ReduceMean(x) }", "{ a = ReduceSum(x)  y = Mul(a, s) }")
-        before, after = (
-            onnx.parser.parse_model(header + extra + side) for extra, side in zip(("", text), sides, strict=True)
-        )
-        excerpt.before = SmallModel(before, {})
-        excerpt.exact = SmallModel(after, {"s": ir.tensor(onnx.numpy_helper.to_array(after.graph.initializer[0]))})
-        assert decide(excerpt).claim is claim
+    for scale, claim in ((0.125, Claim.UNEQUAL), (0.025, Claim.ALL_VALUES)):
+        after = f"<float s = {{{scale}}}> {{ a = ReduceSum(x)  y = Mul(a, s) }}"
+        assert decide(excerpt_of((40,), "{ y = ReduceMean(x) }", after)).claim is claim
+
+
+CUT = "<int64[1] a = {{0}}, int64[1] b = {{{}}}> {{ y = Slice(x, a, b) }}"
+HEADS = """<int64[4] s = {{1, 1500, 6, 64}}, int64[3] f = {{1, 1500, {}}}> {{
+    a = Reshape(x, s)  b = Transpose<perm = [0, 2, 1, 3]>(a)  c = Attention(b, b, b)
+    d = Transpose<perm = {}>(c)  y = Reshape(d, f)
+}}"""
+MERGED = "{ y = Attention<q_num_heads = 6, kv_num_heads = 6>(x, x, x) }"
+
+
+def test_a_smaller_size_is_not_taken_beyond_a_number_that_lies_inside_the_larger_one() -> None:
+    """The first 1499 elements are not all of 1500, and are all of any smaller number of elements."""
+    for end, claim in ((1499, Claim.UNEQUAL), (1500, Claim.ALL_VALUES), (2**40, Claim.ALL_VALUES)):
+        assert decide(excerpt_of((1500, 20), CUT.format(end), "{ y = Identity(x) }")).claim is claim
+
+
+def test_attention_over_a_long_fixed_length_is_decided_at_a_smaller_one() -> None:
+    decision = decide(excerpt_of((1, 1500, 384), HEADS.format(384, "[0, 2, 1, 3]"), MERGED))
+    assert (decision.claim, decision.is_smaller) == (Claim.ALL_VALUES, True)
+    wrong = decide(excerpt_of((1, 1500, 384), HEADS.format(384, "[0, 1, 2, 3]"), MERGED))
+    assert wrong.claim is Claim.UNDECIDED  # unequal at the smaller size, too large at its own
+    assert not decide(excerpt_of((1, 15, 384), "{ y = Relu(x) }", "{ a = Relu(x)  y = Relu(a) }")).is_smaller
+
+
+def test_an_integer_that_is_not_defined_may_be_any() -> None:
+    """The logarithm of 0 is no integer; a result that does not use it is decided."""
+    text = "<float o = {{0}}, int64 k = {{7}}, bool c = {{{}}}> {{ l = Log(o)  i = Cast<to = 7>(l)  z = Where(c, k, i) "
+    text += " f = Cast<to = 1>(z)  y = Add(x, f) }}"
+    after = "<float f = {7}> { y = Add(x, f) }"
+    assert decide(excerpt_of((3,), text.format(1), after)).claim is Claim.ALL_VALUES
+    assert decide(excerpt_of((3,), text.format(0), after)).claim is Claim.UNEQUAL

@@ -272,8 +272,9 @@ def converted(numbers: Numbers, x: Value, to: int) -> Value:
         return np.where(np.isfinite(x.doubles), x.residues != 0, True)
     numbers.compared = True
     truncated = np.trunc(snapped(x.doubles))
-    if not bool(np.all(np.abs(truncated) < 2.0**62)):
-        raise Undecided("a cast of a number that does not fit")
+    fits = np.abs(truncated) < 2.0**62
+    if not fits.all():  # the standard does not say what they become
+        truncated = np.where(fits, truncated, numbers.arbitrary)
     return truncated.astype(np.int64).astype(target)
 
 

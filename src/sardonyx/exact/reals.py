@@ -143,6 +143,7 @@ class Numbers:
         self.compared = False  # whether a result depended on the order of numbers
         self.operators = set[str]()  # that read or wrote real numbers
         self.most: int | None = None  # elements of a product
+        self.arbitrary = self._salt("arbitrary") % (1 << 40)  # in place of an integer that is not defined
 
     def literal(self, number: Any, dtype: int) -> Real:
         """Return a constant of a model."""

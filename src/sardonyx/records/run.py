@@ -269,6 +269,7 @@ class RewriteClaims(msgspec.Struct, frozen=True):
     rewrites: int
     all_values: int = 0  # equal in exact arithmetic, whatever the values
     for_every_size: int = 0  # of these, equal for every size of the dynamic dimensions, not only those tried
+    at_smaller_sizes: int = 0  # of these, decided with smaller numbers in place of fixed sizes that the nodes name
     orders_tried: int = 0  # equal in exact arithmetic, for the orders of values that were tried
     by_trials: int = 0  # with matching results on separate inputs
     not_runnable: int = 0  # neither decided in exact arithmetic nor possible to run separately

@@ -17,7 +17,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -37,7 +36,8 @@ from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.rewrite_models import LARGE, Excerpt, SmallModel
+from sardonyx.verification.fixed_sizes import AS_THEY_ARE, FixedSizes, Sizes, free_weights, holds_sizes
+from sardonyx.verification.rewrite_models import Excerpt, SmallModel
 
 _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
@@ -47,15 +47,9 @@ _MOST_UNITS = 64.0  # in the last place of the largest number, between a kernel'
 _CHOICES, _MOST_CHOICES = 100, 8  # seeds from which each condition of the border is true, or false, throughout
 _TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
 MOVES = MOVES_DATA | READS_SHAPE | {"Concat", "Identity", "Where"}  # if there is nothing else, bits tell numbers apart
-_MOST_ELEMENTS = 1 << 22  # of constants that are computed with: about 50 bytes each
+_MOST_ELEMENTS = 1 << 24  # of constants that are computed with: about 50 bytes each
 _MOST_MOVED = 1 << 27  # of constants that are only moved
-_MOST_RESULTS = 1 << 19  # elements of a value: some ten milliseconds for each operator
-_LEAST = (8, 16)  # to which fixed sizes are reduced
-_MOST_SIZES = 64  # elements of a constant that may hold sizes
-
-
-_Sizes = Mapping[Size | None, int]  # in place of fixed ones
-_AS_THEY_ARE: _Sizes = MappingProxyType({})
+_MOST_RESULTS = 1 << 20  # elements of a value: some ten milliseconds for each operator
 
 
 class Claim(Enum):
@@ -76,6 +70,7 @@ class Decision(Struct, frozen=True):
     claim: Claim
     reason: str = ""
     every_size: bool = False  # equal for all values at every size, not only at those tried
+    is_smaller: bool = False  # decided with smaller sizes in place of fixed ones that the nodes name
     computes: bool = False  # real numbers are computed, not only moved
     units: float = 0.0  # in the last place, by which constants that replace nodes differ from their exact values
 
@@ -95,12 +90,13 @@ def decide(excerpt: Excerpt) -> Decision:
     if excerpt.has_parameters:
         return Decision(Claim.UNDECIDED, "an attribute is a parameter of the function")
     decision, readings = Decision(Claim.UNDECIDED), (False, True) if _has_literals(excerpt) else (False,)
-    smaller = [sizes for least in _LEAST if (sizes := _smaller(excerpt, least))]
+    fixed = FixedSizes.of(excerpt)
     with _blas().limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
-        for choice, reads_literals in itertools.product(filter(None, (smaller, [_AS_THEY_ARE])), readings):
+        smaller = fixed.choices(_Comparison(excerpt, reads_literals=False).accepts)
+        for choice, reads_literals in itertools.product(filter(None, (smaller, [AS_THEY_ARE])), readings):
             decision = _decision(excerpt, choice, reads_literals=reads_literals)
             if decision.claim in EQUAL:
-                break
+                return replace(decision, is_smaller=fixed.names(choice[0]))
     return decision
 
 
@@ -117,7 +113,7 @@ def _has_literals(excerpt: Excerpt) -> bool:
     return False
 
 
-def _decision(excerpt: Excerpt, choice: Sequence[_Sizes], *, reads_literals: bool) -> Decision:
+def _decision(excerpt: Excerpt, choice: Sequence[Sizes], *, reads_literals: bool) -> Decision:
     """Compare with other sizes in place of fixed ones; numbers may fit one choice of them by chance, but not two."""
     comparison = _Comparison(excerpt, reads_literals=reads_literals)
     try:
@@ -163,7 +159,7 @@ class _Comparison:
     def _numbers(self, order: Order, seed: int) -> Numbers:
         return Numbers(order, seed, reads_literals=self._reads_literals)
 
-    def decision(self, fixed: _Sizes) -> Decision:
+    def decision(self, fixed: Sizes) -> Decision:
         """Compare at several sizes."""
         self._choose(fixed)
         way = self._accepted()
@@ -177,7 +173,15 @@ class _Comparison:
             return Decision(Claim.UNDECIDED, "no element was compared")
         return Decision(claim, computes=not self._operators <= MOVES, units=self._units)
 
-    def compare_once(self, fixed: _Sizes) -> None:
+    def accepts(self, fixed: Sizes) -> bool:
+        """Return whether the nodes before the rewrite accept these sizes, as far as is known."""
+        try:
+            self._choose(fixed)
+            return self._accepted() is not None
+        except Undecided:
+            return True
+
+    def compare_once(self, fixed: Sizes) -> None:
         """Compare on one choice of values."""
         self._choose(fixed)
         way = self._accepted()
@@ -185,12 +189,12 @@ class _Comparison:
             raise Undecided("no values fit")
         self._compared(way, Order.TRUE, 0)
 
-    def _choose(self, fixed: _Sizes) -> None:
+    def _choose(self, fixed: Sizes) -> None:
         """Set sizes in place of fixed ones."""
         excerpt = self._excerpt
         constants = [*excerpt.before.constants.values(), *excerpt.exact.constants.values()]
         border = [
-            replace(entry, shape=None if entry.shape is None else tuple(fixed.get(size, size) for size in entry.shape))
+            replace(entry, shape=_replaced(entry.shape, fixed), contents=_replaced(entry.contents, fixed))
             for entry in excerpt.border
         ]
         self._generator = Generator(border, constants, excerpt.operators)
@@ -274,7 +278,8 @@ class _Comparison:
         feeds = {name: value for name, value in values.items() if name in inputs}
         constants = {name: self._constants[name] for name in side.constants}
         try:
-            evaluator = Evaluator(side.proto, numbers, most=_MOST_RESULTS, unlimited=side.computed)
+            most = _MOST_RESULTS if self._excerpt.border else _MOST_ELEMENTS  # constants alone are evaluated once
+            evaluator = Evaluator(side.proto, numbers, most=most, unlimited=side.computed)
             return evaluator.run({**constants, **feeds})
         except (ValueError, IndexError, KeyError, TypeError, AttributeError, MemoryError) as error:
             raise Invalid(f"{type(error).__name__}: {error}") from error
@@ -302,45 +307,9 @@ class _Comparison:
         return values
 
 
-def _any(excerpt: Excerpt) -> frozenset[str]:
-    """Return the large constants that both sides read: they may as well be any others."""
-    both = excerpt.before.constants.keys() & excerpt.exact.constants.keys()
-    tensors = ((name, excerpt.before.constants[name]) for name in both)
-    return frozenset(name for name, each in tensors if each.dtype.value in FLOATS and each.nbytes >= LARGE)
-
-
-def _smaller(excerpt: Excerpt, least: int) -> _Sizes:
-    """Return smaller sizes for fixed ones that the nodes do not know, such as the height of an image.
-
-    The nodes know the sizes of a constant whose values matter, and the sizes that constants and attributes hold.
-    Different sizes stay different, and keep their remainder modulo 8 for strides.
-    """
-    known, free, found = {1}, _any(excerpt), set[Size | None]()
-    for name, stored in {**excerpt.before.constants, **excerpt.exact.constants}.items():
-        (found if name in free else known).update(stored.shape.numpy())
-        if stored.dtype.is_integer() and stored.size <= _MOST_SIZES:
-            items = [int(item) for item in np.asarray(stored.numpy()).reshape(-1)]
-            known.update((*items, sum(items), math.prod(max(item, 1) for item in items)))
-    for side in (excerpt.before, excerpt.exact):
-        for node in side.proto.graph.node:
-            for attribute in node.attribute:
-                known.update((attribute.i, *attribute.ints))
-    for entry in excerpt.border:
-        known.update(item for item in entry.contents or () if isinstance(item, int))
-        found.update(entry.shape or ())
-    new: dict[Size | None, int] = {}
-    for size in sorted(each for each in found if isinstance(each, int) and each not in known):
-        small = least + size % 8
-        while small in known or small in new.values():
-            small += 8
-        if small < size:
-            new[size] = small
-    return new
-
-
-def _constants(excerpt: Excerpt, numbers: Numbers, fixed: _Sizes, *, only_moves: bool) -> dict[str, Value]:
+def _constants(excerpt: Excerpt, numbers: Numbers, fixed: Sizes, *, only_moves: bool) -> dict[str, Value]:
     """Return the constants of both sides, some with other sizes."""
-    rng, free = np.random.default_rng(0), _any(excerpt)
+    rng, free = np.random.default_rng(0), free_weights(excerpt)
     stored = {**excerpt.before.constants, **excerpt.exact.constants}
     shapes = {name: tuple(each.shape.numpy()) for name, each in stored.items()}
     shapes |= {name: tuple(fixed.get(size, size) for size in shapes[name]) for name in free}
@@ -361,8 +330,15 @@ def _constants(excerpt: Excerpt, numbers: Numbers, fixed: _Sizes, *, only_moves:
         elif each.dtype == ir.DataType.STRING:
             raise Undecided("a constant of strings")
         else:
-            values[name] = tensor(numbers, np.asarray(each.numpy()), dtype)
+            array = np.asarray(each.numpy())
+            if holds_sizes(each) and not fixed.keys().isdisjoint(array.reshape(-1).tolist()):
+                array = np.array(_replaced(array.reshape(-1).tolist(), fixed), array.dtype).reshape(array.shape)
+            values[name] = tensor(numbers, array, dtype)
     return values
+
+
+def _replaced(sizes: Sequence[Size | None] | None, fixed: Sizes) -> tuple[Size | None, ...] | None:
+    return None if sizes is None else tuple(fixed.get(size, size) for size in sizes)
 
 
 def _random_bits(rng: np.random.Generator, shape: tuple[int, ...], bits: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -82,6 +82,7 @@ class Outcome(Struct, frozen=True):
     every_size: bool = False  # the claim is about every size, not only about those tried
     feeds: Mapping[str, Array] = {}  # values of the border on which it fails
     types: Mapping[str, DataType] = {}  # of the border
+    is_smaller: bool = False  # decided with smaller sizes in place of fixed ones
     undecided: str = ""  # why exact arithmetic makes no claim
 
     @property
@@ -354,6 +355,12 @@ def _with_nan_of(reference: Value, result: Value) -> Value:
     return np.where(undefined, np.asarray(np.nan, result.dtype), result)
 
 
+def _proven(decision: Decision) -> Outcome:
+    """Return the outcome of a rewrite that exact arithmetic finds to be equal."""
+    every_size, is_smaller = decision.every_size, decision.is_smaller
+    return Outcome(State.HOLDS, claim=decision.claim, every_size=every_size, is_smaller=is_smaller)
+
+
 def _why(decision: Decision) -> str:
     """Return why exact arithmetic does not find a rewrite to be equal, in words that do not depend on sizes."""
     if decision.claim is Claim.UNDECIDED:
@@ -445,6 +452,7 @@ class LocalChecks:
             findings.undecided[f"{rule.name}: {outcome.undecided}"] += 1
         if outcome.state is State.HOLDS:
             counts["for_every_size"] += outcome.every_size
+            counts["at_smaller_sizes"] += outcome.is_smaller
             findings.holding.add(rule.name)
         if outcome.state is State.FAILS:
             owner = origins.owner(rewrite.match.root)
@@ -509,7 +517,7 @@ class LocalChecks:
         decision = self._decision(excerpt, signature)
         needs_bits = rule.accuracy is Accuracy.EXACT and decision.computes
         if decision.claim is Claim.ALL_VALUES and not needs_bits:
-            return Outcome(State.HOLDS, claim=decision.claim, every_size=decision.every_size)
+            return _proven(decision)
         key = f"{rule.accuracy.value} {rounds} ".encode() + signature
         if key not in self._outcomes:
             self._outcomes[key] = Check(excerpt, rule.accuracy, rounds).outcome()
@@ -517,7 +525,7 @@ class LocalChecks:
         differs = outcome.state is State.FAILS and not outcome.reason.startswith(_NOT_RUN)
         holds = decision.claim in EQUAL and not differs
         if holds:
-            return Outcome(State.HOLDS, claim=decision.claim, every_size=decision.every_size)
+            return _proven(decision)
         return replace(outcome, undecided=_why(decision))
 
     def _decision(self, excerpt: Excerpt, signature: bytes) -> Decision:
