@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from sardonyx.ir.rules import Share as Share
     from sardonyx.measurement.bench import bench as bench
     from sardonyx.measurement.profiling.profiler import profile as profile
+    from sardonyx.optimizer.attestation import Rederivation as Rederivation
+    from sardonyx.optimizer.attestation import attest as attest
+    from sardonyx.optimizer.attestation import rederive as rederive
     from sardonyx.optimizer.opportunities import opportunities as opportunities
     from sardonyx.optimizer.options import OptimizeOptions as OptimizeOptions
     from sardonyx.optimizer.options import TuneOptions as TuneOptions
@@ -86,10 +89,11 @@ __all__ = [
     "Example", "Export", "ExportOptions", "Exported", "Extracted", "Extraction", "Facts", "GateNotMet",
     "HierarchyDag", "Inspection", "Location", "Match", "ModelError", "ModelPass", "ModuleInspection", "NodePass",
     "Opportunities", "OptimizeOptions", "Optimized", "OutputError", "Pass", "Profile", "Proposal", "Quantization",
-    "Quantized", "Refused", "Report", "Run", "RuntimeFailure", "SardonyxError", "Share", "Studied", "Study",
-    "TuneOptions", "UsageError", "Verdict", "VerificationFailed", "__version__", "adopt", "analyze", "bench", "compare",
-    "custom_ops", "dag", "decompose", "export", "extract", "fuse_attention", "inspect", "load_decomposed", "locate",
-    "opportunities", "optimize", "profile", "quantize", "report", "study", "verify",
+    "Quantized", "Rederivation", "Refused", "Report", "Run", "RuntimeFailure", "SardonyxError", "Share", "Studied",
+    "Study", "TuneOptions", "UsageError", "Verdict", "VerificationFailed", "__version__", "adopt", "analyze", "attest",
+    "bench", "compare", "custom_ops", "dag", "decompose", "export", "extract", "fuse_attention", "inspect",
+    "load_decomposed", "locate", "opportunities", "optimize", "profile", "quantize", "rederive", "report", "study",
+    "verify",
 ]  # fmt: skip
 
 _DEFINED_IN = {
@@ -112,6 +116,7 @@ _DEFINED_IN = {
         "ir.rules": "Drop Match Proposal Refused Share",
         "measurement.bench": "bench",
         "measurement.profiling.profiler": "profile",
+        "optimizer.attestation": "Rederivation attest rederive",
         "optimizer.opportunities": "opportunities",
         "optimizer.options": "OptimizeOptions TuneOptions",
         "optimizer.pipeline": "Optimized optimize",

@@ -40,6 +40,8 @@ WITHOUT = {
     "completion",
     "demo",
     "chat",
+    "attest",
+    "rederive",
 }  # they write documents or text, and have no numbers
 
 

@@ -36,10 +36,9 @@ Example:
   sardonyx demo
   sardonyx export model.py:build -o model.onnx
   sardonyx optimize model.onnx -o small.onnx --run runs/today
-  sardonyx extract small.onnx --module encoder.layer.0 -o layer0.onnx
 
-Exports PyTorch models to ONNX, optimizes ONNX graphs, verifies every result against its source, and keeps the module of
-every node. `sardonyx COMMAND --help` begins with examples; docs/ has a page for each command.
+Exports PyTorch models to ONNX, optimizes and verifies ONNX graphs, and keeps the module of every node. docs/ has a page
+for each command.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """
@@ -76,6 +75,8 @@ VERBS = {
     "analyze": "Count operations, FLOPs, bytes moved and peak memory.",
     "dag": "Write the graph of every module, for programs and viewers.",
     "adopt": "Tag a model that another tool exported or changed.",
+    "attest": "Say how an optimized file was made, for others to sign.",
+    "rederive": "Make an optimized file again and compare the bytes.",
     "compare": "Show how two models differ, module by module.",
     "study": "Run experiments on a set of models.",
     "report": "Write an HTML, Markdown or SVG report about one or more runs.",

@@ -21,12 +21,12 @@ def write(model: ir.Model, command: str, options: Mapping[str, Any]) -> None:
     """Add a command with its options to the metadata of a model; those of earlier commands stay."""
     model.metadata_props[VERSION] = environment().sardonyx
     given = {name: value for name, value in options.items() if value is not None and value is not False and value != ()}
-    commands = {**_earlier(model.metadata_props.get(OPTIONS, "")), command: given}
+    commands = {**read(model.metadata_props.get(OPTIONS, "")), command: given}
     model.metadata_props[OPTIONS] = json.dumps(commands, sort_keys=True, separators=(",", ":"))
 
 
-def _earlier(text: str) -> dict[str, Any]:
-    """Return the options that a file has already; none if another program wrote something else there."""
+def read(text: str) -> dict[str, Any]:
+    """Return the options of each command from the metadata; none if another program wrote something else there."""
     try:
         commands = json.loads(text)
     except (ValueError, RecursionError):
