@@ -14,12 +14,14 @@ def test_types_follow_the_operators() -> None:
     like = ir.node("CastLike", [x, cast.outputs[0]])
     less = ir.node("Less", [x, x])
     chosen = ir.node("Where", [less.outputs[0], x, x])
-    nodes = [shape, cast, like, less, chosen]
+    hot = ir.node("OneHot", [shape.outputs[0], shape.outputs[0], x])
+    nodes = [shape, cast, like, less, chosen, hot]
     types = element_types(ir.Model(ir.Graph([x], [], nodes=nodes, opset_imports={"": 21}), ir_version=10))
     assert [types.get(node.outputs[0]) for node in nodes] == [
-        None,
+        ir.DataType.INT64,
         ir.DataType.INT32,
         ir.DataType.INT32,
         ir.DataType.BOOL,
+        ir.DataType.FLOAT,
         ir.DataType.FLOAT,
     ]

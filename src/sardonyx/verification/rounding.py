@@ -65,7 +65,7 @@ def _moved(clean: Value, single: Value, double: Value) -> Value:
     return (start + (precise - rounded)).astype(arrays[0].dtype)
 
 
-_CLOSE = 2.0  # times the error of the reference: two roundings of the same function differ by chance
+_CLOSE = 4.0  # times the error of the reference, two bits: roundings differ by chance, in a loop all in one direction
 
 
 def is_as_close(exact: Value, reference: Value, result: Value) -> bool:
