@@ -336,6 +336,7 @@ def test_a_proven_rewrite_may_be_nearer_to_the_exact_value_than_its_source() -> 
     assert run.verdict is not None
     assert run.verdict.passed
     assert any("as close to double precision" in note for note in run.verdict.notes)
+    assert all(output.passed for output in run.verdict.outputs)
 
 
 def test_trials_about_values_are_left_out_if_every_rewrite_is_equal_for_all_values() -> None:

@@ -302,8 +302,7 @@ class Oracle:
                 comparer.notes.append(f"no longer accepts {', '.join(f'{name} = 0' for name in empty)}")
                 lines = []
         else:
-            compare = functools.partial(
-                comparer.compare,
+            lines = comparer.compare(
                 answer.outputs,
                 result,
                 lambda: self._noise_for(subject, number, answer, result),
@@ -311,14 +310,8 @@ class Oracle:
                 padding=self._padding_of(answer),
                 ties=self._ties(subject, answer.inputs.feeds),
                 exact=functools.cache(lambda: self._in_double(subject, number, answer)),
+                is_as_close=lambda: self._is_as_close(number, answer, result),
             )
-            lines = compare()
-            if lines and comparer.proven:
-                is_close = self._is_as_close(number, answer, result)
-                if is_close:
-                    comparer.notes.append("the result is as close to double precision as the source")
-                comparer.proven = is_close is not None
-                lines = compare() if is_close is None else [] if is_close else lines
         return Trial(answer.seed, answer.inputs.dims, answer.style, not lines, tuple(lines))
 
     def _padding_of(self, answer: Answer) -> list[Padding | None]:
