@@ -227,7 +227,7 @@ def test_no_pass_fails_on_its_own_example(one: Pass) -> None:
 def test_the_verdict_counts_the_checked_rewrites() -> None:
     run = optimize(onnx.parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) { a = Identity(x) y = Exp(a) }"))
     assert run.verdict is not None
-    assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1)
+    assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1, for_every_size=1)
 
 
 def test_a_proven_rewrite_that_overflows_is_undone_and_the_operator_named() -> None:
@@ -272,7 +272,7 @@ def test_trials_about_values_are_left_out_if_every_rewrite_is_equal_for_all_valu
     same = planted("Where", lambda match, op: op.Where(*match.root.inputs))
     run = optimize(onnx.parser.parse_model(HEADER + text), passes=[same], only=[same.name])
     assert run.verdict is not None
-    assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1)
+    assert run.verdict.rewrites == RewriteChecks(rewrites=1, distinct=1, all_values=1, for_every_size=1)
     styles = {trial.style for trial in run.verdict.trials}
     assert {"normal", "wide"} <= styles
     assert not {"large", "positive", "compared"} & styles

@@ -36,6 +36,7 @@ from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
+from sardonyx.verification.every_size import holds_for_every_size
 from sardonyx.verification.fixed_sizes import AS_THEY_ARE, FixedSizes, Sizes, free_weights, holds_sizes
 from sardonyx.verification.rewrite_models import Excerpt, SmallModel
 
@@ -96,7 +97,8 @@ def decide(excerpt: Excerpt) -> Decision:
         for choice, reads_literals in itertools.product(filter(None, (smaller, [AS_THEY_ARE])), readings):
             decision = _decision(excerpt, choice, reads_literals=reads_literals)
             if decision.claim in EQUAL:
-                return replace(decision, is_smaller=fixed.names(choice[0]))
+                every_size = decision.claim is Claim.ALL_VALUES and holds_for_every_size(excerpt)
+                return replace(decision, is_smaller=fixed.names(choice[0]), every_size=every_size)
     return decision
 
 
