@@ -28,7 +28,7 @@ from sardonyx.optimizer.pipeline import select
 from sardonyx.verification import rewrite_check
 from sardonyx.verification.rewrite_check import Findings, LocalChecks
 
-HEAD = ("model", "rewrites", "distinct", "all values", "orders tried", "by trials", "not run", "s")
+HEAD = ("model", "rewrites", "distinct", "all values", "every size", "orders tried", "by trials", "not run", "s")
 
 
 def checked(model: Path | onnx.ModelProto, target: str) -> tuple[Findings, float]:
@@ -95,8 +95,8 @@ def main() -> int:
             continue
         reasons.update(record.undecided)
         wrong += [f"{name}: {failing.pass_name} at {failing.root}: {failing.reason}" for failing in findings.failing]
-        counts = [record.rewrites, record.distinct, record.all_values, record.orders_tried, record.by_trials]
-        counts += [record.not_runnable]
+        counts = [record.rewrites, record.distinct, record.all_values, record.for_every_size]
+        counts += [record.orders_tried, record.by_trials, record.not_runnable]
         row = dict(zip(HEAD[1:], [*counts, round(seconds, 2)], strict=True))
         rows.append({"model": name, **row})
         total.update({key: value for key, value in row.items() if isinstance(value, int)})

@@ -270,7 +270,11 @@ def test_the_verdict_counts_the_checked_rewrites() -> None:
     run = optimize(onnx.parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) { a = Identity(x) y = Exp(a) }"))
     assert run.verdict is not None
     assert run.verdict.rewrites == RewriteChecks(
-        1, all_values=1, distinct=1, passes={"eliminate-identity": RewriteClaims(1, all_values=1)}
+        1,
+        all_values=1,
+        for_every_size=1,
+        distinct=1,
+        passes={"eliminate-identity": RewriteClaims(1, all_values=1, for_every_size=1)},
     )
 
 

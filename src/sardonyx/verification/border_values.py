@@ -6,6 +6,7 @@ include those that expose a wrong rewrite: signed zeros, infinities, NaN, subnor
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -67,11 +68,15 @@ class Generator:
             operators: The operators of the nodes.
         """
         self._border = border
-        self._near_constants = _numbers_near(constants)
+        self._constants = tuple(constants)
         self._divides = bool(operators & _DIVISIONS)
         sizes = [size for entry in border for size in (*(entry.shape or ()), *(entry.contents or ()))]
         self.dims: tuple[str, ...] = tuple(dict.fromkeys(names_in(sizes)))
         self._static = sorted({size for size in sizes if isinstance(size, int) and 1 < size <= 256})
+
+    @functools.cached_property
+    def _near_constants(self) -> list[float]:
+        return _numbers_near(self._constants)
 
     def ways(self) -> Iterator[Way]:
         """Yield the ways to try, the most informative first."""
@@ -132,8 +137,11 @@ class Generator:
         """Return the element type of each value."""
         return {entry.name: entry.dtype or way.dtype for entry in self._border}
 
-    def generate(self, way: Way, style: Style, seed: int) -> dict[str, Array] | None:
-        """Return values for the whole border, or None if the sizes lead to an impossible or too large shape."""
+    def generate(self, way: Way, style: Style, seed: int, *, needs_floats: bool = True) -> dict[str, Array] | None:
+        """Return values for the whole border, or None if the sizes lead to an impossible or too large shape.
+
+        Floats are zeros if they are not needed.
+        """
         rng = np.random.default_rng(seed)
         values: dict[str, Array] = {}
         for entry in self._border:
@@ -141,7 +149,11 @@ class Generator:
                 shape = self._shape(entry, way)
                 if min(shape, default=0) < 0 or math.prod(shape) > _MOST_ELEMENTS:
                     return None
-                values[entry.name] = self._value(entry, shape, way, style, rng)
+                dtype = entry.dtype or way.dtype
+                if dtype.is_floating_point() and not needs_floats:
+                    values[entry.name] = np.broadcast_to(np.zeros((), dtype.numpy()), shape)
+                else:
+                    values[entry.name] = self._value(entry, shape, way, style, rng)
             except (ZeroDivisionError, OverflowError):
                 return None
         return values

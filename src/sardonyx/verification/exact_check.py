@@ -36,6 +36,7 @@ from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
+from sardonyx.verification.every_size import holds_for_every_size
 from sardonyx.verification.fixed_sizes import AS_THEY_ARE, FixedSizes, Sizes, free_weights, holds_sizes
 from sardonyx.verification.rewrite_models import Excerpt, SmallModel
 
@@ -92,11 +93,13 @@ def decide(excerpt: Excerpt) -> Decision:
     decision, readings = Decision(Claim.UNDECIDED), (False, True) if _has_literals(excerpt) else (False,)
     fixed = FixedSizes.of(excerpt)
     with _blas().limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
-        smaller = fixed.choices(_Comparison(excerpt, reads_literals=False).accepts)
-        for choice, reads_literals in itertools.product(filter(None, (smaller, [AS_THEY_ARE])), readings):
-            decision = _decision(excerpt, choice, reads_literals=reads_literals)
+        comparisons = [_Comparison(excerpt, reads_literals=reads_literals) for reads_literals in readings]
+        smaller = fixed.choices(comparisons[0].accepts)
+        for choice, comparison in itertools.product(filter(None, (smaller, [AS_THEY_ARE])), comparisons):
+            decision = _decision(comparison, choice)
             if decision.claim in EQUAL:
-                return replace(decision, is_smaller=fixed.names(choice[0]))
+                every_size = decision.claim is Claim.ALL_VALUES and holds_for_every_size(excerpt)
+                return replace(decision, is_smaller=fixed.names(choice[0]), every_size=every_size)
     return decision
 
 
@@ -113,9 +116,8 @@ def _has_literals(excerpt: Excerpt) -> bool:
     return False
 
 
-def _decision(excerpt: Excerpt, choice: Sequence[Sizes], *, reads_literals: bool) -> Decision:
+def _decision(comparison: _Comparison, choice: Sequence[Sizes]) -> Decision:
     """Compare with other sizes in place of fixed ones; numbers may fit one choice of them by chance, but not two."""
-    comparison = _Comparison(excerpt, reads_literals=reads_literals)
     try:
         decision = comparison.decision(choice[0])
         for sizes in choice[1:]:
@@ -151,6 +153,7 @@ class _Comparison:
         self._folds = excerpt.folds if not excerpt.border else (False,) * excerpt.results
         self._elements = 0  # that were compared and are numbers
         self._units = 0.0
+        self._fixed: Sizes | None = None  # the sizes that are chosen
         self._operators = set[str]()  # that read or wrote real numbers
         self._conditions = [
             entry.name for entry in excerpt.border if entry.dtype == ir.DataType.BOOL and not any(entry.contents or ())
@@ -191,6 +194,8 @@ class _Comparison:
 
     def _choose(self, fixed: Sizes) -> None:
         """Set sizes in place of fixed ones."""
+        if fixed == self._fixed:
+            return
         excerpt = self._excerpt
         constants = [*excerpt.before.constants.values(), *excerpt.exact.constants.values()]
         border = [
@@ -200,6 +205,7 @@ class _Comparison:
         self._generator = Generator(border, constants, excerpt.operators)
         self._constants = _constants(excerpt, self._numbers(Order.TRUE, 0), fixed, only_moves=self._only_moves)
         self._first: _Run | None = None
+        self._fixed = fixed
 
     def _sizes(self, way: Way) -> Iterator[Mapping[str, int]]:
         yield from itertools.islice(self._generator.other_sizes(way.sizes), 1)
@@ -286,7 +292,8 @@ class _Comparison:
 
     def _values(self, way: Way, seed: int, style: Style = Style.NORMAL) -> dict[str, Value] | None:
         """Return values for the border: any real numbers, or floats at and near the constants of the nodes."""
-        feeds = self._generator.generate(way, style, seed)
+        needs_floats = style in (Style.EXTREME, Style.HIDING)
+        feeds = self._generator.generate(way, style, seed, needs_floats=needs_floats)
         if feeds is None:
             return None
         rng = np.random.default_rng((seed, 1))

@@ -24,7 +24,7 @@ from sardonyx.verification.rewrite_models import LARGE, Excerpt, SmallModel
 _LEAST = (8, 16)  # to which sizes are reduced, in the first and in the second choice
 _PERIOD = 8  # sizes keep their remainders, for strides
 _MOST_ITEMS = 64  # elements of a constant that may hold sizes
-_MANY = 1 << 14  # elements of the border
+_MANY = 1 << 14  # elements of one tensor
 _ENDLESS = 1 << 31  # a number from which on it stands for the end of an axis
 _COUNTS = frozenset(("group", "hidden_size", "kv_num_heads", "num_heads", "q_num_heads"))  # attributes of channels
 _POWERS, _NEAR = (-4, -2, -1, 1, 2, 4), 1e-5
@@ -65,22 +65,24 @@ class FixedSizes(Struct, frozen=True):
     def of(cls, excerpt: Excerpt) -> FixedSizes:
         """Collect the sizes of an excerpt."""
         free, sides = free_weights(excerpt), (excerpt.before, excerpt.exact)
+        stored = {**excerpt.before.constants, **excerpt.exact.constants}
         found, named, kept, places = set[Size | None](), set[int](), {0, 1}, set[int]()
-        for name, stored in {**excerpt.before.constants, **excerpt.exact.constants}.items():
-            (found if name in free else kept).update(stored.shape.numpy())
-            if holds_sizes(stored):
-                items = [int(item) for item in np.asarray(stored.numpy()).reshape(-1)]
+        for name, each in stored.items():
+            (found if name in free else kept).update(each.shape.numpy())
+            if holds_sizes(each):
+                items = [int(item) for item in np.asarray(each.numpy()).reshape(-1)]
                 named.update(items)
                 kept.update({sum(items), math.prod(max(item, 1) for item in items)} - set(items))
-            elif stored.dtype.is_integer():
-                places.update((int(np.min(stored.numpy())), int(np.max(stored.numpy()))))
+            elif each.dtype.is_integer():
+                places.update((int(np.min(each.numpy())), int(np.max(each.numpy()))))
         for entry in excerpt.border:
             named.update(item for item in entry.contents or () if isinstance(item, int))
             found.update(entry.shape or ())
         for attribute in (each for side in sides for node in side.proto.graph.node for each in node.attribute):
             (kept if attribute.name in _COUNTS else places).update((attribute.i, *attribute.ints))
         kept.update(number for side in sides for number in _made_of(side))
-        largest = max((_elements(entry.shape or ()) for entry in excerpt.border), default=0)
+        shapes = [*(entry.shape or () for entry in excerpt.border), *(stored[name].shape.numpy() for name in free)]
+        largest = max(map(_elements, shapes), default=0)
         sizes = frozenset(size for size in found if isinstance(size, int)) - kept - places
         is_fitting = excerpt.operators <= _FITTING
         compared = frozenset[int]() if is_fitting else frozenset(places | named)

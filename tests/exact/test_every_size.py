@@ -1,0 +1,176 @@
+"""Proofs for every size: what is proven holds at sizes that were not tried, and what holds by chance is not proven."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from sardonyx.ir.shapes.expr import Size, multiply, symbol, value_of
+from sardonyx.verification.every_size import holds_for_every_size
+from sardonyx.verification.exact_check import Claim, decide
+from sardonyx.verification.index_terms import Index, Read, Tensor, Unproven, fused, source, text_of
+from sardonyx.verification.rewrite_models import Border, Excerpt, SmallModel
+from sardonyx.verification.symbolic_operators import Call, Known, Value, evaluated
+
+N, M = symbol("N"), symbol("M")
+HEADER = '<ir_version: 10, opset_import: ["": 23]> agraph (float[D] x) => (float[E] y)'
+
+
+def excerpt_of(shape: tuple[Size, ...], before: str, after: str) -> Excerpt:
+    excerpt = Excerpt.__new__(Excerpt)
+    excerpt.before, excerpt.exact = map(side_of, (before, after))
+    excerpt.border = (Border("x", ir.DataType.FLOAT, shape, None, hides=False),)
+    excerpt.operators = frozenset(n.op_type for each in (excerpt.before, excerpt.exact) for n in each.proto.graph.node)
+    excerpt.has_parameters, excerpt.folds, excerpt.results = False, (False,), 1
+    return excerpt
+
+
+def side_of(text: str) -> SmallModel:
+    proto = onnx.parser.parse_model(HEADER + text)
+    constants = {each.name: ir.tensor(onnx.numpy_helper.to_array(each)) for each in proto.graph.initializer}
+    return SmallModel(proto, constants)
+
+
+SAME = "{ y = Identity(x) }"
+COUNT = "<int64[1] s = {0}, int64 o = {0}, int64 i = {1}> { a = Shape<start = 0, end = 1>(x) b = Squeeze(a, s) "
+COUNT += "r = Range(o, b, i) "
+EQUAL_EVERYWHERE = {
+    "a round trip": ("<int64[3] s = {-1, 2, 3}, int64[2] f = {-1, 6}> { a = Reshape(x, s)  y = Reshape(a, f) }", SAME),
+    "a target of sizes": (
+        "<int64[3] s = {0, 2, 3}> { y = Reshape(x, s) }",
+        "<int64[2] t = {2, 3}> { a = Shape<start = 0, end = 1>(x)  b = Concat<axis = 0>(a, t)  y = Reshape(x, b) }",
+    ),
+    "elements in any order": ("{ a = Relu(x)  y = Transpose(a) }", "{ a = Transpose(x)  y = Relu(a) }"),
+    "two slices": (
+        "<int64[1] a = {1}, int64[1] e = {9223372036854775807}, int64[1] k = {1}>"
+        "{ p = Slice(x, a, e, k)  y = Slice(p, a, e, k) }",
+        "<int64[1] b = {2}, int64[1] e = {9223372036854775807}, int64[1] k = {1}> { y = Slice(x, b, e, k) }",
+    ),
+    "a product of matrices": (
+        "{ t = Transpose(x)  y = MatMul(x, t) }",
+        "<int64[3] s = {-1, 2, 3}, int64[2] f = {-1, 6}>"
+        "{ a = Reshape(x, s)  b = Reshape(a, f)  y = Gemm<transB = 1>(b, x) }",
+    ),
+    "rows of a fixed length": (
+        "<int64[1] k = {1}> { y = ReduceMean(x, k) }",
+        "<int64[1] k = {1}, float n = {6}> { s = ReduceSum(x, k)  y = Div(s, n) }",
+    ),
+}
+EQUAL_WHERE_TRIED = {
+    "an end beyond the sizes tried": ("<int64[1] a = {0}, int64[1] e = {1000}> { y = Slice(x, a, e) }", SAME),
+    "places below a limit": (
+        COUNT + "c = Cast<to = 1>(r)  t = Transpose(x)  y = Add(t, c) }",
+        COUNT.replace("int64[1] s", "int64 h = {1000}, int64[1] s")
+        + "m = Min(r, h)  c = Cast<to = 1>(m)  t = Transpose(x)  y = Add(t, c) }",
+    ),
+    "a size below a limit": (
+        "{ a = Shape<start = 0, end = 1>(x)  c = Cast<to = 1>(a)  y = Mul(x, c) }",
+        "<int64 h = {1000}> { a = Shape<start = 0, end = 1>(x)  m = Min(a, h)  c = Cast<to = 1>(m)  y = Mul(x, c) }",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EQUAL_EVERYWHERE)
+def test_what_holds_for_every_size_is_proven(what: str) -> None:
+    decision = decide(excerpt_of((N, 6), *EQUAL_EVERYWHERE[what]))
+    assert (decision.claim, decision.every_size) == (Claim.ALL_VALUES, True)
+
+
+@pytest.mark.parametrize("what", EQUAL_WHERE_TRIED)
+def test_what_holds_for_the_sizes_tried_is_not_proven(what: str) -> None:
+    decision = decide(excerpt_of((N, 6), *EQUAL_WHERE_TRIED[what]))
+    assert (decision.claim, decision.every_size) == (Claim.ALL_VALUES, False)
+
+
+def test_fixed_sizes_are_all_there_are() -> None:
+    assert holds_for_every_size(excerpt_of((2000, 6), *EQUAL_EVERYWHERE["a round trip"]))
+
+
+def test_truth_values_are_not_floats() -> None:
+    """A cast of floats to floats is nothing; one of truth values is not."""
+    less = "<float o = {0}> { a = Less(x, o)  y = Cast<to = 1>(a) }"
+    assert not holds_for_every_size(excerpt_of((N, N), less, "<float o = {0}> { y = Less(x, o) }"))
+
+
+def moves(
+    rng: np.random.Generator, tensor: Tensor, array: np.ndarray, sizes: dict[str, int]
+) -> tuple[Value, np.ndarray]:
+    """A random move of a tensor, and of an array in the same way."""
+    rank = len(tensor.axes)
+    match rng.integers(4):
+        case 0:
+            perm = [int(axis) for axis in rng.permutation(rank)]
+            node = onnx.helper.make_node("Transpose", ["x"], ["y"], perm=perm)
+            return evaluated(call_of(node, tensor))[0], array.transpose(perm)
+        case 1:
+            axis = int(rng.integers(rank))
+            start, end = int(rng.integers(2)), (1 << 60, -1)[int(rng.integers(2))]
+            node = onnx.helper.make_node("Slice", ["x", "a", "e", "k"], ["y"])
+            limits = [Known(np.array([each], object)) for each in (start, end, axis)]
+            part = [slice(None)] * rank
+            part[axis] = slice(start, None if end > 0 else end)
+            return evaluated(call_of(node, tensor, *limits))[0], array[tuple(part)]
+        case 2 if rank > 1:
+            axis = int(rng.integers(rank - 1))
+            shape = [
+                *tensor.shape[:axis],
+                multiply(tensor.shape[axis], tensor.shape[axis + 1]),
+                *tensor.shape[axis + 2 :],
+            ]
+        case _:
+            axis = int(rng.integers(rank))
+            factors = [
+                (k, n // k) for n in [tensor.shape[axis]] if isinstance(n, int) for k in range(2, n) if n % k == 0
+            ]
+            factor = factors[int(rng.integers(len(factors)))] if factors else (1, tensor.shape[axis])
+            shape = [*tensor.shape[:axis], *factor, *tensor.shape[axis + 1 :]]
+    node = onnx.helper.make_node("Reshape", ["x", "s"], ["y"])
+    target = Known(np.array([*shape, None], object)[:-1])
+    return evaluated(call_of(node, tensor, target))[0], array.reshape([value_of(size, sizes) for size in shape])
+
+
+def call_of(node: onnx.NodeProto, *operands: Value) -> Call:
+    attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    return Call(node, list(operands), attributes, 23, frozenset((N, M)))
+
+
+def elements(tensor: Tensor, array: np.ndarray, sizes: dict[str, int]) -> np.ndarray:
+    """The elements that a description reads from an array."""
+    digits = [digit for axis in tensor.axes for digit in axis]
+    grid = np.indices([value_of(digit.size, sizes) for digit in digits])
+    places = dict(zip(map(id, digits), grid, strict=True))
+
+    def at(index: Index) -> np.ndarray:
+        parts = (places[id(digit)] * value_of(stride, sizes) for digit, stride in index.strides.items())
+        return sum(parts, np.full(grid.shape[1:], value_of(index.offset, sizes)))
+
+    assert isinstance(tensor.term, Read)
+    found = array[tuple(at(index) for index in tensor.term.indices)]
+    return found.reshape([value_of(size, sizes) for size in tensor.shape])
+
+
+def test_a_description_reads_the_elements_that_the_operators_move() -> None:
+    """Random moves of a tensor with dynamic sizes, at sizes that are chosen later; equal descriptions are equal."""
+    rng = np.random.default_rng(0)
+    sizes = {"N": 5, "M": 7}
+    array = np.arange(5 * 12 * 7).reshape(5, 12, 7)
+    seen: dict[str, np.ndarray] = {}
+    described = 0
+    for _ in range(400):
+        tensor, moved = source("x", (N, 12, M), is_float=True), array
+        try:
+            for _ in range(int(rng.integers(1, 6))):
+                value, moved = moves(rng, tensor, moved, sizes)
+                assert isinstance(value, Tensor)
+                tensor = value
+        except Unproven:
+            continue
+        described += 1
+        short = fused(tensor)
+        np.testing.assert_array_equal(elements(tensor, array, sizes), moved)
+        np.testing.assert_array_equal(elements(short, array, sizes), moved)
+        np.testing.assert_array_equal(seen.setdefault(text_of(short), moved), moved)
+    assert described > 200
+    assert len(seen) < described
