@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 import onnxruntime
+from google.protobuf import json_format
 from onnx import helper, numpy_helper
 
 import sardonyx
@@ -35,7 +36,6 @@ from sardonyx_check.check import check
 from sardonyx_check.graphs import Refused
 
 _SWAPPED = {"Add": "Sub", "Sub": "Add", "Mul": "Div", "Div": "Mul", "Max": "Min", "Relu": "Abs", "Sigmoid": "Tanh"}
-_NUMBERS = {1: "f", 2: "i"}  # types of attributes that are one number
 
 
 class Case(NamedTuple):
@@ -127,12 +127,12 @@ def _in_certificate(_: onnx.ModelProto, certificate: dict[str, Any], rng: random
             return "repeat a rewrite"
         case "pair":
             names = [name for pair in entry["pairs"] for name in pair] + [
-                n for e in entry.get("nodes", ()) for n in e["in"] if n
+                n for e in entry.get("nodes", ()) for n in e.get("input", ()) if n
             ]
             rng.choice(entry["pairs"])[rng.randrange(2)] = rng.choice(names)
             return "another pair"
         case "node" if entry.get("nodes"):
-            return _change_entry(rng.choice(entry["nodes"]), rng)
+            return _change_entry(rng.choice(entry["nodes"]), rng, rng.choice(_CHANGES))
         case "constant" if any("proto" in each for each in entry.get("constants", ())):
             constant = rng.choice([each for each in entry["constants"] if "proto" in each])
             proto = onnx.TensorProto.FromString(base64.b64decode(constant["proto"]))
@@ -144,7 +144,7 @@ def _in_certificate(_: onnx.ModelProto, certificate: dict[str, Any], rng: random
             return "another opset"
         case "expression" if any("expression" in each for each in entry.get("constants", ())):
             constant = rng.choice([each for each in entry["constants"] if "expression" in each])
-            return _change_entry(rng.choice(constant["expression"]), rng)
+            return _change_entry(rng.choice(constant["expression"]), rng, rng.choice(_CHANGES))
     return ""
 
 
@@ -160,23 +160,25 @@ def _in_both(result: onnx.ModelProto, certificate: dict[str, Any], rng: random.R
     if not entry.get("nodes"):
         return ""
     written = rng.choice(entry["nodes"])
-    outputs = set(written["out"]) | {renamed.get(name, "") for name in written["out"]}
+    outputs = set(written["output"]) | {renamed.get(name, "") for name in written["output"]}
     node = next((n for n in result.graph.node if outputs & set(n.output) - {""}), None)
-    if node is None or node.op_type != written["op"]:
+    if node is None or node.op_type != written["op_type"]:
         return ""
-    change: Callable[[Any, random.Random], str] = rng.choice([_swap, _change_attribute, _rename])
+    change: Callable[[onnx.NodeProto, random.Random], str] = rng.choice([_swap, _change_attribute, _rename])
+    state = rng.getstate()
     kind = change(node, rng)
-    if kind == "swap inputs":
-        moved = [written["in"][k] for k in _order]
-        written["in"] = moved
-    written["op"] = node.op_type
-    names = {a.name: _entry_of(a) for a in node.attribute if a.type in (1, 2, 3, 6, 7, 8)}
-    if names:
-        written["attributes"] = {**written.get("attributes", {}), **names}
+    rng.setstate(state)  # so that the node of the certificate changes in the same way
+    _change_entry(written, rng, change)
     return kind
 
 
-_order: list[int] = []  # of the inputs that were swapped last
+def _change_entry(node: dict[str, Any], rng: random.Random, change: Callable[..., str]) -> str:
+    """Change a node of the certificate as one of a model."""
+    proto = json_format.ParseDict(node, onnx.NodeProto())
+    kind = change(proto, rng)
+    node.clear()
+    node.update(json_format.MessageToDict(proto, preserving_proto_field_name=True))
+    return kind
 
 
 def _swap(node: onnx.NodeProto, rng: random.Random) -> str:
@@ -189,7 +191,6 @@ def _swap(node: onnx.NodeProto, rng: random.Random) -> str:
     if inputs == list(node.input):
         return ""
     node.input[:] = inputs
-    _order[:] = order
     return "swap inputs"
 
 
@@ -229,6 +230,16 @@ def _change_attribute(node: onnx.NodeProto, rng: random.Random) -> str:
     return f"attribute {attribute.name}"
 
 
+def _repeat_input(node: onnx.NodeProto, _: random.Random) -> str:
+    if len(set(node.input)) < 2:
+        return ""
+    node.input[-1] = node.input[0]
+    return "another input"
+
+
+_CHANGES = (_swap, _change_attribute, _rename, _repeat_input)
+
+
 def _change_tensor(tensor: onnx.TensorProto, rng: random.Random) -> str:
     """Change one element: an integer by one, a float by eight units in the last place or by a half."""
     array = numpy_helper.to_array(tensor).copy()
@@ -247,39 +258,6 @@ def _change_tensor(tensor: onnx.TensorProto, rng: random.Random) -> str:
         flat[place] += rng.choice([-1, 1])
     tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     return f"element of {array.dtype}"
-
-
-def _entry_of(attribute: onnx.AttributeProto) -> dict[str, Any]:
-    value = helper.get_attribute_value(attribute)
-    names = {1: "float", 2: "int", 3: "string", 6: "floats", 7: "ints", 8: "strings"}
-    return {
-        names[attribute.type]: value.decode()
-        if isinstance(value, bytes)
-        else list(value)
-        if attribute.type > 3
-        else value
-    }
-
-
-def _change_entry(node: dict[str, Any], rng: random.Random) -> str:
-    """Change a node of the certificate."""
-    given = [(a, k) for a in node.get("attributes", {}).values() for k in a if k in ("int", "float", "ints", "floats")]
-    match rng.choice(["operator", "swap", "attribute", "input"]):
-        case "operator" if node["op"] in _SWAPPED:
-            node["op"] = _SWAPPED[node["op"]]
-            return "another operator"
-        case "swap" if len(set(node["in"])) > 1:
-            node["in"] = node["in"][1:] + node["in"][:1]
-            return "swap inputs"
-        case "attribute" if given:
-            attribute, kind = rng.choice(given)
-            value = attribute[kind]
-            attribute[kind] = [v + 1 for v in value] if isinstance(value, list) else value + 1
-            return "attribute"
-        case "input" if node["in"]:
-            node["in"] = [*node["in"][:-1], node["in"][0]]
-            return "another input"
-    return ""
 
 
 def judge(case: Case, mutant: Mutant, folder: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -19,6 +20,8 @@ from sardonyx.passes import ALL
 from sardonyx_check import cli
 from sardonyx_check.check import ALL as EVERY_VALUE
 from sardonyx_check.check import check
+from sardonyx_check.graphs import Refused
+from sardonyx_check.numbers import Numbers
 
 CHECKER = Path(__file__).parent.parent / "checker"
 # Rewrites in both branches, in a loop and in a function; a branch reuses a name of the graph around it.
@@ -122,6 +125,34 @@ def test_external_data_is_part_of_the_digest(tmp_path: Path):
     data[0] ^= 1
     (tmp_path / "a.data").write_bytes(data)
     assert cli.main(arguments) == 3
+
+
+def test_a_constant_that_is_not_a_number_is_refused(tmp_path: Path):
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 18]> agraph (float[N, 2] x) => (float[N, 2] y)
+        <float[2] a = {0.3, 0.7}, float[2] b = {1.1, 1.3}> { c = Mul(a, b)  y = Add(x, c) }"""
+    )
+    source, result, certificate = tmp_path / "a.onnx", tmp_path / "b.onnx", tmp_path / "c.json"
+    onnx.save(model, source)
+    sardonyx.optimize(source, result, verify="off", certificate=certificate)
+    assert check(source, result, certificate).code == 0
+    changed = onnx.load(result)
+    (tensor,) = changed.graph.initializer
+    tensor.CopyFrom(numpy_helper.from_array(np.array([np.nan, 0.91], np.float32), tensor.name))
+    onnx.save(changed, result)
+    content = json.loads(certificate.read_bytes())
+    content["result"]["sha256"] = hashlib.sha256(result.read_bytes()).hexdigest()
+    certificate.write_text(json.dumps(content))
+    with pytest.raises(Refused, match="nan units in the last place"):
+        check(source, result, certificate)
+
+
+def test_a_number_next_to_one_is_not_one():
+    numbers = Numbers(3, free=True)
+    below = np.nextafter(np.float32(1), np.float32(0))
+    assert numbers.literal(float(below)).m != numbers.literal(1.0).m
+    root = numbers.literal(float(np.float32(np.sqrt(2))))
+    assert (root * root).m == numbers.number(2).m
 
 
 def test_a_certificate_needs_files(tmp_path: Path):

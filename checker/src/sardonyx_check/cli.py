@@ -34,37 +34,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps({"answer": "refused", "reason": str(error)}))
         print(f"sardonyx-check: refused: {error}", file=sys.stderr)
         return 3
-    seconds = time.perf_counter() - began
-    print(json.dumps(_json(report, seconds)) if given.json else _text(report, seconds))
+    seconds = round(time.perf_counter() - began, 2)
+    total = sum(report.passes.values(), Counter[str]())
+    if given.json:
+        outputs = {name: {"answer": answer, "reason": reason} for name, (answer, reason) in report.outputs.items()}
+        named = {"source": given.source, "result": given.result, "rewrites": total.total(), "seconds": seconds}
+        print(json.dumps({**named, **vars(report), "outputs": outputs}))
+    else:
+        print(_text(report, total), f"{seconds} s", sep="\n")
     return report.code
 
 
-def _json(report: Report, seconds: float) -> dict[str, object]:
-    outputs = {name: {"answer": answer, "reason": reason} for name, (answer, reason) in report.outputs.items()}
-    return {
-        "source": report.source,
-        "result": report.result,
-        "outputs": outputs,
-        "rewrites": sum(map(Counter.total, report.passes.values())),
-        "passes": report.passes,
-        "inputs_tried": report.tried,
-        "ranges_of_integers": report.ranges,
-        "rounded_constants": report.constants,
-        "units_in_the_last_place": report.units,
-        "seconds": round(seconds, 2),
-    }
-
-
-def _text(report: Report, seconds: float) -> str:
-    lines = [f"output {name}: {answer}" + (f"\n  {reason}" if reason else "")
-             for name, (answer, reason) in report.outputs.items()]  # fmt: skip
-    total = sum(report.passes.values(), Counter[str]())
-    lines.append(f"{total.total()} rewrites: " + ", ".join(f"{total[a]} {a}" for a in total))
-    for name, answers in report.passes.items():
-        lines.append(f"  {name}: " + ", ".join(f"{count} {answer}" for answer, count in answers.items()))
-    tried = ["inputs tried: "] + [", ".join(f"{n} {list(shape)}" for n, shape in each.items()) for each in report.tried]
-    ranges = ", ".join(f"{name} in {low}..{high}" for name, (low, high) in report.ranges.items())
-    lines.append(tried[0] + "; ".join(tried[1:]) + (f"; integers: {ranges}" if ranges else ""))
-    lines.append(f"{report.constants} computed constants, at most {report.units:.2g} units in the last place off")
-    lines.append(f"{seconds:.1f} s")
-    return "\n".join(lines)
+def _text(report: Report, total: Counter[str]) -> str:
+    lines: list[str] = []
+    for name, (answer, reason) in report.outputs.items():
+        lines += [f"output {name}: {answer}", *([f"  {reason}"] if reason else [])]
+    for name, answers in {
+        f"{total.total()} rewrites": total,
+        **{f"  {k}": v for k, v in report.passes.items()},
+    }.items():
+        lines.append(f"{name}: " + ", ".join(f"{count} {answer}" for answer, count in answers.items()))
+    tried = [", ".join(f"{name} {list(shape)}" for name, shape in each.items()) for each in report.inputs_tried]
+    ranges = ", ".join(f"{name} in {low}..{high}" for name, (low, high) in report.ranges_of_integers.items())
+    lines.append("inputs tried: " + "; ".join(tried) + (f"; integers: {ranges}" if ranges else ""))
+    units = f"at most {report.units_in_the_last_place:.2g} units in the last place off"
+    return "\n".join([*lines, f"{report.rounded_constants} computed constants, {units}"])

@@ -13,9 +13,10 @@ import onnx
 from onnx import external_data_helper, helper, numpy_helper
 
 from sardonyx_check.numbers import Array
+from sardonyx_check.operators import RANDOM
 
-FLOATS = {1, 10, 11, 16, *range(17, 21), 23, 24, 25}  # ONNX element types that are real numbers here
 _KIND = onnx.AttributeProto
+_CONSTANTS = {_KIND.FLOAT: 1, _KIND.FLOATS: 1, _KIND.INT: 7, _KIND.INTS: 7, _KIND.STRING: 8, _KIND.STRINGS: 8}
 
 
 class Refused(Exception):
@@ -25,32 +26,30 @@ class Refused(Exception):
 class Stored:
     """A constant as it is stored."""
 
-    def __init__(self, proto: onnx.TensorProto, folder: str) -> None:
-        self.proto, self._folder = proto, folder
-        self.type, self.shape = proto.data_type, tuple(proto.dims)
-        self._digest = ""
-
-    @property
-    def size(self) -> int:
-        """The number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+    def __init__(self, proto: onnx.TensorProto) -> None:
+        self._proto, self.type, self.shape = proto, proto.data_type, tuple(proto.dims)
+        self._digest, self._special = "", None
 
     def array(self) -> Array:
-        """Read the elements."""
-        return np.asarray(numpy_helper.to_array(self.proto, self._folder)).reshape(self.shape)
+        return np.asarray(numpy_helper.to_array(self._proto)).reshape(self.shape)
 
     @property
     def digest(self) -> str:
         """A digest of type, shape and elements."""
         if not self._digest:
-            sum_ = hashlib.sha256(f"{self.type} {self.shape} ".encode())
-            array = self.array()
-            if array.dtype == object:
-                sum_.update("\0".join(map(repr, array.reshape(-1))).encode())
-            else:
-                sum_.update(np.ascontiguousarray(array).view(np.uint8).reshape(-1).data if array.size else b"")
-            self._digest = sum_.hexdigest()
+            array = np.ascontiguousarray(self.array())
+            data = repr(array.tolist()).encode() if array.dtype.kind in "OU" else array.data if array.size else b""
+            self._digest = f"{self.type} {self.shape} {hashlib.sha256(data).hexdigest()}"
         return self._digest
+
+    def is_special(self, array: Array) -> bool:
+        """Return whether rewrites may rely on the elements: few, or few different ones, integers, or infinities."""
+        if self._special is None:
+            flat, some = array.reshape(-1), array.reshape(-1)[:: max(array.size // 64, 1)]
+            few = flat.size < 64 or (np.unique(some).size <= 4 and np.unique(flat).size <= 4)
+            whole = (some == np.rint(some)).all() and (flat == np.rint(flat)).all()
+            self._special = bool(few or whole or not np.isfinite(flat).all())
+        return self._special
 
 
 @dataclass(eq=False)
@@ -62,6 +61,7 @@ class Value:
     producer: Node | None = None
     index: int = 0  # among the outputs of the producer
     constant: Stored | None = None
+    is_fixed: bool = False  # depends on constants alone, and on shapes if the model has no dynamic ones
     denotes: Value | None = None  # a constant that stands for what this value computes
     replacement: Value | None = None
     trusted: Value | None = None  # the value of the source that it is equal to, if the rewrites before it are right
@@ -74,23 +74,31 @@ class Value:
         return value
 
 
+Pair = tuple[int, Value, Value]  # number of the rewrite, old and new value
+
+
 @dataclass(eq=False)
 class Node:
     """A node; the attributes that are graphs are in `bodies`."""
 
     op: str
     domain: str
-    inputs: list[Value | None]
-    outputs: list[Value | None]
-    attributes: dict[str, onnx.AttributeProto]
     version: int  # of the operator set
+    is_new: bool  # of a rewrite
+    inputs: list[Value | None]
+    attributes: dict[str, onnx.AttributeProto] = field(default_factory=dict)
     bodies: dict[str, Graph] = field(default_factory=dict)
-    order: float = 0.0  # when it is evaluated, if it can be
-    is_new: bool = False
+    outputs: list[Value | None] = field(default_factory=list)
 
-    def reads(self) -> list[Value | None]:
-        """Return the values that it is evaluated on."""
-        return [v and (v.trusted or v) for v in self.inputs] if self.is_new else self.inputs
+    def reads(self) -> Iterator[Value]:
+        """Yield the values that it is evaluated on, those that its bodies read included."""
+        yield from (v.trusted or v if self.is_new else v for v in self.inputs if v is not None)
+        for body in self.bodies.values():
+            for inner in body.nodes:
+                yield from inner.reads()
+            for _, old, new in body.pairs:
+                yield from (old, new.denotes or new)
+            yield from body.outputs
 
 
 @dataclass(eq=False)
@@ -103,21 +111,19 @@ class Graph:
     values: dict[str, Value] = field(default_factory=dict)
     inputs: list[Value] = field(default_factory=list)
     outputs: list[Value] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
-    added: list[Node] = field(default_factory=list)  # by rewrites
-    pairs: list[tuple[int, Value, Value]] = field(default_factory=list)  # number of the rewrite, old and new value
+    nodes: list[Node] = field(default_factory=list)  # those of rewrites last
+    pairs: list[Pair] = field(default_factory=list)
 
-    def find(self, name: str) -> Value | None:
+    def find(self, name: str) -> Value:
         """Return the value that a name means here."""
         graph: Graph | None = self
-        while graph is not None:
-            if name in graph.values:
-                return graph.values[name]
+        while graph is not None and name not in graph.values:
             graph = graph.parent
-        return None
+        if graph is None:
+            raise Refused(f"nothing computes {name!r} before it is read")
+        return graph.values[name].final()
 
     def new(self, name: str, **fields: Any) -> Value:
-        """Add a value."""
         if name in self.values:
             raise Refused(f"the name {name!r} is defined twice")
         value = self.values[name] = Value(name, self, **fields)
@@ -134,22 +140,23 @@ class Model:
             raise Refused(f"{path} cannot be read: {error.strerror or error}") from None
         except Exception:
             raise Refused(f"{path} is not an ONNX model") from None
-        self.path, self._folder = Path(path), str(Path(path).resolve().parent)
-        self.imports = {_domain(i.domain): i.version for i in self.proto.opset_import}
-        self._data_files: set[str] = set()
+        self.path, self._data_files = Path(path), set[str]()
+        dims = [d for info in self.proto.graph.input for d in info.type.tensor_type.shape.dim]
+        self._is_dynamic = any(not d.HasField("dim_value") for d in dims)
         self.graphs: dict[str, Graph] = {}
-        self.functions: dict[tuple[str, str, str], Graph] = {}
-        self.protos = {(f.domain, f.name, f.overload): f for f in self.proto.functions}
-        if len({key[:2] for key in self.protos}) < len(self.protos):
+        self.main = self.graph(self.proto.graph, "", None, _imports(self.proto))
+        self.protos = {(f.domain, f.name): f for f in self.proto.functions}
+        if len(self.protos) < len(self.proto.functions):
             raise Refused("functions with overloads are not supported")
-        self.main = self.graph(self.proto.graph, "", None, self.imports)
-        for key, proto in self.protos.items():
-            self.functions[key] = self.function(proto, "function:" + ":".join(key))
+        self.functions = {key: self.function(f, f"function:{f.domain}:{f.name}:") for key, f in self.protos.items()}
 
     def _stored(self, tensor: onnx.TensorProto) -> Stored:
+        """Return a constant; one in a data file is read from there."""
         if external_data_helper.uses_external_data(tensor):
             self._data_files |= {entry.value for entry in tensor.external_data if entry.key == "location"}
-        return Stored(tensor, self._folder)
+            external_data_helper.load_external_data_for_tensor(tensor, str(self.path.resolve().parent))
+            tensor.data_location = onnx.TensorProto.DEFAULT
+        return Stored(tensor)
 
     def digests(self) -> dict[str, Any]:
         """Return the SHA-256 sums of the file and of its data files."""
@@ -157,89 +164,70 @@ class Model:
         return {"sha256": _sha256(self.path)} | ({"data": sums} if sums else {})
 
     def graph(self, proto: onnx.GraphProto, path: str, parent: Graph | None, imports: Mapping[str, int]) -> Graph:
-        """Read a graph."""
         graph = self.graphs[path] = Graph(path, parent, imports)
-        for info in proto.input:
-            graph.inputs.append(graph.new(info.name))
+        graph.inputs = [graph.new(info.name) for info in proto.input]
         for tensor in proto.initializer:
             stored = self._stored(tensor)
             if tensor.name not in graph.values:  # otherwise a default that callers may override
-                graph.new(tensor.name, constant=stored)
+                graph.new(tensor.name, constant=stored, is_fixed=True)
         if proto.sparse_initializer:
             raise Refused("sparse initializers are not supported")
-        self.fill(graph, proto.node)
-        graph.outputs = [self._output(graph, info.name) for info in proto.output]
+        for node in proto.node:
+            self.add(graph, node, imports.get("", 0))
+        graph.outputs = [graph.find(info.name) for info in proto.output]
         return graph
 
     def function(self, proto: onnx.FunctionProto, path: str) -> Graph:
-        """Read the body of a function."""
-        imports = {_domain(i.domain): i.version for i in proto.opset_import} or self.imports
-        graph = self.graphs[path] = Graph(path, None, imports)
+        graph = self.graphs[path] = Graph(path, None, _imports(proto) or self.main.imports)
         graph.inputs = [graph.new(name) for name in proto.input]
-        self.fill(graph, proto.node)
-        graph.outputs = [graph.find(name) or graph.new(name) for name in proto.output]  # optional ones may be missing
+        for node in proto.node:
+            self.add(graph, node, graph.imports.get("", 0))
+        graph.outputs = [graph.values.get(name) or graph.new(name) for name in proto.output]  # some may be missing
         return graph
 
-    def _output(self, graph: Graph, name: str) -> Value:
-        value = graph.find(name)
-        if value is None:
-            raise Refused(f"nothing computes the output {name!r}")
-        return value
-
-    def fill(self, graph: Graph, protos: Any) -> None:
-        """Add the nodes of a graph, which may be in any order."""
-        for proto in protos:
-            constant = self.constant(proto)
-            if constant is not None:
-                graph.new(proto.output[0], constant=constant)
-                continue
-            domain, version = _domain(proto.domain), graph.imports.get("", 0)
-            node = Node(proto.op_type, domain, [], [], {}, version, order=len(graph.nodes))
-            for index, name in enumerate(proto.output):
-                node.outputs.append(graph.new(name, producer=node, index=index) if name else None)
-            graph.nodes.append(node)
-        rest = iter(graph.nodes)
-        for proto in protos:
-            if self.constant(proto) is not None:
-                continue
-            node = next(rest)
-            for name in proto.input:
-                value = graph.find(name) if name else None
-                if name and value is None:
-                    raise Refused(f"nothing computes {name!r}, which {proto.op_type} reads")
-                node.inputs.append(value)
-            while node.inputs and node.inputs[-1] is None:
-                node.inputs.pop()
-            self.attributes(graph, node, proto)
-
-    def attributes(self, graph: Graph, node: Node, proto: onnx.NodeProto) -> None:
-        """Add the attributes of a node, with its bodies."""
+    def add(self, graph: Graph, proto: onnx.NodeProto, version: int, *, is_new: bool = False) -> None:
+        """Add a node of the file or of a rewrite to a graph."""
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        constant = self._constant(proto) if proto.op_type == "Constant" and not domain else None
+        if constant is not None:
+            graph.new(proto.output[0], constant=constant, is_fixed=True)
+            return
+        inputs = [graph.find(name) if name else None for name in proto.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        node = Node(proto.op_type, domain, version, is_new, inputs)
         first = next((name for name in proto.output if name), "")
         for attribute in proto.attribute:
-            if attribute.type == _KIND.GRAPH and not attribute.ref_attr_name:
-                path = f"{graph.path}/{first}.{attribute.name}"
-                node.bodies[attribute.name] = self.graph(attribute.g, path, graph, graph.imports)
-            else:
+            if attribute.type != _KIND.GRAPH or attribute.ref_attr_name:
                 node.attributes[attribute.name] = attribute
+                continue
+            path = attribute.g.name if is_new else f"{graph.path}/{first}.{attribute.name}"
+            known = self.graphs.get(path) if is_new else None  # a new node may take over a body
+            node.bodies[attribute.name] = known or self.graph(attribute.g, path, graph, graph.imports)
+            if known is not None and known.parent is not graph:
+                raise Refused("a body moves to another graph")
+        is_fixed = not node.bodies and node.op not in RANDOM and all(v is None or v.is_fixed for v in inputs)
+        if node.op in ("Shape", "Size", "CastLike") and not domain:  # shapes in bodies change from call to call
+            static = not self._is_dynamic and not graph.path
+            is_fixed = bool(inputs[0] and inputs[0].is_fixed) if node.op == "CastLike" else static
+        for index, name in enumerate(proto.output):
+            value = graph.new(name, producer=node, index=index, is_fixed=is_fixed) if name else None
+            node.outputs.append(value)
+        graph.nodes.append(node)
 
-    def constant(self, proto: onnx.NodeProto) -> Stored | None:
-        """Return what a Constant node holds, or None for another node."""
-        if proto.op_type != "Constant" or proto.domain not in ("", "ai.onnx"):
-            return None
+    def _constant(self, proto: onnx.NodeProto) -> Stored | None:
+        """Return what a Constant node holds; None if that is a parameter of a function."""
         (attribute,) = proto.attribute
         if attribute.ref_attr_name or attribute.type == _KIND.SPARSE_TENSOR:
             return None
         if attribute.type == _KIND.TENSOR:
             return self._stored(attribute.t)
-        types = {_KIND.FLOAT: 1, _KIND.FLOATS: 1, _KIND.INT: 7, _KIND.INTS: 7, _KIND.STRING: 8, _KIND.STRINGS: 8}
-        value = helper.get_attribute_value(attribute)
-        many = isinstance(value, (list, tuple))
-        held = list(value) if isinstance(value, (list, tuple)) else [value]
-        return Stored(helper.make_tensor("", types[attribute.type], [len(held)] if many else [], held), "")
+        array = np.array(helper.get_attribute_value(attribute), object)
+        return Stored(helper.make_tensor("", _CONSTANTS[attribute.type], array.shape, array.reshape(-1).tolist()))
 
 
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name
+def _imports(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    return {"" if i.domain == "ai.onnx" else i.domain: i.version for i in proto.opset_import}
 
 
 def _sha256(path: Path) -> str:
@@ -248,14 +236,3 @@ def _sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise Refused(f"{path} cannot be read: {error.strerror}") from None
-
-
-def captured(node: Node) -> Iterator[Value]:
-    """Yield the values that the bodies of a node read, at any depth."""
-    for body in node.bodies.values():
-        for inner in (*body.nodes, *body.added):
-            yield from (value for value in inner.reads() if value is not None)
-            yield from captured(inner)
-        for _, old, new in body.pairs:
-            yield from (old, new.denotes or new)
-        yield from body.outputs

@@ -4,45 +4,43 @@ Equality is decided by the residues, order by the doubles. Two different rationa
 random point with a probability of at most d / prime. A function that is not rational (exp, erf, sin) is a random
 function of the residue: nothing is known of it but that equal arguments give equal values, and some symmetries.
 
-In *opaque* mode the order of numbers that depend on inputs or weights is random too: what is equal then is equal for
-all values, whatever their order.
+If numbers are *free*, the order of those that depend on inputs or weights is random too: what is equal then is equal
+for all values, whatever their order.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-_EXACT = 1 << 11
+Operand = Any  # Real, or a Python number
+_EXACT = 1 << 9  # products of residues that a double adds without rounding: 2**(22 + 22 + 9) is 2**53
 _LOWEST = float(np.finfo(np.float32).min)
 _BITS = 12  # of an index into a table of random residues
 _SMALL = (2, 3, 5, 7, 11, 13)  # squares modulo every prime that is used, as they are in the real numbers
-STORED, ANY_CONSTANT, INPUT = 2, 1, 0  # on constants as stored, on constants that may be any, on inputs
 _UNDEFINED, _INFINITE = 12345, 67890  # residues in place of NaN and infinity
-
-
-class Unlucky(Exception):
-    """A number whose root is needed has none modulo this prime; another prime is tried."""
+STORED, ANY_CONSTANT, INPUT = 2, 1, 0  # depends on constants as stored, on constants that may be any, on inputs
+UNITS = {1: 2.0**-23, 10: 2.0**-10, 11: 2.0**-52, 16: 2.0**-7}  # in the last place, by ONNX type, relative to 1
 
 
 class Undecided(Exception):
     """Exact arithmetic cannot tell."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Real:
     """Real numbers: residues, doubles, the ONNX type, and what they depend on."""
 
+    n: Numbers
     m: Array
     f: Array
-    type: int = 1
+    type: int = 0  # 0 is that of the other operand
     known: int = STORED
 
     @property
@@ -50,23 +48,63 @@ class Real:
         return self.f.shape
 
     @property
-    def size(self) -> int:
-        return self.f.size
+    def rank(self) -> int:
+        return self.f.ndim
 
     def map(self, move: Callable[[Array], Array]) -> Real:
-        return Real(move(self.m), move(self.f), self.type, self.known)
+        """Move elements."""
+        return Real(self.n, move(self.m), move(self.f), self.type, self.known)
 
+    def _with(self, other: Operand, function: Callable[[Array, Array], Array]) -> Real:
+        b = self.n.number(other)
+        return self.n.real(function(self.m, b.m), function(self.f, b.f), self, b)
 
-def is_prime(n: int) -> bool:
-    """Return whether a number below 2**32 is prime (Miller-Rabin with bases that suffice there)."""
-    d, s = n - 1, 0
-    while d % 2 == 0:
-        d, s = d // 2, s + 1
-    for base in (2, 3, 5, 7):
-        x = pow(base, d, n)
-        if x not in (1, n - 1) and all((x := x * x % n) != n - 1 for _ in range(s - 1)):
-            return False
-    return True
+    def __add__(self, other: Operand) -> Real:
+        return self._with(other, np.add)
+
+    def __sub__(self, other: Operand) -> Real:
+        return self._with(other, np.subtract)
+
+    def __mul__(self, other: Operand) -> Real:
+        return self._with(other, np.multiply)
+
+    def __truediv__(self, other: Operand) -> Real:
+        b = self.n.number(other)
+        return self.n.real(self.m * self.n.inverse(b.m), self.f / b.f, self, b)
+
+    def __neg__(self) -> Real:
+        return self.n.real(-self.m, -self.f, self)
+
+    def __rtruediv__(self, other: float) -> Real:
+        return self.n.number(other) / self
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def __matmul__(self, other: Real) -> Real:
+        """Return the matrix product, exact in double precision.
+
+        If numbers are free, the doubles of what depends on inputs only tell infinities; any others take less time.
+        """
+        p, rows = self.n.p, self.shape[:-1]
+        a, b = (self.m.reshape(-1, self.shape[-1]) if other.rank == 2 else self.m), other.m
+        total: Any = 0
+        for start in range(0, max(a.shape[-1], 1), _EXACT):
+            left = a[..., start : start + _EXACT].astype(np.float64)
+            right = b[start : start + _EXACT] if b.ndim == 1 else b[..., start : start + _EXACT, :]
+            total = total + np.asarray(np.matmul(left, right.astype(np.float64))).astype(np.int64) % p
+        m, known = np.asarray(total), min(self.known, other.known)
+        m = m.reshape(*rows, m.shape[-1]) if other.rank == 2 else m
+        if self.n.free and known == INPUT and np.isfinite(self.f).all() and np.isfinite(other.f).all():
+            return Real(self.n, m % p, m % p / p + 0.5, self.type, known)  # positive, so that roots exist
+        return self.n.real(m, np.asarray(np.matmul(self.f, other.f)), self, other)
+
+    def sum(self, axes: tuple[int, ...]) -> Real:
+        """Return sums over axes, which stay."""
+        return self.n.real(self.m.sum(axes, keepdims=True), self.f.sum(axes, keepdims=True), self)
+
+    def mean(self, axes: tuple[int, ...]) -> Real:
+        """Return means over axes, which stay."""
+        return self.sum(axes) / math.prod(self.shape[a] for a in axes)
 
 
 def primes(seed: int) -> Iterator[int]:
@@ -74,35 +112,48 @@ def primes(seed: int) -> Iterator[int]:
     rng = np.random.default_rng(seed)
     while True:
         p = int(rng.integers(1 << 21, 1 << 22)) | 7  # 7 modulo 8: 2 is a square and -1 is not
-        if is_prime(p) and all(pow(q, (p - 1) // 2, p) == 1 for q in _SMALL):
+        is_prime = all(p % divisor for divisor in range(3, 1 << 11, 2))
+        if is_prime and all(pow(q, (p - 1) // 2, p) == 1 for q in _SMALL):
             yield p
 
 
 class Numbers:
-    """Arithmetic modulo one prime, with random functions of one seed."""
+    """Arithmetic modulo one random prime, with random functions of one seed."""
 
-    def __init__(self, prime: int, seed: int, *, opaque: bool, strict: bool = True) -> None:
-        """If `strict`, a constant without a root modulo the prime raises Unlucky."""
-        self.p, self.seed, self.opaque, self._strict = prime, seed, opaque, strict
+    def __init__(self, seed: int, *, free: bool) -> None:
+        self.p, self.seed, self.free = next(primes(seed)), seed, free
         self.decisions = 0  # comparisons of numbers that depend on inputs or weights
         rng = np.random.default_rng((seed, 7))
-        self._keys: dict[str, int] = {}
-        self._table = rng.integers(1, prime, (2, 1 << _BITS))
+        self._table = rng.integers(1, self.p, (2, 1 << _BITS))
         self._inverses = self.inverse(self._table)
-        over_pi = 2 * pow(int(rng.integers(1, prime)), 2, prime) % prime  # 2/pi may be any square
-        root = int(self.root(np.array(over_pi)))
-        self._reals = (over_pi, 2 / math.pi), (root, math.sqrt(2 / math.pi)), (pow(6, -1, prime), 1 / 6), (1, 1.0)
-        powers = itertools.accumulate(range(2400), lambda power, _: power * 2 % prime, initial=pow(2, -1200, prime))
+        powers = itertools.accumulate(range(2400), lambda power, _: power * 2 % self.p, initial=pow(2, -1200, self.p))
         self._powers = np.array(list(powers), np.int64)
+        over_pi = 2 * pow(int(rng.integers(1, self.p)), 2, self.p) % self.p  # 2/pi may be any square
+        root = int(self.root(np.array(over_pi)))
+        self._reals = (over_pi, 2 / math.pi), (root, math.sqrt(2 / math.pi)), (pow(6, -1, self.p), 1 / 6)
 
     # Values
 
-    def stored(self, array: Array, type: int = 1) -> Real:
+    def real(self, m: Array, f: Array | float, *operands: Real, type: int = 0, known: int = STORED) -> Real:
+        """Return what was computed from operands; infinities and NaN have residues of their own."""
+        m, f = np.asarray(m) % self.p, np.asarray(f)
+        finite = np.isfinite(f)
+        if not finite.all():
+            other = np.where(np.isnan(f), _UNDEFINED, np.where(f > 0, _INFINITE, self.p - _INFINITE))
+            m = np.where(finite, m, other)
+        type = next((x.type for x in operands if x.type), type)
+        return Real(self, m, f, type, min((x.known for x in operands), default=known))
+
+    def stored(self, array: Array, type: int = 1, known: int = STORED) -> Real:
         """Return floats as exact numbers; a single one may stand for a known real number."""
-        f = np.asarray(array, np.float64)
-        if f.size == 1 and type in (1, 10, 11, 16) and (read := self._literal(float(f.reshape(()).item()), type)):
-            return Real(np.full(f.shape, read[0], np.int64), np.full(f.shape, read[1]), type)
-        return self.fixed(Real(self.residues(f), f, type))
+        f = np.asarray(array).astype(np.float64)
+        if f.size == 1 and type in UNITS and (read := self._literal(f.item(), type)):
+            return Real(self, np.full(f.shape, read[0], np.int64), np.full(f.shape, read[1]), type, known)
+        return self.real(self.residues(f), f, type=type, known=known)
+
+    def literal(self, value: float, type: int = 0) -> Real:
+        """Return an attribute: a number of single precision."""
+        return replace(self.stored(np.array(np.float32(value))), type=type)
 
     def residues(self, f: Array) -> Array:
         """Return doubles as residues: a double is an integer times a power of two."""
@@ -112,34 +163,33 @@ class Numbers:
 
     def integers(self, array: Array, type: int = 1) -> Real:
         """Return integers or truth values as real numbers."""
-        if array.dtype == np.uint64:
-            return Real((array % np.uint64(self.p)).astype(np.int64), array.astype(np.float64), type)
-        return Real(array.astype(np.int64) % self.p, array.astype(np.float64), type)
+        m = array % np.uint64(self.p) if array.dtype == np.uint64 else array.astype(np.int64) % self.p
+        return Real(self, m.astype(np.int64), array.astype(np.float64), type)
 
-    def number(self, value: float, like: Real) -> Real:
-        """Return one number."""
-        return Real(self.residues(np.array(value)), np.array(float(value)), like.type)
+    def number(self, value: Operand) -> Real:
+        """Return a Python number as it is; a real number stays one."""
+        return value if isinstance(value, Real) else self.real(self.residues(np.array(float(value))), float(value))
 
     def random(self, f: Array, type: int, key: str, known: int) -> Real:
         """Return any real numbers, whose order is that of these doubles."""
-        rng = np.random.default_rng((self.seed, self.key(key)))
-        return self.fixed(Real(rng.integers(1, self.p, f.shape), f, type, known))
+        rng = np.random.Generator(np.random.SFC64((self.seed, _number_of(key))))
+        return Real(self, rng.integers(1, self.p, f.shape), f, type, known)
 
     def _literal(self, value: float, type: int) -> tuple[int, float] | None:
-        """Return the real number that a literal is the rounding of: a root of n or 1/n, 2/pi or its root, 1/6, or 1.
+        """Return the real number that a literal is the rounding of: a root of n or 1/n, 2/pi or its root, or 1/6.
 
-        The two lowest floats, which only hide positions from attention, are read as one number.
+        Only roots of products of small primes are read, as in scales of attention. The two lowest floats, which hide
+        positions from attention, are read as one number.
         """
         if type == 1 and _LOWEST <= value <= _LOWEST * (1 - 2.0**-23):
             return int(self.residues(np.array(_LOWEST))), _LOWEST
-        unit = abs(value) * {1: 2.0**-23, 10: 2.0**-10, 16: 2.0**-7, 11: 2.0**-52}[type]
-        size = abs(value)
+        size, unit = abs(value), abs(value) * UNITS[type]
         if not 1e-4 < size < 1e4 or size == round(size):
             return None
         found = next(((m, f) for m, f in self._reals if abs(f - size) <= unit), None)
-        for power in (-4, -2, 2, 4):  # roots of integers, as in attention scales
+        for power in (-4, -2, 2, 4):
             n = round(size**power) if 0.4 < size**power < 1e5 else 0
-            if n > 1 and abs(n ** (1 / power) - size) <= unit and math.isqrt(n) ** 2 != n:
+            if n > 1 and abs(n ** (1 / power) - size) <= unit and math.isqrt(n) ** 2 != n and _is_smooth(n):
                 root = self.root(np.array(n))
                 root = self.root(root) if abs(power) == 4 else root
                 found = int(root if power > 0 else self.inverse(root)), n ** (1 / power)
@@ -147,30 +197,7 @@ class Numbers:
             return None
         return (found[0] if value > 0 else self.p - found[0]), math.copysign(found[1], value)
 
-    def fixed(self, x: Real) -> Real:
-        """Give infinities and NaN residues of their own, whatever they were computed from."""
-        finite = np.isfinite(x.f)
-        if not finite.all():
-            other = np.where(np.isnan(x.f), _UNDEFINED, np.where(x.f > 0, _INFINITE, self.p - _INFINITE))
-            x.m = np.where(finite, x.m, other)
-        return x
-
-    # Rational operations
-
-    def _both(self, m: Array, f: Array, *operands: Real) -> Real:
-        return self.fixed(Real(m, f, operands[0].type, min(x.known for x in operands)))
-
-    def add(self, a: Real, b: Real) -> Real:
-        return self._both((a.m + b.m) % self.p, a.f + b.f, a, b)
-
-    def subtract(self, a: Real, b: Real) -> Real:
-        return self._both((a.m - b.m) % self.p, a.f - b.f, a, b)
-
-    def multiply(self, a: Real, b: Real) -> Real:
-        return self._both(a.m * b.m % self.p, a.f * b.f, a, b)
-
-    def divide(self, a: Real, b: Real) -> Real:
-        return self._both(a.m * self.inverse(b.m) % self.p, a.f / b.f, a, b)
+    # Residues
 
     def inverse(self, m: Array) -> Array:
         """Return 1/m; of 0 it is 0. Pairs are inverted together, so that one power serves all elements."""
@@ -192,122 +219,55 @@ class Numbers:
             square, exponent = square * square % self.p, exponent >> 1
         return result
 
-    def root(self, m: Array, *, strict: bool = True) -> Array:
+    def root(self, m: Array) -> Array:
         """Return the square root that is a square itself, which makes it multiplicative."""
-        found = self.power(m, (self.p + 1) // 4)
-        if strict and self._strict and m.size == 1 and (found * found % self.p != m).any():
-            raise Unlucky
-        return found
-
-    def sum(self, x: Real, axes: tuple[int, ...], keep: bool = False) -> Real:
-        m = x.m.sum(axes, keepdims=keep) % self.p
-        return self._both(np.asarray(m), np.asarray(x.f.sum(axes, keepdims=keep)), x)
-
-    def matmul(self, a: Real, b: Real) -> Real:
-        """Return the matrix product: exact in double precision, as 2048 products of centered residues are below 2**53.
-
-        In opaque mode the doubles of what depends on inputs serve no purpose but to tell infinities; others take less
-        time.
-        """
-        x, y = (np.where(v > self.p // 2, v - self.p, v).astype(np.float64) for v in (a.m, b.m))
-        total: Any = 0
-        for start in range(0, max(a.shape[-1], 1), _EXACT):
-            part = (
-                x[..., start : start + _EXACT],
-                (y[..., start : start + _EXACT, :] if y.ndim > 1 else y[start : start + _EXACT]),
-            )
-            total = total + np.asarray(np.matmul(*part)).astype(np.int64) % self.p
-        m, known = np.asarray(total % self.p), min(a.known, b.known)
-        if self.opaque and known == INPUT and np.isfinite(a.f).all() and np.isfinite(b.f).all():
-            return Real(m, m / self.p + 0.5, a.type, known)  # positive, so that roots exist
-        return self._both(m, np.asarray(np.matmul(a.f, b.f)), a, b)
+        return self.power(m, (self.p + 1) // 4)
 
     # Other functions
 
-    def key(self, name: str) -> int:
-        """Return a number for a name."""
-        if name not in self._keys:
-            self._keys[name] = int.from_bytes(name.encode(), "little") % ((1 << 61) - 1)
-        return self._keys[name]
-
     def hash(self, name: str, *arguments: Array) -> Array:
         """Return random numbers of 32 bits that depend on a name and on residues."""
-        mixed: Any = np.uint64((self.key(name) * 0x9E3779B97F4A7C15 + self.seed) % (1 << 64))
+        mixed: Any = np.uint64((_number_of(name) * 0x9E3779B97F4A7C15 + self.seed) % (1 << 64))
         for each in arguments:
             mixed = (mixed ^ each.astype(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
             mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
             mixed = mixed ^ (mixed >> np.uint64(32))
         return (mixed >> np.uint64(16)).astype(np.int64) & 0xFFFFFFFF
 
-    def _drawn(self, name: str, *arguments: Array, inverse: Array | None = None) -> Array:
-        """Return random residues that are not zero; inverted where `inverse` says so."""
-        h = self.hash(name, *arguments)
+    def function(self, name: str, f: Array, *arguments: Real, symmetry: str = "") -> Real:
+        """Return a random function; `odd`, `even`, or `reciprocal` where f(-x) is -f(x), f(x), 1/f(x)."""
+        ms = np.broadcast_arrays(*(x.m for x in arguments))
+        size = np.minimum(ms[0], self.p - ms[0]) if symmetry else ms[0]
+        h = self.hash(name, size, *ms[1:])
         high, low = h >> _BITS & ((1 << _BITS) - 1), h & ((1 << _BITS) - 1)
-        drawn = self._table[0][high] * self._table[1][low] % self.p
-        if inverse is None:
-            return drawn
-        return np.where(inverse, self._inverses[0][high] * self._inverses[1][low] % self.p, drawn)
-
-    def function(self, name: str, x: Real, f: Array, symmetry: str = "") -> Real:
-        """Return a random function of residues; `odd`, `even`, or `reciprocal` where f(-x) is -f(x), f(x), 1/f(x)."""
-        size = np.minimum(x.m, self.p - x.m) if symmetry else x.m
-        negative = size != x.m
+        m = self._table[0][high] * self._table[1][low] % self.p
+        negative, zero = size != ms[0], ms[0] == 0
+        if symmetry == "odd":
+            m = np.where(zero, 0, np.where(negative, self.p - m, m))
         if symmetry == "reciprocal":
-            m = np.where(x.m == 0, 1, self._drawn(name, size, inverse=negative))
-        else:
-            m = self._drawn(name, size)
-            if symmetry == "odd":
-                m = np.where(x.m == 0, 0, np.where(negative, self.p - m, m))
-        return self._both(m, f, x)
-
-    def function_of(self, name: str, a: Real, b: Real, f: Array) -> Real:
-        """Return a random function of two residues."""
-        a_m, b_m = np.broadcast_arrays(a.m, b.m)
-        return self._both(self._drawn(name, a_m, b_m), f, a, b)
+            inverse = self._inverses[0][high] * self._inverses[1][low] % self.p
+            m = np.where(zero, 1, np.where(negative, inverse, m))
+        return self.real(m, f, *arguments)
 
     def exp(self, x: Real) -> Real:
         """Return the exponential; it is zero at minus infinity."""
-        result = self.function("exp", x, np.exp(np.minimum(x.f, 700.0)), "reciprocal")
-        lost = np.isneginf(x.f)
-        if lost.any():
-            result.m = np.where(lost, 0, result.m)
+        result = self.function("exp", np.exp(np.minimum(x.f, 700.0)), x, symmetry="reciprocal")
+        result.m = np.where(np.isneginf(x.f), 0, result.m)
         return result
-
-    def log(self, x: Real) -> Real:
-        return self.function("log", x, np.log(x.f), "")
 
     def sqrt(self, x: Real) -> Real:
-        return self._both(self.root(x.m, strict=x.known == STORED), np.sqrt(x.f), x)
-
-    def sigmoid(self, x: Real) -> Real:
-        """1 / (1 + exp(-x))."""
-        one = self.number(1.0, x)
-        result = self.divide(one, self.add(one, self.exp(self.negate(x))))
-        result.f = 1 / (1 + np.exp(-np.clip(x.f, -700, 700)))
-        return result
-
-    def tanh(self, x: Real) -> Real:
-        """2 / (1 + exp(-2 x)) - 1."""
-        two = self.number(2.0, x)
-        result = self.subtract(self.multiply(two, self.sigmoid(self.multiply(two, x))), self.number(1.0, x))
-        result.f = np.tanh(x.f)
-        return result
-
-    def negate(self, x: Real) -> Real:
-        return self._both(-x.m % self.p, -x.f, x)
-
-    def erf(self, x: Real) -> Real:
-        return self.function("erf", x, erf(x.f), "odd")
+        return self.real(self.root(x.m), np.sqrt(x.f), x)
 
     # Order
 
-    def less(self, a: Real, b: Real) -> Array:
-        """Return a < b: as the doubles are, or in opaque mode a random function of b - a that changes with its sign."""
-        if min(a.known, b.known) == STORED:
-            return a.f < b.f
+    def less(self, a: Operand, b: Operand) -> Array:
+        """Return a < b: as the doubles are, or if numbers are free a random function of b - a that changes sign."""
+        a, b = self.number(a), self.number(b)
         by_doubles = a.f < b.f
+        if min(a.known, b.known) == STORED:
+            return by_doubles
         self.decisions += by_doubles.size
-        if not self.opaque:
+        if not self.free:
             return by_doubles
         difference = (b.m - a.m) % self.p
         size = np.minimum(difference, self.p - difference)
@@ -315,40 +275,51 @@ class Numbers:
         return np.where(np.isfinite(a.f) & np.isfinite(b.f), drawn & (difference != 0), by_doubles)
 
     def row_order(self, x: Real, axes: tuple[int, ...]) -> Array:
-        """Return the order within rows; in opaque mode it does not change if a number is added to the row."""
-        if not self.opaque or x.known == STORED:
+        """Return the order within rows; if numbers are free, it does not change if a number is added to the row."""
+        if not self.free or x.known == STORED:
             return x.f
         finite = np.isfinite(x.f)
         count = finite.sum(axes, keepdims=True)
         mean = np.where(finite, x.m, 0).sum(axes, keepdims=True) % self.p * self.inverse(count % self.p) % self.p
         return np.where(finite, self.hash("order in rows", (x.m - mean) % self.p).astype(np.float64), x.f)
 
-    def where(self, condition: Array, a: Real, b: Real) -> Real:
-        m, f = np.where(condition, a.m, b.m), np.where(condition, a.f, b.f)
-        return Real(m, f, a.type, min(a.known, b.known))
+    def where(self, condition: Array, a: Operand, b: Operand) -> Real:
+        a, b = self.number(a), self.number(b)
+        return self.real(np.where(condition, a.m, b.m), np.where(condition, a.f, b.f), a, b)
 
-    def larger(self, a: Real, b: Real) -> Real:
+    def larger(self, a: Operand, b: Operand) -> Real:
         return self.where(self.less(a, b), b, a)
 
-    def smaller(self, a: Real, b: Real) -> Real:
+    def smaller(self, a: Operand, b: Operand) -> Real:
         return self.where(self.less(b, a), b, a)
 
-    def whole(self, name: str, x: Real, f: Array) -> Real:
-        """Return what rounds to integers; a random function in opaque mode."""
-        if self.opaque and x.known != STORED:
-            return self.function(name, x, f)
-        return self._both(self.residues(f), f, x)
+    def largest(self, x: Real, axes: tuple[int, ...], sign: int = 1) -> Real:
+        """Return the largest elements over axes, which stay; with sign -1, the smallest."""
+        rest = [a for a in range(x.rank) if a not in axes]
+        flat = x.map(lambda a: a.transpose([*rest, *axes]).reshape([*(a.shape[k] for k in rest), -1]))
+        if not flat.shape[-1]:
+            raise Undecided("the largest of no elements")
+        place = np.argmax(sign * self.row_order(flat, (flat.rank - 1,)), -1)[..., None]
+        shape = [1 if k in axes else size for k, size in enumerate(x.shape)]
+        return flat.map(lambda a: np.take_along_axis(a, place, -1).reshape(shape))
 
 
-@functools.cache
-def _erf() -> Callable[[Array], Array]:
-    return np.vectorize(math.erf, otypes=[np.float64])
+def _number_of(name: str) -> int:
+    return int.from_bytes(name.encode(), "little") % ((1 << 61) - 1)
+
+
+def _is_smooth(n: int) -> bool:
+    """Return whether a number is a product of small primes."""
+    for q in _SMALL:
+        while n % q == 0:
+            n //= q
+    return n == 1
 
 
 def erf(f: Array) -> Array:
     """Return the error function; with an error of 1.5e-7 for large arrays."""
     if f.size <= 4096:
-        return np.asarray(_erf()(f)) if f.size else f
+        return np.vectorize(math.erf, otypes=[np.float64])(f) if f.size else f
     t = 1 / (1 + 0.3275911 * np.abs(f))
     terms = ((((1.061405429 * t - 1.453152027) * t) + 1.421413741) * t - 0.284496736) * t + 0.254829592
     return np.sign(f) * (1 - terms * t * np.exp(-f * f))

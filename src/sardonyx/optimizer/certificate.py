@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+from google.protobuf import json_format
 from msgspec import Struct
 from onnx_ir import serde
 
@@ -34,14 +36,6 @@ from sardonyx.records.run import Artifact
 Json = dict[str, Any]
 FORMAT = 1
 _MOST_INLINE = 1 << 16  # bytes of a constant that is written into the certificate if the result does not have it
-_ATTRIBUTES = {  # type of an attribute -> how the certificate names it
-    ir.AttributeType.INT: "int",
-    ir.AttributeType.FLOAT: "float",
-    ir.AttributeType.STRING: "string",
-    ir.AttributeType.INTS: "ints",
-    ir.AttributeType.FLOATS: "floats",
-    ir.AttributeType.STRINGS: "strings",
-}
 _MOST_SHAPES = 6
 
 
@@ -123,68 +117,40 @@ class Recorder:
 
     def _expression(self, result: str, definition: Expression) -> list[Json] | None:
         """Return an expression as nodes; None if it has a large operand that no constant of the graph is."""
-        nodes: list[Json] = []
-        names: dict[int, str] = {}
 
-        def write(operand: Expression | ir.TensorProtocol, output: str | None = None) -> str:
-            known = None if isinstance(operand, Expression) else self._tensors.get(id(operand))
-            known = names.get(id(operand), known)
-            if known is not None:
-                return known
-            inner = operand if isinstance(operand, Expression) else definition_of(operand)
-            if inner is not None:
-                inputs = [write(each) for each in inner.operands]
-                attributes = {name: ir.convenience.convert_attribute(name, v) for name, v in inner.attributes.items()}
-                node: Json = {"op": inner.op_type, "in": inputs}
-                if attributes:
-                    node["attributes"] = {name: self._attribute(each) for name, each in attributes.items()}
-            else:
-                assert not isinstance(operand, Expression)
-                if operand.nbytes > _MOST_INLINE:
-                    raise _TooLarge
-                value = self._attribute(ir.AttrTensor("value", operand))
-                node = {"op": "Constant", "in": [], "attributes": {"value": value}}
-            node["out"] = [output or f"{result}{len(nodes)}"]
-            nodes.append(node)
-            return names.setdefault(id(operand), node["out"][0])
+        def name_of(tensor: ir.TensorProtocol) -> str | None:
+            name = self._tensors.get(id(tensor))
+            if name is None and definition_of(tensor) is None and tensor.nbytes > _MOST_INLINE:
+                raise _TooLarge
+            return name
 
         try:
-            write(definition, result)
+            return [_json(node) for node in definition.nodes(result, name_of)]
         except _TooLarge:
             return None
-        return nodes
 
     def _node(self, node: ir.Node) -> Json:
-        written: Json = {"op": node.op_type}
+        """Return a node as the JSON of its message; a body of the source is its path, in place of the name."""
+        proto = onnx.NodeProto(op_type=node.op_type)
         if node.domain:
-            written["domain"] = node.domain
-        written["in"] = ["" if value is None else value.name for value in node.inputs]
-        written["out"] = [value.name or "" for value in node.outputs]
-        attributes = {a.name: self._attribute(a) for a in node.attributes.values()}
-        if attributes:
-            written["attributes"] = attributes
-        return written
+            proto.domain = node.domain
+        proto.input.extend("" if value is None else value.name or "" for value in node.inputs)
+        proto.output.extend(value.name or "" for value in node.outputs)
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+                graph = self._graph(attribute.as_graph())
+                proto.attribute.add(name=attribute.name, type=onnx.AttributeProto.GRAPH, g=graph)
+            else:
+                proto.attribute.append(serde.serialize_attribute(attribute))
+        return _json(proto)
 
-    def _attribute(self, attribute: ir.Attr) -> Json:
-        if attribute.is_ref():
-            return {"parameter": attribute.ref_attr_name, "type": attribute.type.value}
-        value: Any = attribute.value
-        if attribute.type in _ATTRIBUTES:
-            if isinstance(value, (tuple, list)):
-                value = list(value)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-            return {_ATTRIBUTES[attribute.type]: value}
-        if attribute.type == ir.AttributeType.GRAPH:
-            return {"graph": self._graph(attribute.as_graph())}
-        proto = serde.serialize_attribute(attribute)
-        return {"proto": base64.b64encode(proto.SerializeToString(deterministic=True)).decode()}
-
-    def _graph(self, graph: ir.Graph) -> str | Json:
-        """Return the path of a body of the source, or a new body as it is."""
+    def _graph(self, graph: ir.Graph) -> onnx.GraphProto:
+        """Return a body of the source as its path alone, or a new body as it is."""
         if graph in self._paths:
-            return self._paths[graph]
-        path = self._paths[graph] = f"new:{len(self._paths)}"
+            return onnx.GraphProto(name=self._paths[graph])
         proto = serde.serialize_graph(graph)
-        return {"path": path, "proto": base64.b64encode(proto.SerializeToString(deterministic=True)).decode()}
+        proto.name = self._paths[graph] = f"new:{len(self._paths)}"
+        return proto
 
     def rewrites(self, result: ir.Model) -> list[Json]:
         """Return the entries of all rewrites; large constants are taken from the result by their names."""
@@ -249,6 +215,10 @@ def _digest(artifact: Artifact) -> Json:
     folder = Path(artifact.path).parent
     data = {name: io.sha256_of(folder / name) for name in io.external_files(artifact.path)}
     return {"sha256": artifact.sha256 or io.sha256_of(artifact.path)} | ({"data": data} if data else {})
+
+
+def _json(node: onnx.NodeProto) -> Json:
+    return json_format.MessageToDict(node, preserving_proto_field_name=True)
 
 
 def _first_output(node: ir.Node) -> str:
