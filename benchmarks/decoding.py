@@ -138,8 +138,8 @@ def time_table(files: dict[str, str], options: argparse.Namespace) -> Iterator[s
                 yield f"| {threads} | {what} | {name} | {1000 * spent:.2f} | {ratio} |"
 
 
-def token_windows(tokenizer: str, count: int) -> list[np.ndarray]:
-    """Return token ids of docstrings, in an order that depends on the seed alone."""
+def token_ids(tokenizer: str, count: int = 0) -> np.ndarray:
+    """Return token ids of docstrings, in an order that depends on the seed alone: SKIPPED and so many windows more."""
     import tokenizers
 
     from precision_packages import docstrings
@@ -147,7 +147,12 @@ def token_windows(tokenizer: str, count: int) -> list[np.ndarray]:
     texts = list(docstrings())
     order = np.random.default_rng(9).permutation(len(texts))
     text = "\n\n".join(texts[index] for index in order)[: 16 * (SKIPPED + WINDOW * count)]
-    ids = np.array(tokenizers.Tokenizer.from_file(tokenizer).encode(text).ids, np.int64)
+    return np.array(tokenizers.Tokenizer.from_file(tokenizer).encode(text).ids, np.int64)
+
+
+def token_windows(tokenizer: str, count: int) -> list[np.ndarray]:
+    """Return windows of token ids that are not data of `quantize`."""
+    ids = token_ids(tokenizer, count)
     return [ids[start : start + WINDOW] for start in range(SKIPPED, SKIPPED + WINDOW * count, WINDOW)]
 
 

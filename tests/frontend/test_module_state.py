@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations
 
 import sardonyx
 from sardonyx.errors import ModelError, SardonyxError
-from sardonyx.frontend.module_state import restoring_state, undoing_writes
+from sardonyx.frontend.module_state import restoring_state, unchanged, undoing_writes
 from sardonyx.frontend.running import run
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
@@ -158,6 +158,16 @@ def test_a_batch_norm_that_updates_its_statistics_is_restored() -> None:
         module(torch.randn(3, 4))
         assert bool(module.running_mean.any())  # pyright: ignore[reportOptionalMemberAccess]
     assert not bool(module.running_mean.any())  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_values_attributes_and_random_numbers_are_restored_at_once() -> None:
+    module = Counting()
+    before, seed = _described(module), torch.get_rng_state()
+    with unchanged(module) as written:
+        module(torch.randn(3, 4))
+        assert written.covers(module.table)
+    assert _described(module) == before
+    assert torch.equal(torch.get_rng_state(), seed)
 
 
 def _described(module: nn.Module) -> dict[str, Any]:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from sardonyx.frontend.tracing.engine import UnattendedRows
+from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.engine import TorchEngine, UnattendedRows
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array
 from sardonyx.verification.output_comparison import OutputComparer
@@ -150,3 +151,21 @@ def test_only_rows_without_a_key_hold_other_numbers(attend: Attend) -> None:
         assert np.array_equal((plain != other).all(-1).all(1).numpy(), expected)
         assert np.array_equal((plain != other).any(-1).any(1).numpy(), expected)
         assert (rows.found, rows.lengths) == ((True, {5}) if expected.any() else (False, set()))
+
+
+def test_a_module_runs_again_only_if_some_row_has_no_key() -> None:
+    runs: list[int] = []
+
+    class Attention(torch.nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            runs.append(len(x))
+            return fused(x, x, x, mask[:, None, :].bool())
+
+    x, masks = torch.randn(2, 5, 8), (torch.tensor(MASK), torch.zeros(2, 5, dtype=torch.int64))
+    engine = TorchEngine(Call(Attention(), (x, masks[0]), {}))
+    for mask, count in zip(masks, (1, 2), strict=True):
+        feeds = {"x": x.numpy(), "mask": mask.numpy()}
+        runs.clear()
+        plain, other = engine.run(feeds)[0], engine.run_unattended(dict(feeds))
+        assert (len(runs), other is None) == (count, count == 1)
+        assert other is None or bool((np.asarray(other[0][0]) != plain).all())

@@ -27,7 +27,7 @@ from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.past import Cached, cache_sizes
 from sardonyx.frontend.models.resolve import from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
-from sardonyx.frontend.module_state import restoring_state, undoing_writes
+from sardonyx.frontend.module_state import unchanged, undoing_writes
 from sardonyx.frontend.running import initialize, probe
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.graph_names import Axes
@@ -235,7 +235,7 @@ def _own_parameters(module: nn.Module) -> Iterator[tuple[str, int]]:
 def symbolic_graph(module: nn.Module) -> fx.Graph | None:
     """Return the graph of torch.fx's own tracer, or None if that fails."""
     try:
-        with restoring_state(module), undoing_writes(module):
+        with unchanged(module):
             return fx.Tracer().trace(module)
     except Exception:  # a forward may raise anything when it is traced
         return None

@@ -44,10 +44,10 @@ def replaced(forwards: Mapping[type[nn.Module], Callable[..., Any]]) -> Generato
 
 
 @contextmanager
-def restoring_state(model: nn.Module) -> Generator[None]:
-    """Restore on exit everything that a run changes on a model, except values written into its tensors.
+def restoring_state(model: nn.Module) -> Generator[list[torch.Tensor]]:
+    """Restore on exit everything that a run changes on a model, except values in its tensors, which it yields.
 
-    `undoing_writes` restores those. The two are separate because torch's exporters do not run under the latter.
+    `unchanged` restores those as well. The two are separate because torch's exporters do not run under the latter.
 
     Raises:
         ModelError: If torch cannot work with the model's classes.
@@ -57,7 +57,7 @@ def restoring_state(model: nn.Module) -> Generator[None]:
     training = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     generators = _generators()
     try:
-        yield
+        yield [saved.tensor for saved in tensors]
     finally:
         for tensor in tensors:
             tensor.restore()
@@ -85,9 +85,22 @@ def _check_hashable(model: nn.Module) -> None:
 
 
 @contextmanager
+def unchanged(model: nn.Module) -> Generator[WriteUndo]:
+    """Restore on exit everything that a run changes on a model; finding it takes as long as a short run."""
+    with restoring_state(model) as tensors, _undoing(tensors) as written:
+        yield written
+
+
+@contextmanager
 def undoing_writes(model: nn.Module) -> Generator[WriteUndo]:
     """Undo on exit what operations write into a model's tensors; only memory that is written to is copied."""
-    written = WriteUndo(tensors_of(model))
+    with _undoing(tensors_of(model)) as written:
+        yield written
+
+
+@contextmanager
+def _undoing(tensors: Sequence[torch.Tensor]) -> Generator[WriteUndo]:
+    written = WriteUndo(tensors)
     try:
         with written:
             yield written

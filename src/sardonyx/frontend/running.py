@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from sardonyx.errors import ModelError, reason
-from sardonyx.frontend.module_state import is_lazy, restoring_state, uncompiled, undoing_writes
+from sardonyx.frontend.module_state import is_lazy, unchanged, uncompiled, undoing_writes
 from sardonyx.frontend.quiet import quietly
 
 Probe: TypeAlias = Callable[[nn.Module, Sequence[Any], Mapping[str, Any]], Exception | None]
@@ -50,7 +50,7 @@ def run_widened_if_needed(module: nn.Module, args: Sequence[Any], kwargs: Mappin
 
 def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the module's result in eval mode, without gradients and terminal output; its state is restored."""
-    with restoring_state(module), undoing_writes(module), uncompiled(), torch.no_grad(), quietly():
+    with unchanged(module), uncompiled(), torch.no_grad(), quietly():
         evaluate(module)
         return module(*args, **kwargs)
 

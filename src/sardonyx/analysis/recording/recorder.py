@@ -32,7 +32,7 @@ from sardonyx.analysis.recording.dispatch_mode import ModuleTracker, NeedsData, 
 from sardonyx.analysis.recording.trace_log import TraceLog, TraceStep
 from sardonyx.analysis.recording.workspaces import Machine, workspace
 from sardonyx.errors import ModelError, UsageError
-from sardonyx.frontend.module_state import fast_paths, restoring_state, uncompiled, undoing_writes
+from sardonyx.frontend.module_state import fast_paths, unchanged, uncompiled
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing.structure import Flat, named_arguments
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, larger, multiply, remainder, smaller, symbol, unknown
@@ -272,8 +272,7 @@ def _as_recorded(module: nn.Module) -> Generator[None]:
         quietly(),
         uncompiled(),
         fast_paths(enabled=False),
-        restoring_state(module),
-        undoing_writes(module),
+        unchanged(module),
     ):
         yield
 

@@ -38,7 +38,6 @@ STEPS = 32
 _LENGTHS = ((24,), (1,), (7, 5, 12, 2))  # of prompts; those in one batch are padded on the left
 _LONGEST_WINDOW = 1024  # a longer attention window is not exceeded: the prompt would take too long
 _BEYOND_WINDOW = 3
-_OF_THE_MODULE = 2  # samples of rounding errors
 
 
 class Prompts(Struct, frozen=True, eq=False):
@@ -229,7 +228,9 @@ class GenerationCheck:
         lines: list[str] = []
         for row in range(len(logits)):
             clean = reference[row : row + 1]
-            noise_of_row = Noise([clean], lambda sample, row=row: [each[row : row + 1] for each in moved(sample)])
+            noise_of_row = _ModuleNoise(
+                [clean], lambda sample, row=row: [each[row : row + 1] for each in moved(sample)]
+            )
             lines += comparer.compare([clean], [logits[row : row + 1]], lambda measured=noise_of_row: measured)
         rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
         ties = tuple(
@@ -243,28 +244,34 @@ class GenerationCheck:
     def _moved(self, prompts: Prompts, expected: Continuation, reference: Array) -> Callable[[int], Sequence[Array]]:
         """Return a function from the number of a sample to the logits of every step, moved by rounding alone.
 
-        The first two samples are the errors of the module itself: of its steps, and of a run that reads all tokens at
-        once, whose sums have another order. Both are measured from a run in double precision. Only if they do not
-        explain a difference, the roundings of the graph are disturbed. The runtime's own optimizations take no part in
-        it: an error of theirs is not noise.
+        The first is the distance between the module's steps and a run of it that reads all tokens at once, whose sums
+        have another order; the next two are the distances of both from a run in double precision, which takes longer.
+        Only if these do not explain a difference, the roundings of the graph are disturbed. The runtime's own
+        optimizations take no part in it: an error of theirs is not noise.
         """
         feeds, steps = self._stepper.at_once(prompts, expected.tokens), expected.tokens.shape[1]
 
         def last(outputs: Sequence[Value] | None) -> list[Array]:
-            return [] if outputs is None else [np.asarray(outputs[self._stepper.logits_index])[:, -steps:]]
+            return [] if outputs is None else [np.asarray(outputs[self._stepper.logits_index])[:, -steps:].copy()]
 
+        def run_at_once() -> list[Array]:
+            with contextlib.suppress(RuntimeFailure):  # a module may read only one token in a step
+                return last(self._engine.run(feeds))
+            return []
+
+        single = functools.cache(run_at_once)
         double = functools.cache(lambda: last(self._engine.run_in_double(feeds)))
         clean = functools.cache(lambda: last(self._opened_probe().run({**feeds, **noise.undisturbed()})))
+        of_module = (lambda: ([reference], single()), lambda: (single(), double()), lambda: ([reference], double()))
 
         def moved(sample: int) -> list[Array]:
-            try:
-                if sample < _OF_THE_MODULE and double():
-                    start, end = [reference] if sample == 0 else last(self._engine.run(feeds)), double()
-                else:
+            start, end = of_module[sample]() if sample < len(of_module) else ([], [])
+            if not start or not end:
+                try:
                     start, end = clean(), last(self._opened_probe().run({**feeds, **noise.sample(sample)}))
-            except RuntimeFailure:  # no kernel for the types, or a module that reads only one token in a step
-                return []
-            return [reference + (one - other).astype(reference.dtype) for one, other in zip(end, start, strict=False)]
+                except RuntimeFailure:  # no kernel for the types
+                    return []
+            return [reference + (one - other).astype(reference.dtype) for one, other in zip(end, start, strict=True)]
 
         return moved
 
@@ -275,6 +282,15 @@ class GenerationCheck:
                 raise RuntimeFailure("no node of a known floating-point type rounds")
             self._probe = Subject(copy).session(threads=self._threads)
         return self._probe
+
+
+class _ModuleNoise(Noise):
+    """Noise whose first sample alone may explain a difference: each further one takes seconds."""
+
+    @property
+    def steps(self) -> list[int]:
+        """The numbers of samples to use in turn."""
+        return [1, *super().steps]
 
 
 def _tie(row: int, step: int, token: int, reference: Array, logits: Array) -> TokenTie:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 
 from sardonyx.errors import ModelError
-from sardonyx.frontend.module_state import WriteUndo, restoring_state, uncompiled, undoing_writes
+from sardonyx.frontend.module_state import WriteUndo, unchanged, uncompiled
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.reach import memory_read
 from sardonyx.frontend.tracing.state import State
@@ -141,7 +141,7 @@ class Call:
         written: list[WriteUndo] = []
 
         def run() -> None:
-            with restoring_state(self.module), undoing_writes(self.module) as undo, eagerly():
+            with unchanged(self.module) as undo, eagerly():
                 self(self.tensors)
             written.append(undo)
 
@@ -155,7 +155,7 @@ class Call:
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Call the module outside of any exporter, without gradients or output; inputs and state are unchanged."""
-        with restoring_state(self.module), undoing_writes(self.module), eagerly():
+        with unchanged(self.module), eagerly():
             return tuple(output.clone() for output in self([tensor.clone() for tensor in tensors]))
 
 

@@ -166,6 +166,7 @@ class TorchEngine:
         self._call: Call | CallsInARow = call.with_module(widened_copy(call.module)) if in_float32 else call
         self._in_float32, self._ordered = in_float32, ordered
         self._dtypes = [tensor.dtype for tensor in call.tensors]
+        self._attended: list[Feeds] = []  # inputs on which every attention row saw a key
 
     @property
     def name(self) -> str:
@@ -175,15 +176,21 @@ class TorchEngine:
 
     def run(self, feeds: Feeds) -> list[Value]:
         """Return all outputs in the order of the graph's."""
-        return self._run(feeds, self._order())
+        with UnattendedRows(replace=False) as rows:
+            outputs = self._run(feeds, self._order())
+        if not rows.found:
+            self._attended.append(feeds)
+        return outputs
 
     def run_unattended(self, feeds: Feeds) -> tuple[list[Value], frozenset[int]] | None:
         """Return all outputs with random numbers in fully masked attention rows, and the lengths of these attentions.
 
-        Return None if there is no such row.
+        Return None if there is no such row; the module does not run if an earlier run has shown that.
         """
+        if any(all(known[name] is feeds[name] for name in self._call.inputs) for known in self._attended):
+            return None
         with UnattendedRows() as rows:
-            outputs = self.run(feeds)
+            outputs = self._run(feeds, self._order())
         return (outputs, frozenset(rows.lengths)) if rows.found else None
 
     def choices(self, feeds: Feeds) -> list[Choice]:
@@ -255,7 +262,7 @@ _MASKS = ("attn_mask", "attn_bias")  # their names for the mask
 
 
 class UnattendedRows(TorchDispatchMode):
-    """Replaces the result of every attention row whose keys are all masked.
+    """Replaces the result of every attention row whose keys are all masked, or only finds these rows.
 
     Attributes:
         found: Whether there was such a row.
@@ -264,9 +271,9 @@ class UnattendedRows(TorchDispatchMode):
 
     supports_higher_order_operators = True  # branches and loops are run as they are
 
-    def __init__(self) -> None:
+    def __init__(self, *, replace: bool = True) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType] torch leaves its argument untyped
-        self.found = False
+        self.found, self._replaces = False, replace
         self.lengths: set[int] = set()
         self._generator = torch.Generator().manual_seed(0)
 
@@ -292,6 +299,8 @@ class UnattendedRows(TorchDispatchMode):
     def _replaced(self, rows: Tensor, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         self.found = True
         self.lengths.update(lengths)
+        if not self._replaces:
+            return rows
         other = torch.randn(rows.shape, generator=self._generator).to(rows.device, rows.dtype)
         return torch.where(hidden, other, rows)
 

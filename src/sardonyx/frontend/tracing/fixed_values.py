@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
 from torch.overrides import TorchFunctionMode
 
-from sardonyx.frontend.module_state import restoring_state, uncompiled, undoing_writes
+from sardonyx.frontend.module_state import unchanged, uncompiled
 from sardonyx.frontend.quiet import quietly
 from sardonyx.frontend.tracing import scripted
 from sardonyx.frontend.tracing.adapter import Adapter, Call
@@ -101,7 +101,7 @@ def trace(call: Call, tensors: Sequence[Tensor]) -> Traced:
     """Run torch's tracer on these inputs and return the Python values that it fixes."""
     recorder, module = _Recorder(len(call.inputs)), call.module
     adapter, copies = Adapter(call.with_module(module)), tuple(tensor.clone() for tensor in tensors)
-    with restoring_state(module), undoing_writes(module), uncompiled(), torch.no_grad(), quietly(), _exporting():
+    with unchanged(module), uncompiled(), torch.no_grad(), quietly(), _exporting():
         try:
             with recorder:
                 torch.jit._get_trace_graph(adapter, copies)  # pyright: ignore  # as the exporter does; no public name

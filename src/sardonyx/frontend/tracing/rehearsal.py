@@ -25,7 +25,7 @@ from sardonyx.frontend.module_state import (
     is_control_flow,
     restoring_state,
     run_under_mode,
-    undoing_writes,
+    unchanged,
 )
 from sardonyx.frontend.reach import memory_key, memory_read
 from sardonyx.frontend.running import set_training
@@ -199,7 +199,7 @@ def _call_in_a_row(call: Call, before: Mapping[Path, _Value]) -> _Row:
         held.append({**before, **touched})
         row.after.append(_copied(touched))
 
-    with restoring_state(module), undoing_writes(module) as undo, eagerly():
+    with unchanged(module) as undo, eagerly():
         try:
             call.read = memory_read(lambda: run(call.tensors))
             for number in range(1, CALLS if row.after[0] else 0):
@@ -368,7 +368,7 @@ class CallsInARow:
         doubled = any(weight.dtype == torch.float64 for weight in self.module.parameters())
         first = [each.double() if doubled and each.is_floating_point() else each for each in self.state.steps[0]]
         held = self.state.held(self.module, first)  # state outside buffers is not widened with the module
-        with restoring_state(self.module), undoing_writes(self.module), eagerly(), held:
+        with unchanged(self.module), eagerly(), held:
             for number in range(self.state.calls):
                 row = tensors[number * size : (number + 1) * size]
                 outputs += [output.clone() for output in call.forward([tensor.clone() for tensor in row])]

@@ -20,7 +20,7 @@ from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.decompositions import layers, multihead, opaque_ops, sdpa
 from sardonyx.frontend.attention.decompositions.graph_writer import TORCH, AttentionWriter
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, attach
-from sardonyx.frontend.module_state import replaced, restoring_state, undoing_writes
+from sardonyx.frontend.module_state import replaced, unchanged
 from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 
 _TRACED_LAYERS = (
@@ -44,7 +44,7 @@ def trace(model: nn.Module, concrete_args: dict[str, Any] | None = None) -> fx.G
     """
     tracer = AttentionTracer()
     flags = _flags(model)
-    with restoring_state(model), undoing_writes(model):
+    with unchanged(model):
         graph = tracer.trace(model, {**flags, **(concrete_args or {})} or None)
         tracer.restore_names(flags)
         module = tracer.graph_module(model, graph)
