@@ -124,11 +124,14 @@ class Generator:
         """Yield all dimensions at 1, and each of the first `most` dimensions alone at 0 and at 1.
 
         Several empty dimensions at once are left to the trials of the whole model: a Reshape reads a size of 0 as
-        "copy this dimension", and the nodes after it often reject the result.
+        "copy this dimension", and the nodes after it often reject the result. If a dimension is named like the sum of
+        others, sizes follow that name except once: no runtime holds anybody to it.
         """
         fit = with_formulas if sizes == with_formulas(sizes) else dict[str, int]
         if len(sizes) > 1:
             yield fit(dict.fromkeys(sizes, 1))
+        if (others := {dim: size + 1 for dim, size in sizes.items()}) != fit(others):
+            yield others
         for dim in list(sizes)[:most]:
             yield fit({**sizes, dim: 0})
             yield fit({**sizes, dim: 1})
