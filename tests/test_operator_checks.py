@@ -15,7 +15,6 @@ from onnx import TensorProto
 from torch import nn
 
 import sardonyx
-from sardonyx.errors import VerificationFailed
 from sardonyx.exact.reals import Numbers, Order, Real
 from sardonyx.exporting import export as exporting
 from sardonyx.exporting.aten.check import check
@@ -196,7 +195,11 @@ class Net(nn.Module):
         places = torch.arange(ids.shape[1])[None, :] < ids.sum(1, keepdim=True)
         x = torch.where(places[..., None], torch.cat([x[:, 1:], x[:, :1] * 0.1], 1), scores.mean(-1, keepdim=True))
         image = nn.functional.silu(nn.functional.max_pool2d(self.batch(self.conv(picture)), 2)).mean((2, 3))
-        return x.permute(2, 0, 1), torch.rsqrt(image.square() + 1e-6) * torch.tanh(x[:, 0].expand(1, -1, -1))
+        return (
+            x.permute(2, 0, 1),
+            image[:, 2:20],
+            torch.rsqrt(image.square() + 1e-6) * torch.tanh(x[:, 0].expand(1, -1, -1)),
+        )
 
 
 def _inputs() -> dict[str, torch.Tensor]:
@@ -220,8 +223,8 @@ def operations() -> list[Operation]:
 def test_every_operator_of_a_module_is_equal(operations: list[Operation]) -> None:
     checked = check(operations)
     assert not checked.unequal
-    assert checked.checks.all_values == checked.checks.operators == sum(len(each.modules) for each in operations) > 50
-    assert not checked.checks.undecided
+    assert not checked.undecided
+    assert checked.all_values == checked.operators == sum(len(each.modules) for each in operations) > 50
     assert all(definition_of(each) for each in operations)
     assert {"norm", "inner", "table"} <= {module for each in operations for module in each.modules}
 
@@ -295,26 +298,31 @@ def test_a_planted_fault_is_refused(
 
 @pytest.mark.slow
 def test_every_changed_number_is_refused(operations: list[Operation]) -> None:
+    """Floats by one unit in the last place, and the positions of slices by one."""
     count = 0
     for operation in operations:
         if operation.name == "aten.arange.default":  # its numbers are rounded to integers
             continue
         assert operation.excerpt is not None
         for place, node in enumerate(operation.excerpt.graph.node):
-            if node.op_type != "Constant" or node.attribute[0].t.data_type != TensorProto.FLOAT:
+            if node.op_type != "Constant" or node.attribute[0].name != "value":
+                continue
+            numbers = onnx.numpy_helper.to_array(node.attribute[0].t)
+            is_position = operation.name == "aten.slice.Tensor" and 0 < numbers.max() < 1 << 31
+            if numbers.dtype != np.float32 and not is_position:
                 continue
             wrong = onnx.ModelProto.FromString(operation.excerpt.SerializeToString())
             tensor = wrong.graph.node[place].attribute[0].t
-            numbers = np.nextafter(onnx.numpy_helper.to_array(tensor), np.float32(math.inf))
+            numbers = numbers + 1 if is_position else np.nextafter(numbers, np.float32(math.inf))
             tensor.CopyFrom(onnx.numpy_helper.from_array(numbers, tensor.name))
             args = (operation.name, operation.args, operation.kwargs, operation.results, wrong, operation.example, [""])
             assert decide(Operation(*args)).claim is Claim.UNEQUAL, (operation.name, onnx.printer.to_text(wrong))
             count += 1
-    assert count >= 4
+    assert count >= 10
 
 
 @pytest.mark.slow
-def test_an_export_with_a_wrong_operator_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_names_a_wrong_operator(monkeypatch: pytest.MonkeyPatch) -> None:
     class Normed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -327,14 +335,13 @@ def test_an_export_with_a_wrong_operator_fails(monkeypatch: pytest.MonkeyPatch) 
 
     def wrong(*args: Any, **kwargs: Any) -> Any:
         model, notes = right(*args, **kwargs)
-        if args[1] == "dynamo":
-            norm = next(node for node in model.graph if node.op_type == "LayerNormalization")
-            norm.attributes["epsilon"] = onnx_ir.AttrFloat32("epsilon", 1.0001e-5)
+        norm = next(node for node in model.graph if node.op_type == "LayerNormalization")
+        norm.attributes["epsilon"] = onnx_ir.AttrFloat32("epsilon", 1.0001e-5)
         return model, notes
 
     monkeypatch.setattr(exporting.traced, "export", wrong)
-    with pytest.raises(
-        VerificationFailed, match=r"aten.layer_norm.default in module 'body.1' became LayerNorm"
-    ) as caught:
-        sardonyx.export(Normed(), torch.randn(2, 8))
-    assert "torchscript" in (caught.value.hint or "")
+    made = sardonyx.export(Normed(), torch.randn(2, 8))
+    assert made.operators is not None
+    assert made.operators.all_values == made.operators.operators - 1 == 1
+    sentence = "aten.layer_norm.default in module 'body.1' became LayerNormalization, which differs in exact arithmetic"
+    assert made.operators.unequal[0].startswith(sentence)

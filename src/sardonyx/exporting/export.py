@@ -363,11 +363,9 @@ class _ExportJob:
             verdict = self._verdict()
             larger = self._larger(dims.axes, verdict) if verdict.passed else []
             verdict = self._verdict(larger) if larger else verdict
-            unequal = self._check(operations) if operations is not None else ""
+            self.operators = _checked(operations) if operations is not None else None
         if not verdict.passed:
-            raise self._failure(verdict, unequal)
-        if unequal:
-            raise VerificationFailed(unequal, hint=_ANYWAY)
+            raise self._failure(verdict)
         if untested := _seen_at_one_size(dims.named, verdict):
             raise ModelError(
                 f"dimension '{untested[0]}' could not be verified as dynamic: the module accepted no other size",
@@ -375,15 +373,7 @@ class _ExportJob:
             )
         self.verdict = verdict
 
-    def _check(self, operations: Sequence[Operation]) -> str:
-        """Compare operations with their nodes; return a sentence on one that differs."""
-        from sardonyx.exporting.aten.check import check  # only needed here, and not for the other exporter
-
-        found = check(operations)
-        self.operators = found.checks
-        return found.unequal
-
-    def _failure(self, verdict: Verdict, unequal: str) -> VerificationFailed:
+    def _failure(self, verdict: Verdict) -> VerificationFailed:
         """Return the error for a graph that differs, with the branch on whose other side it does."""
         what, hint = "the exported graph does not compute what the module does", _ANYWAY
         failed = [feeds for feeds, trial in zip(self._examples, verdict.trials, strict=False) if not trial.passed]
@@ -393,8 +383,8 @@ class _ExportJob:
         if self.branches:
             places = dict.fromkeys(str(branch.place) for branch in (*beyond, *self.branches))
             hint = f"write with torch.where or torch.cond: {', '.join(list(places)[:_SHOWN_PLACES])}; {hint}"
-        reason = f"{verdict.failures[0]}; {unequal}" if unequal else verdict.failures[0]
-        return VerificationFailed(f"{what}: {reason}", hint=hint)
+        unequal = self.operators.unequal[:1] if self.operators is not None else ()
+        return VerificationFailed(f"{what}: {'; '.join((verdict.failures[0], *unequal))}", hint=hint)
 
     def _larger(self, axes: Axes, verdict: Verdict) -> list[Feeds]:
         """Return larger examples for the dynamic dimensions that all random inputs had at one size."""
@@ -538,6 +528,13 @@ class _ExportJob:
                 options=OptimizeOptions(external=external),
                 progress=self._clock.tell,
             )
+
+
+def _checked(operations: Sequence[Operation]) -> OperatorChecks:
+    """Compare operations with their nodes in exact arithmetic."""
+    from sardonyx.exporting.aten.check import check  # only needed here, and not for the other exporter
+
+    return check(operations)
 
 
 def _check_destination(output: str | Path | None, *, force: bool, for_generation: bool) -> None:

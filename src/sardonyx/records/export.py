@@ -43,6 +43,7 @@ class OperatorChecks(msgspec.Struct, frozen=True):
     all_values: int = 0  # equal in exact arithmetic, whatever the values
     orders_tried: int = 0  # equal in exact arithmetic, for the orders of values that were tried
     undecided: dict[str, int] = {}  # by operator and reason
+    unequal: tuple[str, ...] = ()  # operators that differ from their nodes in exact arithmetic
 
 
 class Export(Record, frozen=True, tag="export"):

@@ -77,7 +77,7 @@ def operator_lines(checks: OperatorChecks, view: View) -> list[str]:
     rest = f", {undecided} not decided" if undecided else ""
     equal = f"{checks.all_values} of {checks.operators} ATen operators equal in exact arithmetic (for all values)"
     reasons = (f"not decided: {count} {formatting.one_line(reason)}" for reason, count in checks.undecided.items())
-    return [equal + orders + rest, *(reasons if view.verbose else ())]
+    return [equal + orders + rest, *map(formatting.one_line, checks.unequal), *(reasons if view.verbose else ())]
 
 
 def unreached_line(export: Export) -> str:

@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from sardonyx.exporting.aten.decide import decide
 from sardonyx.frontend.tracing.translations import Operation
 from sardonyx.records.export import OperatorChecks
@@ -16,14 +14,7 @@ from sardonyx.verification.exact_check import Claim, Decision
 _SHOWN = 4  # nodes in a message
 
 
-class Checked(Struct, frozen=True):
-    """What is known of the operations, and the first one that differs."""
-
-    checks: OperatorChecks
-    unequal: str = ""
-
-
-def check(operations: Sequence[Operation]) -> Checked:
+def check(operations: Sequence[Operation]) -> OperatorChecks:
     """Decide the operations; each occurs in as many places as it has modules."""
     known: dict[Any, Decision] = {}
     decisions = [(each, decide(each, known)) for each in operations]
@@ -32,15 +23,15 @@ def check(operations: Sequence[Operation]) -> Checked:
         counts[decision.claim] += len(operation.modules)
         if decision.claim is Claim.UNDECIDED:
             undecided[f"{operation.name}: {decision.reason}"] += len(operation.modules)
-    checks = OperatorChecks(
+    wrong = [_sentence(each, decision) for each, decision in decisions if decision.claim is Claim.UNEQUAL]
+    return OperatorChecks(
         operators=counts.total(),
         distinct=len(operations),
         all_values=counts[Claim.ALL_VALUES],
         orders_tried=counts[Claim.ORDERS_TRIED],
         undecided=dict(undecided.most_common()),
+        unequal=tuple(wrong),
     )
-    wrong = (_sentence(each, decision) for each, decision in decisions if decision.claim is Claim.UNEQUAL)
-    return Checked(checks, next(wrong, ""))
 
 
 def _sentence(operation: Operation, decision: Decision) -> str:

@@ -8,9 +8,10 @@ ones do not fit either, they are those of the example.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +23,7 @@ from sardonyx.exact.call import FLOATS, Value, dtype_of, numpy_type
 from sardonyx.exact.evaluate import Evaluator
 from sardonyx.exact.reals import Numbers, Order, Real
 from sardonyx.exporting.aten import elements, tensors
-from sardonyx.exporting.aten.operators import DEFINITIONS
+from sardonyx.exporting.aten.operators import DEFINITIONS, SingleNumbers
 from sardonyx.frontend.tracing.translations import Operand, Operation
 from sardonyx.verification.exact_check import MOVES, Claim, Decision
 
@@ -33,6 +34,13 @@ _MOST_ELEMENTS = 1 << 20  # of all operands and of each result
 _MOST_MOVED = 1 << 24  # the same, if elements are only moved
 _INTEGERS = ((-8, 9), (0, 3), (0, 1), (1, 2))  # ranges tried in turn
 _RANDOM_ORDERS = 3
+_POSITIONS = frozenset(  # operators on both sides that name positions
+    (
+        *("constant_pad_nd", "narrow", "pad", "roll", "select", "slice", "slice_scatter", "split", "split_with_sizes"),
+        *("tril", "triu", "Gather", "GatherND", "Pad", "ScatterND", "Slice", "Split", "Trilu"),
+    )
+)
+_ENDLESS = 1 << 31  # the end of a slice that has none
 _ERRORS = (ArithmeticError, AttributeError, KeyError, IndexError, TypeError, ValueError)
 _MOVES = frozenset(
     (
@@ -59,7 +67,7 @@ def decide(operation: Operation, known: dict[Any, Decision] | None = None) -> De
     `known` keeps what was found for operations that are the same at small sizes.
     """
     if operation.excerpt is None:
-        return Decision(Claim.UNDECIDED, "it became nodes that read values of other operations")
+        return Decision(Claim.UNDECIDED, "its nodes cannot be cut out")
     if definition_of(operation) is None:
         return Decision(Claim.UNDECIDED, "it has no definition")
     with np.errstate(all="ignore"):
@@ -68,21 +76,27 @@ def decide(operation: Operation, known: dict[Any, Decision] | None = None) -> De
 
 def definition_of(operation: Operation) -> Any:
     """Return the definition of an operation, or None."""
+    return DEFINITIONS.get(_plain(operation))
+
+
+def _plain(operation: Operation) -> str:
+    """Return the name of an operator without its library and overload."""
     name = operation.name
-    return DEFINITIONS.get(name if name.startswith("builtin.") else name.split(".")[1])
+    return name if name.startswith("builtin.") else name.split(".")[1]
 
 
 def _decision(operation: Operation, known: dict[Any, Decision]) -> Decision:
     """Compare at small sizes of all dimensions, at small sizes of the dynamic ones, and at those of the example."""
-    symbols = _symbols(operation)
-    dynamic: list[Sizes] = [dict(zip(symbols, itertools.cycle(sizes))) for sizes in _DYNAMIC if symbols]
-    example: Sizes = {symbol: operation.example.get(str(symbol), _DYNAMIC[0][0]) for symbol in symbols}
+    dynamic, fallback = _at_symbols(operation), _DYNAMIC[0][0]
+    example: Sizes = {symbol: operation.example.get(str(symbol), fallback) for symbol in _symbols(operation)}
     small, decision = _independent(operation), Decision(Claim.UNDECIDED)
     key = tuple(_at_sizes(operation, sizes) for sizes in small)
     if small and key in known:
         return known[key]
-    for choice, reads_literals in itertools.product(filter(None, (small, dynamic, [example])), (False, True)):
-        comparison = _Comparison(operation, reads_literals=reads_literals)
+    is_single = {each.dtype for each in operation.operands} & FLOATS <= {onnx.TensorProto.FLOAT}
+    readings = itertools.product((Numbers,) if is_single else (Numbers, SingleNumbers), (False, True))
+    for choice, (kind, reads_literals) in itertools.product(filter(None, (small, dynamic, [example])), readings):
+        comparison = _Comparison(operation, functools.partial(kind, reads_literals=reads_literals))
         try:
             claims = [comparison.claim(sizes, all_orders=sizes is choice[0]) for sizes in choice]
         except (Undecided, _Misfit) as error:
@@ -116,6 +130,16 @@ def _symbols(operation: Operation) -> list[Any]:
     return sorted({s for each in expressions for s in getattr(each, "free_symbols", ())}, key=str)
 
 
+def _at_symbols(operation: Operation) -> list[Sizes]:
+    """Return small sizes for the dynamic dimensions."""
+    symbols, offsets = _symbols(operation), (0, _largest(operation))
+    return [
+        {symbol: size + offset for symbol, size in zip(symbols, itertools.cycle(sizes))}
+        for sizes, offset in zip(_DYNAMIC, offsets, strict=True)
+        if symbols
+    ]
+
+
 def _independent(operation: Operation) -> list[Sizes]:
     """Return small sizes for each dimension by itself, if no number depends on it.
 
@@ -124,16 +148,38 @@ def _independent(operation: Operation) -> list[Sizes]:
     operands = operation.operands
     if any(each.number is not None for each in operands):
         return []
-    named = set(_integers(operation.excerpt))
     dims = dict.fromkeys(size for each in operands for size in each.shape)
-    dynamic = [size for size in dims if not isinstance(size, int)]
-    fixed = [size for size in dims if isinstance(size, int) and size > min(map(min, _FIXED))]
-    choices: list[Sizes] = []
-    for sizes in zip(_DYNAMIC, _FIXED, strict=True):
-        small, large = ([size for size in each if size not in named and size not in dims] for each in sizes)
-        if len(dynamic) <= len(small) and len(fixed) <= len(large):
-            choices.append({**dict(zip(dynamic, small, strict=False)), **dict(zip(fixed, large, strict=False))})
-    return choices if dynamic or fixed else []
+    taken, choices = {*_integers(operation.excerpt), *dims}, list[Sizes]()
+    for dynamic, fixed, offset in zip(_DYNAMIC, _FIXED, (0, _largest(operation)), strict=True):
+        pools = {True: iter(fixed), False: iter(dynamic)}
+        chosen: dict[Any, int] = {}
+        for dim in dims:
+            small = next((s + offset for s in pools[isinstance(dim, int)] if s + offset not in taken), None)
+            if small is None:
+                return []
+            if not isinstance(dim, int) or small < dim:
+                chosen[dim] = small
+        choices.append(chosen)
+    return choices if all(choices) else []
+
+
+def _largest(operation: Operation) -> int:
+    """Return the largest position that one side names: a shorter dimension would not show it."""
+    assert operation.excerpt is not None
+    if not {_plain(operation), *(node.op_type for node in operation.excerpt.graph.node)} & _POSITIONS:
+        return 0
+    dims = {size for each in operation.operands for size in each.shape}
+    arguments = _leaves((operation.args, tuple(operation.kwargs.values())))
+    named = (*_integers(operation.excerpt), *(each for each in arguments if isinstance(each, int)))
+    return max((abs(each) for each in named if abs(each) < _ENDLESS and each not in dims), default=0)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for each in cast("tuple[Any, ...]", value):
+            yield from _leaves(each)
+    else:
+        yield value
 
 
 def _integers(excerpt: Any) -> Iterator[int]:
@@ -169,12 +215,12 @@ def _renamed(excerpt: Any, sizes: Sizes) -> Any:
 class _Comparison:
     """Evaluates both sides."""
 
-    def __init__(self, operation: Operation, *, reads_literals: bool) -> None:
-        self._operation, self._reads_literals = operation, reads_literals
+    def __init__(self, operation: Operation, numbers: Callable[[Order, int], Numbers]) -> None:
+        self._operation, self._arithmetic = operation, numbers
         self._operands = operation.operands
         self._excerpt: Any = operation.excerpt
         nodes = {node.op_type for node in self._excerpt.graph.node} - {"Constant"}
-        self._only_moves = nodes <= MOVES and operation.name.split(".")[1] in _MOVES
+        self._only_moves = nodes <= MOVES and _plain(operation) in _MOVES
         self._most = _MOST_MOVED if self._only_moves else _MOST_ELEMENTS
 
     def claim(self, sizes: Sizes, *, all_orders: bool) -> Claim:
@@ -208,14 +254,14 @@ class _Comparison:
 
     def _fits(self, integers: tuple[int, int]) -> bool:
         try:
-            self._torch(self._drawn(integers, 0), Numbers(Order.TRUE, 0))
+            self._torch(self._drawn(integers, 0), self._arithmetic(Order.TRUE, 0))
         except (Invalid, *_ERRORS):
             return False
         return True
 
     def _compare(self, integers: tuple[int, int], order: Order, seed: int) -> bool:
         """Compare once; return whether the order of numbers mattered."""
-        numbers = Numbers(order, seed, reads_literals=self._reads_literals)
+        numbers = self._arithmetic(order, seed)
         values = self._drawn(integers, seed)
         evaluator = Evaluator(self._excerpt, numbers, most=self._most)
         try:

@@ -46,8 +46,14 @@ def is_scalar(value: Value) -> bool:
     return isinstance(value, bool | int | float)
 
 
+class SingleNumbers(Numbers):
+    """Arithmetic in which numbers of Python are rounded to float32 first, whatever the type of the tensor."""
+
+
 def number(n: Numbers, value: Any, dtype: int) -> Value:
     """Return a number of Python as a tensor of a type, to which it is rounded."""
+    if dtype in FLOATS and isinstance(n, SingleNumbers):
+        return n.literal(np.asarray(value, np.float32), TensorProto.FLOAT).typed(dtype)
     if dtype in FLOATS:
         return n.literal(np.asarray(value, _FORMATS[dtype]), dtype)
     return np.asarray(value, call.numpy_type(dtype))

@@ -16,6 +16,7 @@ import torch
 from msgspec import Struct
 from onnx_ir import serde
 from torch.fx import Node
+from torch.utils import _pytree as pytree
 
 from sardonyx.frontend.tracing.adapter import INNER
 from sardonyx.frontend.tracing.decompositions import is_overload
@@ -87,7 +88,14 @@ def recorded(model: ir.Model) -> list[Operation] | None:
 
 
 class _NotCut(Exception):
-    """The nodes read what is neither an operand nor a constant."""
+    """The nodes read what is neither an operand nor a constant, or a type is written in another way."""
+
+
+def _type(dtype: torch.dtype) -> int:
+    """Return a type in ONNX; complex numbers are pairs there."""
+    if dtype not in _TYPES:
+        raise _NotCut
+    return int(_TYPES[dtype])
 
 
 class Translations:
@@ -160,6 +168,8 @@ class _Cut:
             args = self._converted(self._node.args)
             kwargs = {key: self._converted(each) for key, each in self._node.kwargs.items()}
             model.graph.input.extend(onnx.ValueInfoProto(name=each) for each in self._names.values() if each)
+            for tensor in filter(torch.is_tensor, pytree.tree_leaves(self._node.meta.get("val"))):
+                _type(tensor.dtype)
             for value in results.values():
                 self._write(value)
                 model.graph.output.append(onnx.ValueInfoProto(name=self._names[value]))
@@ -197,7 +207,7 @@ class _Cut:
         if isinstance(value, tuple | list):
             return tuple(map(self._converted, cast("tuple[Any, ...]", value)))
         if isinstance(value, torch.dtype):
-            return int(_TYPES.get(value, 0))
+            return _type(value)
         return value if isinstance(value, bool | int | float | str) else None
 
     def _operand(self, node: Node) -> Any:
@@ -208,7 +218,7 @@ class _Cut:
             raise _NotCut
         name = self._names.setdefault(value, f"x{len(self._names)}")
         if isinstance(recorded, torch.Tensor):
-            return Operand(name, int(_TYPES.get(recorded.dtype, 0)), tuple(map(self._size, recorded.shape)))
+            return Operand(name, _type(recorded.dtype), tuple(map(self._size, recorded.shape)))
         return Operand(name, int(_TYPES[_NUMBERS[type(recorded)]]), (), self._size(recorded))
 
     def _size(self, size: Any) -> Any:
