@@ -162,6 +162,9 @@ def test_every_node_and_weight_has_a_module(net: Net, exporter: Exporter, tmp_pa
     shared = [value.metadata_props[p.MODULE_PATHS] for value in values if p.MODULE_PATHS in value.metadata_props]
     assert shared == ['["head", "table"]']
     assert [sorted(weight.modules) for weight in made.tied] == [["head", "table"]]
+    assert (made.operators is not None) == (exporter == "dynamo")
+    if made.operators is not None:
+        assert 0 < made.operators.distinct < made.operators.all_values == made.operators.operators
 
 
 def test_the_record_hashes_the_weights_and_the_files(net: Net, tmp_path: Path) -> None:

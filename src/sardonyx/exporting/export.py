@@ -15,7 +15,6 @@ import torch
 from msgspec import Struct, structs
 from torch import nn
 
-from sardonyx.analysis import census
 from sardonyx.atomic_write import check_free, check_free_folder, draft_folder
 from sardonyx.errors import ModelError, UsageError, VerificationFailed
 from sardonyx.exporting.generation.check import check_generation, in_float32, loaded
@@ -27,6 +26,7 @@ from sardonyx.exporting.generation.decoder import (
     write_beside,
 )
 from sardonyx.exporting.options import ExportOptions
+from sardonyx.exporting.record_fields import census_fields, plain_torch, source_module
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.example_resolution import (
     Dims,
@@ -44,30 +44,29 @@ from sardonyx.frontend.inputs.search import SWITCHES
 from sardonyx.frontend.inputs.static_dims import with_fewer_dims
 from sardonyx.frontend.models.resolve import Resolved, from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
-from sardonyx.frontend.models.weights import named_state, state_sha256
+from sardonyx.frontend.models.weights import named_state
 from sardonyx.frontend.reach import unreached
 from sardonyx.frontend.running import HALF_TYPES, initialize, with_threads
-from sardonyx.frontend.tracing import dynamo, traced
+from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call, Feeds, continued
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.graph_names import Axes, with_lowest_limits
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.rehearsal import CallsInARow, StateMode, mode_notes, with_state
 from sardonyx.frontend.tracing.traced import Attempt, Exporter, TagStyle, with_hint
+from sardonyx.frontend.tracing.translations import Operation, recorded
 from sardonyx.ir import io, made_by
 from sardonyx.ir import state as states
 from sardonyx.ir.io.decoder_folder import move_into
-from sardonyx.ir.origins import owner
 from sardonyx.ir.tagged_model import HasModel
 from sardonyx.optimizer import pipeline, run_tables
 from sardonyx.optimizer.options import OptimizeOptions
-from sardonyx.provenance import module_of
 from sardonyx.records import gc_pause
 from sardonyx.records.environment import environment
-from sardonyx.records.export import ExampleInput, Export, SourceModule
+from sardonyx.records.export import ExampleInput, Export, OperatorChecks
 from sardonyx.records.input_specs import StateTensor
 from sardonyx.records.progress import Clock, Progress
-from sardonyx.records.run import Accuracy, Artifact, Counts, LoadedDecoder, Verdict
+from sardonyx.records.run import Accuracy, Artifact, LoadedDecoder, Verdict
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.half_precision_export import check_in_float32, round_without_kernels
@@ -77,6 +76,7 @@ from sardonyx.verification.upcast import narrow_types, upcast
 _VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
 _SHOWN_PLACES = 3  # of branches in a hint
 _MAPPED = 1 << 26  # bytes of weights of a language model above which they get a file of their own
+_ANYWAY = "`verify=False` writes it anyway"
 _RANDOM_TRIALS = 3  # signed, large, and wide-ranging numbers, each at sizes of its own
 
 
@@ -195,21 +195,22 @@ def export(
             status="done",
             environment=environment(),
             options=arguments,
-            module=_source_module(module, resolved.label, hashed=verify),
+            module=source_module(module, resolved.label, hashed=verify),
             inputs=described,
             outputs=tuple(call.outputs),
             result=written.artifact,
-            **_census(job.model),
+            **census_fields(job.model),
             verdict=written.verdict,
             optimized=written.run,
             seconds=clock.seconds,
             notes=with_lowest_limits(
                 (*mode, *state_notes, *resolved.notes, *example.notes, *dims.notes, *written.notes)
             ),
-            plain_torch=_plain_torch(job.model) if optimize and exporter == "dynamo" else None,
+            plain_torch=plain_torch(job.model) if optimize and exporter == "dynamo" else None,
             unreached=missed,
             fixed=fixed,
             state=tuple(states.read(job.model).values()),
+            operators=job.operators,
             decoder=written.decoder,
             model=job.model if written.run is None else written.run.model,
         )
@@ -285,12 +286,13 @@ def _trace(call: Call, examples: Sequence[Feeds], settings: _Settings, dims: Dyn
         model, notes = traced.export(call, settings.exporter, dims.axes, settings.opset, settings.style)
         is_traced = settings.exporter == "torchscript"
         branches = find_branches(call, dims.axes, examples, search=settings.verify) if is_traced else []
+    operations = recorded(model) if settings.verify else None
     made_by.write(model, "export", settings.arguments)
     states.write(model, _declared(call))
     job = _ExportJob(call, examples, model, settings, notes, branches)
     job.round_without_kernels()
     if settings.verify:
-        job.verify(dims)
+        job.verify(dims, operations)
     return job
 
 
@@ -322,6 +324,7 @@ class _ExportJob:
         self.notes = (*(str(branch) for branch in branches if branch.place.number is None), *notes)
         self._clock, self._seed, self._threads = settings.clock, settings.seed, settings.threads
         self.verdict: Verdict | None = None
+        self.operators: OperatorChecks | None = None
 
     @functools.cached_property
     def _file(self) -> io.LoadedFile:
@@ -347,8 +350,10 @@ class _ExportJob:
             self.notes = (*self.notes, note)
             del self._file  # of the graph as it was
 
-    def verify(self, dims: DynamicDims) -> None:
+    def verify(self, dims: DynamicDims, operations: Sequence[Operation] | None = None) -> None:
         """Compare with the module on the example and on random inputs, at other sizes of the dynamic dimensions.
+
+        Every operation that torch recorded is compared with its nodes in exact arithmetic.
 
         Raises:
             VerificationFailed: If they disagree.
@@ -358,6 +363,7 @@ class _ExportJob:
             verdict = self._verdict()
             larger = self._larger(dims.axes, verdict) if verdict.passed else []
             verdict = self._verdict(larger) if larger else verdict
+            self.operators = _checked(operations) if operations is not None else None
         if not verdict.passed:
             raise self._failure(verdict)
         if untested := _seen_at_one_size(dims.named, verdict):
@@ -369,7 +375,7 @@ class _ExportJob:
 
     def _failure(self, verdict: Verdict) -> VerificationFailed:
         """Return the error for a graph that differs, with the branch on whose other side it does."""
-        what, hint = "the exported graph does not compute what the module does", "`verify=False` writes it anyway"
+        what, hint = "the exported graph does not compute what the module does", _ANYWAY
         failed = [feeds for feeds, trial in zip(self._examples, verdict.trials, strict=False) if not trial.passed]
         beyond = [branch for branch in self.branches if any(branch.trial is feeds for feeds in failed[:1])]
         if beyond:
@@ -377,7 +383,8 @@ class _ExportJob:
         if self.branches:
             places = dict.fromkeys(str(branch.place) for branch in (*beyond, *self.branches))
             hint = f"write with torch.where or torch.cond: {', '.join(list(places)[:_SHOWN_PLACES])}; {hint}"
-        return VerificationFailed(f"{what}: {verdict.failures[0]}", hint=hint)
+        unequal = self.operators.unequal[:1] if self.operators is not None else ()
+        return VerificationFailed(f"{what}: {'; '.join((verdict.failures[0], *unequal))}", hint=hint)
 
     def _larger(self, axes: Axes, verdict: Verdict) -> list[Feeds]:
         """Return larger examples for the dynamic dimensions that all random inputs had at one size."""
@@ -495,7 +502,7 @@ class _ExportJob:
         if generated.failures:
             raise VerificationFailed(
                 f"the exported decoder does not generate what the module does: {generated.failures[0]}",
-                hint="`verify=False` writes it anyway",
+                hint=_ANYWAY,
             )
         gaps = generated.not_covered
         verdict = structs.replace(
@@ -521,6 +528,13 @@ class _ExportJob:
                 options=OptimizeOptions(external=external),
                 progress=self._clock.tell,
             )
+
+
+def _checked(operations: Sequence[Operation]) -> OperatorChecks:
+    """Compare operations with their nodes in exact arithmetic."""
+    from sardonyx.exporting.aten.check import check  # only needed here, and not for the other exporter
+
+    return check(operations)
 
 
 def _check_destination(output: str | Path | None, *, force: bool, for_generation: bool) -> None:
@@ -555,17 +569,6 @@ def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:
     return [dim for dim, seen in sizes.items() if len(seen) < 2]
 
 
-def _source_module(module: nn.Module, label: str, *, hashed: bool) -> SourceModule:
-    kind = type(module)
-    return SourceModule(
-        label=label,
-        class_name=f"{kind.__module__}.{kind.__qualname__}",
-        modules=sum(1 for _ in module.modules()),
-        parameters=sum(parameter.numel() for parameter in module.parameters()),
-        sha256=state_sha256(module) if hashed else None,
-    )
-
-
 def _inputs(call: Call, axes: Axes) -> tuple[ExampleInput, ...]:
     return tuple(
         ExampleInput(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), dict(axes.get(name, {})))
@@ -580,21 +583,3 @@ def _declared(call: Call) -> tuple[StateTensor, ...]:
         states.declared(name, continued(name), to_array(tensor))
         for name, tensor in zip(call.state_inputs, first, strict=True)
     )
-
-
-def _plain_torch(model: ir.Model) -> Counts | None:
-    """Return the counts of what torch's exporter alone would write."""
-    plain = dynamo.optimized_by_torch(model)
-    return None if plain is None else census.Census.of(plain).counts
-
-
-def _census(model: ir.Model) -> dict[str, Any]:
-    """Return the record's fields that describe the exported, tagged graph."""
-    graph_census = census.Census.of(model)
-    return {
-        "counts": graph_census.counts,
-        "modules": len({module_of(owner(node)) for node in graph_census.nodes}),
-        "coverage": census.coverage(graph_census.nodes),
-        "root_nodes": census.root_nodes(graph_census.nodes),
-        "tied": census.tied(graph_census.initializers),
-    }

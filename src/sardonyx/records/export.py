@@ -35,6 +35,17 @@ class ExampleInput(msgspec.Struct, frozen=True):
         return f"{self.name}={self.dtype}[{','.join(map(str, self.shape))}]"
 
 
+class OperatorChecks(msgspec.Struct, frozen=True):
+    """What is known of the operators that torch.export recorded and the ONNX nodes they became, one by one."""
+
+    operators: int
+    distinct: int  # with different arguments, types or nodes; equal ones are decided once
+    all_values: int = 0  # equal in exact arithmetic, whatever the values
+    orders_tried: int = 0  # equal in exact arithmetic, for the orders of values that were tried
+    undecided: dict[str, int] = {}  # by operator and reason
+    unequal: tuple[str, ...] = ()  # operators that differ from their nodes in exact arithmetic
+
+
 class Export(Record, frozen=True, tag="export"):
     """One export of a module to a file."""
 
@@ -60,4 +71,5 @@ class Export(Record, frozen=True, tag="export"):
     # Arguments of forward that are no tensors, and its defaults: constants of the graph.
     fixed: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
     state: tuple[StateTensor, ...] = ()  # what forward writes and reads in the next call: inputs and outputs
+    operators: OperatorChecks | None = None  # None: not verified, or exported by the tracer
     decoder: LoadedDecoder | None = None  # of a folder for generation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sardonyx.records.export import ExampleInput, Export
+from sardonyx.records.export import ExampleInput, Export, OperatorChecks
 from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
@@ -42,6 +42,7 @@ def export_document(export: Export, view: View) -> Document:
             weight_table("Weights of several modules", export.tied if view.verbose else ()),
             root_table(export.root_nodes if view.verbose else ()),
             verdict_section(export.verdict, view) if view.verbose else verdict_summary(export.verdict),
+            Notes(operator_lines(export.operators, view) if export.operators is not None else []),
             Paragraph(decoder_line(export.decoder) if export.decoder is not None else ""),
             *(_optimization(export.optimized, view) if export.optimized is not None else ()),
         ),
@@ -67,6 +68,16 @@ def _placed(export: Export) -> str:
     known = export.coverage.direct + export.coverage.inherited
     total = known + export.coverage.root
     return "all" if known == total else f"{100 * known / total:.1f} %"
+
+
+def operator_lines(checks: OperatorChecks, view: View) -> list[str]:
+    """Return how many operators of torch equal the ONNX nodes they became; verbose, also why others are not decided."""
+    orders = f", {checks.orders_tried} for the orders of values tried" if checks.orders_tried else ""
+    undecided = sum(checks.undecided.values())
+    rest = f", {undecided} not decided" if undecided else ""
+    equal = f"{checks.all_values} of {checks.operators} ATen operators equal in exact arithmetic (for all values)"
+    reasons = (f"not decided: {count} {formatting.one_line(reason)}" for reason, count in checks.undecided.items())
+    return [equal + orders + rest, *map(formatting.one_line, checks.unequal), *(reasons if view.verbose else ())]
 
 
 def unreached_line(export: Export) -> str:

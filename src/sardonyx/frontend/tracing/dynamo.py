@@ -18,6 +18,7 @@ from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.decompositions import decompose_locally
 from sardonyx.frontend.tracing.graph_names import Axes, FixedDim, name_interface, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of, quoted_names
+from sardonyx.frontend.tracing.translations import TRANSLATIONS, Translations
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.provenance.codec import NAME_SCOPES
@@ -57,6 +58,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
             opset_version=opset or (BFLOAT16_OPSET if torch.bfloat16 in call.dtypes else None),
         )
     model: ir.Model = program.model
+    model.meta[TRANSLATIONS] = Translations(program.exported_program, model)
     _set_origins(model, program.exported_program, tree)
     _rename_parameters(model, tree.root)
     name_interface(model, call)
