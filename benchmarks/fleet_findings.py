@@ -212,9 +212,9 @@ def _short(by_name: Mapping[str, Model], results: Path) -> Iterator[str]:
     if tables.exists():
         found = missed(by_name, tables)
         places = sum(each.places for group in found.values() for each in group)
-        (what, name, reason), most = max(found.items(), key=lambda item: sum(each.places for each in item[1]))
+        (name, reason), most = max(found.items(), key=lambda item: sum(each.places for each in item[1]))
         part = sum(each.places for each in most) / places
-        yield f"- {100 * part:.0f} % of the places that are left are one pattern: {what} (`{name}`: {reason})."
+        yield f"- {100 * part:.0f} % of the matches that are skipped have one reason: `{name}`: {reason}."
     times = timed(by_name, results / "timing.jsonl")
     if times:
         gained = interval(times, lambda some: float(np.median([1 - each.ratio for each in some])))
@@ -336,7 +336,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 class Missed(NamedTuple):
-    """A pattern that is left in one model, for one reason."""
+    """Matches that a pass skips in one model, for one reason."""
 
     architecture: str
     family: str
@@ -344,15 +344,15 @@ class Missed(NamedTuple):
     places: int
 
 
-def missed(by_name: Mapping[str, Model], tables: Path) -> dict[tuple[str, str, str], list[Missed]]:
-    """Return what is left after all passes, by pattern, pass and reason, from the tables of a study."""
-    what = {row["pattern"]: row["what"] for row in _csv(tables / "forensics.csv")}
+def missed(by_name: Mapping[str, Model], tables: Path) -> dict[tuple[str, str], list[Missed]]:
+    """Return the matches that are skipped, by pass and reason, from the tables of a study."""
     by_stem = {name.rpartition("/")[2]: model for name, model in by_name.items() if not model.drawn}
-    found: dict[tuple[str, str, str], list[Missed]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Missed]] = defaultdict(list)
     for row in _csv(tables / "why_left.csv"):
         if (model := by_stem.get(row["model"])) is not None:
-            key = (what[row["pattern"]], row["pass"], row["reason"])
-            found[key].append(Missed(model.architecture, model.family, model.name, int(row["places"])))
+            found[row["pass"], row["reason"]].append(
+                Missed(model.architecture, model.family, model.name, int(row["places"]))
+            )
     return found
 
 
@@ -369,21 +369,20 @@ def _missed(by_name: Mapping[str, Model], tables: Path) -> Iterator[str]:
     most = sorted(found.items(), key=lambda item: -len({each.architecture for each in item[1]}))
     lines = [
         (
-            what,
-            f"`{name}`: {reason}" if name else reason,
+            f"`{name}`",
+            reason,
             f"{sum(each.places for each in places):,}",
             len({each.model for each in places}),
             len({each.architecture for each in places}),
             Counter(each.family for each in places).most_common(1)[0][0],
         )
-        for (what, name, reason), places in most[:MISSED]
+        for (name, reason), places in most[:MISSED]
     ]
     left = sum(each.places for places in found.values() for each in places)
     yield "## What is never fused, and why\n"
-    yield f"Patterns that could be fused and are left after all passes: {left:,} places with {len(found)} combinations"
-    yield f"of pattern and reason. The {MISSED} found in most architectures, with the pass that came nearest and what"
-    yield "it says. Those that need an operator of ONNX Runtime are fused with `--target ort`:\n"
-    yield table(("pattern", "why it is left", "places", "models", "architectures", "most in"), lines) + "\n"
+    yield f"Matches that passes skip: {left:,} places with {len(found)} combinations of pass and reason. The {MISSED}"
+    yield "found in most architectures; those that need an operator of ONNX Runtime are fused with `--target ort`:\n"
+    yield table(("pass", "skipped because", "places", "models", "architectures", "most in"), lines) + "\n"
 
 
 def _chains(models: Sequence[Model]) -> Iterator[str]:

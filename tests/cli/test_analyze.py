@@ -138,12 +138,11 @@ def test_every_option_reaches_the_verb(
         "auto",
         "--seed",
         "7",
-        "--legacy-memory-estimate",
     ]
     assert command("analyze", "hf-config:X", *options).code == 0
     ((args, kwargs),) = staged
     assert args == ("hf-config:X",)
-    assert (kwargs["task"], kwargs["seed"], kwargs["legacy_memory_estimate"], kwargs["sizes"]) == ("T", 7, True, None)
+    assert (kwargs["task"], kwargs["seed"], kwargs["sizes"]) == ("T", 7, None)
     inputs, dynamic = kwargs["inputs"], kwargs["dynamic"]
     assert isinstance(inputs, dict)
     assert str(inputs["x"]) == "x=float32[2,3]"

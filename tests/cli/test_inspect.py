@@ -30,7 +30,7 @@ def model(tmp_path: Path) -> Path:
 def test_opportunities_are_shown_as_a_table(command: Command, model: Path) -> None:
     result = command("inspect", model, "--opportunities")
     assert result.code == 0
-    assert "Transpose after Transpose" in result.out
+    assert "merge-transposes" in result.out
     assert result.out.splitlines()[-1].startswith("optimizing for portable would give 3 → 1 nodes")
 
 

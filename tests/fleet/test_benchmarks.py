@@ -226,13 +226,12 @@ def test_the_page_says_what_the_records_say(tmp_path: Path, monkeypatch: pytest.
             file.write(json.dumps({"name": name, "ratio": 0.5 + number / 10, "finding": "faster"}) + "\n")
     tables = tmp_path / "opportunities" / "tables"
     tables.mkdir(parents=True)
-    (tables / "forensics.csv").write_text("model,pattern,what\na0,attention-cores,attention\n")
-    left = [f"a{number},attention-cores,fuse-x,it is dynamic,7" for number in range(6)]
-    (tables / "why_left.csv").write_text("\n".join(["model,pattern,pass,reason,places", *left]))
+    left = [f"a{number},fuse-x,it is dynamic,7" for number in range(6)]
+    (tables / "why_left.csv").write_text("\n".join(["model,pass,reason,places", *left]))
     page = "\n".join(fleet_findings.page(rows, tmp_path))
     assert "| text | 6 | 6 | 1.0 | 10 | 60 % (60–60) | 60–60 % | 0 |" in page
     assert "| `fuse-gelu` | 100 % (100–100) | 12 | 36 | 100 % (100–100) |" in page
-    assert "| attention | `fuse-x`: it is dynamic | 42 | 6 | 6 | text |" in page
+    assert "| `fuse-x` | it is dynamic | 42 | 6 | 6 | text |" in page
     assert "| Mul → Add | 6 | 25.0 % | 100 % (100–100) |" in page
     assert "| all | 6 | 60 % (60–60) | 25 % " in page
     assert "fuse-none" not in page

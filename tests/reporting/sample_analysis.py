@@ -12,7 +12,6 @@ from sardonyx.records.analysis import (
     Crossover,
     Form,
     Formulas,
-    LegacyMemoryEstimate,
     Memory,
     Missing,
     ModuleCost,
@@ -42,11 +41,8 @@ def sample_analysis() -> Analysis:
             AttentionCost(f"layer.{i}.attn", "nn.MultiheadAttention", {"scores": 1, "split-heads": 3, "softmax": 1})
             for i in range(LAYERS)
         ),
-        legacy_memory_estimate=LegacyMemoryEstimate(263_580_549, 394_872_832, 0.3325),
     )
-    fused = replace(
-        standard, name="fused", nodes=30, memory=replace(standard.memory, as_run=None), legacy_memory_estimate=None
-    )
+    fused = replace(standard, name="fused", nodes=30, memory=replace(standard.memory, as_run=None))
     return Analysis(
         environment=Environment("0.1.0", "3.11.9", "Linux", 2, {"torch": "2.13.0"}),
         options={"dynamic": "auto", "seed": 0},
@@ -85,7 +81,6 @@ def sample_form() -> Form:
             ModuleCost("", "Encoder", 3, 0, 500, 1_000, 54, 0, 1_100_000),
             *(each for i in range(LAYERS) for each in _layer(i)),
         ),
-        legacy_memory_estimate=LegacyMemoryEstimate(264_188_723, 372_517_000, 0.2908),
         notes=("fast paths of torch are off",),
     )
 

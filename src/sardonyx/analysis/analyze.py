@@ -44,7 +44,6 @@ def analyze(
     dtype: Dtype = "keep",
     dynamic: Dims = None,
     sizes: Mapping[str, int] | None = None,
-    legacy_memory_estimate: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Analysis:
@@ -62,7 +61,6 @@ def analyze(
         dtype: Floating-point type of a torch model; "keep" is the type that it has or is saved in.
         dynamic: Dynamic dimensions of a torch model, as `export` accepts them: costs become formulas too.
         sizes: Sizes of the dynamic dimensions of ONNX models; missing ones are assumed, which is noted.
-        legacy_memory_estimate: Add the legacy memory estimate, not the memory that a run needs (docs/memory.md).
         seed: Seed of random inputs.
         progress: Called with the phase.
 
@@ -78,7 +76,6 @@ def analyze(
                 "task": task is not None,
                 "dtype": dtype != "keep",
                 "dynamic dimensions": dynamic is not None,
-                "legacy memory estimate": legacy_memory_estimate,
             }
         )
         with gc_pause.paused():
@@ -93,7 +90,7 @@ def analyze(
         with clock.phase("loading torch"):
             require_torch()
             from sardonyx.analysis import torch_models
-        options = torch_models.TorchOptions(inputs, kwargs, task, dtype, dynamic, legacy_memory_estimate, seed)
+        options = torch_models.TorchOptions(inputs, kwargs, task, dtype, dynamic, seed)
         with gc_pause.paused():
             results = torch_models.analyze_torch(cast("nn.Module | str", source), options, clock)
     return Analysis(
@@ -102,7 +99,6 @@ def analyze(
             "task": task,
             "dtype": dtype,
             "seed": seed,
-            "legacy_memory_estimate": legacy_memory_estimate,
             "sizes": dict(sizes or {}),
         },
         sources=results.sources,

@@ -34,7 +34,6 @@ class Subject(Struct, frozen=True):
     kinds: Mapping[str, str] = field(default_factory=dict[str, str])  # module -> its class
     parameters: Mapping[str, int] = field(default_factory=dict[str, int])  # module -> its own, without its children
     is_watched: bool = False  # whether the run shows when buffers are freed
-    legacy_memory_estimate: records.LegacyMemoryEstimate | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -82,7 +81,6 @@ def measure(subject: Subject, sizes: Mapping[str, int]) -> MeasuredForm:
         attentions=tuple(_attentions(program, parts)) if subject.attentions is None else subject.attentions,
         formulas=_formulas(program, unfused, function, sizes) if function is not None else None,
         modules=_modules(subject, moves, number, peak, timeline),
-        legacy_memory_estimate=subject.legacy_memory_estimate,
         notes=(*program.notes, *subject.notes),
         operations=_operations(program, moves, number),
     )

@@ -20,20 +20,19 @@ from sardonyx.analysis.recording.recorder import record
 from sardonyx.errors import ModelError, SardonyxError, reason
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import Fusion, fuse_attention, fusion_of
-from sardonyx.frontend.attention.legacy_memory_estimate import legacy_memory_estimate
 from sardonyx.frontend.attention.roles import Decomposition, Role, decomposition_of
 from sardonyx.frontend.inputs.example_resolution import Dims, Inputs, example_for, resolve_dynamic
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.past import Cached, cache_sizes
 from sardonyx.frontend.models.resolve import from_module, resolve
 from sardonyx.frontend.models.sources import Dtype
-from sardonyx.frontend.module_state import unchanged, undoing_writes
+from sardonyx.frontend.module_state import unchanged
 from sardonyx.frontend.running import initialize, probe
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.provenance import is_within
-from sardonyx.records.analysis import AnalysisSource, AttentionCost, Cache, CachePart, LegacyMemoryEstimate, Missing
+from sardonyx.records.analysis import AnalysisSource, AttentionCost, Cache, CachePart, Missing
 from sardonyx.records.inspection import Port
 from sardonyx.records.progress import Clock
 
@@ -76,7 +75,6 @@ class TorchOptions(Struct, frozen=True):
     task: str | None
     dtype: Dtype
     dynamic: Dims
-    legacy_memory_estimate: bool
     seed: int
 
 
@@ -97,7 +95,7 @@ def analyze_torch(source: nn.Module | str, options: TorchOptions, clock: Clock) 
             dims = resolve_dynamic(call, options.dynamic)
         cache = cache_of_module(module, example)
         forms = _Forms(module, example, dims.axes, clock, None if dims.axes else probe.program(example))
-        subjects, missing = forms.all(with_estimate=options.legacy_memory_estimate)
+        subjects, missing = forms.all()
     with clock.phase("costs"):
         sizes = {dim: size for subject in subjects for dim, size in subject.program.symbols.items()}
         measured = [measure(subject, subject.program.symbols) for subject in subjects]
@@ -134,7 +132,7 @@ class _Forms:
         self._kinds = {path: type(submodule).__name__ for path, submodule in _modules(module)}
         self._parameters = dict(_own_parameters(module))
 
-    def all(self, *, with_estimate: bool) -> tuple[list[Subject], list[Missing]]:
+    def all(self) -> tuple[list[Subject], list[Missing]]:
         """Return the standard, decomposed and fused forms, and the reasons for those that cannot be built."""
         args, kwargs = self._example.args, self._example.kwargs
         try:
@@ -145,10 +143,7 @@ class _Forms:
             return [self._subject(STANDARD, self._module)], [Missing(DECOMPOSED, error.message), Missing(FUSED, why)]
         decomposition = decomposition_of(decomposed)
         assert decomposition is not None, "decompose attaches it to its result"
-        subjects = [
-            self._standard(decomposition, with_estimate),
-            self._decomposed(decomposition, decomposed, with_estimate),
-        ]
+        subjects = [self._standard(decomposition), self._decomposed(decomposition, decomposed)]
         try:
             with self._clock.phase("fusing"):
                 fused = _fuse(decomposed, args, kwargs)
@@ -157,17 +152,13 @@ class _Forms:
         nodes, notes = len(fused.graph.nodes), tuple(_fusion_notes(fusion_of(fused)))
         return [*subjects, self._subject(FUSED, fused, decomposition, nodes=nodes, notes=notes)], []
 
-    def _standard(self, decomposition: Decomposition, with_estimate: bool) -> Subject:
+    def _standard(self, decomposition: Decomposition) -> Subject:
         graph = symbolic_graph(self._module) if decomposition.method == "symbolic-trace" else None
         nodes = None if graph is None else len(graph.nodes)
-        traced = self._module if graph is None or not with_estimate else fx.GraphModule(self._module, graph)
-        estimate = self._estimate(traced) if with_estimate else None
-        return self._subject(STANDARD, self._module, decomposition, nodes=nodes, legacy_memory_estimate=estimate)
+        return self._subject(STANDARD, self._module, decomposition, nodes=nodes)
 
-    def _decomposed(self, decomposition: Decomposition, module: fx.GraphModule, with_estimate: bool) -> Subject:
-        estimate = self._estimate(module) if with_estimate else None
-        nodes = len(module.graph.nodes)
-        subject = self._subject(DECOMPOSED, module, decomposition, nodes=nodes, legacy_memory_estimate=estimate)
+    def _decomposed(self, decomposition: Decomposition, module: fx.GraphModule) -> Subject:
+        subject = self._subject(DECOMPOSED, module, decomposition, nodes=len(module.graph.nodes))
         costs, notes = attention_costs(decomposition), decomposition_notes(decomposition)
         return replace(subject, attentions=tuple(costs), notes=tuple(notes))
 
@@ -187,17 +178,6 @@ class _Forms:
             is_watched=name == STANDARD,
             **details,
         )
-
-    def _estimate(self, module: nn.Module) -> LegacyMemoryEstimate:
-        """Compute the legacy memory estimate, which accepts positional arguments only."""
-        if self._example.kwargs:
-            raise ModelError(
-                "the legacy memory estimate takes positional inputs only, and this model is called with keyword inputs",
-                hint="leave out `legacy_memory_estimate`",
-            )
-        with undoing_writes(module):
-            estimate = legacy_memory_estimate(cast("fx.GraphModule", module), self._example.args)
-        return LegacyMemoryEstimate(estimate.peak_bytes, estimate.never_freed_bytes, estimate.reduction)
 
 
 def _recorded(module: nn.Module, example: Example, axes: Axes) -> Program:

@@ -44,14 +44,6 @@ DtypeOption = Annotated[
 ]
 FormatOption = Annotated[Format, options.table_format("all numbers unrounded")]
 Svg = Annotated[Path | None, options.svg("memory over time")]
-WithLegacyEstimate = Annotated[
-    bool,
-    typer.Option(
-        "--legacy-memory-estimate",
-        help="Add the memory estimate of the founding notes, which does not measure memory saved.",
-        rich_help_panel=options.MORE,
-    ),
-]
 
 
 def analyze(
@@ -62,7 +54,6 @@ def analyze(
     input_file: InputFile = None,
     dynamic: Dynamic = None,
     sizes: options.Sizes = None,
-    legacy_memory_estimate: WithLegacyEstimate = False,
     depth: options.Depth = None,
     format_: FormatOption = Format.TEXT,
     svg: Svg = None,
@@ -99,7 +90,6 @@ def analyze(
             task=task,
             dtype=dtype.value,
             sizes=dim_sizes or None,
-            legacy_memory_estimate=legacy_memory_estimate,
             seed=seed,
             progress=report,
             dynamic=request,

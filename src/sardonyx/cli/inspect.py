@@ -35,9 +35,9 @@ Example:
   sardonyx inspect model.onnx --json | jq .opsets
 
 Shows the opsets, sizes, interface, operators and module tree of a model, and a guess of its architecture. Identical
-layers are one line (×12) with the sums of all. No weight is read and nothing is run. With --opportunities, shows the
-patterns that optimizers look for, how many would be left after every pass, and why. Several models are one table with
-a row for each. docs/inspect.md explains the output.
+layers are one line (×12) with the sums of all. No weight is read and nothing is run. With --opportunities, shows
+what each pass would rewrite and what it would skip for which reason. Several models are one table with a row for
+each. docs/inspect.md explains the output.
 
 Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """

@@ -186,14 +186,6 @@ class OperationCosts(msgspec.Struct, frozen=True):
     bytes_moved: tuple[int, ...]
 
 
-class LegacyMemoryEstimate(msgspec.Struct, frozen=True):
-    """The legacy memory estimate, which favors larger graphs and is not a saving (docs/memory.md)."""
-
-    peak_bytes: int
-    never_freed_bytes: int  # the base of `reduction`
-    reduction: float
-
-
 class Form(msgspec.Struct, frozen=True):
     """The costs of one form of the model."""
 
@@ -206,7 +198,6 @@ class Form(msgspec.Struct, frozen=True):
     attentions: tuple[AttentionCost, ...]
     formulas: Formulas | None  # None without dynamic dimensions
     modules: tuple[ModuleCost, ...]
-    legacy_memory_estimate: LegacyMemoryEstimate | None = None
     notes: tuple[str, ...] = ()
     operations: OperationCosts | None = None  # None: not recorded
 

@@ -183,38 +183,25 @@ class ModuleInspection(Record, frozen=True, tag="module"):
     coverage: Coverage
 
 
-class WhyLeft(msgspec.Struct, frozen=True):
-    """Why matches of a pattern remain: the pass that nearly matched, and its reason."""
-
-    pass_name: str | None  # None: no pass nearly matched
-    reason: str
-    count: int
-    modules: dict[str, int]  # matches by owning module
-    examples: tuple[str, ...]  # the last node of some matches
-
-
-class PatternCount(msgspec.Struct, frozen=True):
-    """The number of matches of a pattern before and after all passes have run."""
-
-    name: str
-    what: str
-    made: bool  # produced by fusions: more matches are better
-    before: int
-    after: int
-    modules: dict[str, int]  # matches before, by owning module
-    why: tuple[WhyLeft, ...]  # why matches remain after; empty for patterns produced by fusions
-
-
 class Opportunities(Record, frozen=True, tag="opportunities"):
-    """What can be fused or removed in a model, and why the rest cannot."""
+    """What the passes would rewrite in a model, and what they would skip for which reason."""
 
     title = "a list of opportunities"
     path: str | None
     target: str
     before: Counts
     after: Counts
-    patterns: tuple[PatternCount, ...]
-    passes: tuple[PassRecord, ...]  # what each pass would do, where, and what it would skip
+    passes: tuple[PassRecord, ...]  # what each would rewrite, where, and what it would skip
+
+    @property
+    def found(self) -> int:
+        """Return the number of matches that passes would rewrite or skip."""
+        return self.left + sum(each.rewrites for each in self.passes)
+
+    @property
+    def left(self) -> int:
+        """Return the number of matches that passes would skip."""
+        return sum(group.count for each in self.passes for group in each.refusals)
 
 
 class Adoption(Record, frozen=True, tag="adoption"):

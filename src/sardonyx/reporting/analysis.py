@@ -32,7 +32,7 @@ from sardonyx.reporting.name_groups import grouped
 from sardonyx.reporting.writers import csv
 
 ALIVE_SHOWN = 6
-REDUCTION_WARNING = "not a saving: the reference is a run that never frees memory (docs/memory.md)"
+
 MODEL, MODULE = "model", "module"  # scopes of a line of CSV
 
 Number = float | None
@@ -52,7 +52,6 @@ def analysis_document(analysis: Analysis, view: View) -> Document:
             *(_peak(form, analysis, view) for form in detailed),
             *_formulas(analysis, detailed),
             *(_cache(source, analysis) for source in analysis.sources),
-            _legacy_estimate(analysis),
             *(_modules(form, analysis, view) for form in detailed),
             _notes(analysis),
         ),
@@ -318,16 +317,6 @@ def _cache(source: AnalysisSource, analysis: Analysis) -> Section:
     here = "" if cache.bytes is None else f"; {formatting.size(cache.bytes)} at these sizes"
     lines.append(("bytes = ", Span(cache.formula, code=True), here))
     return Section(title, (Notes(lines),))
-
-
-def _legacy_estimate(analysis: Analysis) -> Section:
-    lines = [
-        f"{formatting.name(form.name)}: {estimate.peak_bytes / 2**20:.2f} MiB, {100 * estimate.reduction:.1f} % less "
-        f"than {estimate.never_freed_bytes / 2**20:.2f} MiB"
-        for form in analysis.forms
-        if (estimate := form.legacy_memory_estimate) is not None
-    ]
-    return Section("As in the notes", (Notes([*lines, Span(REDUCTION_WARNING, Tone.FAINT)] if lines else ()),))
 
 
 def _modules(form: Form, analysis: Analysis, view: View) -> Section:

@@ -19,11 +19,9 @@ from sardonyx.analysis.costs.traffic import traffic
 from sardonyx.analysis.recording.recorder import record
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import fuse_attention
-from sardonyx.frontend.attention.legacy_memory_estimate import legacy_memory_estimate
 
 PAGE = (Path(__file__).parents[3] / "docs" / "memory.md").read_text()
 PROSE = " ".join(PAGE.split())
-MIB = 1 << 20
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -101,19 +99,3 @@ def test_bert_as_a_function_of_batch_and_length() -> None:
         equal, more = compare(decomposed, standard, "seq", {"batch": batch}, percent=1)
         assert (equal.order, more.order) == ("equal", "more")
         assert f"From seq = {more.first} on decomposing costs more than 1 % of memory" in PROSE
-
-
-def test_why_the_legacy_estimate_misleads(forms: dict[str, nn.Module], programs: dict[str, Program]) -> None:
-    before = legacy_memory_estimate(torch.fx.symbolic_trace(forms["standard"]), (_pictures(1),))
-    decomposed = forms["decomposed"]
-    assert isinstance(decomposed, torch.fx.GraphModule)
-    after = legacy_memory_estimate(decomposed, (_pictures(1),))
-    for peak in (before.peak_bytes, after.peak_bytes):
-        assert f"{peak / MIB:.2f} MB and" in PROSE
-    assert f"from {before.never_freed_bytes / MIB:.2f} to {after.never_freed_bytes / MIB:.2f} MiB" in PROSE
-    alone = 1 - before.peak_bytes / after.never_freed_bytes
-    assert f"turns {100 * before.reduction:.1f} % into {100 * alone:.1f} %" in PROSE
-    true = liveness(programs["standard"]).at()
-    assert f"{before.weight_bytes / MIB:.2f} MiB of {true.weights / MIB:.2f}" in PROSE
-    assert f"where {true.bytes / MIB:.2f} MiB are needed" in PROSE
-    assert round((before.peak_bytes - before.weight_bytes) / MIB, -1) == 30

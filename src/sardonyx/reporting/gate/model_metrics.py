@@ -91,14 +91,13 @@ def _of_module(module: ModuleInspection) -> Measures:
 
 
 def _of_opportunities(opportunities: Opportunities) -> Measures:
-    unwanted = [pattern for pattern in opportunities.patterns if not pattern.made]
     after = {f"{name}_after": value for name, value in counted(opportunities.after).items()}
     return (
         counted(opportunities.before)
         | after
         | {
-            "found": Measure(sum(pattern.before for pattern in unwanted)),
-            "left": Measure(sum(pattern.after for pattern in unwanted)),
+            "found": Measure(opportunities.found),
+            "left": Measure(opportunities.left),
         }
     )
 
@@ -228,8 +227,8 @@ OPPORTUNITIES = RecordKind(
     COUNTED
     | {f"{name}_after": f"the same once every pass has run: {what}" for name, what in COUNTED.items()}
     | {
-        "found": "matches of patterns that could be fused or removed",
-        "left": "how many of them would be left after every pass",
+        "found": "matches that passes would rewrite or skip",
+        "left": "matches that passes would skip",
     },
     common=tuple(COUNTED),
 )

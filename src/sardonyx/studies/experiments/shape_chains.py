@@ -7,13 +7,13 @@ static. Which one it is follows from the symbolic sizes that the chain computes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 
 from sardonyx.analysis.costs.onnx_program import name_dims
-from sardonyx.analysis.fusion_patterns import Survey, shape_chains
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import READS_SHAPE
 from sardonyx.ir.scopes import label
 from sardonyx.ir.shapes import Size
 from sardonyx.ir.shapes.expr import names_in, symbol
@@ -23,6 +23,10 @@ from sardonyx.studies.experiments.common import candidate, integer, several
 
 STATIC, DYNAMIC, DATA = "static sizes", "dynamic dimensions", "sizes that depend on data"
 NOTHING, OUTPUT = "nothing", "an output"
+_ARITHMETIC = (
+    *("Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Cast", "Identity", "Where", "Equal"),
+    *("Add", "Sub", "Mul", "Div", "Mod", "Min", "Max", "ReduceProd", "ConstantOfShape", "Range", "Floor", "Ceil"),
+)
 
 
 class ShapeChains(Experiment):
@@ -101,12 +105,11 @@ def chains_of(model: ir.Model) -> list[dict[str, object]]:
     facts = Facts(model)
     name_dims(facts.shapes, [value for value in model.graph.inputs if not value.is_initializer()], symbol)
     facts.infer()
-    survey = Survey(facts)
     chains: list[dict[str, object]] = []
-    for chain in shape_chains(survey):
+    for chain in _chains(facts):
         inside = set(chain)
         ends = [value for node in chain for value in node.outputs if _leaves(value, inside)]
-        kind, dims = _depends(ends, inside, survey)
+        kind, dims = _depends(ends, inside, facts)
         chains.append(
             {
                 "nodes": [label(node) for node in chain],
@@ -116,6 +119,28 @@ def chains_of(model: ir.Model) -> list[dict[str, object]]:
             }
         )
     return chains
+
+
+def _chains(facts: Facts) -> Iterator[Collection[ir.Node]]:
+    """Yield each Shape that is computed at run time, with the integer arithmetic on it."""
+    starts = (node for scope in facts.live_scopes() for node in scope.graph)
+    for start in starts:
+        if start.domain or start.op_type not in READS_SHAPE:
+            continue
+        chain, edge = {start: None}, [start]
+        while edge:
+            readers = {use.node: None for node in edge for value in node.outputs for use in value.uses()}
+            edge = [reader for reader in readers if reader not in chain and _is_arithmetic(reader, facts)]
+            chain.update(dict.fromkeys(edge))
+        yield chain
+
+
+def _is_arithmetic(node: ir.Node, facts: Facts) -> bool:
+    """Return whether a node computes on sizes: integers of rank 0 or 1."""
+    if node.domain or node.op_type not in _ARITHMETIC:
+        return False
+    dtype = facts.dtype(node.inputs[0])
+    return dtype is not None and dtype.is_integer() and facts.rank(node.inputs[0]) in (0, 1)
 
 
 def _leaves(value: ir.Value, inside: set[ir.Node]) -> bool:
@@ -130,9 +155,9 @@ def _consumers(ends: Iterable[ir.Value], inside: set[ir.Node]) -> set[str]:
     return names or {NOTHING}
 
 
-def _depends(ends: Iterable[ir.Value], inside: set[ir.Node], survey: Survey) -> tuple[str, list[str]]:
+def _depends(ends: Iterable[ir.Value], inside: set[ir.Node], facts: Facts) -> tuple[str, list[str]]:
     """Return the kind of sizes that the chain computes, and the names of their dimensions."""
-    sizes = [size for value in ends for size in _sizes(value, inside, survey)]
+    sizes = [size for value in ends for size in _sizes(value, inside, facts)]
     inferred = [size for size in sizes if size is not None and (isinstance(size, int) or not size.is_vague)]
     names = sorted(set(names_in(inferred)))
     if len(inferred) < len(sizes):
@@ -140,15 +165,15 @@ def _depends(ends: Iterable[ir.Value], inside: set[ir.Node], survey: Survey) -> 
     return (DYNAMIC, names) if names else (STATIC, [])
 
 
-def _sizes(value: ir.Value, inside: set[ir.Node], survey: Survey) -> Sequence[Size | None]:
+def _sizes(value: ir.Value, inside: set[ir.Node], facts: Facts) -> Sequence[Size | None]:
     """Return the sizes in a value; if its contents are not sizes (a range, a fill), those it is computed from."""
-    contents = survey.facts.contents(value)
+    contents = facts.contents(value)
     if contents is not None and None not in contents:
         return contents
     node = value.producer()
     inputs = node.inputs if node is not None else ()
     operands = [operand for operand in inputs if operand is not None and operand.producer() in inside]
-    return [size for operand in operands for size in _sizes(operand, inside, survey)] if operands else (None,)
+    return [size for operand in operands for size in _sizes(operand, inside, facts)] if operands else (None,)
 
 
 def _sums(answer: CellAnswer) -> tuple[Entry, ...]:
