@@ -16,7 +16,8 @@ import onnx
 import pytest
 
 from commands import subcommand
-from sardonyx.cli import demo, options
+from sardonyx.cli import options
+from sardonyx.verbs import demo
 
 
 @pytest.fixture

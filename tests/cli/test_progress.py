@@ -12,12 +12,12 @@ import pytest
 
 from cli.conftest import Result
 from reporting.gate.sample_records import write_model
-from sardonyx.cli import bench, optimize
 from sardonyx.cli.console import TimeLeft, announce, live_table
 from sardonyx.cli.durations import bench_seconds, run_seconds
 from sardonyx.errors import UsageError
 from sardonyx.fleet.progress import Status
 from sardonyx.records.progress import duration
+from sardonyx.verbs import bench, optimize
 
 Command = Callable[..., Result]
 

@@ -99,7 +99,7 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
     app.callback(invoke_without_command=True)(_root)
     named = next(iter(arguments), "")
     if named in VERBS:
-        module = import_module(f"sardonyx.cli.{named}")
+        module = import_module(f"sardonyx.verbs.{named}")
         app.command(named, help=module.HELP, short_help=VERBS[named], cls=GroupedCommand)(getattr(module, named))
         return app
     for verb, summary in VERBS.items():
@@ -167,7 +167,7 @@ def _completed() -> list[str]:
     """Return the words that a shell wants to complete; none if this is an ordinary call."""
     if not os.environ.get("_SARDONYX_COMPLETE"):
         return []
-    from sardonyx.cli.completion import words_to_complete
+    words_to_complete = import_module("sardonyx.verbs.completion").words_to_complete
 
     return words_to_complete()
 

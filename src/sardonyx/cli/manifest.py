@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from importlib import import_module
 from typing import Any, cast
 
 import typer
@@ -67,10 +68,8 @@ def _given(context: typer.Context, words: Sequence[str]) -> list[tuple[Any, Any]
 
 
 def _export_context() -> typer.Context:
-    from sardonyx.cli import export  # it loads more than the other commands need
-
     app = typer.Typer()
-    app.command("export")(export.export)
+    app.command("export")(import_module("sardonyx.verbs.export").export)  # it loads more than other commands need
     command = typer.main.get_command(app)
     return typer.Context(command)  # pyright: ignore[reportArgumentType]
 

@@ -7,11 +7,11 @@ from typing import Annotated
 
 from sardonyx.cli import files, options
 from sardonyx.cli.console import progress, show
-from sardonyx.cli.export import InputFile, InputSpec, Source
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import reject_both
 from sardonyx.reporting.analysis import decomposition_document, decomposition_sentence
 from sardonyx.reporting.document import View
+from sardonyx.verbs.export import InputFile, InputSpec, Source
 
 HELP = """\b
 Example:

@@ -9,13 +9,13 @@ import typer
 
 from sardonyx.cli import files, options
 from sardonyx.cli.console import notes_with_flags, progress, show
-from sardonyx.cli.export import Dynamic, InputFile, InputSpec
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import Format, reject_both
 from sardonyx.records.analysis import Analysis
 from sardonyx.reporting.analysis import analysis_csv, analysis_document, analysis_sentence
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.timeline import timeline_svg
+from sardonyx.verbs.export import Dynamic, InputFile, InputSpec
 
 HELP = """\b
 Example:

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from sardonyx.cli import options
-from sardonyx.cli.attest import Source
 from sardonyx.cli.console import progress, put
 from sardonyx.errors import VerificationFailed
 from sardonyx.reporting.formatting import one_line
+from sardonyx.verbs.attest import Source
 
 HELP = """\b
 Example:

@@ -1,0 +1,1 @@
+"""Commands: a module or package for each, found by its name."""
