@@ -57,3 +57,11 @@ def test_a_dynamic_axis_stays() -> None:
     model, log = run_passes(text, PASSES)
     assert op_types(model) == ["SplitToSequence", "SequenceAt"]
     assert "the number of its parts is unknown" in reasons(log)
+
+
+def test_a_scalar_is_not_split() -> None:
+    text = graph_text("""agraph (int64[N] x) => (int64[N] y) <int64 one = {1}, int64 i = {0}> {
+        s = SplitToSequence(one, x)  y = SequenceAt(s, i) }""")
+    model, log = run_passes(text, PASSES)
+    assert op_types(model) == ["SplitToSequence", "SequenceAt"]
+    assert "the number of its parts is unknown" in reasons(log)
