@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from onnx import parser
 
+import sardonyx
 from passes.util import assert_same, graph_text, op_types, reasons, run_passes
 from sardonyx.passes.layout.eliminate_split_to_sequence import EliminateSplitToSequence
 
@@ -57,3 +59,10 @@ def test_a_dynamic_axis_stays() -> None:
     model, log = run_passes(text, PASSES)
     assert op_types(model) == ["SplitToSequence", "SequenceAt"]
     assert "the number of its parts is unknown" in reasons(log)
+
+
+def test_a_scalar_is_not_split() -> None:
+    """No runtime accepts it, but an optimizer must not fail on it."""
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 18]> agraph (int64[N] x) => (int64[N] y)
+        <int64 one = {1}, int64 i = {0}> { s = SplitToSequence(one, x)  y = SequenceAt(s, i) }""")
+    assert sardonyx.optimize(model, verify="off").after.nodes == 2

@@ -16,10 +16,10 @@ import onnx
 from onnx import helper
 
 from sardonyx_check.graphs import Model, Refused, Stored, Value
-from sardonyx_check.numbers import INPUT, UNITS, Array, Numbers, Real
-from sardonyx_check.operators import FLOATS
+from sardonyx_check.numbers import INPUT, UNITS, Array, Numbers, Real, Undecided
+from sardonyx_check.operators import FLOATS, Tensor
 from sardonyx_check.replay import Replay, read
-from sardonyx_check.trial import EQUAL, OPEN, UNEQUAL, NotAccepted, Trial, Unknown
+from sardonyx_check.trial import EQUAL, OPEN, UNEQUAL, NotAccepted, Trial
 
 ALL, ORDERS, TRIALS, REFUSED = "equal for all values", "equal for the orders tried", "by trials only", "refused"
 _CODES = {ALL: 0, ORDERS: 0, TRIALS: 1, REFUSED: 3}  # best first
@@ -126,26 +126,26 @@ class _Check:
             if each.keys() == declared.keys():
                 yield {name: tuple(map(int, shape)) for name, shape in each.items()}
 
-    def _feeds(self, shapes: Shapes, n: Numbers) -> dict[str, Any]:
+    def _feeds(self, shapes: Shapes, n: Numbers) -> list[Tensor]:
         """Return random inputs: any real numbers, integers in the ranges of the certificate, truth values."""
-        rng, feeds = np.random.default_rng((n.seed, 1)), dict[str, Any]()
+        rng, feeds = np.random.default_rng((n.seed, 1)), list[Tensor]()
         for info in self._inputs:
             name, type_ = info.name, info.type.tensor_type.elem_type
             if info.type.WhichOneof("value") != "tensor_type" or type_ == onnx.TensorProto.STRING:
                 raise Refused(f"input {name!r} is neither numbers nor truth values")
             if type_ in FLOATS:
                 f = rng.standard_normal(shapes[name]) * rng.choice(_SCALES, shapes[name])
-                feeds[name] = n.random(f, type_, f"input {name}", INPUT)
+                feeds.append(n.random(f, type_, f"input {name}", INPUT))
             else:
                 low, high = self._recipe.get("ranges", {}).get(name, (0, 1))
                 whole = rng.integers(int(low), int(high) + 1, shapes[name])
-                feeds[name] = whole.astype(helper.tensor_dtype_to_np_dtype(type_))
+                feeds.append(whole.astype(helper.tensor_dtype_to_np_dtype(type_)))
         return feeds
 
     def _trial(self, shapes: Shapes, number: int, *, free: bool) -> Trial:
         n = Numbers(self._seed * 1000 + number, free=free)
         trial = Trial(self._replay, n, self._plans)
-        trial.run(self._feeds(shapes, n))
+        trial.run(self._replay.source.main, self._feeds(shapes, n), {})
         self._measure(trial)
         return trial
 
@@ -197,7 +197,7 @@ class _Check:
         for constant, stored in self._replay.rounded:
             assert constant.denotes is not None
             exact = trial.seen.get(constant.denotes)
-            if exact is None or isinstance(exact, Unknown) or (constant, stored) in self._units:
+            if exact is None or isinstance(exact, Undecided) or (constant, stored) in self._units:
                 continue
             units = _distance(exact, stored)
             if not units <= (_FOLDED if constant.denotes.replacement is constant else _EXPRESSION):  # it may be NaN

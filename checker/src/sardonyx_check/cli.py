@@ -49,10 +49,8 @@ def _text(report: Report, total: Counter[str]) -> str:
     lines: list[str] = []
     for name, (answer, reason) in report.outputs.items():
         lines += [f"output {name}: {answer}", *([f"  {reason}"] if reason else [])]
-    for name, answers in {
-        f"{total.total()} rewrites": total,
-        **{f"  {k}": v for k, v in report.passes.items()},
-    }.items():
+    counted = {f"{total.total()} rewrites": total, **{f"  {name}": each for name, each in report.passes.items()}}
+    for name, answers in counted.items():
         lines.append(f"{name}: " + ", ".join(f"{count} {answer}" for answer, count in answers.items()))
     tried = [", ".join(f"{name} {list(shape)}" for name, shape in each.items()) for each in report.inputs_tried]
     ranges = ", ".join(f"{name} in {low}..{high}" for name, (low, high) in report.ranges_of_integers.items())

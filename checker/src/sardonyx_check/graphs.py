@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,28 +29,25 @@ class Stored:
 
     def __init__(self, proto: onnx.TensorProto) -> None:
         self._proto, self.type, self.shape = proto, proto.data_type, tuple(proto.dims)
-        self._digest, self._special = "", None
 
     def array(self) -> Array:
         return np.asarray(numpy_helper.to_array(self._proto)).reshape(self.shape)
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """A digest of type, shape and elements."""
-        if not self._digest:
-            array = np.ascontiguousarray(self.array())
-            data = repr(array.tolist()).encode() if array.dtype.kind in "OU" else array.data if array.size else b""
-            self._digest = f"{self.type} {self.shape} {hashlib.sha256(data).hexdigest()}"
-        return self._digest
+        array = np.ascontiguousarray(self.array())
+        data = repr(array.tolist()).encode() if array.dtype.kind in "OU" else array.data if array.size else b""
+        return f"{self.type} {self.shape} {hashlib.sha256(data).hexdigest()}"
 
-    def is_special(self, array: Array) -> bool:
-        """Return whether rewrites may rely on the elements: few, or few different ones, integers, or infinities."""
-        if self._special is None:
-            flat, some = array.reshape(-1), array.reshape(-1)[:: max(array.size // 64, 1)]
-            few = flat.size < 64 or (np.unique(some).size <= 4 and np.unique(flat).size <= 4)
-            whole = (some == np.rint(some)).all() and (flat == np.rint(flat)).all()
-            self._special = bool(few or whole or not np.isfinite(flat).all())
-        return self._special
+    @functools.cached_property
+    def is_special(self) -> bool:
+        """Whether rewrites may rely on the elements: few, or few different ones, whole numbers, or infinities."""
+        flat = self.array().astype(np.float64).reshape(-1)
+        some = flat[:: max(flat.size // 64, 1)]
+        few = flat.size < 64 or (np.unique(some).size <= 4 and np.unique(flat).size <= 4)
+        whole = (some == np.rint(some)).all() and (flat == np.rint(flat)).all()
+        return bool(few or whole or not np.isfinite(flat).all())
 
 
 @dataclass(eq=False)
@@ -199,6 +197,7 @@ class Model:
         first = next((name for name in proto.output if name), "")
         for attribute in proto.attribute:
             if attribute.type != _KIND.GRAPH or attribute.ref_attr_name:
+                attribute.doc_string = ""
                 node.attributes[attribute.name] = attribute
                 continue
             path = attribute.g.name if is_new else f"{graph.path}/{first}.{attribute.name}"

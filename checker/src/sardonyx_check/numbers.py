@@ -33,6 +33,16 @@ class Undecided(Exception):
     """Exact arithmetic cannot tell."""
 
 
+def _elementwise(function: Callable[[Array, Array], Array]) -> Callable[[Real, Operand], Real]:
+    """Return a method that applies a function to residues and to doubles."""
+
+    def method(a: Real, other: Operand) -> Real:
+        b = a.n.number(other)
+        return a.n.real(function(a.m, b.m), function(a.f, b.f), a, b)
+
+    return method
+
+
 @dataclass(eq=False)
 class Real:
     """Real numbers: residues, doubles, the ONNX type, and what they depend on."""
@@ -43,42 +53,23 @@ class Real:
     type: int = 0  # 0 is that of the other operand
     known: int = STORED
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.f.shape
-
-    @property
-    def rank(self) -> int:
-        return self.f.ndim
+    def __post_init__(self) -> None:
+        self.shape, self.rank = self.f.shape, self.f.ndim
 
     def map(self, move: Callable[[Array], Array]) -> Real:
         """Move elements."""
         return Real(self.n, move(self.m), move(self.f), self.type, self.known)
 
-    def _with(self, other: Operand, function: Callable[[Array, Array], Array]) -> Real:
-        b = self.n.number(other)
-        return self.n.real(function(self.m, b.m), function(self.f, b.f), self, b)
-
-    def __add__(self, other: Operand) -> Real:
-        return self._with(other, np.add)
-
-    def __sub__(self, other: Operand) -> Real:
-        return self._with(other, np.subtract)
-
-    def __mul__(self, other: Operand) -> Real:
-        return self._with(other, np.multiply)
+    __add__ = __radd__ = _elementwise(np.add)
+    __sub__ = _elementwise(np.subtract)
+    __mul__ = __rmul__ = _elementwise(np.multiply)
 
     def __truediv__(self, other: Operand) -> Real:
         b = self.n.number(other)
         return self.n.real(self.m * self.n.inverse(b.m), self.f / b.f, self, b)
 
-    def __neg__(self) -> Real:
-        return self.n.real(-self.m, -self.f, self)
-
     def __rtruediv__(self, other: float) -> Real:
         return self.n.number(other) / self
-
-    __radd__, __rmul__ = __add__, __mul__
 
     def __matmul__(self, other: Real) -> Real:
         """Return the matrix product, exact in double precision.
@@ -290,16 +281,13 @@ class Numbers:
     def larger(self, a: Operand, b: Operand) -> Real:
         return self.where(self.less(a, b), b, a)
 
-    def smaller(self, a: Operand, b: Operand) -> Real:
-        return self.where(self.less(b, a), b, a)
-
-    def largest(self, x: Real, axes: tuple[int, ...], sign: int = 1) -> Real:
-        """Return the largest elements over axes, which stay; with sign -1, the smallest."""
+    def largest(self, x: Real, axes: tuple[int, ...]) -> Real:
+        """Return the largest elements over axes, which stay."""
         rest = [a for a in range(x.rank) if a not in axes]
         flat = x.map(lambda a: a.transpose([*rest, *axes]).reshape([*(a.shape[k] for k in rest), -1]))
         if not flat.shape[-1]:
             raise Undecided("the largest of no elements")
-        place = np.argmax(sign * self.row_order(flat, (flat.rank - 1,)), -1)[..., None]
+        place = np.argmax(self.row_order(flat, (flat.rank - 1,)), -1)[..., None]
         shape = [1 if k in axes else size for k, size in enumerate(x.shape)]
         return flat.map(lambda a: np.take_along_axis(a, place, -1).reshape(shape))
 
@@ -314,12 +302,3 @@ def _is_smooth(n: int) -> bool:
         while n % q == 0:
             n //= q
     return n == 1
-
-
-def erf(f: Array) -> Array:
-    """Return the error function; with an error of 1.5e-7 for large arrays."""
-    if f.size <= 4096:
-        return np.vectorize(math.erf, otypes=[np.float64])(f) if f.size else f
-    t = 1 / (1 + 0.3275911 * np.abs(f))
-    terms = ((((1.061405429 * t - 1.453152027) * t) + 1.421413741) * t - 0.284496736) * t + 0.254829592
-    return np.sign(f) * (1 - terms * t * np.exp(-f * f))

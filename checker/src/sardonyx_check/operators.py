@@ -20,7 +20,7 @@ import onnx
 from onnx import helper
 from onnx.reference.ops import load_op
 
-from sardonyx_check.numbers import STORED, Array, Numbers, Real, Undecided, erf
+from sardonyx_check.numbers import STORED, Array, Numbers, Real, Undecided
 
 Tensor = Any  # Real, an array of integers, truth values or strings, a list of these, or None
 FLOATS = {1, 10, 11, 16, *range(17, 21), 23, 24, 25}  # ONNX element types that are real numbers here
@@ -114,30 +114,24 @@ class Call:
 
     # Parts of definitions
 
-    def number(self, name: str, default: float) -> Real:
-        """Return an attribute as a real number of single precision."""
-        return self.n.literal(self.get(name, default))
-
     @property
     def spatial(self) -> tuple[int, ...]:
         """The axes after batch and channels."""
         return tuple(range(2, self[0].rank))
 
-    def channels(self, *indices: int) -> list[Real]:
-        """Return inputs with one number for each channel, so that they broadcast."""
-        shape = (-1, *[1] * len(self.spatial))
-        return [self[k].map(lambda a: a.reshape(shape)) for k in indices]
+    def channels(self, index: int) -> Real:
+        """Return an input with one number for each channel, so that it broadcasts."""
+        return self[index].map(lambda a: a.reshape(-1, *[1] * len(self.spatial)))
 
     def reduced(self, reduce: Callable[[Real, tuple[int, ...]], Real]) -> Real:
         """Reduce axes, which are an input or an attribute."""
-        given, rank = self.get("axes") if self[1] is None else self[1], self[0].rank
+        given, rank = self.get("axes", ()) if self[1] is None else self[1], self[0].rank
         everything = () if self.get("noop_with_empty_axes") else range(rank)
-        axes = tuple(int(a) % rank for a in (given if given is not None else ())) or tuple(everything)
-        result = reduce(self[0], axes)
+        result = reduce(self[0], axes := tuple(int(a) % rank for a in given) or tuple(everything))
         return result if self.get("keepdims", 1) else result.map(lambda a: a.squeeze(axes))
 
-    def windows(self, x: Real, kernel: Sequence[int], fill: float) -> Real:
-        """Return the windows of a convolution or pooling: batch, channels, places, elements of the kernel."""
+    def windows(self, x: Real, kernel: Sequence[int], fill: float) -> tuple[Real, tuple[int, ...]]:
+        """Return windows (batch, channels, places, elements of the kernel), and the shape of the places."""
         count = len(kernel)
         strides, dilations = self.get("strides") or [1] * count, self.get("dilations") or [1] * count
         pads = self.get("pads") or [0] * 2 * count
@@ -152,12 +146,14 @@ class Call:
             return np.lib.stride_tricks.sliding_window_view(a, reach, self.spatial)[tuple(steps)]
 
         seen = x.map(cut)
-        return self.n.real(seen.m, seen.f, x)
+        places = seen.shape[2 : 2 + count]
+        shape = (*x.shape[:2], math.prod(places), math.prod(kernel))
+        return self.n.real(seen.m.reshape(shape), seen.f.reshape(shape), x), places
 
     def pooled(self, x: Real, fill: float, reduce: Callable[[Real, tuple[int, ...]], Real]) -> Real:
         """Reduce windows."""
-        axes = tuple(range(x.rank, 2 * x.rank - 2))
-        return reduce(self.windows(x, self.get("kernel_shape"), fill), axes).map(lambda a: a.squeeze(axes))
+        seen, places = self.windows(x, self.get("kernel_shape"), fill)
+        return reduce(seen, (3,)).map(lambda a: a.reshape(*x.shape[:2], *places))
 
     def with_bias(self, x: Real, index: int) -> Real:
         """Add an optional input."""
@@ -195,23 +191,24 @@ class Call:
         m = n.power(x.m, count // 2) if count % 2 == 0 else n.power(n.root(x.m), count)
         return n.real(np.broadcast_to(n.inverse(m) if twice < 0 else m, f.shape), f, x, y)
 
+    def product(c) -> Real:
+        """Return a matrix product of operands that may be transposed, times alpha."""
+        a, b = (v.map(lambda m: m.swapaxes(-1, -2)) if c.get(t) else v for v, t in ((c[0], "transA"), (c[1], "transB")))
+        return a @ b * c.n.literal(c.get("alpha", 1.0))
+
     def Gemm(c) -> Tensor:
-        a, b = (v.map(np.transpose) if c.get(t) else v for v, t in ((c[0], "transA"), (c[1], "transB")))
-        result = a @ b * c.number("alpha", 1.0)
-        return result if c[2] is None else result + c[2] * c.number("beta", 1.0)
+        return c.product() if c[2] is None else c.product() + c[2] * c.n.literal(c.get("beta", 1.0))
 
     def Conv(c) -> Tensor:
-        x, w, groups, count = c[0], c[1], c.get("group", 1), len(c.spatial)
+        x, w, groups = c[0], c[1], c.get("group", 1)
         if x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
             raise ValueError("the channels do not fit")
-        seen = c.windows(x, w.shape[2:], 0.0)
-        places = seen.shape[2 : 2 + count]
-        perm = [0, 1, *range(3, 3 + count), 2, *range(3 + count, 3 + 2 * count)]
-        split, shape = (x.shape[0], groups, w.shape[1]), (x.shape[0], groups, math.prod(places), math.prod(w.shape[1:]))
-        rows = seen.map(lambda a: a.reshape(*split, *a.shape[2:]).transpose(perm).reshape(shape))
-        kernels = w.map(lambda a: a.reshape(groups, w.shape[0] // groups, -1).transpose(0, 2, 1))
-        result = (rows @ kernels).map(lambda a: a.transpose(0, 1, 3, 2).reshape(x.shape[0], w.shape[0], *places))
-        return result if c[2] is None else result + c.channels(2)[0]
+        seen, places = c.windows(x, w.shape[2:], 0.0)
+        split, rows = (x.shape[0], groups, w.shape[1], *seen.shape[2:]), (seen.shape[2], math.prod(w.shape[1:]))
+        left = seen.map(lambda a: a.reshape(split).swapaxes(2, 3).reshape(x.shape[0], groups, *rows))
+        kernels = w.map(lambda a: a.reshape(groups, w.shape[0] // groups, -1).swapaxes(1, 2))
+        result = (left @ kernels).map(lambda a: a.swapaxes(2, 3).reshape(x.shape[0], w.shape[0], *places))
+        return result if c[2] is None else result + c.channels(2)
 
     def MaxPool(c) -> Tensor:
         if len(c.proto.output) > 1:
@@ -226,27 +223,23 @@ class Call:
     def BatchNormalization(c) -> Tensor:
         if c.get("training_mode") or len(c.proto.output) > 1:
             raise Undecided("BatchNormalization in training")
-        scale, shift, mean, variance = c.channels(1, 2, 3, 4)
-        return (c[0] - mean) * (scale / c.n.sqrt(variance + c.number("epsilon", 1e-5))) + shift
+        scale, shift, mean, variance = map(c.channels, (1, 2, 3, 4))
+        return (c[0] - mean) * (scale / c.n.sqrt(variance + c.n.literal(c.get("epsilon", 1e-5)))) + shift
 
     # Operators of ONNX Runtime
 
-    def activated(c, x: Real, given: Sequence[float]) -> Tensor:
+    def activated(c, x: Real) -> Tensor:
         """Return the activation that an attribute of a fused operator names, with its parameters."""
-        name = c.get("activation", "")
+        name, both = c.get("activation"), [c.get("activation_alpha"), c.get("activation_beta")]
+        given = c.get("activation_params") or [value for value in both if value is not None]
         if name == "Clip":
             return c.standard("Clip", x, *(c.n.literal(p, x.type) for p in given))
         return c.standard(name, x, **dict(zip(("alpha", "beta"), given, strict=False))) if name else x
 
-    def FusedGemm(c) -> Tensor:
-        given = (c.get("activation_alpha"), c.get("activation_beta"))
-        return c.activated(c.Gemm(), [v for v in given if v is not None])
-
     def FusedMatMul(c) -> Tensor:
         if c.get("transBatchA") or c.get("transBatchB"):
             raise Undecided("FusedMatMul with transposed batches")
-        a, b = (v.map(lambda m: m.swapaxes(-1, -2)) if c.get(t) else v for v, t in ((c[0], "transA"), (c[1], "transB")))
-        return a @ b * c.number("alpha", 1.0)
+        return c.product()
 
     def gelu(c, **attributes: str) -> Tensor:
         """Return a Gelu after an optional bias."""
@@ -306,12 +299,12 @@ def _rounding(name: str, f: Callable[[Array], Array]) -> Callable[[Call], Tensor
 _ORT = "com.microsoft::"
 TABLE: dict[str, Callable[[Call], Tensor]] = {
     **{name: method for name, method in vars(Call).items() if name[0].isupper()},
-    "Abs": lambda c: c.n.where(c.n.less(c[0], 0), -c[0], c[0]),
+    "Abs": lambda c: c.n.where(c.n.less(c[0], 0), c[0] * -1, c[0]),
     "Ceil": _rounding("ceil", np.ceil),
     "Cos": _function("cos", np.cos, "even"),
     "Div": lambda c: c[0] / c[1],
     "Equal": lambda c: c[0].m == c[1].m,
-    "Erf": _function("erf", erf, "odd"),
+    "Erf": _function("erf", np.vectorize(math.erf, otypes=[np.float64]), "odd"),
     "Exp": lambda c: c.n.exp(c[0]),
     "Floor": _rounding("floor", np.floor),
     "GlobalAveragePool": lambda c: c[0].mean(c.spatial),
@@ -321,26 +314,25 @@ TABLE: dict[str, Callable[[Call], Tensor]] = {
     "Log": _function("log", np.log),
     "MatMul": lambda c: c[0] @ c[1],
     "Max": lambda c: functools.reduce(c.n.larger, c.inputs),
-    "Min": lambda c: functools.reduce(c.n.smaller, c.inputs),
+    "Min": lambda c: functools.reduce(c.n.larger, (x * -1 for x in c.inputs)) * -1,
     "NonZero": lambda c: np.array(np.nonzero(c[0].m), np.int64),
     "Reciprocal": lambda c: 1 / c[0],
     "ReduceMax": lambda c: c.reduced(c.n.largest),
     "ReduceMean": lambda c: c.reduced(Real.mean),
-    "ReduceMin": lambda c: c.reduced(lambda x, axes: c.n.largest(x, axes, -1)),
-    "Relu": lambda c: c.n.larger(c[0], 0),
+    "ReduceMin": lambda c: c.reduced(lambda x, axes: c.n.largest(x * -1, axes) * -1),
     "Round": _rounding("round", np.rint),
-    "Sigmoid": lambda c: 1 / (1 + c.n.exp(-c[0])),
+    "Sigmoid": lambda c: 1 / (1 + c.n.exp(c[0] * -1)),
     "Sin": _function("sin", np.sin, "odd"),
     "Sqrt": lambda c: c.n.sqrt(c[0]),
     "Tanh": lambda c: 2 / (1 + c.n.exp(c[0] * -2)) - 1,
     _ORT + "Attention": Call.packed_attention,
     _ORT + "BiasGelu": Call.gelu,
     _ORT + "FastGelu": lambda c: c.gelu(approximate="tanh"),
-    _ORT + "FusedConv": lambda c: c.activated(c.with_bias(c.Conv(), 3), c.get("activation_params") or ()),
-    _ORT + "FusedGemm": Call.FusedGemm,
+    _ORT + "FusedConv": lambda c: c.activated(c.with_bias(c.Conv(), 3)),
+    _ORT + "FusedGemm": lambda c: c.activated(c.Gemm()),
     _ORT + "FusedMatMul": Call.FusedMatMul,
     _ORT + "Gelu": Call.gelu,
-    _ORT + "QuickGelu": lambda c: c[0] / (1 + c.n.exp(-(c.number("alpha", 1.702) * c[0]))),
+    _ORT + "QuickGelu": lambda c: c[0] / (1 + c.n.exp(c[0] * c.n.literal(c.get("alpha", 1.702)) * -1)),
     _ORT + "SkipLayerNormalization": Call.SkipLayerNormalization,
     _ORT + "SkipSimplifiedLayerNormalization": Call.SkipLayerNormalization,
 }

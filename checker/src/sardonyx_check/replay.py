@@ -196,30 +196,20 @@ def _compare_versions(node: Node, version: int) -> None:
         old, new = defs.get_schema(node.op, node.version, ""), defs.get_schema(node.op, version, "")
     except defs.SchemaError:
         raise Refused(f"{node.op} is not defined in opset {version}") from None
-    if old.since_version == new.since_version:
-        return
-    both = [name for name in old.attributes if name in new.attributes and name not in node.attributes]
-    names = [formal.name for formal in old.inputs], [formal.name for formal in new.inputs[: len(old.inputs)]]
-    if (
-        any(name not in new.attributes for name in node.attributes)
-        or any(old.attributes[name].default_value != new.attributes[name].default_value for name in both)
-        or (names[0] != names[1] and len(node.inputs) > 1)
-        or node.op == "GroupNormalization"
-        or (node.op in _SOFTMAX and old.since_version < 13 <= new.since_version)
-    ):
+    both = (old.attributes.keys() & new.attributes.keys()) - node.attributes.keys()
+    defaults = any(old.attributes[name].default_value != new.attributes[name].default_value for name in both)
+    inputs = any(x.name != y.name for x, y in zip(old.inputs, new.inputs, strict=False)) and len(node.inputs) > 1
+    meaning = node.op == "GroupNormalization" or (node.op in _SOFTMAX and old.since_version < 13 <= new.since_version)
+    differ = defaults or inputs or meaning or node.attributes.keys() - new.attributes.keys()
+    if old.since_version != new.since_version and differ:
         raise Refused(f"{node.op} of opset {node.version} is not the one of opset {version}")
 
 
 def _signature(node: Node) -> tuple[Any, ...]:
     """Return the attributes of a node, and which inputs and bodies it has."""
-    attributes = {}
-    for name, attribute in node.attributes.items():
-        copy = onnx.AttributeProto()
-        copy.CopyFrom(attribute)
-        copy.doc_string = ""
-        is_tensor = copy.type == copy.TENSOR
-        attributes[name] = Stored(copy.t).digest if is_tensor else copy.SerializeToString(deterministic=True)
-    return attributes, [v is None for v in node.inputs], set(node.bodies)
+    tensors = {name: Stored(a.t).digest for name, a in node.attributes.items() if a.type == a.TENSOR}
+    others = {name: a.SerializeToString(deterministic=True) for name, a in node.attributes.items()}
+    return others | tensors, [v is None for v in node.inputs], set(node.bodies)
 
 
 def _defaults(graph: onnx.GraphProto) -> dict[str, str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -13,7 +14,7 @@ import onnx
 from onnx import defs, helper
 
 from sardonyx_check.graphs import Graph, Node, Pair, Refused, Value
-from sardonyx_check.numbers import ANY_CONSTANT, Numbers, Real, Undecided
+from sardonyx_check.numbers import ANY_CONSTANT, STORED, Numbers, Real, Undecided
 from sardonyx_check.operators import FLOATS, Call, Tensor
 from sardonyx_check.replay import Replay
 
@@ -22,6 +23,7 @@ _MOST_ITERATIONS = 100
 _OVERFLOWS = {"Add", "Sub", "Mul", "MatMul", "Gemm", "Conv", "ReduceSum", "Sum", "CumSum"}
 _STANDARD = 23  # the operator set in which operators of ONNX Runtime are explained
 EQUAL, CLOSE, OPEN, UNEQUAL = range(4)  # results of a comparison, best first
+Attributes = dict[str, onnx.AttributeProto]
 Plan = list[tuple[Node | Pair, list[Value]]]  # what is done one after another, and the values that are not needed then
 
 
@@ -29,22 +31,8 @@ class NotAccepted(Exception):
     """The source does not accept the inputs."""
 
 
-@dataclass
-class Unknown:
-    """A value that cannot be computed, and why; a value that fails is one that the new nodes do not accept."""
-
-    reason: str
-    fails: bool = False
-
-
-@dataclass(eq=False)
-class Activation:
-    """One evaluation of a graph."""
-
-    graph: Graph
-    parent: Activation | None
-    parameters: dict[str, onnx.AttributeProto]  # of a function
-    values: dict[Value, Tensor] = field(default_factory=dict)
+class Fails(Undecided):
+    """New nodes do not accept what the source does."""
 
 
 class Trial:
@@ -56,13 +44,7 @@ class Trial:
         self.compared: Counter[int] = Counter()  # elements, by number of the rewrite
         self._watched = {x.denotes for x, _ in replay.rounded}
         self.seen: dict[Value, Tensor] = {}  # values that constants stand for
-
-    def run(self, feeds: dict[str, Tensor]) -> None:
-        """Evaluate everything."""
-        main = self._source.main
-        self._run(main, {v: feeds[v.name] for v in main.inputs}, None, {})
-
-    # Graphs
+        self._values: dict[Value, Tensor] = {}  # of all graphs: none is evaluated while it is being evaluated
 
     def _plan(self, graph: Graph) -> Plan:
         needs: dict[Any, list[Value]] = {node: list(node.reads()) for node in graph.nodes}
@@ -80,87 +62,78 @@ class Trial:
             plan.append((each, list(dropped)))
         return plan[::-1]
 
-    def _run(
-        self, graph: Graph, feeds: dict[Value, Tensor], parent: Activation | None, parameters: dict[str, Any]
-    ) -> list[Tensor]:
-        """Evaluate a graph."""
+    def run(self, graph: Graph, inputs: list[Tensor], parameters: Attributes) -> list[Tensor]:
+        """Evaluate a graph; parameters are those of a function. A value that cannot be computed is an Undecided."""
         if graph not in self._plans:
             self._plans[graph] = self._plan(graph)
-        act = Activation(graph, parent, parameters, feeds)
+        self._values |= itertools.zip_longest(graph.inputs, inputs[: len(graph.inputs)])
         for each, dropped in self._plans[graph]:
             if isinstance(each, Node):
-                self._node(each, act)
+                self._node(each, parameters)
             else:
-                self._compare(*each, act)
+                self._compare(*each)
             for value in dropped:
-                act.values.pop(value, None)
-        return [self._get(value, act) for value in graph.outputs]
+                self._values.pop(value, None)
+        return [self._get(value) for value in graph.outputs]
 
-    def _get(self, value: Value, act: Activation) -> Tensor:
-        at: Activation | None = act
-        while at is not None and at.graph is not value.graph:
-            at = at.parent
-        if at is None:
-            return Unknown(f"{value.name!r} is not visible")
-        if value not in at.values:
-            at.values[value] = self._constant(value)
-        return at.values[value]
+    def _get(self, value: Value) -> Tensor:
+        if value not in self._values:
+            self._values[value] = self._constant(value)
+        return self._values[value]
 
     def _constant(self, value: Value) -> Tensor:
         """Return a constant; a large one stands for any other of its shape, if numbers are free."""
-        stored, n = value.constant, self.n
+        stored = value.constant
         if stored is None:
-            return Unknown(f"{value.name!r} was not computed")
-        array = stored.array()
+            return Undecided(f"{value.name!r} was not computed")
         if stored.type not in FLOATS:
-            return array
-        array = array.astype(np.float64)
-        if n.free and not stored.is_special(array):
-            return n.random(array, stored.type, stored.digest, ANY_CONSTANT)
-        return n.stored(array, stored.type, **({} if stored.is_special(array) else {"known": ANY_CONSTANT}))
+            return stored.array()
+        array = stored.array().astype(np.float64)
+        if stored.is_special or not self.n.free:
+            return self.n.stored(array, stored.type, STORED if stored.is_special else ANY_CONSTANT)
+        return self.n.random(array, stored.type, stored.digest, ANY_CONSTANT)
 
     # Nodes
 
-    def _node(self, node: Node, act: Activation) -> None:
-        inputs = [v and self._get(v.trusted or v if node.is_new else v, act) for v in node.inputs]
-        lost = next((v for v in inputs if isinstance(v, Unknown)), None)
-        results: list[Tensor] = []
+    def _node(self, node: Node, parameters: Attributes) -> None:
+        inputs = [v and self._get(v.trusted or v if node.is_new else v) for v in node.inputs]
+        lost = next((v for v in inputs if isinstance(v, Undecided)), None)
+        results: Sequence[Tensor] = []
         try:
-            results = self._evaluate(node, inputs, act) if lost is None else []
+            results = self._evaluate(node, inputs, parameters) if lost is None else []
         except (Undecided, NotImplementedError) as error:
-            lost = Unknown(str(error))
+            lost = Undecided(str(error))
         except (ValueError, IndexError, TypeError, KeyError, AttributeError, AssertionError, RuntimeError) as error:
             if not node.is_new:
                 raise NotAccepted(f"{node.op}: {error}") from None
-            lost = Unknown(f"{node.op} does not accept what the source does: {error}", fails=True)
+            lost = Fails(f"{node.op} does not accept what the source does: {error}")
         for index, value in enumerate(node.outputs):
             if value is not None:
-                act.values[value] = lost if lost is not None else results[index]
+                self._values[value] = lost if lost is not None else results[index]
                 if value in self._watched:
-                    self.seen[value] = act.values[value]
+                    self.seen[value] = self._values[value]
 
-    def _evaluate(self, node: Node, inputs: list[Tensor], act: Activation) -> list[Tensor]:
+    def _evaluate(self, node: Node, inputs: list[Tensor], parameters: Attributes) -> Sequence[Tensor]:
         if node.op in ("If", "Loop") and not node.domain:
-            return self._if(node, inputs, act) if node.op == "If" else self._loop(node, inputs, act)
+            return (self._if if node.op == "If" else self._loop)(node, inputs, parameters)
         proto = onnx.NodeProto(op_type=node.op, domain=node.domain)
         proto.input.extend(f"i{k}" if v is not None else "" for k, v in enumerate(inputs))
         proto.output.extend(f"o{k}" if v is not None else "" for k, v in enumerate(node.outputs))
         for name, attribute in node.attributes.items():
-            given = act.parameters.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
+            given = parameters.get(attribute.ref_attr_name) if attribute.ref_attr_name else attribute
             if given is not None:
                 proto.attribute.add().CopyFrom(given)
                 proto.attribute[-1].name = name
-        key, results = (node.domain, node.op), None
-        schema: Any = (
-            None if node.domain or key in self._source.functions else defs.get_schema(node.op, node.version, "")
-        )
-        if key not in self._source.functions:
+        own, results = self._source.protos.get((node.domain, node.op)), None
+        schema: Any = None if node.domain or own else defs.get_schema(node.op, node.version, "")
+        if own is None:
             has_function = schema is not None and (schema.has_function or schema.has_context_dependent_function)
             results = Call(proto, node.version, inputs, self.n, self._standard).results(has_function=has_function)
         if results is None:
-            graph, defaults = self._function(key, schema, proto, node.version, inputs)
-            feeds = dict(itertools.zip_longest(graph.inputs, inputs[: len(graph.inputs)]))
-            return self._run(graph, feeds, None, defaults | {a.name: a for a in proto.attribute})
+            graph = self._source.functions[own.domain, own.name] if own else self._body(schema, proto, node, inputs)
+            defaults = own.attribute_proto if own else []
+            defaults = [a.default_value for a in schema.attributes.values()] if schema else defaults
+            return self.run(graph, inputs, {a.name: a for a in (*defaults, *proto.attribute)})
         if node.op in _OVERFLOWS and not _is_finite(results[0]) and all(map(_is_finite, inputs)):
             raise Undecided("doubles overflow")
         return [np.asarray(v) if isinstance(v, np.generic) else v for v in results]
@@ -169,43 +142,35 @@ class Trial:
         """Evaluate an operator of the ONNX standard."""
         protos = {name: helper.make_attribute(name, value) for name, value in attributes.items()}
         node = Node(op, "", _STANDARD, True, [], protos, outputs=[Value("", self._source.main)])
-        return self._evaluate(node, list(inputs), Activation(self._source.main, None, {}))[0]
+        return self._evaluate(node, list(inputs), {})[0]
 
-    def _function(
-        self, key: tuple[str, str], schema: Any, proto: onnx.NodeProto, version: int, inputs: list[Tensor]
-    ) -> tuple[Graph, dict[str, Any]]:
-        """Return the body of a function of the model or of the standard, and the defaults of its parameters."""
-        if key in self._source.functions:
-            return self._source.functions[key], {a.name: a for a in self._source.protos[key].attribute_proto}
+    def _body(self, schema: Any, proto: onnx.NodeProto, node: Node, inputs: list[Tensor]) -> Graph:
+        """Return the body that the standard gives for an operator."""
         arguments = proto.SerializeToString(), [b"" if v is None else _type(v).SerializeToString() for v in inputs]
-        path = f"standard:{version}:{arguments}"
+        path = f"standard:{node.version}:{arguments}"
         if path not in self._source.graphs:
             dependent = schema.context_dependent_function_opset_versions
             versions = dependent or schema.function_opset_versions
-            at = max((v for v in versions if v <= version), default=min(versions))
+            at = max((v for v in versions if v <= node.version), default=min(versions))
             body = (schema.get_context_dependent_function_with_opset_version(at, *arguments) if dependent
                     else schema.get_function_with_opset_version(at))  # fmt: skip
             function = onnx.FunctionProto.FromString(body) if isinstance(body, bytes) else body
             if not function.node:
                 raise Undecided(f"{proto.op_type} is not supported")
             self._source.function(function, path)
-        defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.type}
-        return self._source.graphs[path], defaults
+        return self._source.graphs[path]
 
-    def _if(self, node: Node, inputs: list[Tensor], act: Activation) -> list[Tensor]:
+    def _if(self, node: Node, inputs: list[Tensor], parameters: Attributes) -> list[Tensor]:
         """Evaluate both branches, so that the rewrites in both are checked."""
         taken = "then_branch" if bool(np.asarray(inputs[0]).all()) else "else_branch"
-        results: list[Tensor] = []
+        results: Sequence[Tensor] = []
         for name, body in node.bodies.items():
-            try:
-                outputs = self._run(body, {}, act, act.parameters)
+            with contextlib.nullcontext() if name == taken else contextlib.suppress(NotAccepted):
+                outputs = self.run(body, [], parameters)
                 results = outputs if name == taken else results
-            except NotAccepted:
-                if name == taken:
-                    raise
         return results
 
-    def _loop(self, node: Node, inputs: list[Tensor], act: Activation) -> list[Tensor]:
+    def _loop(self, node: Node, inputs: list[Tensor], parameters: Attributes) -> list[Tensor]:
         body, carried = node.bodies["body"], inputs[2:]
         most = _MOST_ITERATIONS + 1 if inputs[0] is None else int(inputs[0].item())
         going = inputs[1] is None or bool(inputs[1].item())
@@ -214,28 +179,28 @@ class Trial:
         for iteration in range(most):
             if not going:
                 break
-            given = [np.array(iteration), np.array(going), *carried]
-            outputs = self._run(body, dict(zip(body.inputs, given, strict=True)), act, act.parameters)
-            if any(isinstance(v, Unknown) for v in outputs):
+            outputs = self.run(body, [np.array(iteration), np.array(going), *carried], parameters)
+            if any(isinstance(v, Undecided) for v in outputs):
                 raise Undecided("a loop whose body cannot be evaluated")
             going, carried = bool(outputs[0].item()), outputs[1:]
         return carried
 
     # Comparison
 
-    def _compare(self, number: int, old: Value, new: Value, act: Activation) -> None:
+    def _compare(self, number: int, old: Value, new: Value) -> None:
         result, reason, count = EQUAL, "", 1
         if new.denotes is not old:
-            result, reason, count = compare(self._get(old, act), self._get(new.denotes or new, act))
+            result, reason, count = compare(self._get(old), self._get(new.denotes or new))
         self.compared[number] += count
         self.found[number] = max(self.found.get(number, (EQUAL, "")), (result, reason))
 
 
 def compare(a: Any, b: Any) -> tuple[int, str, int]:
     """Compare two values; return the result, the reason, and the number of equal elements. NaN may change."""
-    if isinstance(a, Unknown) or isinstance(b, Unknown):
-        fails = isinstance(b, Unknown) and b.fails and not isinstance(a, Unknown)
-        return UNEQUAL if fails else OPEN, (a if isinstance(a, Unknown) else b).reason, 0
+    if isinstance(a, Undecided):
+        return OPEN, str(a), 0
+    if isinstance(b, Undecided):
+        return UNEQUAL if isinstance(b, Fails) else OPEN, str(b), 0
     if {type(a), type(b)} == {list} and len(a) == len(b):
         return max(itertools.starmap(compare, zip(a, b, strict=True)), default=(EQUAL, "", 0))
     if {type(a), type(b)} not in ({Real}, {np.ndarray}):

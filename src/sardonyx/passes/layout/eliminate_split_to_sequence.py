@@ -84,9 +84,9 @@ class EliminateSplitToSequence(NodePass):
 
 def _parts(node: ir.Node, graph: Facts) -> _Parts | None:
     shape = graph.shape(node.inputs[0])
-    if shape is None:
+    if not shape:
         return None
-    axis = node.attributes.get_int("axis", 0) % max(len(shape), 1)
+    axis = node.attributes.get_int("axis", 0) % len(shape)
     size, split_value = shape[axis], operand(node, 1)
     if not isinstance(size, int) or size < 1:
         return None
