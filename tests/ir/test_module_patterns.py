@@ -96,3 +96,17 @@ def test_torch_modules_are_found_by_their_class() -> None:
     assert find_modules(HIERARCHY, OWNERS, "/BertModel/**/Linear") == [
         f"encoder.layer.{index}.attn.query" for index in range(2)
     ]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hint"),
+    [
+        ("*.attn", "'**.attn' names encoder.layer.0.attn and 1 more"),
+        ("*.pooler", "'**.pooler' names pooler"),
+        ("/*/BertLayer.*", "'/**/BertLayer.*' names /BertModel/BertEncoder/BertLayer.0 and 1 more"),
+    ],
+)
+def test_a_glob_of_another_depth_is_explained(pattern: str, hint: str) -> None:
+    with pytest.raises(UsageError) as error:
+        find_modules(HIERARCHY, OWNERS, pattern)
+    assert error.value.hint == f"* matches one part of a name, ** any number of them: {hint}"

@@ -245,3 +245,9 @@ def test_too_few_or_constant_points_give_no_correlation(x: list[float], y: list[
 def test_points_without_a_pair_are_refused() -> None:
     with pytest.raises(ValueError, match="two numbers"):
         correlation([1.0, 2.0], [1.0])
+
+
+def test_a_clock_that_counts_no_time_for_a_run_gives_a_finite_ratio() -> None:
+    result = compare([0.0, 0.01, 0.01, 0.0, 0.01, 0.01], [0.01, 0.01, 0.0, 0.01, 0.01, 0.01])
+    assert math.isfinite(result.ratio)
+    assert result.ratio == pytest.approx(1.0)

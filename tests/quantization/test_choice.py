@@ -243,7 +243,10 @@ def test_budgets_hold_for_the_whole_interval_or_for_the_value() -> None:
     scores = Scores(Interval(0.009, 0.008, 0.011), Interval(1, 1, 1), Interval(0.95, 0.92, 0.97))
     measures = loss_measures(scores) | {"bytes": Measure(0.3, 1.0)}
     assert budget.broken(measures) == []
-    assert budget.broken(measures, surely=True) == ["relative_l2<=1% (relative_l2 is 0.009)"]
+    assert budget.broken(measures, surely=True) == [
+        "relative_l2<=1% (relative_l2 is 0.009, and its interval reaches 0.011)"
+    ]
+    assert budget.broken({"relative_l2": Measure(0.0100004, 1.0)}) == ["relative_l2<=1% (relative_l2 is 0.0100004)"]
     few_rows = Measure(0.95, 1.0, 0.8, 1.0)
     assert budget.broken({"top1": few_rows}, surely=True) == []
     assert budget.excess(measures) == pytest.approx(0.9)

@@ -12,6 +12,7 @@ import onnx
 import onnx.checker
 import onnx.numpy_helper
 import onnx.parser
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,8 +20,13 @@ from hypothesis import strategies as st
 import sardonyx
 from quantization.small_model import build
 from sardonyx.ir.origins import owner
+from sardonyx.optimizer.candidates import RewriteJob
 from sardonyx.quantization import bfloat16_weights, half, half_placement, half_rounding
 from sardonyx.quantization.half import ConvertToHalf
+from sardonyx.quantization.half_placement import ConstantSizes
+from sardonyx.quantization.product_check import check_products
+from sardonyx.quantization.ranges import Range
+from sardonyx.quantization.recipe import Selection
 from sardonyx.records.quantization import Quantization
 
 HALF, SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
@@ -230,7 +236,6 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
         half, "_rounded", lambda tensor, mask: (np.rint(ROUNDED(tensor, mask) * 32) / 32).astype(np.float16)
     ),
     "weights of another row": (half, "_rounded", lambda tensor, mask: np.roll(ROUNDED(tensor, mask), 1, 0)),
-    "no bias": (ConvertToHalf, "_convert", _no_bias),
 }  # fmt: skip
 
 
@@ -243,22 +248,53 @@ def test_wrong_arithmetic_is_a_fault(fault: str, tmp_path: Path, monkeypatch: py
     assert not (tmp_path / "h.onnx").exists()
 
 
+def test_a_node_that_fails_its_check_stays_in_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConvertToHalf, "_convert", _no_bias)
+    made = sardonyx.quantize(build(tmp_path / "m.onnx"), tmp_path / "h.onnx", to="fp16")
+    gemm = next(node for node in made.to_proto().graph.node if node.op_type == "Gemm")
+    assert types_of(made)[gemm.output[0]] == SINGLE
+    assert "/encoder/second/Gemm stays in float32: it differs from its simulation" in made.notes[0]
+    assert made.loss.relative_l2 < 0.002
+
+
+@pytest.mark.parametrize("fault", ["closed", "wrong"])
+def test_a_gate_that_is_closed_is_compared_with_its_operand(fault: str) -> None:
+    """With operands near -4.9, a kernel in float16 gives 0 and the exact result is 5e-6, all of it."""
+    text = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul (x, w) b = Add (a, c) h = Gelu (b) y = MatMul (h, w) }"
+    model = model_of(text, 20, w=(64, 64), c=-4.9)
+    ranges = {name: Range(-8, 8, "") for name in "xabhy"}
+    conversion = ConvertToHalf(Selection(), ranges, ConstantSizes(), simulate=True)
+    made = RewriteJob(model, (conversion,), "portable", lambda _phase, _fraction: None, allow_growth=True).candidate()
+    gate = next(each for each in conversion.simulated if each.node == "/h/Gelu")
+    narrow = next(
+        node for node in made.model.graph if node.op_type == "Gelu" and node.outputs[0] is not gate.simulation
+    )
+    operand = narrow.inputs[0]
+    other = ir.node("Sub", [operand, operand]) if fault == "closed" else ir.node("Neg", [operand])
+    made.model.graph.insert_after(narrow, other)
+    ir.convenience.replace_all_uses_with(narrow.outputs[0], other.outputs[0])
+    rng = np.random.default_rng(0)
+    trials = [{"x": rng.standard_normal((4, 64)).astype(np.float32) / 1000}]
+    failed = check_products(made.model, conversion.simulated, trials, 1).failed
+    assert ("/h/Gelu" in failed) is (fault == "wrong")
+
+
 def test_a_wrong_constant_in_bf16_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bfloat16_weights, "_rounded", lambda tensor: (tensor.numpy() / 2).astype(ml_dtypes.bfloat16))
     with pytest.raises(sardonyx.VerificationFailed, match="constant 'table' differs from its simulation"):
         sardonyx.quantize(build(tmp_path / "m.onnx"), tmp_path / "b.onnx", to="bf16")
 
 
-def test_an_overflow_that_was_not_measured_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_overflow_that_was_not_measured_stays_in_float32(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(half_placement, "LIMIT", np.inf)
     text = """
     g (float[n, 64] x) => (float[n, 64] y) {
       a = MatMul (x, w) b = Mul (a, c) d = Mul (b, c) e = Concat <axis = 0> (a, d) f = MatMul (e, w) y = Relu (f)
     }
     """  # Concat stores what it joins in float16 on every CPU
-    with pytest.raises(sardonyx.VerificationFailed):
-        sardonyx.quantize(model_of(text, w=(64, 64), c=1e3), tmp_path / "h.onnx", to="fp16")
-    assert not (tmp_path / "h.onnx").exists()
+    made = sardonyx.quantize(model_of(text, w=(64, 64), c=1e3), tmp_path / "h.onnx", to="fp16")
+    assert any("stays in float32" in note for note in made.notes)
+    assert made.loss.relative_l2 < 0.002
 
 
 @given(st.lists(st.floats(width=32, min_value=-65504, max_value=65504), min_size=1, max_size=50))

@@ -126,8 +126,34 @@ def test_wrong_arithmetic_is_a_fault_and_nothing_is_written(
     to, target, place, name, wrong = FAULTS[fault]
     monkeypatch.setattr(place, name, wrong)
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(model, tmp_path / "q.onnx", to=to, target=target)  # pyright: ignore[reportArgumentType]
+        sardonyx.quantize(model, tmp_path / "q.onnx", to=to, target=target, only=["head"])  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "q.onnx").exists()
+
+
+@pytest.mark.parametrize("to", ["int4", "int8"])
+def test_a_product_that_fails_its_check_stays_in_float32(
+    to: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = sardonyx.quantize(model, to=to)
+    if to == "int4":
+        monkeypatch.setattr(Blocks, *_LATE_FAULTS["int4"])
+    else:
+        monkeypatch.setattr(QuantizeDynamically, "quantized", _wrong_head)
+    made = sardonyx.quantize(model, tmp_path / "q.onnx", to=to)
+    assert {product.module for product in made.products} == {"embed", "encoder.first", "encoder.second"}
+    assert made.check.worst <= 1
+    assert made.loss.relative_l2 < plain.loss.relative_l2
+    note = next(note for note in made.notes if note.startswith("/head/MatMul stays in float32: it differs from its"))
+    assert "of its largest result" in note
+    assert (tmp_path / "q.onnx").exists()
+
+
+QUANTIZED = QuantizeDynamically.quantized
+
+
+def _wrong_head(recipe: QuantizeDynamically, product: Any, op: Any) -> Any:
+    result = QUANTIZED(recipe, product, op)
+    return op.Neg(result) if product.matrix.columns == 32 else result
 
 
 def _wrong_integer(self: Blocks) -> np.ndarray:
@@ -149,7 +175,7 @@ def test_wrong_arithmetic_of_compensated_weights_is_a_fault(
     monkeypatch.setattr(place, name, wrong)
     monkeypatch.setattr(weight_only, "SIZES", (32,))  # so that a weight has several blocks
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(model, to=to, target=target, data=SAMPLES)  # pyright: ignore[reportArgumentType]
+        sardonyx.quantize(model, to=to, target=target, data=SAMPLES, only=["head"])  # pyright: ignore[reportArgumentType]
 
 
 def test_an_activation_that_another_recipe_replaced_has_its_moments(model: Path) -> None:
@@ -397,7 +423,7 @@ def test_the_simulations_of_large_models_are_run_in_groups(
         assert (one.error, one.allowed) == pytest.approx((other.error, other.allowed), rel=1e-3)
     monkeypatch.setattr(Blocks if to == "int4" else weights, *_LATE_FAULTS[to])
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(model, to=to)
+        sardonyx.quantize(model, to=to, only=["head"])
 
 
 _LATE_FAULTS: dict[str, Any] = {
@@ -423,3 +449,36 @@ def test_a_model_whose_attention_has_a_cache(to: Any, monkeypatch: pytest.Monkey
     data = [{name: rng.normal(size=(1, 2, 3, 32)).astype(np.float32) for name in names} for _ in range(4)]
     monkeypatch.setattr(product_check, "_GROUP_BYTES", 1)
     assert len(sardonyx.quantize(model, to=to, data=data).products) == 2
+
+
+def _chain(activation: float, weight: float) -> onnx.ModelProto:
+    """Return a sum of an ordinary product, and of two whose activations and weights have these magnitudes."""
+    text = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[n, 64] x) => (float[n, 64] y) {
+      p = Mul (x, k)  a = MatMul (p, v)  b = Relu (a)  c = MatMul (b, w)  d = MatMul (x, u)  y = Add (c, d)
+    }
+    """
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((64, 64)) for name in "vwu"}
+    arrays |= {"v": arrays["v"] * weight, "k": np.array([activation])}
+    for name, array in arrays.items():
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(np.float32), name))
+    return model
+
+
+@pytest.mark.parametrize(("to", "target"), [*RECIPES, ("int8-static", "portable")])
+@pytest.mark.parametrize(("activation", "weight"), [(1e-10, 1e-11), (1e-18, 1e-18), (1.0, 1e-38)])
+def test_a_branch_that_is_nearly_zero_ends_nothing(to: Any, target: Any, activation: float, weight: float) -> None:
+    rng = np.random.default_rng(1)
+    data = [{"x": rng.standard_normal((4, 64)).astype(np.float32)} for _ in range(4)]
+    made = sardonyx.quantize(_chain(activation, weight), to=to, target=target, data=data)
+    assert "d" in {product.node for product in made.products}
+    assert made.loss.relative_l2 < 0.2
+
+
+def test_activations_of_embeddings_are_rounded_as_on_this_cpu() -> None:
+    """Integers of 4 bits are half a step of 8-bit integers where the largest of a block is 8 and another is 4."""
+    made = sardonyx.quantize(_tied(), to="int4", target="ort")
+    assert not [note for note in made.notes if "stays in float32" in note]
+    assert len(made.products) == 3

@@ -88,3 +88,10 @@ def test_the_metric_is_the_mean_over_unseen_samples(model: Path, task: Path) -> 
     drop = made.loss.metric.source - made.loss.metric.result
     assert made.loss.scores.metric.value == pytest.approx(drop)
     assert (made.loss.samples, made.data.weak) == (4, "judged on 4 samples; the interval needs about 20")
+
+
+def test_an_array_without_a_name_is_no_sample(model: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1, 2), np.int64))
+    with pytest.raises(sardonyx.UsageError, match="it holds one array, without the name of an input") as error:
+        sardonyx.quantize(model, to="int8", data=tmp_path / "x.npy")
+    assert error.value.hint == "write them with numpy.savez"

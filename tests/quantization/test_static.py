@@ -85,8 +85,7 @@ FAULTS: dict[str, tuple[Any, str, Any]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_wrong_arithmetic_is_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*FAULTS[fault])
-    with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        checked(cnn(), images(2))
+    assert any("differs from its simulation" in how for how in checked(cnn(), images(2)).failed.values())
 
 
 def test_a_bias_scale_that_only_the_runtime_ignores_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +96,7 @@ def test_a_bias_scale_that_only_the_runtime_ignores_is_a_fault(monkeypatch: pyte
         return None if made is None else (made[0] // 2, made[1] * 2, *made[2:])
 
     monkeypatch.setattr(static_int8, "bias_constants", coarse)
-    with pytest.raises(sardonyx.VerificationFailed, match="with the optimizations of the runtime"):
-        checked(cnn(), images(2))
+    assert any("with the optimizations of the runtime" in how for how in checked(cnn(), images(2)).failed.values())
 
 
 @settings(max_examples=12, deadline=None)
@@ -191,8 +189,9 @@ def test_a_wrong_slope_of_an_activation_is_a_fault(monkeypatch: pytest.MonkeyPat
     samples = [{"x": np.random.default_rng(1).standard_normal((2, 8, 6, 6)).astype(np.float32)}]
     affine = static_int8.affine
     monkeypatch.setattr(static_int8, "affine", lambda value, a, b, op: affine(value, a * 1.02, b, op))
-    with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        checked(activated("HardSwish (a)"), samples)
+    assert any(
+        "differs from its simulation" in how for how in checked(activated("HardSwish (a)"), samples).failed.values()
+    )
 
 
 def test_products_that_read_the_same_activation_share_its_integers_and_residuals_stay_in_float32() -> None:
@@ -238,6 +237,17 @@ def test_what_stays_in_float32_is_named() -> None:
     old = model_of('<ir_version: 8, opset_import: ["" : 12]> g (float[n, 4, 8, 8] x) => (float y) { y = Conv (x, w) }',
                    arrays)  # fmt: skip
     assert quantized(old, samples)[1] == ["needs opset 13"]
+
+
+def test_a_convolution_whose_norm_cannot_be_folded_is_quantized() -> None:
+    rng = np.random.default_rng(0)
+    text = """g (float[n, 4, 8, 8] x) => (float y) {
+      a = Conv (x, w)  b = BatchNormalization (a, one, one, one, one)  y = Add (a, b) }"""
+    arrays = {"w": normal(rng, 4, 4, 1, 1), "one": np.ones(4, np.float32)}
+    samples = [{"x": rng.standard_normal((2, 4, 8, 8)).astype(np.float32)}]
+    candidate, skipped = quantized(model_of(text, arrays), samples)
+    assert skipped == []
+    assert "QuantizeLinear" in {node.op_type for node in candidate.model.graph}
 
 
 def test_selected_modules_alone_are_quantized_and_own_what_is_added() -> None:

@@ -43,7 +43,7 @@ def find_modules(hierarchy: Hierarchy, paths: Iterable[str], wanted: str) -> lis
         matches = set(_matching(wanted, all_paths, "."))
     if not matches:
         untagged = all_paths.keys() == {ROOT} and not hierarchy.classes
-        hint = UNTAGGED if untagged else _nearest_names(wanted, [*all_paths, *tags])
+        hint = UNTAGGED if untagged else _deeper(wanted, all_paths, tags) or _nearest_names(wanted, [*all_paths, *tags])
         raise UsageError(f"there is no module {wanted!r}", hint=hint)
     return [path for path in all_paths if path in matches]
 
@@ -110,6 +110,19 @@ def _expression(pattern: str, separator: str) -> str:
     translations = {"**" + separator: f"(?:.*{escaped})?", "**": ".*", "*": within + "*", "?": within}
     pieces = re.split(rf"(\*\*{escaped}|\*\*|\*|\?)", pattern)
     return "".join(translations.get(piece) or re.escape(piece) for piece in pieces)
+
+
+def _deeper(wanted: str, paths: Iterable[str], tags: Iterable[str]) -> str | None:
+    """Return a hint for a glob that would match modules at another depth, or None."""
+    separator, names, root = ("/", tags, "/") if "/" in wanted else (".", paths, "")
+    if "*" not in wanted:
+        return None
+    deeper = f"{root}**{separator}" + re.sub(r"^(\*+[./])+", "", wanted.strip("/"))
+    found = _matching(deeper, names, separator)
+    if not found:
+        return None
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"* matches one part of a name, ** any number of them: {deeper!r} names {found[0]}{more}"
 
 
 def _nearest_names(wanted: str, names: list[str]) -> str:

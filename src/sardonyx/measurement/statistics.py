@@ -33,6 +33,7 @@ SAMPLES = 400  # of the bootstrap
 _CORRELATION_SAMPLES = 2000  # of correlations, whose intervals are quantiles of the samples
 _EFFECTIVE = 0.6  # share of the rounds that counts as degrees of freedom: gives the promised coverage for few rounds
 _FEWEST_SAMPLES, _NUMBERS = 200, 200_000  # long series need fewer samples
+_TICK = 1e-9  # seconds of a run that is too short for the clock
 
 # Quantiles at one standard error: outliers among the bootstrap samples do not affect them.
 _WITHIN_ONE_ERROR = (NormalDist().cdf(-1), NormalDist().cdf(1))
@@ -115,7 +116,7 @@ def estimate(ours: Sequence[float], *theirs: Sequence[float], seed: int = 0) -> 
     if not theirs or not all(len(seconds) == len(ours) > 0 for seconds in theirs):
         counts = ", ".join(str(len(seconds)) for seconds in theirs)
         raise ValueError(f"rounds come in pairs: {len(ours)} of ours, {counts}")
-    logs = (np.log(np.asarray(ours, dtype=np.float64)) - np.log(np.asarray(theirs, dtype=np.float64))).T
+    logs = (_log(ours) - _log(theirs)).T
     count, centre = len(logs), float(_centre(logs.reshape(1, -1))[0])
     if count == 1:
         return Estimate(centre, math.inf, 1.0, 1)
@@ -126,6 +127,11 @@ def estimate(ours: Sequence[float], *theirs: Sequence[float], seed: int = 0) -> 
     low, high = np.quantile(_centre(logs[rounds].reshape(samples, -1)), _WITHIN_ONE_ERROR)
     error = float(high - low) / 2 * math.sqrt(count / (count - block))
     return Estimate(centre, error, max(1.0, _EFFECTIVE * count / block - 1), count)
+
+
+def _log(seconds: Sequence[float] | Sequence[Sequence[float]]) -> Floats:
+    """Return the logarithm of times; a coarse clock may count none for a short run."""
+    return np.log(np.maximum(np.asarray(seconds, dtype=np.float64), _TICK))
 
 
 def spread(seconds: Sequence[float]) -> Spread:

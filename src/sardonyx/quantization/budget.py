@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from sardonyx.errors import UsageError
-from sardonyx.records.expressions import Gate, Measure, Wording, parse, shown
+from sardonyx.records.expressions import Gate, Measure, Wording, parse
 from sardonyx.records.quantization import Scores
 
 Objective = Literal["time", "bytes"]
@@ -75,7 +75,7 @@ class Budget(Struct, frozen=True):
                 continue
             value = _worst_end(measure, each.sign) if surely and each.name != "top1" else measure.value
             if not measure.known or not each.tripped(Measure(value, 1.0)):
-                lines.append(f"{each.text} ({each.name} is {shown(float(f'{measure.value:.3g}'))})")
+                lines.append(f"{each.text} ({_described(each, measure, value)})")
         return lines
 
     def excess(self, measures: Mapping[str, Measure]) -> float:
@@ -103,6 +103,20 @@ def _limit(text: str) -> Gate:
     if gate.name in ("bytes", "time") and text.rstrip()[-1].isalpha():
         raise UsageError(f"the budget {text!r}: {gate.name} is a ratio to the source", hint=_EXAMPLE)
     return gate
+
+
+def _described(limit: Gate, measure: Measure, worst: float) -> str:
+    """Return the number that breaks a limit, with enough digits to see that it does."""
+    if not measure.known or not limit.tripped(Measure(measure.value, 1.0)):
+        return f"{limit.name} is {_digits(limit, measure.value)}"
+    return f"{limit.name} is {_digits(limit, measure.value)}, and its interval reaches {_digits(limit, worst)}"
+
+
+def _digits(limit: Gate, value: float) -> str:
+    """Return a number rounded to few digits, on the same side of the limit; NaN is on every side."""
+    meets = limit.tripped(Measure(value, 1.0))
+    rounded = (f"{value:.{digits}g}" for digits in range(3, 18))  # the last has all digits
+    return next(text for text in rounded if limit.tripped(Measure(float(text), 1.0)) == meets)
 
 
 def _worst_end(measure: Measure, sign: str) -> float:

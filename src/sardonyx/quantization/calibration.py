@@ -28,6 +28,7 @@ _BINS = 2048
 _GROUP_BYTES = 1 << 26  # of the values that one run returns; a larger value is a group of its own
 _LEVELS = 255  # steps between the numbers of 8-bit integers
 _CLIPPED = 16  # how many times errors of clipped numbers count: all have one sign, and data of use reaches further
+_NARROWEST = 2.0**-100  # of a range; steps, and their products with those of weights, are float32 numbers
 _SHRUNK = 2.0 ** (-np.arange(25) / 4)  # the ends of a range that are tried, as shares of the extremes
 
 
@@ -67,8 +68,8 @@ class _Extremes(Struct):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the value has finite numbers that are not all zero."""
-        return self.highest > self.lowest and math.isfinite(self.highest - self.lowest)
+        """Whether the value has finite numbers that are not all zero, in steps that do not underflow."""
+        return _NARROWEST < self.highest - self.lowest < math.inf
 
 
 def calibrate(source: Model, samples: Sequence[Feeds], threads: int | None = None) -> Calibration:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import UsageError
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, NORMALIZES, attention_operands
+from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, GELUS, NORMALIZES, attention_operands
 from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.scopes import label, operand
@@ -36,6 +36,7 @@ _UNKNOWN = 1024  # terms of a sum along a dynamic dimension
 _MOST = 0.2  # relative error of a result
 _ATTENTION = 64  # of attention: rounded scores pass through an exponential
 _SUMS = frozenset({"Add", "Sub"})
+_GATED = GELUS | {"HardSwish", "Mish", "Swish"}
 # Operators whose results jump. The runtime may leave out a cast to float16 and back, so that operands differ a little.
 _JUMPS = frozenset({"Ceil", "Floor", "Hardmax", "Round", "Shrink", "Sign", "ThresholdedRelu"})
 _D = ir.DataType
@@ -168,8 +169,11 @@ def _rounding(node: ir.Node, graph: Facts) -> float:
 def _scale(node: ir.Node, inputs: Sequence[ir.Value | None], op: Builder) -> ir.Value | None:
     """Return what the rounding of a result is relative to, if not to the result: terms of a sum may cancel.
 
-    This is |x| |W| for a product x W, |x| + |y| for a sum or difference, and the factor of a norm.
+    This is |x| |W| for a product x W, |x| + |y| for a sum or difference, the factor of a norm, and |x| for an
+    activation that multiplies x by a gate: where the gate closes, 1 + erf(x) is the rounding of a difference.
     """
+    if node.op_type in _GATED:
+        return op.Add(*inputs) if len(inputs) > 1 else inputs[0]
     if node.op_type in NORMALIZES and len(inputs) > 1:
         return inputs[1]
     if node.op_type not in ALL_PRODUCTS | ALL_CONVOLUTIONS | _SUMS:

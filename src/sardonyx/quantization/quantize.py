@@ -32,7 +32,7 @@ from sardonyx.quantization.calibration import calibrate
 from sardonyx.quantization.choice import Chosen, Request, choose
 from sardonyx.quantization.half import measure_half_ranges
 from sardonyx.quantization.half_placement import OVERFLOW
-from sardonyx.quantization.job import Job
+from sardonyx.quantization.job import Job, NothingQuantized
 from sardonyx.quantization.loss import measure
 from sardonyx.quantization.metric import Metric
 from sardonyx.quantization.precisions import AUTO, Assignment, Plan, Precision, Recipes, Target, candidates
@@ -126,7 +126,7 @@ def quantize(
         The record, with the quantized model as `.model`; `.to_proto()` returns it as a ModelProto.
 
     Raises:
-        VerificationFailed: A product differs from its simulation, or the result has new NaN. Nothing is written.
+        VerificationFailed: Every product differs from its simulation, or the result has new NaN. Nothing is written.
         GateNotMet: No measured model meets the budget, or none is faster than the source. Nothing is written.
         UsageError: A pattern matches no module, nothing can be quantized, the data does not fit the inputs, or the
             metric fails.
@@ -212,9 +212,10 @@ def _quantize(
     plan = chosen.plan if chosen is not None else (Assignment(request.precisions[0], request.selection),)
     arguments = {"to": to, "target": target, "keep": tuple(keep), "only": tuple(only)}
     judged = run.judged(plan, chosen)
-    made_by.write(judged.candidate.model, "quantize", arguments)
+    checked = judged.checked
+    made_by.write(checked.candidate.model, "quantize", arguments)
     with clock.phase("writing"):
-        model = judged.candidate.model
+        model = checked.candidate.model
         saved = io.save(model, output, force=force, hashed=True) if output is not None else io.Saved(None)
     return Quantized(
         status="done",
@@ -222,16 +223,17 @@ def _quantize(
         options={**arguments, "seed": seed, "data": data is not None, "metric": scored and scored.name},
         source=run.job.artifact(),
         result=run_tables.artifact(model, output, saved.digest),
-        **_tables(run.job, judged),
-        ranges=(measured := _module_ranges(run.recipes.ranges, judged.candidate)),
+        **_tables(run.job, checked),
+        ranges=(measured := _module_ranges(run.recipes.ranges, checked.candidate)),
         notes=(
             *saved.notes,
-            *judged.errors.notes,
+            *(f"{node} stays in float32: it {how}" for node, how in checked.failed.items()),
+            *checked.errors.notes,
             *_overflows(measured),
             *_calibrated(run.recipes, plan),
             *_joined(judged.choice),
         ),
-        check=judged.errors.record,
+        check=checked.errors.record,
         data=run.parts.record(run.kind),
         loss=judged.loss,
         choice=judged.choice,
@@ -240,13 +242,20 @@ def _quantize(
     )
 
 
-class _Judged(Struct, frozen=True, eq=False):
-    """The model of the chosen plan, checked and measured."""
+class _Checked(Struct, frozen=True, eq=False):
+    """The model of a plan, whose products agree with their simulation."""
 
     candidate: Candidate
     passes: tuple[PassRecord, ...]
     products: list[Simulated]
     errors: ProductErrors
+    failed: dict[str, str]  # nodes that stay in float32 because they do not agree, and how they differ
+
+
+class _Judged(Struct, frozen=True, eq=False):
+    """The model of the chosen plan, checked and measured."""
+
+    checked: _Checked
     loss: Loss
     choice: Choice | None
 
@@ -306,13 +315,9 @@ class _Run:
 
     def judged(self, plan: Plan, chosen: Chosen | None) -> _Judged:
         """Build the model of a plan, compare its products with their simulation, and measure its loss."""
-        with self._clock.phase("quantizing"):
-            candidate, passes = self.job.quantized(plan)
         answers = self._answers(self.parts.judge)
-        with self._clock.phase("comparing with the simulation"):
-            model, products = self.job.simulated(plan)
-            errors = check_products(model, products, self._compared(plan, answers), self._threads)
-            del model
+        checked = self._checked(plan, self._compared(plan, answers))
+        candidate = checked.candidate
         with self._clock.phase("measuring the loss"):
             measured = measure(Subject(candidate.model), answers, self._threads)
             loss = measured.loss(self.kind, self._metric and self._metric.name, self._seed)
@@ -320,7 +325,31 @@ class _Run:
         if chosen is not None:
             broken = chosen.budget.broken(loss_measures(loss.scores)) if loss.scores is not None else []
             choice = replace(chosen.choice, broken=tuple(broken))
-        return _Judged(candidate, passes, products, errors, loss, choice)
+        return _Judged(checked, loss, choice)
+
+    def _checked(self, plan: Plan, trials: Sequence[Feeds]) -> _Checked:
+        """Build the model of a plan and compare its products with their simulation; those that fail stay in float32.
+
+        Raises:
+            VerificationFailed: No product passes.
+        """
+        failed: dict[str, str] = {}
+        while True:
+            try:
+                with self._clock.phase("quantizing"):
+                    candidate, passes = self.job.quantized(plan)
+            except NothingQuantized as error:
+                raise (_unverified(failed) if failed else error) from error
+            with self._clock.phase("comparing with the simulation"):
+                model, products = self.job.simulated(plan)
+                errors = check_products(model, products, trials, self._threads)
+                del model
+            if not errors.failed:
+                return _Checked(candidate, passes, products, errors, failed)
+            if errors.failed.keys() & failed.keys():
+                raise _unverified(errors.failed)
+            failed |= errors.failed
+            plan = tuple(replace(each, selection=each.selection.without(failed)) for each in plan)
 
     def _answers(self, numbers: Sequence[int]) -> Answers:
         with self._clock.phase("running the source"):
@@ -394,9 +423,16 @@ def _selection(source: Source, keep: Sequence[str], only: Sequence[str]) -> Sele
     return Selection(named(keep), named(only) if only else None)
 
 
-def _tables(job: Job, judged: _Judged) -> dict[str, Any]:
+def _unverified(failed: Mapping[str, str]) -> VerificationFailed:
+    node, how = next(iter(failed.items()))
+    return VerificationFailed(
+        f"the quantized product {node!r} {how}", hint="nothing was written; `keep` its module, and report this"
+    )
+
+
+def _tables(job: Job, checked: _Checked) -> dict[str, Any]:
     """Return the fields of the record that follow from the two graphs."""
-    candidate, errors = judged.candidate, judged.errors
+    candidate, errors = checked.candidate, checked.errors
     after = run_tables.snapshot(candidate.facts)
     return {
         "opset_changes": job.opset_changes(candidate.model),
@@ -413,9 +449,9 @@ def _tables(job: Job, judged: _Judged) -> dict[str, Any]:
                 error,
                 allowed,
             )
-            for product, error, allowed in zip(judged.products, errors.errors, errors.allowed, strict=True)
+            for product, error, allowed in zip(checked.products, errors.errors, errors.allowed, strict=True)
         ),
-        "skipped": tuple(group for record in judged.passes for group in record.refusals),
+        "skipped": tuple(group for record in checked.passes for group in record.refusals),
     }
 
 

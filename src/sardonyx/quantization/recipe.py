@@ -31,15 +31,19 @@ class Selection(Struct, frozen=True):
     """The modules that may be quantized: those of `only`, or all if it is None, without those of `keep`.
 
     `owners` restricts them to nodes whose owner is exactly one of these modules, without what is inside it. A node that
-    belongs to no module, as all nodes of a file without tags, is named by its label instead.
+    belongs to no module, as all nodes of a file without tags, is named by its label instead. `failed` are the labels of
+    nodes that stay in float32 because they failed a check.
     """
 
     keep: frozenset[str] = frozenset()
     only: frozenset[str] | None = None
     owners: frozenset[str] | None = None
+    failed: frozenset[str] = frozenset()
 
     def includes(self, node: ir.Node) -> bool:
         """Return whether no part of a node is in a kept module, and all of it is in one of `only`."""
+        if label(node) in self.failed:
+            return False
         module = module_of(owner(node))
         if self.owners is not None and self.owners.isdisjoint((module,) if module else ("", label(node))):
             return False
@@ -50,14 +54,18 @@ class Selection(Struct, frozen=True):
 
     def of_owners(self, owners: Iterable[str]) -> Selection:
         """Return the nodes of this selection that these modules own."""
-        return Selection(self.keep, self.only, frozenset(owners))
+        return structs.replace(self, owners=frozenset(owners))
+
+    def without(self, nodes: Iterable[str]) -> Selection:
+        """Return this selection without some nodes, given by label."""
+        return structs.replace(self, failed=self.failed.union(nodes))
 
     @classmethod
     def any_of(cls, selections: Sequence[Selection]) -> Selection:
         """Return what some of these select, which differ in their owners alone."""
         owners = [each.owners for each in selections]
         some = frozenset[str]().union(*(each for each in owners if each is not None))
-        return cls(selections[0].keep, selections[0].only, None if None in owners else some)
+        return structs.replace(selections[0], owners=None if None in owners else some)
 
 
 class Product(Struct, frozen=True, eq=False):

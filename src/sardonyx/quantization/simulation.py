@@ -142,18 +142,21 @@ def activation_by_rows(value: ir.Value, op: Builder) -> ir.Value:
     return op.Mul(dynamic_activation(op.Div(value, largest), op), largest)
 
 
-def activation_in_blocks(value: ir.Value, rows: int, size: int, op: Builder) -> ir.Value:
+def activation_in_blocks(value: ir.Value, rows: int, size: int, op: Builder, *, divides_once: bool) -> ir.Value:
     """Build the rounding of blocks of each row to signed 8-bit integers, and back, as rows × the summed axis.
 
-    s = max |x| / 127 for each block of `size` elements: round(x * (1 / s)) * s.
+    s = max |x| / 127 for each block of `size` elements: round(x * (1 / s)) * s, as ONNX Runtime computes on ARM CPUs.
+    On x86 CPUs it is round(x * (127 / max |x|)) * s (`divides_once`): they differ where x is half of a step.
     """
     blocks, missing = -(-rows // size), -rows % size
     flat = op.Reshape(value, op.constant(np.array([-1, rows])))
     if missing:
         flat = op.Pad(flat, op.constant(np.array([0, 0, 0, missing])))
     split = op.Reshape(flat, op.constant(np.array([-1, blocks, size])))
-    step = op.Div(largest_of_rows(split, op), op.constant(scalar(127)))
-    level = op.Round(op.Mul(split, op.Div(op.constant(scalar(1)), step)))
+    largest, most = largest_of_rows(split, op), op.constant(scalar(127))
+    step = op.Div(largest, most)
+    factor = op.Div(most, largest) if divides_once else op.Div(op.constant(scalar(1)), step)
+    level = op.Round(op.Mul(split, factor))
     whole = op.Reshape(op.Mul(level, step), op.constant(np.array([-1, blocks * size])))
     zero, end, axis = (op.constant(np.array([number])) for number in (0, rows, 1))
     return op.Slice(whole, zero, end, axis) if missing else whole

@@ -105,13 +105,21 @@ def _obstacle(product: Product, graph: Facts, ranges: Mapping[str, Range]) -> st
         return f"its weight has fewer than {SMALLEST} elements"
     if graph.scope(node).opset < _OPSET:
         return f"needs opset {_OPSET}"
-    if any(use.node.op_type == "BatchNormalization" for use in node.outputs[0].uses()):
+    if _precedes_foldable_norm(node, graph):
         return "a batch normalization follows; fold it first with `sardonyx optimize`"
     if product.activation.name not in ranges:
         return "its activation is 0 or not finite on all samples"
     if node.op_type == "Conv" and last_value(node, graph).name not in ranges:
         return "its result is 0 or not finite on all samples"
     return ""
+
+
+def _precedes_foldable_norm(node: ir.Node, graph: Facts) -> bool:
+    """Return whether a batch normalization alone reads a product, and `optimize` can fold it."""
+    norm = graph.sole_consumer(node.outputs[0])
+    if norm is None or norm.op_type != "BatchNormalization":
+        return False
+    return all(graph.tensor(value) is not None for value in norm.inputs[1:])
 
 
 def _is_mergeable(padding: ir.Node, node: ir.Node, graph: Facts) -> bool:

@@ -79,7 +79,10 @@ class BlockRecipe(Recipe):
         if not self.is_fusible:
             return ()
         rows, size = product.matrix.rows, self.blocks(product.matrix).size
-        activations = [simulation.activation_in_blocks(product.activation, rows, size, op)]
+        activations = [
+            simulation.activation_in_blocks(product.activation, rows, size, op, divides_once=each)
+            for each in (False, True)
+        ]
         if self.is_symmetric:  # some CPUs have kernels for these alone
             activations.append(simulation.activation_in_rows(product.activation, rows, op))
         lead = op.Slice(op.Shape(product.activation), *(op.constant(np.array([end])) for end in (0, -1)))

@@ -146,7 +146,10 @@ def read_arrays(path: Path) -> dict[str, Array]:
     import numpy as np
 
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array, without the name of an input")
+        with archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"cannot read inputs from {path}: {error}", hint="write them with numpy.savez") from error
