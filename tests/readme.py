@@ -32,6 +32,7 @@ LLMS = ROOT / "llms.txt"
 _BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)|(?<=```console measured\n)(.*?)(?=```)", re.DOTALL)
 _MEASURED = re.compile(r"(```console measured\n)(.*?)(?=```)", re.DOTALL)
 _VARIES = re.compile(r" *\b\d+(\.\d+)? (ms|s)\b| *\b\d(\.\d+)?e[-+]\d+\b")  # times, and differences in the last digits
+_SHARE = re.compile(r"\((under )?\d+ % of the tolerance used\)|\(only rounding differs\)")
 _ULPS = re.compile(r"(?<=float32)( ~ ~) \d+")  # the largest difference in units in the last place
 
 
@@ -48,7 +49,7 @@ def commands(block: str) -> list[str]:
 def steady(text: str) -> str:
     """Return the page without what differs between machines: times, last digits, and the column widths they cause."""
     text = _MEASURED.sub(lambda block: block[1] + "\n".join(commands(block[2])) + "\n", text)
-    lines = (re.sub(" +", " ", _VARIES.sub(" ~", line)).rstrip() for line in text.splitlines())
+    lines = (re.sub(" +", " ", _VARIES.sub(" ~", _SHARE.sub("(~)", line))).rstrip() for line in text.splitlines())
     return "\n".join(_ULPS.sub(r"\1 ~", line) for line in lines)
 
 

@@ -99,7 +99,7 @@ def test_without_a_script_the_results_are_readable(opened: Open) -> None:
     page = opened("transformer", java_script_enabled=False)
     assert "nodes" in page.inner_text("[data-section=verdict]")
     assert page.locator("[data-section=modules] tbody tr").count() > 3
-    assert "verified on" in page.inner_text("[data-section=verification]")
+    assert "same outputs on" in page.inner_text("[data-section=verification]")
     assert page.locator("[data-section=passes] tbody tr").count() > 3
     assert page.locator("[data-section=measured] svg").is_visible()
     assert page.locator("#theme").is_hidden(), "what does not answer is not shown"

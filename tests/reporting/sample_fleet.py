@@ -48,6 +48,7 @@ def _row(place: int, numbers: random.Random) -> ModelRow:
         "verification": "passed",
         "trials": 12,
         "max_abs": 1e-6,
+        "tolerance_used": 0.12,
         "rolled_back": 0,
         "rewrites": rewrites,
         "nodes_by_pass": {one: -2 * count for one, count in rewrites.items()},

@@ -34,6 +34,14 @@ SWEEP = (point({"batch": 1, "seq": 16}, 0.1), point({"batch": 1, "seq": 512}, 5.
         (compared(3.5, 3.0, 4.0, Finding.SLOWER), "b is 250 % slower than a [200, 300]"),
         (compared(1.004, 0.994, 1.014, Finding.SAME), "no difference between b and a: within 1.4 % either way"),
         (compared(1.001, 0.999, 1.002, Finding.SAME, 0.03), "no difference between b and a: within 3.0 % either way"),
+        (
+            compared(0.98, 0.875, 1.097, Finding.SAME, 0.05),
+            "too noisy to tell b and a apart: differences below 17.6 % are not resolvable here",
+        ),
+        (
+            compared(0.632, 0.439, 0.911, Finding.SAME, 1.29),
+            "too noisy to tell b and a apart: differences below a factor of 3.3 are not resolvable here",
+        ),
     ],
 )
 def test_a_verdict_claims_what_the_interval_allows(against: Comparison, message: str) -> None:
@@ -60,6 +68,14 @@ def test_the_summary_line_matches_the_timings() -> None:
     assert bench_sentence(sample_benchmark(files=1)) == (
         "model.onnx takes 12.3 ms (median of 5 rounds); two sessions of it are within 1.2 %"
     )
+
+
+def test_sizes_that_were_too_noisy_are_counted_apart() -> None:
+    noisy = compared(0.98, 0.875, 1.097, Finding.SAME, 0.05)
+    first, second = SWEEP
+    second = replace(second, timings=(*second.timings[:2], replace(second.timings[2], against_first=noisy)))
+    sentence = bench_sentence(sample_benchmark(first, second))
+    assert sentence.endswith("by size: no difference at 1 of 2, too noisy to tell at 1 of 2")
 
 
 def test_the_page_is_the_golden_one() -> None:

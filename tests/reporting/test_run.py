@@ -62,7 +62,7 @@ def test_colour_changes_nothing_but_colour() -> None:
 def test_the_summary_line_reports_the_result() -> None:
     run = replace(sample_run(), rolled_back=())
     assert run_sentence(run) == (
-        "324 → 187 nodes (−42 %), 17.4 → 17.4 MB, verified on 12 trials (worst 2.1e-07) → small.onnx"
+        "324 → 187 nodes (−42 %), 17.4 → 17.4 MB, same outputs on 12 trials (12 % of the tolerance used) → small.onnx"
     )
     exact = replace(sample_verdict(), outputs=sample_verdict().outputs[1:])
     assert "(bit for bit)" in run_sentence(replace(run, verdict=exact))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from sardonyx.records.bench import Benchmark, Comparison, Finding, Machine, Point, Timing
@@ -25,6 +26,7 @@ from sardonyx.reporting.name_groups import grouped
 from sardonyx.reporting.writers import csv
 
 UNKNOWN = "?"
+TOO_NOISY = 0.1  # a difference of this size is worth knowing: if it may go undetected, the machine is too noisy
 _TONES = {Finding.FASTER: Tone.GOOD, Finding.SLOWER: Tone.BAD}
 
 
@@ -111,6 +113,8 @@ def verdict(timing: Timing, first: Timing) -> str:
     name, other = formatting.name(timing.label), formatting.name(first.label)
     if compared is None:
         return f"{name} takes {milliseconds(timing.median)} ms"
+    if is_too_noisy(compared):
+        return f"too noisy to tell {name} and {other} apart: {unresolved(compared)}"
     if compared.finding is Finding.SAME:
         return f"no difference between {name} and {other}: within {percent(reach(compared))} % either way"
     return f"{name} is {percent(1 - compared.ratio)} % {compared.finding} than {other} {interval(compared)}"
@@ -119,6 +123,23 @@ def verdict(timing: Timing, first: Timing) -> str:
 def reach(compared: Comparison) -> float:
     """Return the largest difference that may have gone undetected, given the interval and the noise."""
     return max(1 - compared.low, compared.high - 1, compared.floor)
+
+
+def is_too_noisy(compared: Comparison) -> bool:
+    """Return whether a large difference may have gone undetected, so that none was found because none could be."""
+    return compared.finding is Finding.SAME and reach(compared) > TOO_NOISY
+
+
+def unresolved(compared: Comparison) -> str:
+    """Return which differences cannot be told from noise: those within the noise floor and half the interval."""
+    factor = (1 + compared.floor) * math.sqrt(1 + compared.width)
+    least = f"{percent(factor - 1)} %" if factor < 2 else f"a factor of {factor:.2g}"
+    return f"differences below {least} are not resolvable here"
+
+
+def finding(compared: Comparison) -> str:
+    """Return what a comparison allows to claim, in two words at most."""
+    return "too noisy" if is_too_noisy(compared) else compared.finding.value
 
 
 def _single(bench: Benchmark, point: Point) -> str:
@@ -135,13 +156,15 @@ def _over_sizes(bench: Benchmark, place: int) -> str:
     """Return at how many sizes a file is faster, slower or neither."""
     compared = [result for point in bench.points if (result := point.timings[place].against_first) is not None]
     clauses: list[str] = []
-    for finding in Finding:
-        shares = [abs(1 - result.ratio) for result in compared if result.finding is finding]
+    noisy = sum(map(is_too_noisy, compared))
+    for found in Finding:
+        shares = [abs(1 - result.ratio) for result in compared if result.finding is found and not is_too_noisy(result)]
         if not shares:
             continue
         least, most = percent(min(shares)), percent(max(shares))
-        by = "" if finding is Finding.SAME else f" (by {least}{'' if least == most else f' to {most}'} %)"
-        clauses.append(f"{finding} at {len(shares)} of {len(compared)}{by}")
+        by = "" if found is Finding.SAME else f" (by {least}{'' if least == most else f' to {most}'} %)"
+        clauses.append(f"{found} at {len(shares)} of {len(compared)}{by}")
+    clauses += [f"too noisy to tell at {noisy} of {len(compared)}"] if noisy else []
     name, other = formatting.name(bench.files[place].label), formatting.name(bench.files[0].label)
     return f"{name} against {other}, by size: {', '.join(clauses)}"
 
@@ -224,7 +247,7 @@ def timing_table(bench: Benchmark) -> Table:
 
 def _compared(timing: Timing, point: Point) -> list[str]:
     compared = timing.against_first
-    return ["reference", f"± {percent(point.floor)} %"] if compared is None else [ratio(compared), compared.finding]
+    return ["reference", f"± {percent(point.floor)} %"] if compared is None else [ratio(compared), finding(compared)]
 
 
 def _starts(timing: Timing) -> list[str]:
@@ -242,6 +265,6 @@ def _verdicts(bench: Benchmark) -> list[Text]:
         at = f"at {size_of(point, bench)}: " if len(bench.points) > 1 else ""
         first, *others = point.timings
         for timing in others:
-            finding = Finding.SAME if timing.against_first is None else timing.against_first.finding
-            lines.append((at, Span(verdict(timing, first), _TONES.get(finding, Tone.PLAIN))))
+            found = Finding.SAME if timing.against_first is None else timing.against_first.finding
+            lines.append((at, Span(verdict(timing, first), _TONES.get(found, Tone.PLAIN))))
     return lines

@@ -53,12 +53,11 @@ def export_document(export: Export, view: View) -> Document:
 def export_sentence(export: Export) -> str:
     """Return what happened in one line."""
     if export.optimized is not None:
-        against = f"PyTorch and the exported graph {verification(export.verdict)}" if export.verdict else "not verified"
-        return f"{against}; optimized: {run_sentence(export.optimized)}"
+        return f"{verification(export.verdict, 'PyTorch')}; optimized: {run_sentence(export.optimized)}"
     clauses = [
         plural(export.counts.nodes, "node"),
         f"{_placed(export)} of them placed in {plural(export.modules, 'module')}",
-        f"PyTorch and ONNX {verification(export.verdict)}" if export.verdict else "not verified",
+        verification(export.verdict, "PyTorch"),
     ]
     return ", ".join(clauses) + (f" → {export.result.path}" if export.result.path else "")
 

@@ -39,8 +39,7 @@ def extraction_sentence(extraction: Extraction) -> str:
     if extraction.path != extraction.asked and extraction.straddling:
         clauses.append(f"wider than {_module(extraction.asked)}")
     against = "the live module" if extraction.live is not None else "the whole model"
-    suffix = f" against {against}" if extraction.verdict is not None else ""
-    clauses.append(verification(extraction.live or extraction.verdict) + suffix)
+    clauses.append(verification(extraction.live or extraction.verdict, against))
     return ", ".join(clauses) + ("" if extraction.result.path is None else f" → {extraction.result.path}")
 
 

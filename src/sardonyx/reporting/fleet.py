@@ -31,7 +31,7 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.inspection import family_name
-from sardonyx.reporting.verdict import largest_difference
+from sardonyx.reporting.verdict import closeness, largest_difference, tolerance_used
 
 Numbers = dict[str, Any]
 MOST_ROWS = 40  # models with a row of their own on a terminal
@@ -90,6 +90,7 @@ def _of_verdict(verdict: Verdict | None) -> Numbers:
         "verification": "off" if verdict is None else "passed" if verdict.passed else "failed",
         "trials": 0 if verdict is None else len(verdict.trials),
         "max_abs": None if verdict is None else largest_difference(verdict),
+        "tolerance_used": None if verdict is None else tolerance_used(verdict),
     }
 
 
@@ -211,9 +212,8 @@ def _size(numbers: Mapping[str, Any]) -> str:
 def _verified(numbers: Mapping[str, Any]) -> str:
     if numbers["verification"] != "passed":
         return numbers["verification"]
-    largest = numbers["max_abs"]
-    worst = "∞" if largest is None else formatting.difference(largest)
-    return f"{formatting.plural(numbers['trials'], 'trial')}, worst {worst}"
+    how = closeness(numbers["max_abs"], numbers.get("tolerance_used"))
+    return f"same outputs on {formatting.plural(numbers['trials'], 'trial')} ({how})"
 
 
 def _written(row: ModelRow, fleet: Fleet) -> str:

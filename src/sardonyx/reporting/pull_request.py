@@ -13,7 +13,7 @@ from msgspec import structs
 
 from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
-from sardonyx.reporting.bench import milliseconds, ratio
+from sardonyx.reporting.bench import finding, milliseconds, ratio
 from sardonyx.reporting.document import (
     Block,
     Cell,
@@ -156,7 +156,7 @@ def _history(history: History) -> Section:
 
 def _time_ratio(bundle: RunBundle) -> str:
     compared = bundle.compared
-    return "not timed" if compared is None else f"{ratio(compared)}, {compared.finding.value}"
+    return "not timed" if compared is None else f"{ratio(compared)}, {finding(compared)}"
 
 
 def _graph(run: Run) -> Section:
@@ -186,7 +186,7 @@ def _numbers(bundle: RunBundle) -> Section:
     ]
     if point is not None and (compared := bundle.compared) is not None:
         slow, quick = (f"{milliseconds(timing.median)} ms" for timing in point.timings)
-        rows.append(("time of a run", slow, quick, f"× {ratio(compared)}, {compared.finding.value}"))
+        rows.append(("time of a run", slow, quick, f"× {ratio(compared)}, {finding(compared)}"))
     if forms is not None:
         most, least = (form.memory.total for form in forms)
         rows.append(("peak memory", formatting.size(most), formatting.size(least), formatting.percent(most, least)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.run import Decision, Pace, Question, Tuning
 from sardonyx.reporting import formatting
-from sardonyx.reporting.bench import interval, milliseconds, percent, ratio, size
+from sardonyx.reporting.bench import interval, is_too_noisy, milliseconds, percent, ratio, size, unresolved
 from sardonyx.reporting.document import Column, Notes, Paragraph, Row, Section, Table, Tone, View, text_column
 
 UNDECIDED = "not examined"
@@ -42,9 +43,15 @@ def tuning_clause(tuning: Tuning | None) -> str | None:
     pace = next(pace for pace in tuning.standing if pace.name == tuning.chosen)
     if tuning.chosen == "source":
         return "left as it was, since every result is slower here"
-    if pace.finding == "no difference":
-        return "as fast as the source here"
+    if pace.finding == Finding.SAME:
+        compared = as_comparison(pace, tuning)
+        return f"too noisy to time: {unresolved(compared)}" if is_too_noisy(compared) else "as fast as the source here"
     return f"{percent(1 - pace.ratio)} % {pace.finding} here {interval(pace)}"
+
+
+def as_comparison(pace: Pace, tuning: Tuning) -> Comparison:
+    """Return the time of a model against the source as `bench` records it."""
+    return Comparison(pace.ratio, pace.low, pace.high, tuning.floor, Finding(pace.finding), 0)
 
 
 def conditions(tuning: Tuning) -> str:

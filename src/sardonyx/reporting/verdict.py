@@ -33,6 +33,7 @@ from sardonyx.reporting.name_groups import grouped, short_lines
 SHOWN_FAILURES = 10
 SHOWN_GAPS = 2
 SHOWN_NOTES = 2  # of a summary
+MIN_PERCENT = 1  # of a tolerance: less is not told apart
 
 
 def verdict_document(verdict: Verdict, first: str, second: str, view: View) -> Document:
@@ -58,17 +59,50 @@ def _bounds(check: RequestedTolerance) -> str:
     return f"{'' if check.passed else 'not '}within rtol {check.rtol:g} and atol {check.atol:g}"
 
 
-def verification(verdict: Verdict | None) -> str:
-    """Return the result of the verification as a clause."""
+def verification(verdict: Verdict | None, reference: str = "") -> str:
+    """Return the result of the verification as a clause, with the name of the reference if it is given."""
     if verdict is None:
         return "not verified"
     if not verdict.passed:
         return failure(verdict)
-    largest = largest_difference(verdict)
-    how = "bit for bit" if largest == 0 else f"worst {formatting.difference(largest)}"
     where = f" in {verdict.computed_in}" if verdict.computed_in else ""
     tokens = f", {equal_tokens(verdict)}" if verdict.generation else ""
-    return f"verified on {formatting.plural(len(verdict.trials), 'trial')}{where} ({how}){tokens}"
+    return f"same outputs{f' as {reference}' if reference else ''} {agreement(verdict, where)}{tokens}"
+
+
+def agreement(verdict: Verdict, where: str = "") -> str:
+    """Return on how many trials the outputs were the same, and how much of the tolerance that took."""
+    how = closeness(largest_difference(verdict), tolerance_used(verdict))
+    return f"on {formatting.plural(len(verdict.trials), 'trial')}{where} ({how})"
+
+
+def closeness(largest: float, used: float | None) -> str:
+    """Return in words how close outputs that match are: an absolute difference says nothing without its tolerance."""
+    if largest == 0:
+        return "bit for bit"
+    return "only rounding differs" if used is None else f"{used_percent(used)} of the tolerance used"
+
+
+def used_percent(used: float) -> str:
+    """Return the used share of a tolerance: 12 %."""
+    return "under 1 %" if used < MIN_PERCENT / 100 else f"{100 * used:.0f} %"
+
+
+def tolerance_used(verdict: Verdict) -> float | None:
+    """Return the largest share of its tolerance that an element of an output used; None if that does not explain it.
+
+    Where exact arithmetic or double precision shows that only rounding differs, outputs match without a tolerance.
+    """
+    shares = [_share_used(output) for output in verdict.outputs]
+    known = [share for share in shares if share is not None]
+    largest = max(known, default=0.0)
+    return None if len(known) < len(shares) or (verdict.passed and largest > 1) else largest
+
+
+def _share_used(output: OutputDifference) -> float | None:
+    if output.allowed:
+        return output.error / output.allowed
+    return 0.0 if output.max_abs == 0 else None
 
 
 def failure(verdict: Verdict | None) -> str:

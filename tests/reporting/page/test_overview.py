@@ -34,7 +34,7 @@ def test_each_model_has_a_row_with_a_link_its_numbers_and_its_verification() -> 
     assert html.count("324 → 187") == 2
     assert html.count("0.877 [0.865, 0.890]") == 1
     assert html.count("not timed") == 1
-    assert html.count("verified on 12 trials") == 2
+    assert html.count("same outputs on 12 trials") == 2
     assert html.count("2 rewrites rolled back") == 2
 
 

@@ -15,14 +15,15 @@ from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run import architecture_guess, opset_changes
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.verdict import claims_line, failure
+from sardonyx.reporting.tuning import as_comparison
+from sardonyx.reporting.verdict import agreement, claims_line, failure, tolerance_used, used_percent
 
 
 class Pace(Struct, frozen=True):
     """The time of the result as a multiple of that of the source, and how it was measured."""
 
     compared: Comparison
-    before_ms: str  # median of the source; the ratio is paired by round, so two medians need not have it
+    times: str  # medians of both files; the ratio is paired by round, so it need not be theirs
     where: str  # sizes and how many rounds
     how: str
     threads: int
@@ -44,6 +45,7 @@ def section(bundle: RunBundle) -> Section:
         headline=None if pace is None else _pace_words(pace.compared),
         interval=None if pace is None else interval_places(pace.compared),
         worst=_worst(run),
+        used=_used(run),
         facts=list(_facts(bundle)),
         notes=[formatting.one_line(note) for note in (*run.notes, *bundle.notes)],
     )
@@ -72,10 +74,7 @@ def _sentence(label: str, run: Run, pace: Pace | None) -> str:
     if pace is not None:
         clauses.append(_time_clause(pace))
     if run.verdict is not None and run.verdict.passed:
-        trials = formatting.plural(len(run.verdict.trials), "trial")
-        _output, worst = _worst(run) or (None, 0.0)
-        how = "bit for bit" if worst == 0 else f"deviating by {formatting.difference(worst)} at most"
-        clauses.append(f"gave the same outputs on {trials}, {how}")
+        clauses.append(f"gave the same outputs {agreement(run.verdict)}")
     joined = clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
     return f"{formatting.name(label)} {joined}{'; its time was not measured' if pace is None else ''}."
 
@@ -92,6 +91,8 @@ def _nodes_clause(run: Run, *, would: bool) -> str:
 def _time_clause(pace: Pace) -> str:
     compared = pace.compared
     where = f"on {formatting.plural(pace.threads, 'thread')}{' of a busy machine' if pace.busy else ''}"
+    if bench.is_too_noisy(compared):
+        return f"was too noisy to time {where} ({bench.unresolved(compared)})"
     if compared.finding is Finding.SAME:
         return f"shows no difference in time (none above {bench.percent(bench.reach(compared))} %) {where}"
     return f"runs {_pace_words(compared)} {bench.interval(compared)} {where}"
@@ -99,7 +100,7 @@ def _time_clause(pace: Pace) -> str:
 
 def _pace_words(compared: Comparison) -> str:
     if compared.finding is Finding.SAME:
-        return "no difference"
+        return bench.finding(compared)
     return f"{bench.percent(1 - compared.ratio)} % {compared.finding.value}"
 
 
@@ -111,7 +112,7 @@ def _pace(bundle: RunBundle) -> Pace | None:
         sizes = bench.size(bundle.point.sizes)
         return Pace(
             compared,
-            bench.milliseconds(bundle.point.timings[0].median),
+            _times(*(timing.median for timing in bundle.point.timings)),
             ", ".join(filter(None, (rounds, sizes))),
             "Both files ran in turns, round by round; the ratio is paired by round, with a 95 % interval. "
             f"The source against itself differed by {bench.percent(compared.floor)} %, and less than that counts "
@@ -121,6 +122,10 @@ def _pace(bundle: RunBundle) -> Pace | None:
             tuple(_caveats(measured)),
         )
     return _tuned(bundle.run)
+
+
+def _times(before: float, after: float) -> str:
+    return formatting.from_to(*(f"{bench.milliseconds(seconds)} ms" for seconds in (before, after)))
 
 
 def _caveats(measured: Benchmark) -> Iterator[str]:
@@ -138,10 +143,9 @@ def _tuned(run: Run) -> Pace | None:
     source, chosen = paces.get("source"), paces.get(run.tuning.chosen)
     if source is None or chosen is None or chosen is source:
         return None
-    compared = Comparison(chosen.ratio, chosen.low, chosen.high, run.tuning.floor, Finding(chosen.finding), 0)
     return Pace(
-        compared,
-        bench.milliseconds(source.milliseconds / 1000),
+        as_comparison(chosen, run.tuning),
+        _times(source.milliseconds / 1000, chosen.milliseconds / 1000),
         ", ".join(filter(None, ("measured while tuning", bench.size(run.tuning.sizes)))),
         "From the last comparison of tuning, in which source and result ran in turns; the ratio has a 95 % interval.",
         run.tuning.threads,
@@ -165,6 +169,12 @@ def _worst(run: Run) -> tuple[OutputDifference, float] | None:
         return None
     by_output = [(o, math.inf if math.isnan(o.max_abs) else o.max_abs) for o in run.verdict.outputs]
     return max(by_output, key=lambda pair: pair[1])
+
+
+def _used(run: Run) -> str:
+    """Return the share of the tolerance that was used, "" if only rounding differs or the outputs do not match."""
+    used = None if run.verdict is None or not run.verdict.passed else tolerance_used(run.verdict)
+    return "" if used is None else used_percent(used)
 
 
 def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:

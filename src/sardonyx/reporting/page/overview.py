@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from sardonyx.records.run import PassRecord
 from sardonyx.reporting import formatting
-from sardonyx.reporting.bench import ratio
+from sardonyx.reporting.bench import finding, ratio
 from sardonyx.reporting.history import History, ends, histories, history_section, measured, recent
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.trend import trend
@@ -35,6 +35,11 @@ class Row(Struct, frozen=True):
     def time(self) -> str:
         """The time of the result as a multiple of that of the source, with its interval."""
         return "not timed" if self.bundle.compared is None else ratio(self.bundle.compared)
+
+    @property
+    def finding(self) -> str:
+        """What the times allow to claim."""
+        return "" if self.bundle.compared is None else finding(self.bundle.compared)
 
     @property
     def caveats(self) -> str:

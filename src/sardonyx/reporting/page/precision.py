@@ -80,7 +80,7 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
 
 
 def _pace(time: Comparison) -> str:
-    return "no difference" if time.finding is Finding.SAME else f"{time.ratio:.2f} ×"
+    return bench.finding(time) if time.finding is Finding.SAME else f"{time.ratio:.2f} ×"
 
 
 def _samples(made: Quantization) -> str:
