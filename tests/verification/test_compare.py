@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from msgspec.structs import replace
 from onnx import numpy_helper
 
 from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
@@ -114,8 +113,7 @@ def test_an_approximation_passes_only_as_one() -> None:
     assert verify(exact, tanh, accuracy=Accuracy.APPROXIMATES).passed
 
 
-def test_a_mask_of_minus_infinity_gives_no_noise() -> None:
-    """A perturbed infinite score would be NaN, and a softmax guarded against NaN would then hide any fault."""
+def test_a_mask_of_minus_infinity_hides_no_fault() -> None:
     masked = """g (float[3, 4] q, float[4, 8] k, float[8, 5] v) => (float[3, 5] y) {
         mask = Constant <value = float[8] {0, 0, 0, -inf, 0, -inf, 0, 0}> ()
         s = MatMul (q, k)
@@ -132,7 +130,7 @@ def test_a_mask_of_minus_infinity_gives_no_noise() -> None:
     assert not same(masked, wrong).passed
 
 
-def test_amplified_rounding_is_allowed_up_to_the_noise_of_the_reference() -> None:
+def test_amplified_rounding_is_allowed() -> None:
     """exp(300 x) amplifies the rounding of x by hundreds; a further error of one thousandth is still a fault."""
 
     def steep(first: str, second: str) -> str:
@@ -142,17 +140,8 @@ def test_amplified_rounding_is_allowed_up_to_the_noise_of_the_reference() -> Non
 
     verdict = same(steep("7.7", "9.1"), steep("9.1", "7.7"))
     assert verdict.passed, verdict.failures
-    assert verdict.outputs[0].max_ulp > 64, "the case needs no noise to pass: it shows nothing"
+    assert verdict.outputs[0].max_ulp > 64, "the case is within the tolerance: it shows nothing"
     assert not same(steep("7.7", "9.1"), steep("7.7", "9.1001")).passed
-
-
-def test_the_noise_of_a_slow_model_is_measured_on_a_busy_machine_too() -> None:
-    """Its copy takes 20 times as long; if it were stopped like a candidate, right rewrites would be rolled back."""
-    oracle = Oracle(text_model("g (float[n, 8] x) => (float[n, 8] y) { y = Tanh (x) }"))
-    slow = replace(oracle.answers()[0], seconds=9.0)
-    assert oracle._measure_noise(0, slow) is not None
-    assert oracle._probe is not None
-    assert oracle._probe.seconds == 9 * 200
 
 
 def test_a_tie_that_rounding_decides_passes_and_a_wrong_choice_fails() -> None:

@@ -1,4 +1,4 @@
-"""Comparison of values that are not tensors, of fully masked rows, and of noise that explains everything."""
+"""Comparison of values that are not tensors, of fully masked rows, and of rounding that explains everything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 from sardonyx import verify
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Value
-from sardonyx.verification.output_comparison import Noise, OutputComparer
+from sardonyx.verification.output_comparison import OutputComparer, Precise
 
 
 def compared(a: Value, b: Value, *, hides_rows: bool = False) -> tuple[list[str], OutputComparer]:
@@ -90,36 +90,37 @@ def test_only_a_masked_row_may_change_from_nan_to_a_number() -> None:
 
 def test_integers_that_rounding_changes_everywhere_are_reported() -> None:
     clean = np.arange(6)
-    noise = Noise([clean], lambda number: [clean + 1 + number])
+    known = Precise(roundings=lambda: [([clean], [clean + 1])])
     comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
-    assert comparer.compare([clean], [clean + 5], lambda: noise) == []
+    assert comparer.compare([clean], [clean + 5], lambda: known) == []
     assert any("every element" in note for note in comparer.notes)
 
 
-def test_large_allowed_noise_is_reported() -> None:
+def test_large_allowed_rounding_is_reported() -> None:
     clean = np.ones((4, 16), np.float32)
     rng = np.random.default_rng(0)
-    noise = Noise([clean], lambda _: [clean + 0.1 * rng.standard_normal(clean.shape).astype(np.float32)])
+    known = Precise(roundings=lambda: [([clean], [clean + 0.1 * rng.standard_normal(clean.shape).astype(np.float32)])])
     comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
-    assert comparer.compare([clean], [clean + np.float32(0.05)], lambda: noise) == []
+    assert comparer.compare([clean], [clean + np.float32(0.05)], lambda: known) == []
     assert any("weak evidence" in note for note in comparer.notes)
 
 
-def test_the_number_of_samples_is_limited_and_small_if_that_suffices() -> None:
-    clean, asked = np.ones((4, 16), np.float32), list[int]()
-    rng = np.random.default_rng(0)
+def test_a_result_passes_if_both_functions_agree_in_double_precision_and_it_is_no_worse_computed() -> None:
+    exact = np.linspace(1, 2, 64)
+    own = exact.astype(np.float32)
 
-    def disturb(number: int) -> list[Value]:
-        asked.append(number)
-        return [clean + 1e-3 * rng.standard_normal(clean.shape).astype(np.float32)]
+    def lines(result: np.ndarray, in_double: np.ndarray, reference: np.ndarray = own) -> list[str]:
+        comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
+        known = Precise([exact], [in_double], lambda: [([reference], [exact])])
+        return comparer.compare([reference], [result.astype(np.float32)], lambda: known)
 
-    near = clean + 1e-3 * rng.standard_normal(clean.shape).astype(np.float32)
-    comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
-    assert comparer.compare([clean], [near], lambda: Noise([clean], disturb)) == []
-    assert len(asked) <= 8
-    asked.clear()
-    assert comparer.compare([clean], [clean * np.float32(1.02)], lambda: Noise([clean], disturb, most=4))
-    assert len(asked) == 4
+    assert not lines(own * (1 + 5e-5), exact)
+    assert lines(own * (1 + 5e-5), exact * (1 + 5e-5)), "another function"
+    assert lines(own * 1.01, exact), "the same function, computed much worse"
+    rough = own * np.float32(0.99)
+    assert not lines(own * 1.01, exact, rough), "about as far from double precision as the reference"
+    assert not lines(own * 1.01, exact * (1 + 1e-3), rough), "within the rounding error of the reference"
+    assert lines(own * 1.01, exact * 1.2, rough)
 
 
 def test_the_record_has_the_place_where_an_output_is_closest_to_its_limit() -> None:
@@ -133,7 +134,7 @@ def test_the_record_has_the_place_where_an_output_is_closest_to_its_limit() -> N
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(np.float32, 2.0**10), (np.float16, 2.0**4)])
-def test_only_roundings_pass_without_noise_if_the_rewrites_are_proven(dtype: type, most: float) -> None:
+def test_only_roundings_pass_if_the_rewrites_are_proven(dtype: type, most: float) -> None:
     a = np.linspace(1, 2, 64, dtype=dtype)
     eps = float(np.finfo(dtype).eps)
 

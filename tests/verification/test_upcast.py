@@ -1,4 +1,4 @@
-"""Half precision is compared in single precision: a weight off by half a percent fails, a correct rewrite passes."""
+"""Half precision is compared in double precision: a weight off by half a percent fails, a correct rewrite passes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def deep(*, factor: float = 1.0, at: int = 3, fold: bool = False, dtype: type = 
 def test_a_weight_half_a_percent_off_is_found(factor: float, at: int) -> None:
     verdict = verify(deep(), deep(factor=factor, at=at), seeds=(0,), trials=1)
     assert not verdict.passed
-    assert any("single precision" in failure for failure in verdict.failures)
+    assert any("in double precision" in failure for failure in verdict.failures)
 
 
 @pytest.mark.slow

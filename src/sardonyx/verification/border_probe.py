@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,14 +16,13 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.element_types import element_types
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.temporary import temporary_folder
-from sardonyx.verification import noise
+from sardonyx.verification.double_precision import DoublePrecision
 from sardonyx.verification.subject import Subject
 
 Values: TypeAlias = tuple[list[Value], dict[str, Value]]  # outputs, and inner values by name
@@ -66,24 +65,11 @@ class BorderProbe:
     def _inner(self, names: Sequence[str]) -> list[str]:
         return [name for name in dict.fromkeys(names) if name not in self.output_names]
 
-    def disturbed(self, feeds: Feeds, names: Sequence[str]) -> Callable[[int], Values] | None:
-        """Return a function that runs the model with disturbed roundings and returns what `run` returns.
-
-        Return None if no rounding can be disturbed.
-        """
-        copy = noise.disturbed(self._exposing(names))
-        if copy is None:
-            return None
-        try:
-            session = self._open(copy)
-        except RuntimeFailure:  # an operator has no kernel for the types of the copy
-            return None
-
-        def sampled(sample: int) -> Values:
-            results = self._run(session, {**feeds, **noise.sample(sample)})
-            return results[: self.outputs], self._named(names, results)
-
-        return sampled
+    def in_double(self, feeds: Feeds, names: Sequence[str]) -> Values | None:
+        """Return what `run` returns, computed in double precision; None if the model does not run in it."""
+        results = DoublePrecision(self._exposing(names), constants="widen", threads=self._threads).run(feeds)
+        self.runs += 1
+        return None if results is None else (results[: self.outputs], self._named(names, results))
 
     def replacing(self, feeds: Feeds, values: Mapping[str, Array]) -> list[Value]:
         """Return the outputs of the part of the model after these inner values, which are given.

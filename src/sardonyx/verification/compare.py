@@ -8,7 +8,6 @@ are right by definition; the other model must have the same interface and give t
 from __future__ import annotations
 
 import functools
-import itertools
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -20,18 +19,18 @@ from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Tri
 from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession, RuntimeTimeout
-from sardonyx.verification import noise
-from sardonyx.verification.half_precision_models import SinglePrecision
+from sardonyx.verification.double_precision import DoublePrecision
 from sardonyx.verification.inputs import Inputs
 from sardonyx.verification.interface import interface_changes
-from sardonyx.verification.output_comparison import Noise, OutputComparer
+from sardonyx.verification.output_comparison import OutputComparer, Outputs, Precise
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import SECONDS, Answer, Progress, Reference
 from sardonyx.verification.requested_tolerance import Tolerance
-from sardonyx.verification.rounding import LiveEngine, is_as_close, moved_by_rounding, shuffled
+from sardonyx.verification.rounding import LiveEngine, shuffled
 from sardonyx.verification.second_runtime import OtherRuntime, Result
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.ties import Ties, with_scores
+from sardonyx.verification.upcast import narrow_types, new_constants
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -39,9 +38,6 @@ if TYPE_CHECKING:
 DEFAULT_SEEDS = (0, 1, 2, 3)
 ExampleInputs: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
 _SLOWER = 20.0  # a run of the candidate is stopped after this many times the time of the reference, and a minute
-_DISTURBED = (
-    200.0  # the same for the disturbed copy, which takes up to 25 times as long: without noise, less is allowed
-)
 
 
 def verify(
@@ -141,15 +137,9 @@ class Oracle:
             own_types=own_types,
         )
         self._model = reference
-        self._clean: dict[int, Result] = {}  # outputs of the reference's own graph, if a live module is the reference
-        self._noise: dict[int, Noise | None] = {}
         self._rounded = rounded
-        self._probe: RemoteSession | None = None
-        self._doubled: RemoteSession | None = None  # the candidate in double precision
-        self._in_doubles: dict[int, list[Value] | None] = {}  # outputs of the reference in double precision, by trial
-        self._precise = SinglePrecision(self._reference.subject.model, lambda model: self._open(Subject(model)))
+        self._exact: dict[int, list[Value] | None] = {}  # outputs of the reference in double precision, by trial
         self._further, self._seconds = others, seconds
-        self._can_double = True  # until a graph could not be run in double precision
 
     @property
     def inputs(self) -> Inputs:
@@ -205,39 +195,34 @@ class Oracle:
         keys = [(answer.seed, answer.style, answer.inputs.dims) for answer in answers]
         numbers = [number for number, key in enumerate(keys) if key in wrong] or range(len(answers))
         answers = [answers[number] for number in numbers]
-        is_itself = reference.live is not None and candidate is self._model
-        subject = reference.subject if is_itself else Subject(candidate)
+        subject = reference.subject if candidate is self._model else Subject(candidate)
         failures = interface_changes(reference.subject.model, subject.model)
         names = [value.name or "" for value in reference.subject.model.graph.outputs]
         exported = reference.live is not None
         comparer = OutputComparer(names, accuracy, reference.random, exported=exported, proven=proven)
         trials = list[Trial]()
         results: list[Result] = []
+        double = self._in_double(subject)
         late = 0  # trials that were stopped: they may be slow on a busy machine, and say nothing
         if _feedable(reference.subject.model, subject.model):
             try:
                 results = self._results(reference.as_run(subject), answers)
-                self._clean = dict(zip(numbers, results, strict=True)) if is_itself else {}
             except RuntimeFailure as failure:
                 failures.append(f"the reference loads but the other model does not: {failure.message}")
             else:
                 runs = zip(numbers, answers, results, strict=True)
                 ended = [each for each in runs if not isinstance(each[2], RuntimeTimeout)]
-                trials = [self._compare_trial(comparer, subject, *each) for each in ended]
+                strict = self._strict_trial(ended) if self._hides_weights and not proven else None
+                trials = [self._compare_trial(comparer, subject, double, *each, strict == each[0]) for each in ended]
                 late = len(results) - len(trials)
                 if late and not trials:
                     failures.append("no trial of the other model ended in time, so that nothing was compared")
         requested = self._requested(tolerance, names, failures, answers, results)
         failures.extend(f"{trial.style}, seed {trial.seed}: {line}" for trial in trials for line in trial.failures)
-        if trials and not failures and comparer.inexact and accuracy is not Accuracy.EXACT:
-            failures += self._in_single_precision(subject, comparer, answers, results)
         runtimes = self._across(subject, answers, accuracy) if trials else []
         failures += [f"in {other.runtime}: {line}" for other in runtimes for line in other.from_rewrite]
-        if self._probe is not None:
-            self._probe.close()  # opens itself again for the next candidate that needs it
-        if self._doubled is not None:
-            self._doubled.close()
-            self._doubled = None
+        for each in (double, self._exact_reference):
+            each.close()
         not_covered = comparer.left_out.lines + reference.not_covered
         if late:
             not_covered.append(f"{late} of {len(results)} trials of the other model did not end in time")
@@ -292,8 +277,22 @@ class Oracle:
                     results.append(failure)
         return results
 
+    def _strict_trial(self, runs: Sequence[tuple[int, Answer, Result]]) -> int | None:
+        """Return the number of the trial that is compared in double precision in any case: the first usual one."""
+        usual = (
+            number for number, answer, result in runs if answer.is_usual and not isinstance(result, RuntimeFailure)
+        )
+        return next(usual, None)
+
     def _compare_trial(
-        self, comparer: OutputComparer, subject: Subject, number: int, answer: Answer, result: Result
+        self,
+        comparer: OutputComparer,
+        subject: Subject,
+        double: DoublePrecision,
+        number: int,
+        answer: Answer,
+        result: Result,
+        strict: bool,
     ) -> Trial:
         if isinstance(result, RuntimeFailure):
             lines = [f"the reference runs but the other model does not: {result.message}"]
@@ -305,12 +304,11 @@ class Oracle:
             lines = comparer.compare(
                 answer.outputs,
                 result,
-                lambda: self._noise_for(subject, number, answer, result),
+                functools.cache(lambda: self._precise(number, answer, None if comparer.proven else (double, result))),
                 hides_rows=self.inputs.masked,
                 padding=self._padding_of(answer),
                 ties=self._ties(subject, answer.inputs.feeds),
-                exact=functools.cache(lambda: self._in_double(subject, number, answer)),
-                is_as_close=lambda: self._is_as_close(number, answer, result),
+                strict=strict,
             )
         return Trial(answer.seed, answer.inputs.dims, answer.style, not lines, tuple(lines))
 
@@ -337,73 +335,53 @@ class Oracle:
             lambda: shuffled(live, feeds) if live is not None else [],
         )
 
-    def _in_double(self, subject: Subject, number: int, answer: Answer) -> tuple[list[Value], list[Value]] | None:
-        """Return the outputs of a live module and of its graph in double precision, or None if one cannot run in it.
+    def _precise(
+        self, number: int, answer: Answer, candidate: tuple[DoublePrecision, Outputs] | None
+    ) -> Precise | None:
+        """Run the reference in double precision, and a candidate if only the difference of both functions is asked for.
 
-        Kernels of two libraries may round more differently than the noise of the graph shows (an FFT, a long sum).
-        In double precision these differences vanish, while the error of a wrong graph stays.
+        If a live module does not run in it, the rounding error of its graph is the measure of rounding.
         """
-        if self._reference.live is None or not self._can_double:
-            return None
-        from sardonyx.verification.double_precision import double_session, evaluated  # exports alone need it
-
         self._progress("comparing in double precision")
-        expected = self._live_in_double(number, answer)
-        if expected is None or len(expected) != len(answer.outputs):
-            return None
-        result = evaluated(subject.model, answer.inputs.feeds)
-        if result is not None:
-            return expected, result
-        try:
-            self._doubled = self._doubled or double_session(subject.model, threads=self._threads)
-            result = self._doubled.run(answer.inputs.feeds)
-        except RuntimeFailure:
-            self._can_double = False
-            return None
-        return expected, result
-
-    def _is_as_close(self, number: int, answer: Answer, result: Sequence[Value]) -> bool | None:
-        """Return whether a result is about as close to the reference in double precision as the reference itself.
-
-        Return None if the reference does not run in double precision.
-        """
-        if number not in self._in_doubles:
-            self._in_doubles[number] = self._graph_in_double(answer)
-        exact = self._in_doubles[number]
-        if exact is None:
-            return None
-        return all(itertools.starmap(is_as_close, zip(exact, answer.outputs, result, strict=True)))
-
-    def _graph_in_double(self, answer: Answer) -> list[Value] | None:
-        """Return the outputs of the reference's graph in double precision, or None if it does not run in it."""
-        from sardonyx.verification.double_precision import double_session
-
-        self._progress("comparing with double precision")
-        try:
-            with double_session(self._reference.subject.model, threads=self._threads) as engine:
-                return engine.run(answer.inputs.feeds)
-        except RuntimeFailure:
+        exact, feeds = self._exact_outputs(number, answer), answer.inputs.feeds
+        live = self._reference.live is not None
+        double, result = candidate or (None, ())
+        other = double.run(feeds) if double is not None and (exact is not None or live) else None
+        pairs = [(own, right) for own, right in ((answer.outputs, exact), (result, other)) if right is not None]
+        if not pairs or (exact is None and other is None):
             return None
 
-    def _live_in_double(self, number: int, answer: Answer) -> list[Value] | None:
-        """Return the outputs of a live module in double precision in one trial, computed once."""
-        live = self._reference.live
-        if number not in self._in_doubles:
-            self._in_doubles[number] = None if live is None else live.run_in_double(answer.inputs.feeds)
-        return self._in_doubles[number]
+        def roundings() -> list[tuple[Outputs, Outputs]]:
+            """Return the error of the reference, or of a live module's graph, and that of storing weights."""
+            stored = double.roundings(feeds, other) if double is not None and other is not None else []
+            return stored if self._hides_weights and candidate is not None else [*stored, pairs[0]]
 
-    def _in_single_precision(
-        self, subject: Subject, comparer: OutputComparer, answers: Sequence[Answer], results: Sequence[Result]
-    ) -> list[str]:
-        """Return how two half-precision models differ when both compute in single precision, one line per output."""
-        if self._reference.live is not None or self._reference.without_kernel is not None:
-            return []
-        for answer, result in zip(answers, results, strict=True):
-            if isinstance(result, RuntimeFailure) or answer.hides_row or 0 in answer.inputs.dims.values():
-                continue
-            lines = self._precise.check(subject.model, comparer, answer.inputs.feeds, answer.outputs, result)
-            return [f"{answer.style}, seed {answer.seed}, in single precision: {line}" for line in lines]
-        return []
+        return Precise(exact, other, roundings)
+
+    def _exact_outputs(self, number: int, answer: Answer) -> list[Value] | None:
+        """Return the outputs of the reference in double precision in one trial, computed once."""
+        if number not in self._exact:
+            live, feeds = self._reference.live, answer.inputs.feeds
+            outputs = self._exact_reference.run(feeds) if live is None else live.run_in_double(feeds)
+            is_whole = outputs is not None and len(outputs) == len(answer.outputs)
+            self._exact[number] = outputs if is_whole else None
+        return self._exact[number]
+
+    @functools.cached_property
+    def _hides_weights(self) -> bool:
+        """Whether the reference computes in half precision, where rounding is as large as the error of a weight."""
+        return self._reference.live is None and bool(narrow_types(self._reference.subject.model))
+
+    @functools.cached_property
+    def _exact_reference(self) -> DoublePrecision:
+        return DoublePrecision(self._reference.as_run(self._reference.subject).model, threads=self._threads)
+
+    def _in_double(self, candidate: Subject) -> DoublePrecision:
+        """Return a candidate in double precision."""
+        if self._reference.live is not None:
+            return DoublePrecision(candidate.model, constants="widen", rounded=self._rounded, threads=self._threads)
+        new = new_constants(candidate.model, self._reference.subject.model) if self._hides_weights else ()
+        return DoublePrecision(self._reference.as_run(candidate).model, rounded=new, threads=self._threads)
 
     def _across(self, subject: Subject, answers: Sequence[Answer], accuracy: Accuracy) -> list[RuntimeCheck]:
         """Compare the models in the further runtimes."""
@@ -419,7 +397,7 @@ class Oracle:
                     subject,
                     answers,
                     lambda: OutputComparer(names, loosest, self._reference.random),
-                    lambda number: self._noise_of(number, answers[number]),
+                    lambda number: self._precise(number, answers[number], None),
                 )
             )
         return checks
@@ -434,51 +412,6 @@ class Oracle:
         """Open a model in the runtime that runs the reference."""
         reference = self._reference
         return subject.session(reference.runtime, threads=self._threads, seconds=reference.longest_run)
-
-    def _opened_probe(self) -> RemoteSession | None:
-        self._progress("measuring how much rounding alone moves the reference")
-        model = self._reference.as_run(self._reference.subject).model
-        copy = noise.disturbed(model, stored=self._rounded)
-        if copy is not None:
-            self._probe = self._open(Subject(copy))
-        return self._probe
-
-    def _noise_for(self, candidate: Subject, number: int, answer: Answer, result: Sequence[Value]) -> Noise | None:
-        """Return the noise of the reference, or of the candidate if both run in float32 and it has new constants."""
-        if self._reference.without_kernel is None or not self._precise.new_constants(candidate.model):
-            return self._noise_of(number, answer)
-        wide = self._reference.as_run(candidate).model
-        return self._precise.noise(wide, candidate.model, answer.inputs.feeds, result)
-
-    def _noise_of(self, number: int, answer: Answer) -> Noise | None:
-        """Return the noise of the reference in one trial, or None if it cannot be measured."""
-        if number not in self._noise:
-            self._noise[number] = self._measure_noise(number, answer)
-        return self._noise[number]
-
-    def _measure_noise(self, number: int, answer: Answer) -> Noise | None:
-        feeds = answer.inputs.feeds
-        try:
-            probe = self._probe or self._opened_probe()
-            if probe is None:
-                return None
-            limit = max(_DISTURBED * answer.seconds, self._reference.longest_run)
-            probe.seconds = limit if self._reference.live is None else None  # the runs of a live module are not timed
-            first = probe.run({**feeds, **noise.sample(0)})
-        except RuntimeFailure:  # an operator has no kernel for the types of the probe
-            return None
-
-        def disturb(sample: int) -> Sequence[Value]:
-            return probe.run({**feeds, **noise.sample(sample)}) if sample else first
-
-        if self._reference.live is None:
-            return Noise(answer.outputs, disturb)
-        clean = self._clean.get(number)  # the probe disturbs the graph's outputs, not the module's
-        if clean is None or isinstance(clean, RuntimeFailure):
-            with self._open(self._reference.subject) as plain:
-                clean = plain.run(feeds)
-        moved = moved_by_rounding(clean, answer.outputs, self._live_in_double(number, answer))
-        return Noise(clean, lambda sample: disturb(sample - 1) if sample else moved)
 
 
 def _parse_runtimes(names: Sequence[Runtime | str]) -> list[Runtime]:

@@ -1,16 +1,16 @@
 """Decide whether a float tensor differs from the reference by more than rounding explains.
 
 One tolerance for a whole output would let its noisiest part excuse the rest. Each element is therefore compared with
-the scale and the noise of its own slices S: along every axis alone, the row, and the plane of a channel. For reference
-a, result b, error e = |a - b|, the limits `rtol` and `rms` of the type and the measured noise moves (m: the largest, q:
-the mean square over the samples; both 0 if not measured), all four rules must hold:
+the scale and the rounding error of its own slices S: along every axis alone, the row, and the plane of a channel. For
+reference a, result b, error e = |a - b|, the limits `rtol` and `rms` of the type and the measured rounding error m of
+each element (0 if not measured), all four rules must hold:
 
     scale       s = min(median|a|, min over slices S of an element of mean_S|a|)
     elements    e ≤ max(rtol · (|a| + s), 4 · min over S of max_S m)
-    whole       rms(e) ≤ max(rms · rms(a), 4 · √mean(q))
-    slices      rms_S(e) ≤ max(4 · rms · rms_S(|a| + s), 4 · √mean_S(q)) for every slice S of at least 8 elements
-    share       at most 20 % of all elements, and half of every slice, have e > rtol · |a|; with measured noise at most
-                5 %, and half of every slice, have e > max(rtol · |a|, 4 · m)
+    whole       rms(e) ≤ max(rms · rms(a), 4 · rms(m))
+    slices      rms_S(e) ≤ max(4 · rms · rms_S(|a| + s), 4 · rms_S(m)) for every slice S of at least 8 elements
+    share       at most 20 % of all elements, and half of every slice, have e > rtol · |a|; with measured rounding at
+                most 30 %, and half of every slice, have e > max(rtol · |a|, 4 · m)
 
 Outputs of class "approximates" are compared as a whole only: s = median|a|, without the rules on slices and share.
 
@@ -28,26 +28,12 @@ from msgspec import Struct
 
 from sardonyx.verification.tolerance import Array, Limit, as_parts, median, ratio
 
-NOISE_FACTOR = 4.0  # allowed error, as a multiple of how far disturbed roundings move the reference
+ROUNDING_FACTOR = 4.0  # allowed error, as a multiple of a measured rounding error: other roundings differ by chance
 SLICE_FACTOR = 4.0  # the mean error of a slice scatters more than that of the whole tensor
 _SMALLEST_SLICE = 8  # elements; smaller slices give no reliable scale
 _SHARE = 0.2  # of elements beyond rtol · |a|: cancellation always leaves some near zero
-_SHARE_WITH_NOISE = 0.05  # of elements beyond their own measured noise
+_SHARE_WITH_ROUNDING = 0.3  # equal rounding errors leave 22 % of elements beyond four times a single measurement
 _FEW = 2  # so many elements are never too large a share
-
-
-class Moves(Struct, frozen=True):
-    """How far disturbed roundings move each element of one tensor: the largest and the mean square over samples."""
-
-    largest: Array
-    mean_square: Array
-
-
-class Excess(Struct, frozen=True):
-    """A violated rule: by how much, and where."""
-
-    ratio: float  # error / allowed error; above one
-    text: str
 
 
 class Place(Struct, frozen=True):
@@ -80,14 +66,19 @@ class Deviation:
         self._scale = self._local_scale()
         self._base = allowed.rtol * (self._size + self._scale)
 
-    def excess(self, moves: Moves | None = None) -> Excess | None:
-        """Return the first violated rule, or None if all hold; `moves` is the measured noise of the reference."""
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensors, in which complex numbers have a last axis of two parts."""
+        return self._size.shape
+
+    def excess(self, moves: Array | None = None) -> str | None:
+        """Return the first violated rule, or None if all hold; `moves` is the measured rounding error."""
         if not self._count or not self._error.any():
             return None
         rules = (self._elements, self._whole, self._slices, self._share)
         return next((excess for rule in rules if (excess := rule(moves)) is not None), None)
 
-    def worst(self, moves: Moves | None = None) -> Place | None:
+    def worst(self, moves: Array | None = None) -> Place | None:
         """Return the element whose error is largest relative to its limit, or None if no element is finite."""
         if not self._count:
             return None
@@ -95,9 +86,9 @@ class Deviation:
         index = np.unravel_index(int(np.argmax(ratio(self._error, allowed))), self._error.shape)
         return Place(float(self._error[index]), float(allowed[index]), tuple(int(i) for i in index))
 
-    def loud_share(self, moves: Moves, part: float) -> float:
-        """Return the share of elements whose noise limit exceeds this part of their magnitude."""
-        loud = self._finite & (NOISE_FACTOR * moves.largest > part * (self._size + self._scale))
+    def loud_share(self, moves: Array, part: float) -> float:
+        """Return the share of elements whose limit by rounding exceeds this part of their magnitude."""
+        loud = self._finite & (ROUNDING_FACTOR * moves > part * (self._size + self._scale))
         return np.count_nonzero(loud) / max(self._count, 1)
 
     def _local_scale(self) -> Array:
@@ -108,15 +99,15 @@ class Deviation:
             scale = np.minimum(scale, self._mean(self._size, axes))
         return scale
 
-    def _allowed(self, moves: Moves | None) -> Array:
+    def _allowed(self, moves: Array | None) -> Array:
         if moves is None:
             return self._base
-        pooled = np.full((1,) * self._size.ndim, float(moves.largest.max()))
+        pooled = np.full((1,) * self._size.ndim, float(moves.max()))
         for axes in self._groups:
-            pooled = np.minimum(pooled, moves.largest.max(axis=axes, keepdims=True))
-        return np.maximum(self._base, NOISE_FACTOR * pooled)
+            pooled = np.minimum(pooled, moves.max(axis=axes, keepdims=True))
+        return np.maximum(self._base, ROUNDING_FACTOR * pooled)
 
-    def _elements(self, moves: Moves | None) -> Excess | None:
+    def _elements(self, moves: Array | None) -> str | None:
         allowed = self._allowed(moves)
         wrong = self._error > allowed
         if not wrong.any():
@@ -126,52 +117,52 @@ class Deviation:
         count, limit = int(np.count_nonzero(wrong)), float(np.broadcast_to(allowed, wrong.shape)[worst])
         at = f"at {[int(i) for i in worst]} by {self._error[worst]:.3g}, allowed {limit:.3g}"
         text = f"differs by up to {self._error.max():.3g}, too much in {count} of {self._count} elements ({at})"
-        return Excess(float(ratios[worst]), text)
+        return text
 
-    def _whole(self, moves: Moves | None) -> Excess | None:
+    def _whole(self, moves: Array | None) -> str | None:
         """Check the root mean square over the whole tensor."""
         every = tuple(range(self._size.ndim))
         error = float(self._rms(self._error, every).max())
         allowed = self._limit.rms * float(self._rms(self._size, every).max())
         if moves is not None:
-            allowed = max(allowed, NOISE_FACTOR * math.sqrt(float(self._mean(moves.mean_square, every).max())))
-        return Excess(error / allowed if allowed else math.inf, _mean_text(error, allowed)) if error > allowed else None
+            allowed = max(allowed, ROUNDING_FACTOR * float(self._rms(moves, every).max()))
+        return _mean_text(error, allowed) if error > allowed else None
 
-    def _slices(self, moves: Moves | None) -> Excess | None:
+    def _slices(self, moves: Array | None) -> str | None:
         """Check the root mean square over every slice."""
         for axes in self._groups:
             error = self._rms(self._error, axes)
             allowed = SLICE_FACTOR * self._limit.rms * self._rms(self._size + self._scale, axes)
             if moves is not None:
-                allowed = np.maximum(allowed, NOISE_FACTOR * np.sqrt(self._mean(moves.mean_square, axes)))
+                allowed = np.maximum(allowed, ROUNDING_FACTOR * self._rms(moves, axes))
             ratios = ratio(error, allowed)
             place = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
             if float(ratios[place]) > 1:
                 text = _mean_text(float(error[place]), float(allowed[place]))
-                return Excess(float(ratios[place]), f"{text} in the slice {_slice_text(place, axes)}")
+                return f"{text} in the slice {_slice_text(place, axes)}"
         return None
 
-    def _share(self, moves: Moves | None) -> Excess | None:
-        """Check how many elements differ by more than their own magnitude or noise explains."""
+    def _share(self, moves: Array | None) -> str | None:
+        """Check how many elements differ by more than their own magnitude or rounding explains."""
         if not self._local:
             return None
         allowed = self._limit.rtol * self._size
         share = _SHARE
         if moves is not None:
-            allowed, share = np.maximum(allowed, NOISE_FACTOR * moves.largest), _SHARE_WITH_NOISE
+            allowed, share = np.maximum(allowed, ROUNDING_FACTOR * moves), _SHARE_WITH_ROUNDING
         beyond = self._error > allowed
         count = int(np.count_nonzero(beyond))
         if count <= _FEW:
             return None
         text = f"{count} of {self._count} elements differ by more than their own rounding explains"
         if count > share * self._count:
-            return Excess(count / (share * self._count), text)
+            return text
         for axes in self._families:  # a slice too small to have a scale may still be wrong throughout
             counts = np.count_nonzero(beyond, axis=axes, keepdims=True)
             place = np.unravel_index(int(np.argmax(counts)), counts.shape)
             most = max(_FEW, _inside(beyond.shape, axes) / 2)
             if counts[place] > most:
-                return Excess(float(counts[place]) / most, f"{text}, in the slice {_slice_text(place, axes)}")
+                return f"{text}, in the slice {_slice_text(place, axes)}"
         return None
 
     def _mean(self, values: Array, axes: tuple[int, ...]) -> Array:

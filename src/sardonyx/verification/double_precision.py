@@ -1,13 +1,17 @@
-"""Run a single-precision model in double precision: y₆₄ = f₆₄(x₃₂, w₃₂).
+"""Run a model in double precision: y₆₄ = f₆₄(x₃₂, w₃₂). The distance |y₃₂ - y₆₄| is its rounding error.
 
 ONNX Runtime has no kernels for doubles for some operators (Conv, Erf). These compute in single precision between casts;
 everything else adds up in double precision, so that the order of a long sum no longer shows.
+
+Stored weights keep their values. If a rewrite or an exporter stored new ones in half precision, they are rounded, which
+outputs in double precision show. Such weights w are therefore also rounded otherwise, by an error of a pseudo-random
+part of half a unit in the last place: w + eps / 4 · sin(f · w) · w. The frequency f is an input; f = 0 changes nothing.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,36 +25,128 @@ from sardonyx.exact.moves import tensor
 from sardonyx.exact.reals import Numbers, Order, Real
 from sardonyx.ir import io
 from sardonyx.ir.ops import GELUS, RECURRENT
+from sardonyx.ir.scopes import nested_graphs
 from sardonyx.runtime import Value
 from sardonyx.runtime.remote import RemoteSession
+from sardonyx.verification.output_comparison import Outputs
 from sardonyx.verification.subject import Subject
-from sardonyx.verification.upcast import upcast
+from sardonyx.verification.upcast import Constants, upcast
 
 _ROUGH = GELUS | {"Erf"}  # whose doubles are not precise in `exact`
 # How the runtime names an operator without kernel for doubles, and one that is not defined for them.
 _REFUSED = re.compile(r"implementation for (\w+)|of operator \((\w+)\)")
 
 
-def double_session(model: ir.Model, *, threads: int | None = None) -> RemoteSession:
-    """Open a copy of the model in which every operator with a kernel for doubles computes in double precision.
+_FREQUENCY = "sardonyx.rounding.frequency"
+_SAMPLES = 4  # of other roundings of stored weights
+_EPS = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 
-    Raises:
-        RuntimeFailure: The runtime does not accept the copy.
-    """
-    singles: set[str] = set()
-    while True:
-        copy = upcast(model, constants="widen", to=ir.DataType.DOUBLE, without_kernel=singles)
+
+class DoublePrecision:
+    """A model in double precision, opened when it is first run."""
+
+    def __init__(
+        self,
+        model: ir.Model,
+        *,
+        constants: Constants = "keep",
+        rounded: Collection[str] = (),
+        threads: int | None = None,
+    ) -> None:
+        """Prepare a model.
+
+        Args:
+            model: The model; it is not changed.
+            constants: "keep" leaves values computed from constants alone in their types, since a rewrite may store
+                them; "widen" computes them in double precision too.
+            rounded: Names of weights stored in half precision whose rounding counts as rounding.
+            threads: Threads of the runtime.
+        """
+        self._model, self._rounded, self._threads = model, rounded, threads
+        self._constants: Constants = constants
+        self._session: RemoteSession | None = None
+        self._runs = True
+
+    def run(self, feeds: Mapping[str, Value], frequency: float = 0.0) -> list[Value] | None:
+        """Return the outputs, or None if the model does not run in double precision."""
+        if not self._runs:
+            return None
+        result = _evaluated(self._model, feeds)
+        if result is not None:
+            return result
         try:
-            return Subject(model if copy is None else copy).session(threads=threads)
-        except RuntimeFailure as refusal:
-            match = _REFUSED.search(refusal.message)
-            refused = _with_operator(model, match[1] or match[2]) - singles if match else None
-            if not refused:
-                raise
-            singles |= refused
+            self._session = self._session or self._open()
+            added = {_FREQUENCY: np.asarray(frequency, np.float32)} if self._rounded else {}
+            return self._session.run({**feeds, **added})
+        except RuntimeFailure:
+            self._runs = False
+            return None
+
+    def roundings(self, feeds: Mapping[str, Value], outputs: Sequence[Value]) -> list[tuple[Outputs, Outputs]]:
+        """Return pairs of the outputs and those with stored weights rounded otherwise."""
+        samples = range(_SAMPLES) if self._rounded else ()
+        runs = [self.run(feeds, 1e7 + 79190.0 * sample) for sample in samples]
+        return [(outputs, run) for run in runs if run is not None]
+
+    def close(self) -> None:
+        """Close the session; a further run opens it again."""
+        if self._session is not None:
+            self._session.close()
+            self._session = None
+
+    def _open(self) -> RemoteSession:
+        """Open a copy in which every operator with a kernel for doubles computes in double precision.
+
+        Raises:
+            RuntimeFailure: The runtime does not accept the copy.
+        """
+        singles: set[str] = set()
+        model = upcast(self._model) or self._model  # operators without kernel for doubles have one for singles
+        if self._rounded:
+            model = _rounding_otherwise(model, self._rounded)
+        while True:
+            copy = upcast(model, constants=self._constants, to=ir.DataType.DOUBLE, without_kernel=singles)
+            try:
+                return Subject(model if copy is None else copy).session(threads=self._threads)
+            except RuntimeFailure as refusal:
+                match = _REFUSED.search(refusal.message)
+                refused = _with_operator(model, match[1] or match[2]) - singles if match else None
+                if not refused:
+                    raise
+                singles |= refused
 
 
-def evaluated(model: ir.Model, feeds: Mapping[str, Value]) -> list[Value] | None:
+def _rounding_otherwise(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """Return a copy in which the results of Casts of these weights have another rounding error, chosen by an input."""
+    copy = model.clone()
+    frequency = ir.Value(name=_FREQUENCY, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
+    copy.graph.inputs.append(frequency)
+    for number, node in enumerate([n for graph in nested_graphs(copy.graph) for n in graph if n.op_type == "Cast"]):
+        weight, graph = node.inputs[0], node.graph
+        if weight is None or weight.name not in names or graph is None:
+            continue
+        size = ir.tensor(np.float32(_EPS.get(weight.dtype or ir.DataType.FLOAT16, 0.0) / 4))
+        clean, uses = node.outputs[0], list(node.outputs[0].uses())
+        constant = ir.node("Constant", [], attributes={"value": size})
+        added, last = [constant], clean
+        for operator, other in (
+            ("Mul", frequency),
+            ("Sin", None),
+            ("Mul", constant.outputs[0]),
+            ("Mul", clean),
+            ("Add", clean),
+        ):
+            added.append(ir.node(operator, [last] if other is None else [last, other]))
+            last = added[-1].outputs[0]
+        for place, each in enumerate(added):
+            each.name = each.outputs[0].name = f"sardonyx.rounding.{number}.{place}"
+        graph.insert_after(node, added)
+        for user, index in uses:
+            user.replace_input_with(index, last)
+    return copy
+
+
+def _evaluated(model: ir.Model, feeds: Mapping[str, Value]) -> list[Value] | None:
     """Return the outputs in double precision, computed without the runtime; None if an operator has no definition.
 
     For models with recurrent operators, whose kernels know no doubles and approximate tanh at every step.

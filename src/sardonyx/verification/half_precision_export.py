@@ -22,7 +22,7 @@ from sardonyx.records.run import Accuracy, Verdict
 from sardonyx.runtime import Array, Engine, Value
 from sardonyx.runtime.library import NoKernel
 from sardonyx.verification.compare import Oracle
-from sardonyx.verification.deviation import NOISE_FACTOR
+from sardonyx.verification.deviation import ROUNDING_FACTOR
 from sardonyx.verification.reference import Progress
 from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
@@ -150,7 +150,7 @@ def _beyond_own_rounding(
             continue
         if is_float(a.dtype):
             error, own = (float_difference(_single(a), _single(other)).rms for other in (b, c))
-            allowed = NOISE_FACTOR * max(own, eps)
+            allowed = ROUNDING_FACTOR * max(own, eps)
             if error > allowed:
                 return [f"in its own types the graph differs by {error:.3g} (root mean square), allowed {allowed:.3g}"]
     return []

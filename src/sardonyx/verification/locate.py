@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -27,18 +28,17 @@ from sardonyx.records.progress import Progress
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.engines import Runtime
-from sardonyx.verification.border_probe import BorderProbe
+from sardonyx.verification.border_probe import BorderProbe, Values
 from sardonyx.verification.compare import ExampleInputs, seeds_from
 from sardonyx.verification.module_search import (
     Border,
-    Disturbed,
     Finding,
     Interval,
     ModuleSearch,
     comparable_arrays,
     relative_error,
 )
-from sardonyx.verification.output_comparison import Noise, NoiseSource, OutputComparer
+from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.reference import Reference
 
 if TYPE_CHECKING:
@@ -127,17 +127,10 @@ class _First:
         values = self._probe.between(self._feeds, {self._names[place]: array for place, array in given.items()}, names)
         return {place: values[self._names[place]] for place in places}
 
-    def disturb(self, places: Sequence[int]) -> Disturbed | None:
-        """Return the values at some borders, and a function that returns them with disturbed roundings."""
-        sample = self._probe.disturbed(self._feeds, [self._names[place] for place in places])
-        if sample is None:
-            return None
-
-        def sampled(number: int) -> Mapping[int, Value]:
-            _, values = sample(number)
-            return {place: values[self._names[place]] for place in places}
-
-        return self.values(places), sampled
+    def rounded(self, places: Sequence[int]) -> tuple[Mapping[int, Value], Mapping[int, Value]] | None:
+        """Return the values at some borders, and those in double precision; None if the model does not run in it."""
+        exact = self._probe.in_double(self._feeds, [self._names[place] for place in places])
+        return exact and (self.values(places), {place: exact[1][self._names[place]] for place in places})
 
 
 class _Second(_First):
@@ -153,7 +146,7 @@ class _Second(_First):
 
 
 class _LiveFirst:
-    """The reference as a PyTorch module; rounding is disturbed in the second model instead."""
+    """The reference as a PyTorch module; rounding is measured in the second model instead."""
 
     def __init__(self, live: LiveValues, keys: Mapping[ir.Value, Any], pairs: Sequence[BorderPair]) -> None:
         self._live = live
@@ -248,7 +241,7 @@ def _graphs(
     slices = _slices(flows[1], pairs)
     feeds = _converted(trial.feeds, second.model)
     a, b = _First(probes[0], trial.feeds, pairs), _Second(probes[1], feeds, pairs)
-    search = ModuleSearch(_borders(flows, pairs, slices), a, b, trial.expected, trial.results, a.disturb)
+    search = ModuleSearch(_borders(flows, pairs, slices), a, b, trial.expected, trial.results, a.rounded)
     return _Pair(*names, trial, search, pairs, slices, flows, unpaired, probes)
 
 
@@ -292,29 +285,26 @@ def _compared(
     expected: list[Value],
     random: frozenset[str] = frozenset(),
 ) -> _Trial:
-    """Run the second model and compare the outputs; the noise is that of the first probe's model."""
+    """Run the second model and compare the outputs; rounding is measured in the first probe's model."""
     try:
         results, _ = probes[1].run(converted)
     except RuntimeFailure as failure:
         raise ModelError(f"the second model does not run on the inputs of the first: {failure.message}") from failure
 
     clean = results if probes[0] is probes[1] else expected
+    exact = functools.cache(lambda: probes[0].in_double(feeds, ()))
+
     failures: list[str] = []
     for index, (one, other) in enumerate(zip(expected, results, strict=True)):
-        name = probes[0].output_names[index]
-
-        def noise(index: int = index) -> Noise | None:
-            sample = probes[0].disturbed(feeds, ())
-            return None if sample is None else Noise([clean[index]], lambda number: [sample(number)[0][index]])
-
-        failures += _failures(name, one, other, random, noise)
+        name, pair = probes[0].output_names[index], comparable_arrays(one, other) or (one, other)
+        comparer = OutputComparer([name], Accuracy.REASSOCIATES, random)
+        failures += comparer.compare([pair[0]], [pair[1]], lambda index=index: _rounding_of(clean, exact(), index))
     return _Trial(style, feeds, expected, results, failures)
 
 
-def _failures(name: str, one: Value, other: Value, random: frozenset[str], noise: NoiseSource) -> list[str]:
-    comparable = comparable_arrays(one, other)
-    pair = (one, other) if comparable is None else comparable
-    return OutputComparer([name], Accuracy.REASSOCIATES, random).compare([pair[0]], [pair[1]], noise)
+def _rounding_of(values: Sequence[Value], exact: Values | None, index: int) -> Precise | None:
+    """Return the rounding error of one output, or None if the model does not run in double precision."""
+    return None if exact is None else Precise(roundings=lambda: [([values[index]], [exact[0][index]])])
 
 
 def _slices(flow: Flow, pairs: Sequence[BorderPair]) -> list[Between]:
@@ -496,7 +486,7 @@ def _live(
     pairs = in_order(flow, [BorderPair(None, value, False) for value in keys])
     slices = _slices(flow, pairs)
     a, b = _LiveFirst(live, keys, pairs), _Second(probe, feeds, pairs)
-    search = ModuleSearch(_borders((None, flow), pairs, slices), a, b, trial.expected, trial.results, b.disturb)
+    search = ModuleSearch(_borders((None, flow), pairs, slices), a, b, trial.expected, trial.results, b.rounded)
     return _Pair(*named, trial, search, pairs, slices, (None, flow), unpaired, (probe,), live)
 
 

@@ -20,10 +20,10 @@ from sardonyx.ir.module_extraction import Extract
 from sardonyx.records.run import Accuracy, Trial, Verdict
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.remote import RemoteSession
-from sardonyx.verification import noise
 from sardonyx.verification.compare import ExampleInputs, Oracle, Progress
+from sardonyx.verification.double_precision import DoublePrecision
 from sardonyx.verification.interface import random_outputs
-from sardonyx.verification.output_comparison import Noise, OutputComparer
+from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import Answer
 from sardonyx.verification.subject import Subject
@@ -164,25 +164,19 @@ class ModuleCheck:
         cut_inputs: Mapping[str, Value],
         padding: Mapping[str, Padding],
     ) -> tuple[list[str], OutputComparer]:
-        """Compare pairs of outputs within the tolerance of their type and the noise of the extracted model."""
+        """Compare pairs of outputs within the tolerance of their type and the rounding error of the extracted model."""
         comparer = OutputComparer(list(pairs), Accuracy.REASSOCIATES, frozenset())
         results = [tensors[name] for name in pairs.values()]
 
-        def measured() -> Noise | None:
-            copy = noise.disturbed(self._cut.model)
-            if copy is None:
+        def precise() -> Precise | None:
+            exact = DoublePrecision(self._cut.model, constants="widen", threads=self._threads).run(cut_inputs)
+            if exact is None:
                 return None
-            probe = Subject(copy).any_session(threads=self._threads)
-            places = [self._cut.outputs.index(name) for name in pairs.values()]
-
-            def disturb(sample: int) -> list[Value]:
-                moved = probe.run({**cut_inputs, **noise.sample(sample)})
-                return [moved[place] for place in places]
-
-            return Noise(results, disturb)
+            right = [exact[self._cut.outputs.index(name)] for name in pairs.values()]
+            return Precise(roundings=lambda: [(results, right)])
 
         left_out = [padding.get(name) for name in pairs]
-        return comparer.compare([outputs[name] for name in pairs], results, measured, padding=left_out), comparer
+        return comparer.compare([outputs[name] for name in pairs], results, precise, padding=left_out), comparer
 
 
 def _with_boundary(whole: ir.Model, names: Sequence[str]) -> ir.Model:

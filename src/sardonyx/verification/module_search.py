@@ -18,6 +18,7 @@ and the second model goes on with the results. It shows what one module alone co
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
@@ -30,7 +31,7 @@ from msgspec import Struct
 from sardonyx.errors import RuntimeFailure
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Value
-from sardonyx.verification.output_comparison import Noise, OutputComparer
+from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.tolerance import REASSOCIATED_RMS, epsilon, is_float, limit
 
 _FIRST_CUTS = 4  # of the first run; later runs compare as many as fit the memory
@@ -67,9 +68,8 @@ class SecondModel(Protocol):
         ...
 
 
-# Values at borders, and a function that returns them with one sample of disturbed roundings.
-Disturbed: TypeAlias = tuple[Mapping[int, Value], Callable[[int], Mapping[int, Value]]]
-Disturb: TypeAlias = Callable[[Sequence[int]], Disturbed | None]
+# Returns the values at borders, and those in double precision; None if the model does not run in it.
+Rounded: TypeAlias = Callable[[Sequence[int]], tuple[Mapping[int, Value], Mapping[int, Value]] | None]
 
 
 class Border(Struct, frozen=True):
@@ -108,10 +108,10 @@ class ModuleSearch:
         second: SecondModel,
         expected: Sequence[Value],
         results: Sequence[Value],
-        disturb: Disturb,
+        rounded: Rounded,
     ) -> None:
         self.borders, self._first, self._second = borders, first, second
-        self._expected, self._results, self._disturb = expected, results, disturb
+        self._expected, self._results, self._rounded = expected, results, rounded
         self._total = relative_error(expected, results)
         self._differs: dict[int, Finding | None] = {}
         self._left_out: set[int] = set()  # borders whose values mean different things in the two models
@@ -217,11 +217,17 @@ class ModuleSearch:
         one, other = self._first.values(places), self._second.values(places)
         held = max(sum(_bytes(value) for value in values.values()) for values in (one, other))
         self._cuts = max(2, min(_MOST_CUTS, int(_HELD_BYTES / max(held / len(places), 1))))
-        noises = _Noises(self._disturb, places)
+        rounded = functools.cache(lambda: self._rounded(places))
         for index in places:
-            self._differs[index] = self._difference(index, one[index], other[index], noises)
+            self._differs[index] = self._difference(index, one[index], other[index], rounded)
 
-    def _difference(self, index: int, one: Value, other: Value, noises: _Noises) -> Finding | None:
+    def _difference(
+        self,
+        index: int,
+        one: Value,
+        other: Value,
+        rounded: Callable[[], tuple[Mapping[int, Value], Mapping[int, Value]] | None],
+    ) -> Finding | None:
         border = self.borders[index]
         comparable = comparable_arrays(one, other)
         if comparable is None:
@@ -234,8 +240,12 @@ class ModuleSearch:
                 return None
             return Finding(index, 1.0, f"shape {list(b.shape)} instead of {list(a.shape)}", False)
         error = relative_error([a], [b])
-        noise = noises.of(index) if error < _HOPELESS else lambda: None
-        lines = OutputComparer([border.name], Accuracy.REASSOCIATES, frozenset()).compare([a], [b], noise)
+
+        def precise() -> Precise | None:
+            values = rounded() if error < _HOPELESS else None
+            return None if values is None else Precise(roundings=lambda: [([values[0][index]], [values[1][index]])])
+
+        lines = OutputComparer([border.name], Accuracy.REASSOCIATES, frozenset()).compare([a], [b], precise)
         if not lines:
             return None
         rounding = is_float(a.dtype) and error <= limit(a.dtype, Accuracy.REASSOCIATES).rms
@@ -328,35 +338,6 @@ class ModuleSearch:
 def _between(low: int, high: int, count: int) -> list[int]:
     """Return up to so many numbers between two, at equal distances."""
     return sorted({low + (high - low) * step // (count + 1) for step in range(1, count + 1)} - {low, high})
-
-
-class _Noises:
-    """The noise of some borders, measured by one disturbed copy that is opened when it is first needed."""
-
-    def __init__(self, disturb: Disturb, places: Sequence[int]) -> None:
-        self._open, self._places = disturb, places
-        self._opened = False
-        self._clean: Mapping[int, Value] = {}
-        self._sample: Callable[[int], Mapping[int, Value]] | None = None
-        self._samples: list[Mapping[int, Value]] = []
-
-    def of(self, index: int) -> Callable[[], Noise | None]:
-        """Return the source of the noise of one border."""
-
-        def disturbed(sample: int) -> Sequence[Value]:
-            while len(self._samples) <= sample and self._sample is not None:
-                self._samples.append(self._sample(len(self._samples)))
-            return [self._samples[sample][index]]
-
-        def measure() -> Noise | None:
-            if not self._opened:
-                self._opened = True
-                opened = self._open(self._places)
-                if opened is not None:
-                    self._clean, self._sample = opened
-            return None if self._sample is None else Noise([self._clean[index]], disturbed)
-
-        return measure
 
 
 def comparable_arrays(one: Value, other: Value) -> tuple[Array, Array] | None:

@@ -1,8 +1,13 @@
 """Compare the outputs of two models, output by output, and keep the worst difference of every output.
 
-Float outputs are compared by the rules of `deviation`. If a rule is violated, the noise of the reference is measured:
-how far its outputs move when every rounding is disturbed. Discrete outputs must be equal, except elements that the same
-noise, or the order of equal scores, also changes.
+Float outputs a and b are compared by the rules of `deviation`. If one is violated, both models are run once more in
+double precision, with outputs A and B, and two questions are asked:
+
+    the same function?   A and B differ by no more than the rules allow, or by a rounding error that is known, |a - A|
+    no worse computed?   |b - B| is at most four times |a - A|, unless a and b are within 1,024 units of rounding
+
+The first is not asked if it is answered already, because exact arithmetic found all rewrites to be equal. Discrete
+outputs must be equal, except elements that rounding, or the order of equal scores, also changes.
 """
 
 from __future__ import annotations
@@ -20,8 +25,9 @@ from msgspec.structs import replace
 
 from sardonyx.records.run import Accuracy, OutputDifference
 from sardonyx.runtime import Array, Value
-from sardonyx.verification.deviation import NOISE_FACTOR, Deviation, Excess, Moves, Place, gap
+from sardonyx.verification.deviation import ROUNDING_FACTOR, Deviation, Place, gap
 from sardonyx.verification.padding import Padding
+from sardonyx.verification.rounding import is_as_close
 from sardonyx.verification.ties import Ties
 from sardonyx.verification.tolerance import Difference, Limit, epsilon, float_difference, is_float, limit
 
@@ -56,74 +62,48 @@ class LeftOut:
         return lines
 
 
-_SAMPLES = (2, 4, 8, 16)  # numbers of noise samples; the first that explains every element ends the search
-_TIE_SAMPLES = 16  # enough to see a tie, which falls to either side with about even odds, fall to both
-_HOPELESS = 50.0  # an error of this many times the limit after four samples: more samples do not explain it
-_LOUD, _LOUD_SHARE = 0.05, 0.1  # a noise limit of five percent in a tenth of the elements is worth a note
+_LOUD, _LOUD_SHARE = 0.05, 0.1  # a limit by rounding of five percent in a tenth of the elements is worth a note
+# Of eps, by which kernels may differ if double precision shows that they agree, or exact arithmetic; narrow types have
+# few digits to lose, and the runtime computes their sums in single precision.
+_ROUNDINGS, _NARROW_ROUNDINGS = 2.0**10, 2.0**4
+_FAITHFUL = 0.1  # distance of a half-precision model from its copy in double precision: if larger, they differ in range
 
 _NO_TIES = Ties()
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _SINGLE_EPS = 2.0**-23
 Path: TypeAlias = tuple[int, ...]
+Outputs: TypeAlias = Sequence[Value]
 
 
-class Noise:
-    """The reference's outputs in one trial, and its outputs when every rounding is disturbed."""
+class Precise(Struct, frozen=True):
+    """What is known beyond the outputs of both models in one trial."""
 
-    def __init__(
-        self, clean: Sequence[Value], disturb: Callable[[int], Sequence[Value]], *, most: int = _SAMPLES[-1]
-    ) -> None:
-        """Measure the noise of the outputs `clean`.
+    exact: Outputs | None = None  # of the reference in double precision
+    result: Outputs | None = None  # of the other model in double precision
+    roundings: Callable[[], Sequence[tuple[Outputs, Outputs]]] = tuple  # pairs of outputs that differ by rounding alone
 
-        Args:
-            clean: The undisturbed outputs.
-            disturb: Returns the outputs for one sample of disturbed roundings.
-            most: The largest number of samples.
-        """
-        self._clean = clean
-        self._disturb = disturb
-        self._most = most
-        self._samples: list[Sequence[Value]] = []
+    def moves(self, path: Path, shape: tuple[int, ...]) -> Array | None:
+        """Return how far rounding moves each element of a float output, or None if that is not known."""
+        gaps = [moved for pair in self._pairs(path) if (moved := gap(*pair)).shape == shape]
+        return np.maximum.reduce(gaps) if gaps else None
 
-    @property
-    def steps(self) -> list[int]:
-        """The numbers of samples to use in turn."""
-        return [count for count in _SAMPLES if count <= self._most] or [self._most]
+    def undecided(self, path: Path, shape: tuple[int, ...]) -> Array:
+        """Return which elements of a discrete output rounding changes."""
+        changes = [np.asarray(one != other) for one, other in self._pairs(path) if one.shape == shape]
+        return np.logical_or.reduce(changes) if changes else np.zeros(shape, bool)
 
-    def moves(self, path: Path, count: int) -> Moves | None:
-        """Return how far each element of a float output moves, or None if no sample has the shape of the output."""
-        pairs = self._pairs(path, count)
-        if not pairs:
-            return None
-        largest = gap(*pairs[0])
-        square = np.square(largest, dtype=np.float64)
-        for pair in pairs[1:]:
-            moved = gap(*pair)
-            np.maximum(largest, moved, out=largest)
-            square += np.square(moved, dtype=np.float64)
-        return Moves(largest, square / len(pairs))
+    def both(self, path: Path, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
+        """Return one output of both models in double precision, or None if one of them is not known."""
+        values = (_descend(side, path) for side in (self.exact, self.result) if side is not None)
+        arrays = [value for value in values if value is not None and value.shape == shape]
+        return (arrays[0], arrays[1]) if len(arrays) == 2 else None
 
-    def undecided(self, path: Path) -> Array | None:
-        """Return which elements of a discrete output change in some sample, or None if no sample has its shape."""
-        changes = [np.asarray(pair[0] != pair[1]) for pair in self._pairs(path, min(_TIE_SAMPLES, self._most))]
-        return np.logical_or.reduce(changes) if changes else None
-
-    def _pairs(self, path: Path, count: int) -> list[tuple[Array, Array]]:
-        """Return the clean and disturbed values of one tensor for every sample in which the shapes agree."""
-        while len(self._samples) < count:
-            self._samples.append(self._disturb(len(self._samples)))
-        clean = _descend(self._clean, path)
-        if clean is None:
-            return []
-        arrays = [_descend(sample, path) for sample in self._samples[:count]]
-        return [(clean, array) for array in arrays if array is not None and array.shape == clean.shape]
+    def _pairs(self, path: Path) -> list[tuple[Array, Array]]:
+        pairs = [(_descend(one, path), _descend(other, path)) for one, other in self.roundings()]
+        return [(a, b) for a, b in pairs if a is not None and b is not None and a.shape == b.shape]
 
 
-NoiseSource: TypeAlias = Callable[[], Noise | None]
-# Of eps, by which kernels may differ if double precision shows that they agree, or exact arithmetic; narrow types have
-# few digits to lose, and the runtime computes their sums in single precision.
-_ROUNDINGS, _NARROW_ROUNDINGS = 2.0**10, 2.0**4
-Exact: TypeAlias = Callable[[], tuple[Sequence[Value], Sequence[Value]] | None]
+PreciseSource: TypeAlias = Callable[[], Precise | None]
 
 
 class _Worst(Struct):
@@ -167,59 +147,40 @@ class OutputComparer:
         self._hides_rows = False
         self._padding: Sequence[Padding | None] = ()
         self._ties = _NO_TIES
-        self._exact: Exact = lambda: None
-        self.inexact = False  # whether some float output was not equal bit for bit
+        self._strict = False
         self.notes: list[str] = []
         self.left_out = LeftOut()
 
-    def fresh(self) -> OutputComparer:
-        """Return a comparer for the same outputs and rules, without results."""
-        return OutputComparer(self._names, self._accuracy, self._random, exported=self._exported, proven=self.proven)
-
     def compare(
         self,
-        reference: Sequence[Value],
-        results: Sequence[Value],
-        noise: NoiseSource,
+        reference: Outputs,
+        results: Outputs,
+        precise: PreciseSource,
         *,
         hides_rows: bool = False,
         padding: Sequence[Padding | None] = (),
         ties: Ties = _NO_TIES,
-        exact: Exact = lambda: None,
-        is_as_close: Callable[[], bool | None] = lambda: None,
+        strict: bool = False,
     ) -> list[str]:
         """Return one line for every output that differs by more than is allowed.
 
         Args:
             reference: The outputs of the reference.
             results: The outputs of the other model for the same inputs.
-            noise: Measures the noise of the reference; called only if it can change the result.
+            precise: Runs the models in double precision; called only if it can change the result.
             hides_rows: Whether a mask in these inputs hides whole rows: a row that is NaN throughout in the reference
                 may then hold numbers in the result.
             padding: Per output the positions that are not compared; empty if all are.
             ties: What the reference chose by score; evaluated only if outputs differ.
-            exact: Returns the outputs of both computed in double precision, or None; called only if outputs differ.
-                If these agree by the same rules, the difference is rounding alone.
-            is_as_close: Returns whether all results are as close to double precision as the reference, or None if that
-                is not known; called only if outputs of proven models differ.
+            strict: Compare in double precision whatever differs, since half precision hides wrong weights.
         """
-        self._hides_rows, self._padding, self._ties, self._exact = hides_rows, padding, ties, exact
-        lines = self._lines(reference, results, noise)
-        if lines and self.proven:
-            is_close = is_as_close()
-            if is_close:
-                self._note("the result is as close to double precision as the source")
-            self.proven = is_close is not None
-            lines = self._lines(reference, results, noise) if is_close is None else {} if is_close else lines
+        self._hides_rows, self._padding, self._ties, self._strict = hides_rows, padding, ties, strict
+        pairs = enumerate(zip(reference, results, strict=True))
+        every = {index: self._compare_values(a, b, index, (index,), precise) for index, (a, b) in pairs}
+        lines = {index: line for index, line in every.items() if line is not None}
         for index in lines:
             self._worst[index].passed = False
         return [f"output '{self._names[index]}': {line}" for index, line in lines.items()]
-
-    def _lines(self, reference: Sequence[Value], results: Sequence[Value], noise: NoiseSource) -> dict[int, str]:
-        """Return what differs, by output."""
-        pairs = enumerate(zip(reference, results, strict=True))
-        lines = {index: self._compare_values(a, b, index, (index,), noise) for index, (a, b) in pairs}
-        return {index: line for index, line in lines.items() if line is not None}
 
     def outputs(self) -> tuple[OutputDifference, ...]:
         """Return the worst difference of every output for the record."""
@@ -235,15 +196,15 @@ class OutputComparer:
             for name, w in zip(self._names, self._worst, strict=True)
         )  # fmt: skip
 
-    def _compare_values(self, a: Value, b: Value, index: int, path: Path, noise: NoiseSource) -> str | None:
+    def _compare_values(self, a: Value, b: Value, index: int, path: Path, precise: PreciseSource) -> str | None:
         table = _table(a)
         if table is not None:
-            return self._compare_maps(a, b, table, index, path, noise)
+            return self._compare_maps(a, b, table, index, path, precise)
         if isinstance(a, list) and isinstance(b, list):
             if len(a) != len(b):
                 return f"a sequence of {len(b)} instead of {len(a)}"
             pairs = enumerate(zip(a, b, strict=True))
-            lines = (self._compare_values(x, y, index, (*path, i), noise) for i, (x, y) in pairs)
+            lines = (self._compare_values(x, y, index, (*path, i), precise) for i, (x, y) in pairs)
             return next((line for line in lines if line is not None), None)
         if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
             return None if a is None and b is None else f"{_kind(b)} instead of {_kind(a)}"
@@ -258,28 +219,29 @@ class OutputComparer:
             a, b = self._without_padding(a, b, index, self._padding[index])
         if is_float(a.dtype) or a.dtype.kind == "c":
             earlier = replace(self._worst[index])
-            line = self._compare_floats(a, b, index, path, noise)
+            line = self._compare_floats(a, b, index, path, precise)
             tied = self._moved_by_ties(a, index, path) if line is not None else None
             if tied is None:
                 return line
             self._worst[index], zero = earlier, a.dtype.type(0)
-            return self._compare_floats(np.where(tied, zero, a), np.where(tied, zero, b), index, path, noise)
-        return self._compare_discrete(a, b, index, path, noise)
+            return self._compare_floats(np.where(tied, zero, a), np.where(tied, zero, b), index, path, precise)
+        return self._compare_discrete(a, b, index, path, precise)
 
-    def _compare_maps(self, a: Value, b: Value, table: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
+    def _compare_maps(
+        self, a: Value, b: Value, table: Array, index: int, path: Path, precise: PreciseSource
+    ) -> str | None:
         """Compare maps, or sequences of maps with the same keys, as tables with a row per map and a column per key."""
         other = _table(b)
         if other is None or isinstance(a, dict) != isinstance(b, dict):
             return f"{_kind(b)} instead of {_kind(a)}"
         if _keys(a) != _keys(b):
             return f"a map with the keys {_few(_keys(b))} instead of {_few(_keys(a))}"
-        return self._compare_values(table, other, index, path, noise)
+        return self._compare_values(table, other, index, path, precise)
 
-    def _compare_floats(self, a: Array, b: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
+    def _compare_floats(self, a: Array, b: Array, index: int, path: Path, precise: PreciseSource) -> str | None:
         if self._hides_rows:
             a, b = self._without_hidden_rows(a, b, index)
         difference = float_difference(a, b)
-        self.inexact = self.inexact or difference.max_abs > 0 or difference.max_ulp > 0
         dtype = _SINGLE if self._exported and a.dtype == _DOUBLE else a.dtype  # ONNX attributes hold single precision
         allowed = limit(dtype, self._accuracy)
         if difference.pattern is not None or self._accuracy is Accuracy.EXACT:
@@ -291,47 +253,65 @@ class OutputComparer:
             self._keep(index, difference, allowed, None)
             return None
         is_near = difference.scaled <= _most_roundings(a.dtype)
+        deviation = Deviation(a, b, allowed, local=self._accuracy is not Accuracy.APPROXIMATES)
+        line, place = deviation.excess(), deviation.worst()
         if self.proven and is_near:
-            self._keep(index, difference, allowed, None)
-            return None
-        is_local = self._accuracy is not Accuracy.APPROXIMATES
-        deviation = Deviation(a, b, allowed, local=is_local)
-        excess, moves = deviation.excess(), None
-        both = self._exact() if excess is not None and is_near else None
-        if excess is not None and (result := _without_rounding(a, b, both, path)) is not None:
-            in_double = Deviation(a, result, allowed, local=is_local)
-            excess = in_double.excess()
-            if excess is None:
-                self._note(f"'{self._names[index]}' differs by rounding alone: both agree in double precision")
+            line, place = None, None
+        elif self.proven and line is not None:
+            line = self._of_proven(a, b, path, line, precise())
+        elif line is not None or self._strict:
+            known = precise()
+            both = known.both(path, a.shape) if known is not None else None
+            if known is None:
+                self._note(f"'{self._names[index]}' could not be compared in double precision")
+            elif both is None:
+                line, place = self._within_roundings(deviation, index, path, known)
+            elif not all(_represents(exact, own, a != b) for exact, own in zip(both, (a, b), strict=True)):
+                self._note(f"'{self._names[index]}' could not be compared in double precision, where its range differs")
+            elif is_near or is_as_close(both, a, b):
+                line, place = self._in_double(a, b, both, index, path, known)
             else:
-                excess, moves = self._explained((deviation, in_double), excess, index, path, noise)
-        elif excess is not None and not self.proven:
-            excess, moves = self._explained((deviation,), excess, index, path, noise)
-        self._keep(index, difference, allowed, deviation.worst(moves))
-        return excess.text if excess is not None else None
+                line = line or "differs, and is farther from double precision than the reference"
+        self._keep(index, difference, allowed, place)
+        return line
 
-    def _explained(
-        self, deviations: Sequence[Deviation], excess: Excess, index: int, path: Path, noise: NoiseSource
-    ) -> tuple[Excess | None, Moves | None]:
-        """Return what the noise of the reference does not explain of an excess, from as few samples as possible.
+    def _of_proven(self, a: Array, b: Array, path: Path, line: str, known: Precise | None) -> str | None:
+        """Return the line, unless the result is as close to double precision as the reference."""
+        exact = _descend(known.exact, path) if known is not None and known.exact is not None else None
+        if exact is None or not is_as_close((exact, exact), a, b):
+            return line
+        self._note("the result is as close to double precision as the source")
+        return None
 
-        One of the deviations, in single or in double precision, must be explained whole.
-        """
-        measured, moves = noise(), None
-        left: Excess | None = excess
-        for count in measured.steps if measured is not None else []:
-            if measured is None or (moves := measured.moves(path, count)) is None:
-                break
-            lefts = [deviation.excess(moves) for deviation in deviations]
-            left = None if None in lefts else lefts[-1]
-            if left is None or (count >= _SAMPLES[1] and left.ratio > _HOPELESS):
-                break
-        if left is None and moves is not None and (share := deviations[0].loud_share(moves, _LOUD)) > _LOUD_SHARE:
-            name, part = self._names[index], _LOUD / NOISE_FACTOR
+    def _in_double(
+        self, a: Array, b: Array, both: tuple[Array, Array], index: int, path: Path, known: Precise
+    ) -> tuple[str | None, Place | None]:
+        """Compare the outputs by their difference in double precision; elements that are not compared are equal."""
+        exact, result = both
+        wide = a if a.dtype.kind == "c" else a.astype(np.float64)
+        is_double = a.dtype == _DOUBLE and not self._exported
+        allowed = limit(a.dtype if is_double else _SINGLE, self._accuracy)
+        local = self._accuracy is not Accuracy.APPROXIMATES
+        deviation = Deviation(wide, np.where(a == b, wide, wide + (result - exact)), allowed, local=local)
+        if deviation.excess() is None:
+            self._note(f"'{self._names[index]}' differs by rounding alone: both agree in double precision")
+            return None, deviation.worst()
+        line, place = self._within_roundings(deviation, index, path, known)
+        return line and f"{line}, in double precision", place
+
+    def _within_roundings(
+        self, deviation: Deviation, index: int, path: Path, known: Precise
+    ) -> tuple[str | None, Place | None]:
+        """Return what differs by more than the known rounding errors, and the place nearest to the limit."""
+        moves = known.moves(path, deviation.shape)
+        line = deviation.excess(moves)
+        share = deviation.loud_share(moves, _LOUD) if line is None and moves is not None else 0.0
+        if share > _LOUD_SHARE:
+            name, part = self._names[index], _LOUD / ROUNDING_FACTOR
             self._note(
                 f"rounding alone moves {share:.0%} of '{name}' by over {part:.1%}: agreement there is weak evidence"
             )
-        return left, moves
+        return line, deviation.worst(moves)
 
     def _without_padding(self, a: Array, b: Array, index: int, padding: Padding | None) -> tuple[Array, Array]:
         """Replace positions whose values are undefined by zeros in both."""
@@ -353,19 +333,16 @@ class OutputComparer:
         zero = a.dtype.type(0)
         return np.where(hidden, zero, a), np.where(hidden, zero, b)
 
-    def _compare_discrete(self, a: Array, b: Array, index: int, path: Path, noise: NoiseSource) -> str | None:
+    def _compare_discrete(self, a: Array, b: Array, index: int, path: Path, precise: PreciseSource) -> str | None:
         """Require equal integers, bools and strings, except where equal scores or rounding decide."""
         wrong = np.asarray(a != b)
-        ties = 0
         if wrong.any() and a.dtype.kind in "iu":
             wrong = self._without_ties(a, b, wrong, index, path)
-        if wrong.any() and self._accuracy is not Accuracy.EXACT:
-            measured = noise()
-            undecided = measured.undecided(path) if measured is not None else None
-            if undecided is not None:
-                ties = int(np.count_nonzero(wrong & undecided))
-                wrong = wrong & ~undecided
-                self._note_undecided(index, undecided, ties)
+        if wrong.any() and self._accuracy is not Accuracy.EXACT and (known := precise()) is not None:
+            undecided, both = known.undecided(path, a.shape), known.both(path, a.shape)
+            rounded = undecided if both is None else undecided | (both[0] == both[1])
+            self._note_undecided(index, undecided, int(np.count_nonzero(wrong & rounded)))
+            wrong = wrong & ~rounded
         count = int(np.count_nonzero(wrong))
         if a.dtype.kind in "iub" and a.size:
             largest = float(np.max(np.abs(a.astype(np.float64) - b.astype(np.float64)), where=wrong, initial=0.0))
@@ -421,17 +398,18 @@ def _most_roundings(dtype: np.dtype[Any]) -> float:
     return (_ROUNDINGS if eps <= _SINGLE_EPS else _NARROW_ROUNDINGS) * eps
 
 
-def _without_rounding(
-    a: Array, b: Array, both: tuple[Sequence[Value], Sequence[Value]] | None, path: Path
-) -> Array | None:
-    """Return the reference plus the difference of both in double precision, where the result differs from it.
+def _represents(exact: Array, own: Array, compared: Array) -> bool:
+    """Return whether an output in double precision has the range of the one in the model's own types.
 
-    Return None if they were not computed in double precision.
+    A mask of -3e38 is infinite in half precision, and a number in a wider type.
     """
-    expected, result = (_descend(side, path) for side in both) if both is not None else (None, None)
-    if expected is None or result is None or expected.shape != a.shape or result.shape != a.shape:
-        return None
-    return np.where(a == b, a, a + (result - expected))
+    finite = np.isfinite(own.astype(np.float64)) if own.dtype.kind != "c" else np.isfinite(own)
+    if not np.isfinite(exact[finite & compared]).all():
+        return False
+    if epsilon(own.dtype) <= _SINGLE_EPS:
+        return True
+    narrow = own[finite].astype(np.float64)
+    return float(np.linalg.norm(exact[finite] - narrow)) <= _FAITHFUL * float(np.linalg.norm(narrow))
 
 
 def _kind(value: Value) -> str:

@@ -110,6 +110,11 @@ class Answer(Struct, frozen=True):
     work: int = 0  # operations of the run
     hides_row: bool = False  # a mask hides every position of some rows: the reference may return NaN there
 
+    @property
+    def is_usual(self) -> bool:
+        """Whether its sizes and masks are not at an edge."""
+        return not self.hides_row and 0 not in self.inputs.dims.values()
+
 
 def has_nan(values: Sequence[Value]) -> bool:
     """Return whether some element is NaN."""

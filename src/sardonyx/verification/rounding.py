@@ -1,14 +1,9 @@
-"""Measure rounding errors as the distance from the same computation in double precision.
-
-Another program may add up a long sum in another order. The error that this may cause is about the error that rounding
-caused in the reference itself: the distance of its outputs y₃₂ from its own outputs in double precision y₆₄. Only the
-live module takes part in that measurement, so it cannot excuse a wrong graph.
-"""
+"""Rounding errors, as the distance from the same computation in double precision."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -16,7 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from sardonyx.runtime import Array, Choice, Engine, Feeds, Value
-from sardonyx.verification.tolerance import is_float
+from sardonyx.verification.tolerance import as_parts, is_float
 
 _ORDERS = 4  # of equal scores
 
@@ -50,42 +45,19 @@ def shuffled(live: LiveEngine, feeds: Feeds) -> list[list[Value]]:
     return [outputs for outputs in itertools.takewhile(bool, runs) if outputs is not None]
 
 
-def moved_by_rounding(clean: Sequence[Value], single: Sequence[Value], double: Sequence[Value] | None) -> list[Value]:
-    """Return the graph's outputs moved by the module's rounding error: clean + (double - single)."""
-    if double is None or len(double) != len(single):
-        return list(clean)
-    return [_moved(*values) for values in zip(clean, single, double, strict=True)]
-
-
-def _moved(clean: Value, single: Value, double: Value) -> Value:
-    arrays = [value for value in (clean, single, double) if isinstance(value, np.ndarray)]
-    if len(arrays) < 3 or not is_float(arrays[0].dtype) or len({array.shape for array in arrays}) > 1:
-        return clean
-    start, rounded, precise = (array.astype(np.float64) for array in arrays)
-    return (start + (precise - rounded)).astype(arrays[0].dtype)
-
-
 _CLOSE = 4.0  # times the error of the reference, two bits: roundings differ by chance, in a loop all in one direction
 
 
-def is_as_close(exact: Value, reference: Value, result: Value) -> bool:
-    """Return whether a result is about as far from the exact value as the reference, which was rounded as well."""
-    if isinstance(exact, list) and isinstance(reference, list) and isinstance(result, list):
-        alike = len(exact) == len(reference) == len(result)
-        return alike and all(itertools.starmap(is_as_close, zip(exact, reference, result, strict=True)))
-    arrays = [value for value in (exact, reference, result) if isinstance(value, np.ndarray)]
-    if len(arrays) < 3 or len({array.shape for array in arrays}) > 1 or arrays[1].dtype != arrays[2].dtype:
-        return False
-    if not is_float(arrays[1].dtype):
-        return np.array_equal(arrays[1], arrays[2])
-    right, own, other = (array.astype(np.float64) for array in arrays)
+def is_as_close(exact: tuple[Array, Array], reference: Array, result: Array) -> bool:
+    """Return whether a result is about as far from its value in double precision as the reference from its own."""
+    own, other = (as_parts(array).astype(np.float64) for array in (reference, result))
+    right, right_other = map(as_parts, exact)
     finite = np.isfinite(own)
-    if not np.array_equal(finite, np.isfinite(other)) or not np.array_equal(
-        own[~finite], other[~finite], equal_nan=True
-    ):
+    if not np.array_equal(finite, np.isfinite(other)) or not right.shape == right_other.shape == own.shape:
         return False
-    errors = [np.abs(value - right)[finite & np.isfinite(right)] for value in (own, other)]
-    return any(measure(errors[1]) <= _CLOSE * measure(errors[0]) for measure in (_rms, _largest))
+    finite &= np.isfinite(right) & np.isfinite(right_other)
+    error, other_error = np.abs(own - right)[finite], np.abs(other - right_other)[finite]
+    return any(measure(other_error) <= _CLOSE * measure(error) for measure in (_rms, _largest))
 
 
 def _rms(errors: Array) -> float:

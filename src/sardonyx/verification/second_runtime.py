@@ -12,7 +12,7 @@ from sardonyx.errors import RuntimeFailure
 from sardonyx.records.run import RuntimeCheck
 from sardonyx.runtime import Value
 from sardonyx.runtime.engines import Runtime
-from sardonyx.verification.output_comparison import Noise, OutputComparer
+from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.reference import Answer, work_of
 from sardonyx.verification.subject import Subject
 
@@ -42,7 +42,7 @@ class OtherRuntime:
         candidate: Subject,
         answers: Sequence[Answer],
         comparer: Callable[[], OutputComparer],
-        noise: Callable[[int], Noise | None],
+        precise: Callable[[int], Precise | None],
     ) -> RuntimeCheck:
         """Compare reference and candidate on the trials that the first runtime ran.
 
@@ -50,7 +50,7 @@ class OtherRuntime:
             candidate: The model to compare.
             answers: The reference's outputs in the first runtime.
             comparer: Returns an `OutputComparer` without results.
-            noise: Returns the noise of the reference in the trial with this number.
+            precise: Returns the outputs of the reference in double precision in the trial with this number.
         """
         if self._own is None:
             self._own = self._results(self._reference, answers)
@@ -64,15 +64,15 @@ class OtherRuntime:
             if isinstance(own, RuntimeFailure):
                 failed.append(own.message)
                 continue
-            measured = lambda number=number: noise(number)  # noqa: E731 (bound to this trial)
-            differences = comparer().compare(answer.outputs, own, measured)
+            known = lambda number=number: precise(number)  # noqa: E731 (bound to this trial)
+            differences = comparer().compare(answer.outputs, own, known)
             if differences:
                 runtime += [f"{place}: {line}" for line in differences]
             elif isinstance(other, RuntimeFailure):
                 rewrite.append(f"{place}: it runs the reference but not the other model: {other.message}")
             else:
                 compared += 1
-                rewrite += [f"{place}: {line}" for line in comparer().compare(own, other, measured)]
+                rewrite += [f"{place}: {line}" for line in comparer().compare(own, other, known)]
         left = len(answers) - len(theirs)
         reason = failed[0] if failed else f"{left} trials did not fit the budget for work" if left else ""
         return RuntimeCheck(self._name, compared, tuple(rewrite), tuple(runtime), reason)

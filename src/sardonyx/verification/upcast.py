@@ -20,8 +20,8 @@ from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.element_types import element_types
 from sardonyx.ir.ops import CASTS, CONTROL_FLOW, KEEPS_ORDER
 from sardonyx.ir.scopes import nested_graphs
-from sardonyx.verification.noise import NARROW
 
+NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
 _UNSUPPORTED = frozenset(("BitCast", "OptionalGetElement", "SequenceAt"))  # their element type is not known here
 _MOVES = KEEPS_ORDER | {"Gather", "Transpose"}  # they round nothing, and have kernels for all types
@@ -68,6 +68,7 @@ def upcast(
     if any(node.op_type in _UNSUPPORTED for graph in graphs for node in graph):
         return None
     types = element_types(copy)
+    prefix = f"{_BORDER}{len(list(copy.graph.all_nodes()))}."  # another one in a copy of the copy
     kept = [node for graph in graphs for node in graph if node.op_type in without_kernel]
     computed = _computed(graphs, everything=constants != "keep")
     if to == ir.DataType.DOUBLE:  # a table of embeddings in double precision takes more memory than the rows read
@@ -80,9 +81,9 @@ def upcast(
         for value in graph.inputs:
             _retype(value, widening)
     for number, node in enumerate(kept):
-        _cast_inputs(node, types, computed, widening.narrow, f"{_BORDER}kept.{number}")
+        _cast_inputs(node, types, computed, widening.narrow, f"{prefix}kept.{number}")
     for number, value in enumerate(border):
-        _cast(value, f"{_BORDER}{number}", graphs, set(active), widening.wide)
+        _cast(value, f"{prefix}{number}", graphs, set(active), widening.wide)
     if to == ir.DataType.DOUBLE:
         _read_weights_late(copy.graph)
     if constants == "round":

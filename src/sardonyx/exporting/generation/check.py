@@ -27,11 +27,10 @@ from sardonyx.ir.io.decoder_folder import DecoderFolder
 from sardonyx.records.run import Accuracy, GeneratedBatch, LoadedDecoder, TokenTie
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.remote import RemoteSession, described, free_memory, generate
-from sardonyx.verification import noise
-from sardonyx.verification.output_comparison import Noise, OutputComparer
+from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
-from sardonyx.verification.upcast import upcast
+from sardonyx.verification.upcast import NARROW, upcast
 
 _PAST, _PRESENT = "past_key_values.", "present."
 STEPS = 32
@@ -160,7 +159,7 @@ def in_float32(model: ir.Model) -> ir.Model | None:
     """Return a float32 copy, cache included, of a decoder in half precision; None for other decoders."""
     wide = upcast(model, constants="widen")
     for value in wide.graph.inputs if wide is not None else ():
-        if value.dtype in noise.NARROW:
+        if value.dtype in NARROW:
             value.type = ir.TensorType(ir.DataType.FLOAT)
     return wide
 
@@ -182,7 +181,6 @@ class GenerationCheck:
         self._module, self._engine, self._report, self._threads = module, engine, report, threads
         self._subject = Subject(model)
         self._stepper = Stepper(self._subject.model)
-        self._probe: RemoteSession | None = None
         self.alone: tuple[Prompts, Continuation] | None = None  # the prompt without padding
 
     def run(self, batches: Sequence[Prompts], steps: int) -> tuple[list[GeneratedBatch], list[str]]:
@@ -196,8 +194,6 @@ class GenerationCheck:
             batch, lines = self._compared(prompts, expected, logits)
             results.append(batch)
             failures += [f"generating after {_describe(prompts)}: {line}" for line in lines]
-        if self._probe is not None:
-            self._probe.close()
         return results, failures
 
     def _generated(
@@ -224,14 +220,12 @@ class GenerationCheck:
         """
         reference = expected.logits.astype(logits.dtype, copy=False)
         comparer = OutputComparer(["logits"], Accuracy.REASSOCIATES, frozenset(), exported=True)
-        moved = functools.cache(self._moved(prompts, expected, reference))
+        other = functools.cache(lambda: self._rounded_otherwise(prompts, expected))
         lines: list[str] = []
         for row in range(len(logits)):
-            clean = reference[row : row + 1]
-            noise_of_row = _ModuleNoise(
-                [clean], lambda sample, row=row: [each[row : row + 1] for each in moved(sample)]
-            )
-            lines += comparer.compare([clean], [logits[row : row + 1]], lambda measured=noise_of_row: measured)
+            rows = slice(row, row + 1)
+            known = Precise(roundings=lambda rows=rows: [([reference[rows]], [each[rows]]) for each in other()])
+            lines += comparer.compare([reference[rows]], [logits[rows]], lambda known=known: known)
         rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
         ties = tuple(
             _tie(int(row), int(step), int(expected.tokens[row, step]), reference[row, step], logits[row, step])
@@ -241,56 +235,16 @@ class GenerationCheck:
         equal = expected.tokens.size - len(ties)
         return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, ties, not lines), lines
 
-    def _moved(self, prompts: Prompts, expected: Continuation, reference: Array) -> Callable[[int], Sequence[Array]]:
-        """Return a function from the number of a sample to the logits of every step, moved by rounding alone.
+    def _rounded_otherwise(self, prompts: Prompts, expected: Continuation) -> list[Array]:
+        """Return the logits of every step from runs of the module that read all tokens at once.
 
-        The first is the distance between the module's steps and a run of it that reads all tokens at once, whose sums
-        have another order; the next two are the distances of both from a run in double precision, which takes longer.
-        Only if these do not explain a difference, the roundings of the graph are disturbed. The runtime's own
-        optimizations take no part in it: an error of theirs is not noise.
+        Their sums have another order; the second run is in double precision.
         """
         feeds, steps = self._stepper.at_once(prompts, expected.tokens), expected.tokens.shape[1]
-
-        def last(outputs: Sequence[Value] | None) -> list[Array]:
-            return [] if outputs is None else [np.asarray(outputs[self._stepper.logits_index])[:, -steps:].copy()]
-
-        def run_at_once() -> list[Array]:
-            with contextlib.suppress(RuntimeFailure):  # a module may read only one token in a step
-                return last(self._engine.run(feeds))
-            return []
-
-        single = functools.cache(run_at_once)
-        double = functools.cache(lambda: last(self._engine.run_in_double(feeds)))
-        clean = functools.cache(lambda: last(self._opened_probe().run({**feeds, **noise.undisturbed()})))
-        of_module = (lambda: ([reference], single()), lambda: (single(), double()), lambda: ([reference], double()))
-
-        def moved(sample: int) -> list[Array]:
-            start, end = of_module[sample]() if sample < len(of_module) else ([], [])
-            if not start or not end:
-                try:
-                    start, end = clean(), last(self._opened_probe().run({**feeds, **noise.sample(sample)}))
-                except RuntimeFailure:  # no kernel for the types
-                    return []
-            return [reference + (one - other).astype(reference.dtype) for one, other in zip(end, start, strict=True)]
-
-        return moved
-
-    def _opened_probe(self) -> RemoteSession:
-        if self._probe is None:
-            copy = noise.disturbed(self._subject.model)
-            if copy is None:
-                raise RuntimeFailure("no node of a known floating-point type rounds")
-            self._probe = Subject(copy).session(threads=self._threads)
-        return self._probe
-
-
-class _ModuleNoise(Noise):
-    """Noise whose first sample alone may explain a difference: each further one takes seconds."""
-
-    @property
-    def steps(self) -> list[int]:
-        """The numbers of samples to use in turn."""
-        return [1, *super().steps]
+        with contextlib.suppress(RuntimeFailure):  # a module may read only one token in a step
+            runs = [self._engine.run(feeds), self._engine.run_in_double(feeds)]
+            return [np.asarray(run[self._stepper.logits_index])[:, -steps:] for run in runs if run is not None]
+        return []
 
 
 def _tie(row: int, step: int, token: int, reference: Array, logits: Array) -> TokenTie:
