@@ -14,6 +14,7 @@ from sardonyx.passes.ort.fuse_quick_gelu import FuseQuickGelu
 from sardonyx.passes.ort.fuse_skip_bias import FuseSkipBias
 from sardonyx.passes.ort.fuse_skip_layer_norm import FuseSkipLayerNorm
 from sardonyx.passes.ort.fuse_skip_rms_norm import FuseSkipRmsNorm
+from sardonyx.passes.ort.group_attention_queries import GroupAttentionQueries
 
 ORT: tuple[Pass, ...] = (
     FuseConvAdd(),
@@ -27,4 +28,5 @@ ORT: tuple[Pass, ...] = (
     FuseSkipLayerNorm(),
     FuseSkipRmsNorm(),
     FuseSkipBias(),
+    GroupAttentionQueries(),
 )
