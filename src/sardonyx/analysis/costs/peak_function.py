@@ -170,7 +170,7 @@ def _atom_range(atom: Atom, box: Box) -> tuple[int, int] | None:
 
 
 LIMIT = 1 << 24  # sizes from 1 to this are considered
-_MOST_PIECES = 4_000  # intervals examined of one dimension, after which the rest of it is not reported
+_MAX_PIECES = 4_000  # intervals examined of one dimension, after which the rest of it is not reported
 _RIVALS = 6  # candidates of whose means a step is compared with: all of them in most models
 _WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of these means
 _SHOWN = 6  # up to this many expressions the formula shows all of them
@@ -307,7 +307,7 @@ def compare(
     ones, others = (_scaled(function, percent) for function in (one, other))
     comparisons = list[SizeComparison]()
     pending = [box[dim]]
-    for _ in range(_MOST_PIECES):
+    for _ in range(_MAX_PIECES):
         if not pending:
             break
         low, high = pending.pop()
@@ -350,7 +350,7 @@ def _section(program: Program, dim: str, fixed: Mapping[str, int] | None) -> dic
 def _intervals(candidates: Sequence[Candidate], dim: str, box: Box) -> Iterator[tuple[int, int, Candidate]]:
     """Yield intervals of the dimension in order, each with the step that is the peak in all of it."""
     pending = [(*box[dim], list(candidates))]
-    for _ in range(_MOST_PIECES):
+    for _ in range(_MAX_PIECES):
         if not pending:
             return
         low, high, rivals = pending.pop()
