@@ -61,6 +61,12 @@ def test_quotients_are_bounded_without_their_rounding() -> None:
     assert least(gap, {"a": (5, 1 << 24), "b": (1, 1)}) == 5
 
 
+def test_a_minimum_is_bounded_by_the_argument_that_is_nearest() -> None:
+    gap = expr.subtract(expr.multiply(3, A), expr.multiply(2, expr.smaller(A, 512)))  # 3 a - 2 min(a, 512) >= a
+    assert least(gap, {"a": (1, 1 << 24), "b": (1, 1)}) == 1
+    assert least(gap, {"a": (1000, 1 << 24), "b": (1, 1)}) == 3000 - 1024
+
+
 @given(SIZES, st.integers(1, 9), st.integers(1, 9))
 @settings(max_examples=150, deadline=None)
 def test_a_size_is_the_maximum_of_its_pieces(size: Size, a: int, b: int) -> None:

@@ -23,7 +23,7 @@ from sardonyx.analysis.recording.recorder import record
 from sardonyx.frontend.attention.decompose import decompose
 
 # What kernels take while they run was measured on x86. On ARM, oneDNN copies the weights of a Linear and most operands
-# of a convolution, by rules that `recording/workspaces.py` does not know.
+# of a convolution, by rules that `recording/recorder.py` does not know.
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="workspaces of kernels are known for x86 alone"
 )

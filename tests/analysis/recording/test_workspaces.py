@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sardonyx.analysis.costs.program import Value
-from sardonyx.analysis.recording.workspaces import Machine, workspace
+from sardonyx.analysis.recording.recorder import Machine, workspace
 from sardonyx.ir.shapes.expr import symbol, value_of
 
 GPU = Machine("cuda", threads=1, block=16)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Literal
@@ -18,7 +17,7 @@ from msgspec import Struct
 
 from sardonyx.analysis.costs.liveness import Liveness, chosen_sizes
 from sardonyx.analysis.costs.program import Program, format_size
-from sardonyx.ir.shapes.expr import Expr, Size, add, multiply, names_in, product, subtract, value_of
+from sardonyx.ir.shapes.expr import Expr, Size, add, multiply, product, subtract, value_of
 from sardonyx.ir.shapes.polynomials import Atom, Monomial, alone
 
 # A lower bound of an expression over a box, in which each dimension d lies between low(d) and high(d).
@@ -47,12 +46,6 @@ def least(size: Size, box: Box) -> Number | None:
         elif factor < 0:
             bound += factor * math.prod(box[atom][1] - box[atom][0] for atom in atoms)
     return bound
-
-
-def subtracted_dims(size: Size) -> set[str]:
-    """Return the dimensions in negative terms: a smaller range of these raises the lower bound."""
-    terms = size.terms if isinstance(size, Expr) else ()
-    return {name for atoms, factor in terms if factor < 0 for name in names_in(map(alone, atoms))}
 
 
 def without_max(size: Size, most: int = 16) -> list[Size]:
@@ -129,6 +122,12 @@ def _function_bound(atom: Atom, box: Box, *, is_upper: bool) -> list[tuple[Monom
         by = atom.args[1]
         terms: list[tuple[Monomial, Number]] = [(own, Fraction(factor, by)) for own, factor in atom.args[0].terms]
         return terms if is_upper else [*terms, ((), Fraction(1 - by, by))]
+    if between is not None and atom.kind == (
+        "min" if is_upper else "max"
+    ):  # bounded by any argument: that which it equals in the low corner
+        corner = {name: low for name, (low, _) in box.items()}
+        nearest = (min if is_upper else max)(atom.args, key=lambda argument: value_of(argument, corner))
+        return [((), nearest)] if isinstance(nearest, int) else list(nearest.terms)
     return None if between is None else [((), between[1] if is_upper else between[0])]
 
 
@@ -171,12 +170,10 @@ def _atom_range(atom: Atom, box: Box) -> tuple[int, int] | None:
 
 
 LIMIT = 1 << 24  # sizes from 1 to this are considered
-_MOST_PIECES = 4_000  # intervals examined of one dimension, after which the rest of it is not reported
-_MOST_BOXES = 24  # boxes examined to prove that a step is never the peak; without a proof it stays a candidate
-_RIVALS = 5  # a step is compared with the steps that are the peak at most sample points
-_WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of the means of two steps that a third is compared with
+_MAX_PIECES = 4_000  # intervals examined of one dimension, after which the rest of it is not reported
+_RIVALS = 6  # candidates of whose means a step is compared with: all of them in most models
+_WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of these means
 _SHOWN = 6  # up to this many expressions the formula shows all of them
-_SAMPLES = 150  # sample points, at which steps that are the peak somewhere are searched
 
 Order = Literal["less", "equal", "more"]
 
@@ -272,36 +269,26 @@ def peak_function(liveness: Liveness) -> PeakFunction:
 
 
 def _needed(candidates: Sequence[Candidate], box: Box) -> Sequence[Candidate]:
-    """Return the candidates without those that are proven never to be the peak."""
-    if len(candidates) < 2:
-        return candidates
-    winners = Counter(_winner(candidates, point) for point in _points(box))
-    rivals = [winner for winner, _ in winners.most_common(_RIVALS)]
-    return [
-        candidate
-        for candidate in candidates
-        if candidate in winners
-        or not (_is_below_a_mean(candidate, rivals, box) or _is_never_first(candidate, rivals, box))
-    ]
+    """Return the candidates without those of which a mean of two others is nowhere less: their maximum is not either.
+
+    The candidates are sorted by decreasing size at the example; the means are of the first of them.
+    """
+    kept = list(candidates)
+    for one in reversed(candidates):
+        rivals = [rival for rival in kept if rival is not one][:_RIVALS]
+        if any(_is_below_a_mean(one, *pair, box) for pair in itertools.combinations(rivals, 2)):
+            kept.remove(one)
+    return kept
 
 
-def _is_below_a_mean(one: Candidate, rivals: Sequence[Candidate], box: Box) -> bool:
-    """Return whether a weighted mean of two rivals is nowhere below a step: then their maximum is not either."""
-    for first, second in itertools.combinations(rivals, 2):
-        by = 0 if max(first.step, second.step) <= one.step else 1
-        for left, right in _WEIGHTS:
-            mean = add(multiply(first.bytes, left), multiply(second.bytes, right))
-            if _is_above(mean, multiply(one.bytes, left + right), box, by):
-                return True
-    return False
-
-
-def _points(box: Box) -> Iterator[dict[str, int]]:
-    """Yield a grid of sizes from 1 to `LIMIT` on a logarithmic scale, coarser with more dimensions."""
-    sides = int(_SAMPLES ** (1 / len(box)) + 1e-9)
-    sizes = [round(LIMIT ** (index / (sides - 1))) for index in range(sides)]
-    for point in itertools.product(sizes, repeat=len(box)):
-        yield dict(zip(box, point, strict=True))
+def _is_below_a_mean(one: Candidate, first: Candidate, second: Candidate, box: Box) -> bool:
+    by = 0 if max(first.step, second.step) <= one.step else 1
+    return any(
+        _is_above(
+            add(multiply(first.bytes, left), multiply(second.bytes, right)), multiply(one.bytes, left + right), box, by
+        )
+        for left, right in _WEIGHTS
+    )
 
 
 def compare(
@@ -320,7 +307,7 @@ def compare(
     ones, others = (_scaled(function, percent) for function in (one, other))
     comparisons = list[SizeComparison]()
     pending = [box[dim]]
-    for _ in range(_MOST_PIECES):
+    for _ in range(_MAX_PIECES):
         if not pending:
             break
         low, high = pending.pop()
@@ -363,7 +350,7 @@ def _section(program: Program, dim: str, fixed: Mapping[str, int] | None) -> dic
 def _intervals(candidates: Sequence[Candidate], dim: str, box: Box) -> Iterator[tuple[int, int, Candidate]]:
     """Yield intervals of the dimension in order, each with the step that is the peak in all of it."""
     pending = [(*box[dim], list(candidates))]
-    for _ in range(_MOST_PIECES):
+    for _ in range(_MAX_PIECES):
         if not pending:
             return
         low, high, rivals = pending.pop()
@@ -393,22 +380,3 @@ def _beats(one: Candidate, other: Candidate, box: Box) -> bool:
 def _is_above(one: Size, other: Size, box: Box, by: int) -> bool:
     bound = least(subtract(one, other), box)
     return bound is not None and bound >= by
-
-
-def _is_never_first(one: Candidate, rivals: Sequence[Candidate], box: Box) -> bool:
-    """Return whether it is proven that at every size some rival needs more, not everywhere the same one."""
-    subtracted = set[str]().union(*(subtracted_dims(subtract(rival.bytes, one.bytes)) for rival in rivals))
-    pending = [box]
-    for _ in range(_MOST_BOXES):
-        if not pending:
-            return True
-        piece = pending.pop()
-        if any(_beats(rival, one, piece) for rival in rivals):
-            continue
-        widest = max(subtracted or piece, key=lambda name: piece[name][1] / piece[name][0])
-        low, high = piece[widest]
-        if low == high:
-            return False
-        middle = min(high - 1, max(low, math.isqrt(low * high)))
-        pending += [{**piece, widest: (low, middle)}, {**piece, widest: (middle + 1, high)}]
-    return not pending

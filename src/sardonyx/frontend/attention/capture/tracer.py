@@ -8,7 +8,7 @@ torch's own tracing, which replaces `nn.Module.__call__`, it is not thread-safe.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any, cast
 
@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from sardonyx.errors import ModelError
-from sardonyx.frontend.attention.decompositions import layers, multihead, opaque_ops, sdpa
+from sardonyx.frontend.attention.decompositions import multihead, opaque_ops, sdpa
 from sardonyx.frontend.attention.decompositions.graph_writer import TORCH, AttentionWriter
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, attach
 from sardonyx.frontend.module_state import replaced, unchanged
@@ -71,7 +71,7 @@ class AttentionTracer(fx.Tracer):
         self._referenced.update(root.named_parameters())
         self._names = {id(parameter): name for name, parameter in self._referenced.items()}
         self._halves = any(parameter.dtype in opaque_ops.HALVES for parameter in self._referenced.values())
-        with replaced({nn.MultiheadAttention: self._multihead_forward(), **layers.FORWARDS}):
+        with replaced({nn.MultiheadAttention: self._multihead_forward(), **_FORWARDS}):
             graph = super().trace(root, concrete_args)
         graph._tracer_cls = fx.Tracer  # pyright: ignore[reportPrivateUsage]  # a loaded module is traced by the plain tracer
         return graph
@@ -268,3 +268,111 @@ def _is_opaque(target: Any) -> bool:
 
 def _qualified(function: Any) -> str:
     return f"{function.__module__}.{function.__qualname__}"
+
+
+# Traceable forwards of `nn.Transformer` and its layers.
+#
+# Torch's own forwards inspect shapes and values of masks to choose a fast kernel, which a symbolic trace cannot follow.
+# These call the same submodules and the same overridable blocks without the fast path. Torch also compares a mask with
+# a causal one to avoid reading it; that is left out, since it changes only the gradient of such a mask. In eval mode
+# torch's fast path may skip padded positions and fill them with zeros; here, as in training, they are computed.
+
+
+def _encoder_layer(
+    self: nn.TransformerEncoderLayer,
+    src: Any,
+    src_mask: Any = None,
+    src_key_padding_mask: Any = None,
+    is_causal: bool = False,
+) -> Any:
+    """Replace `nn.TransformerEncoderLayer.forward`."""
+    blocks: Any = self  # the blocks are private, but subclasses override them
+    x = src
+    if self.norm_first:
+        x = x + blocks._sa_block(self.norm1(x), src_mask, src_key_padding_mask, is_causal=is_causal)
+        return x + blocks._ff_block(self.norm2(x))
+    x = self.norm1(x + blocks._sa_block(x, src_mask, src_key_padding_mask, is_causal=is_causal))
+    return self.norm2(x + blocks._ff_block(x))
+
+
+def _encoder(
+    self: nn.TransformerEncoder,
+    src: Any,
+    mask: Any = None,
+    src_key_padding_mask: Any = None,
+    is_causal: bool | None = None,
+) -> Any:
+    """Replace `nn.TransformerEncoder.forward`."""
+    output = src
+    for layer in self.layers:
+        output = layer(output, src_mask=mask, is_causal=_hint(is_causal), src_key_padding_mask=src_key_padding_mask)
+    return output if self.norm is None else self.norm(output)
+
+
+def _decoder(
+    self: nn.TransformerDecoder,
+    tgt: Any,
+    memory: Any,
+    tgt_mask: Any = None,
+    memory_mask: Any = None,
+    tgt_key_padding_mask: Any = None,
+    memory_key_padding_mask: Any = None,
+    tgt_is_causal: bool | None = None,
+    memory_is_causal: bool = False,
+) -> Any:
+    """Replace `nn.TransformerDecoder.forward`."""
+    output = tgt
+    for layer in self.layers:
+        output = layer(
+            output,
+            memory,
+            tgt_mask=tgt_mask,
+            memory_mask=memory_mask,
+            tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask,
+            tgt_is_causal=_hint(tgt_is_causal),
+            memory_is_causal=memory_is_causal,
+        )
+    return output if self.norm is None else self.norm(output)
+
+
+def _transformer(
+    self: nn.Transformer,
+    src: Any,
+    tgt: Any,
+    src_mask: Any = None,
+    tgt_mask: Any = None,
+    memory_mask: Any = None,
+    src_key_padding_mask: Any = None,
+    tgt_key_padding_mask: Any = None,
+    memory_key_padding_mask: Any = None,
+    src_is_causal: bool | None = None,
+    tgt_is_causal: bool | None = None,
+    memory_is_causal: bool = False,
+) -> Any:
+    """Replace `nn.Transformer.forward`."""
+    memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
+    return self.decoder(
+        tgt,
+        memory,
+        tgt_mask=tgt_mask,
+        memory_mask=memory_mask,
+        tgt_key_padding_mask=tgt_key_padding_mask,
+        memory_key_padding_mask=memory_key_padding_mask,
+        tgt_is_causal=tgt_is_causal,
+        memory_is_causal=memory_is_causal,
+    )
+
+
+def _hint(is_causal: Any) -> Any:
+    """Return False without a hint: torch would inspect the mask, and applying the mask gives the same result."""
+    return False if is_causal is None else is_causal
+
+
+_FORWARDS: Mapping[type[nn.Module], Callable[..., Any]] = {
+    nn.TransformerEncoderLayer: _encoder_layer,
+    nn.TransformerEncoder: _encoder,
+    nn.TransformerDecoder: _decoder,
+    nn.Transformer: _transformer,
+}
+# The forward of nn.TransformerDecoderLayer can be traced without a replacement.
