@@ -135,7 +135,9 @@ def analyze_onnx(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock:
     """Analyze each model as one form, all at the same sizes."""
     with clock.phase("reading"):
         models = [tagged(source) for source in sources]
-        ports = [_inputs(model) for model in models]
+        ports = [
+            tuple(port(value) for value in source.model.graph.inputs if not value.is_initializer()) for source in models
+        ]
     with clock.phase("operations"):
         subjects = [
             _subject(model, name)
@@ -155,10 +157,6 @@ def analyze_onnx(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock:
         overtaking=turns,
         notes=notes,
     )
-
-
-def _inputs(source: Tagged) -> tuple[Port, ...]:
-    return tuple(port(value) for value in source.model.graph.inputs if not value.is_initializer())
 
 
 def _subject(source: Tagged, name: str) -> Subject:

@@ -385,18 +385,14 @@ class SiteDescription(Struct, frozen=True):
 def find_sites(facts: Facts) -> tuple[SiteDescription, ...]:
     """Describe all attention sites of a model in execution order; the model is not changed."""
     with gc_pause.paused():  # all objects allocated here live until the end
-        view, facts = view_of(facts)
+        view = GraphView(facts.model)
+        if view.model is not facts.model:  # inlining functions made a copy
+            facts = Facts(view.model)
         attention = Attention(view)
         if not attention.sites:
             return ()
         describe = _SiteDescriber(facts, view, attention)
         return tuple(map(describe, attention.sites))
-
-
-def view_of(facts: Facts) -> tuple[GraphView, Facts]:
-    """Return the fingerprint's view of a model and the facts that belong to it: inlining functions makes a copy."""
-    view = GraphView(facts.model)
-    return view, facts if view.model is facts.model else Facts(view.model)
 
 
 class _SiteDescriber:

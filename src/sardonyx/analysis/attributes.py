@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from sardonyx.ir.shapes import Shape
@@ -14,7 +16,7 @@ from sardonyx.ir.tensors import FileTensor
 from sardonyx.records.module_graph import AttributeValue, BodyValue, Scalar, TensorValue
 
 _BODIES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
-FEW = 16  # tensors with at most this many elements are converted whole
+MAX_ELEMENTS = 16  # tensors with at most this many elements are converted whole
 
 
 def attributes_of(node: ir.Node, names: Mapping[ir.Node, str] | None = None) -> dict[str, AttributeValue]:
@@ -53,6 +55,17 @@ def attribute_value(attribute: ir.Attr, names: Mapping[ir.Node, str] | None = No
             return f"({other.name.lower()})"  # types, sparse tensors and lists of tensors: rare, and never weights
 
 
+@functools.cache
+def default_attributes(domain: str, op_type: str, version: int) -> Mapping[str, ir.Attr]:
+    """Return the attributes of an operator that have a default; none for operators that onnx does not know."""
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return {}
+    protos = {name: attribute.default_value for name, attribute in schema.attributes.items()}
+    return {name: ir.from_proto(proto) for name, proto in protos.items() if proto.type}
+
+
 def _inside(graphs: Iterable[ir.Graph], names: Mapping[ir.Node, str] | None) -> tuple[str, ...]:
     return tuple(names[node] for graph in graphs for node in graph) if names is not None else ()
 
@@ -60,7 +73,7 @@ def _inside(graphs: Iterable[ir.Graph], names: Mapping[ir.Node, str] | None) -> 
 def tensor_value(tensor: ir.TensorProtocol) -> TensorValue:
     """Return the type and shape of a tensor, and its elements if they are few and in memory."""
     shape = tuple(int(dim) for dim in tensor.shape.numpy())
-    few = tensor.size <= FEW and not isinstance(tensor, FileTensor)
+    few = tensor.size <= MAX_ELEMENTS and not isinstance(tensor, FileTensor)
     return TensorValue(dtype_name(tensor.dtype), shape, elements(tensor.numpy()) if few else None)
 
 

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import onnx_ir as ir
 
 from sardonyx.analysis.attributes import attributes_of, dtype_name, value_type
-from sardonyx.analysis.module_io import Inside, insides
+from sardonyx.analysis.module_io import ModuleContents, module_contents
 from sardonyx.errors import UsageError
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_patterns import find_modules
@@ -147,7 +147,7 @@ class _Writer:
     def __init__(self, model: ir.Model, tags: TagTree) -> None:
         self._tags = tags
         self._facts = Facts(model)
-        self._insides = insides(model, tags.chain)
+        self._insides = module_contents(model, tags.chain)
         self._nodes: _Names[ir.Node] = _Names()
         self._values: _Names[ir.Value] = _Names()
         self._initializers = [value for scope in scopes(model) for value in scope.graph.initializers.values()]
@@ -199,7 +199,7 @@ class _Writer:
         types = ((name, value_type(self._facts.dtype(value), self._facts.shape(value))) for value, name in values)
         return {name: written for name, written in types if written is not None}
 
-    def _module(self, tag: str, inside: Inside, children: Iterable[str]) -> ModuleGraph:
+    def _module(self, tag: str, inside: ModuleContents, children: Iterable[str]) -> ModuleGraph:
         path, names = self._tags.paths[tag], self._nodes.of
         return ModuleGraph(
             path=path,

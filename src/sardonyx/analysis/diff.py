@@ -5,15 +5,12 @@ Edges and weights are not compared; `verify` checks whether two models compute t
 
 from __future__ import annotations
 
-import functools
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-import onnx
-import onnx_ir as ir
 from msgspec import Struct, structs
 
-from sardonyx.analysis.attributes import attribute_value, attributes_of
+from sardonyx.analysis.attributes import attribute_value, attributes_of, default_attributes
 from sardonyx.ir.origins import owner
 from sardonyx.ir.scopes import is_constant, label, operator, scopes
 from sardonyx.ir.tagged_model import Source, Tagged, tagged
@@ -144,7 +141,8 @@ class _Node(Struct, frozen=True):
         """Return an attribute, or its default if it is not set."""
         if name in self.attributes:
             return self.attributes[name]
-        return _defaults(self.op_type, self.domain, self.version).get(name)
+        default = default_attributes(self.domain, self.op_type, self.version).get(name)
+        return None if default is None else attribute_value(default)
 
 
 class _Side(Struct, frozen=True):
@@ -213,18 +211,6 @@ def _changes(old: _Node, new: _Node) -> Iterator[str]:
         before, after = old.attribute(name), new.attribute(name)
         if before != after:
             yield f"{name}: {_format(before)} → {_format(after)}"
-
-
-@functools.lru_cache(maxsize=1024)
-def _defaults(op_type: str, domain: str, version: int) -> Mapping[str, AttributeValue]:
-    """Return the default attributes of an operator."""
-    try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return {}
-    protos = (attribute.default_value for attribute in schema.attributes.values())
-    defaults = (ir.from_proto(proto) for proto in protos if proto.name)
-    return {attribute.name: attribute_value(attribute) for attribute in defaults}
 
 
 def _format(value: AttributeValue | None) -> str:

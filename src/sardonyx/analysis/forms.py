@@ -20,8 +20,8 @@ from sardonyx.ir.shapes.expr import Size, total, value_of
 from sardonyx.provenance import module_of
 from sardonyx.records import analysis as records
 
-_MOST_ALIVE = 24  # buffers listed at the peak
-_MOST_CROSSOVERS = 8  # crossovers listed for one dimension: with rounded sizes there can be any number
+_MAX_ALIVE = 24  # buffers listed at the peak
+_MAX_CROSSOVERS = 8  # crossovers listed for one dimension: with rounded sizes there can be any number
 
 
 class Subject(Struct, frozen=True):
@@ -111,7 +111,7 @@ def _turns(one: MeasuredForm, other: MeasuredForm, dim: str, sizes: Mapping[str,
     if dim not in both:
         return
     fixed = {name: size for name, size in sizes.items() if name in both and name != dim}
-    for stretch in compare(one.peak, other.peak, dim, fixed)[:_MOST_CROSSOVERS]:
+    for stretch in compare(one.peak, other.peak, dim, fixed)[:_MAX_CROSSOVERS]:
         less, more = (one, other) if stretch.order == "less" else (other, one)
         if stretch.order != "equal":
             yield records.Overtaking(dim, stretch.first, less.form.name, more.form.name)
@@ -163,9 +163,9 @@ def _peak(peak: Peak) -> records.Peak:
         module=operation.module if operation else "",
         workspace=peak.workspace,
         alive=tuple(
-            records.Alive(buffer.bytes, buffer.module, buffer.made_by or "") for buffer in peak.alive[:_MOST_ALIVE]
+            records.Alive(buffer.bytes, buffer.module, buffer.made_by or "") for buffer in peak.alive[:_MAX_ALIVE]
         ),
-        others=max(0, len(peak.alive) - _MOST_ALIVE),
+        others=max(0, len(peak.alive) - _MAX_ALIVE),
     )
 
 
@@ -220,7 +220,7 @@ def _formulas(program: Program, bytes_moved: Size, peak: PeakFunction, sizes: Ma
 def _crossovers(peak: PeakFunction, dim: str, sizes: Mapping[str, int]) -> Iterator[records.Crossover]:
     fixed = {name: size for name, size in sizes.items() if name != dim and name in peak.program.symbols}
     stretches = peak.stretches(dim, fixed)
-    for before, after in itertools.pairwise(stretches[: _MOST_CROSSOVERS + 1]):
+    for before, after in itertools.pairwise(stretches[: _MAX_CROSSOVERS + 1]):
         yield records.Crossover(dim, after.first, _place(peak, before), _place(peak, after))
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from sardonyx.analysis.attributes import dtype_name
 from sardonyx.analysis.census import Census, coverage, modules, ops, port, root_nodes, tied, weights
 from sardonyx.analysis.fingerprint import fingerprint
-from sardonyx.analysis.module_io import Inside, insides
+from sardonyx.analysis.module_io import ModuleContents, module_contents
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_patterns import find_module
 from sardonyx.ir.origins import origins, owner
@@ -27,10 +27,10 @@ from sardonyx.records.inspection import Body, DynamicDim, FunctionUse, Inspectio
 
 def _inspect_module(source: Tagged, pattern: str) -> ModuleInspection:
     """Describe the one module that a tag, an instance path or a glob selects."""
-    contents = insides(source.model, _and_above)
+    contents = module_contents(source.model, _and_above)
     census = Census.of(source.model)
     path = find_module(source.hierarchy, (*source.hierarchy.classes, *contents), pattern)
-    inside = contents.get(path, Inside())
+    inside = contents.get(path, ModuleContents())
     own = census.among(inside.nodes)
     inputs, outputs = _ports(source.model, inside)
     return ModuleInspection(
@@ -71,7 +71,7 @@ def _straddles(node: ir.Node, path: str) -> bool:
     return len(places) > 1
 
 
-def _ports(model: ir.Model, inside: Inside) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
+def _ports(model: ir.Model, inside: ModuleContents) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
     """Return the inputs and outputs of a module, with types and shapes from the file or from shape inference."""
     facts = Facts(model)
     if any(value.type is None or value.shape is None for value in (*inside.inputs, *inside.outputs)):

@@ -18,7 +18,7 @@ from sardonyx.ir.scopes import bodies, is_constant, scopes
 Chain = Callable[[str], tuple[str, ...]]  # a path -> the keys of the modules from the model down to it
 
 
-class Inside(Struct, frozen=True, eq=False):
+class ModuleContents(Struct, frozen=True, eq=False):
     """The contents of one module; the sets are ordered, the nodes in the order in which they finish."""
 
     nodes: dict[ir.Node, None] = field(default_factory=dict[ir.Node, None])
@@ -27,14 +27,14 @@ class Inside(Struct, frozen=True, eq=False):
     outputs: dict[ir.Value, None] = field(default_factory=dict[ir.Value, None])  # read outside, or outputs of the model
 
 
-def insides(model: ir.Model, chain: Chain) -> dict[str, Inside]:
+def module_contents(model: ir.Model, chain: Chain) -> dict[str, ModuleContents]:
     """Return the contents of every module that has a node, by the keys that `chain` returns."""
     return dict(_Collector(model, chain).modules)
 
 
 class _Collector:
     def __init__(self, model: ir.Model, chain: Chain) -> None:
-        self.modules: dict[str, Inside] = defaultdict(Inside)
+        self.modules: dict[str, ModuleContents] = defaultdict(ModuleContents)
         self._chain = chain
         self._holders = {
             value: scope.holder for scope in scopes(model) if scope.holder is not None for value in scope.graph.inputs

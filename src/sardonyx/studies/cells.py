@@ -26,7 +26,7 @@ from sardonyx.studies.experiment import Cell
 
 FOLDER = "cells"
 LOGS = "logs"  # what cells printed
-_LONGEST = 60  # characters of a model's name in a file name
+_MAX_NAME = 60  # characters of a model's name in a file name: file systems allow 255 in all
 _NOT_STORED = ("log", "died")  # of an outcome
 _DAMAGED = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)  # what a file of random bytes raises
 
@@ -142,4 +142,4 @@ def _checksum(outcome: msgspec.Raw) -> str:
 
 def _plain(text: str) -> str:
     """Return a name that every file system accepts; the hash in the file name keeps it unique."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", text)[:_LONGEST]
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text)[:_MAX_NAME]

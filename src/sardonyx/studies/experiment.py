@@ -20,7 +20,7 @@ from sardonyx.fleet.storage import Store
 from sardonyx.fleet.work import Answer, Needs, Work, estimated_memory
 from sardonyx.records.study import Finding, Table
 
-SECONDS = 12.0
+SECONDS = 12.0  # for the measurements of one timed cell
 _MODEL = "model"  # the folder that a model at a URL is copied to
 
 

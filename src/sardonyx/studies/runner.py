@@ -28,7 +28,7 @@ from sardonyx.fleet.storage import Store, open_store
 from sardonyx.fleet.work import Outcome
 from sardonyx.frontend.installed import require_installed
 from sardonyx.records.environment import environment
-from sardonyx.records.study import Failure, Finding, Study, Table
+from sardonyx.records.study import Failure, Study, Table
 from sardonyx.studies import cells, experiments
 from sardonyx.studies.cells import CellStore
 from sardonyx.studies.experiment import NO_MODEL, SECONDS, Cell, CellAnswer, CellWork, Experiment, StudyOptions, Subject
@@ -220,7 +220,7 @@ class StudyRunner(Struct):
             options=dict(options),
             models=tuple(subject.name for subject in subjects),
             tables=tuple(tables.values()),
-            findings=self._findings(tables, chosen),
+            findings=tuple(finding for experiment in chosen for finding in experiment.findings(tables)),
             failures=failures,
             cells=len(all_cells),
             seconds=_seconds(all_cells),
@@ -263,9 +263,6 @@ class StudyRunner(Struct):
             answers = _answers(plan, experiment)
             tables |= {table.name: table for table in experiment.tables(answers, self.options, tables)}
         return tables
-
-    def _findings(self, tables: dict[str, Table], chosen: Sequence[Experiment]) -> tuple[Finding, ...]:
-        return tuple(finding for experiment in chosen for finding in experiment.findings(tables))
 
 
 def _answers(plan: Iterable[_PlannedCell], experiment: Experiment, subject: Subject | None = None) -> list[CellAnswer]:

@@ -7,19 +7,18 @@ commutative operators, and explicit default attributes do not matter. How often 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import onnx
 import onnx_ir as ir
 
+from sardonyx.analysis.attributes import default_attributes
 from sardonyx.ir.ops import COMMUTATIVE, VARIADIC
 from sardonyx.ir.tensors import FileTensor
 
 _ANY_ORDER = COMMUTATIVE | VARIADIC  # of their operands, up to rounding
-_FEW = 64  # elements of a constant whose values are part of the structure: sizes, axes
+_MAX_SIZES = 64  # elements of a constant whose values are part of the structure: sizes, axes
 _NEWEST = onnx.defs.onnx_opset_version()
 _Constant = Callable[[ir.TensorProtocol], bytes]
 
@@ -72,30 +71,20 @@ def _node(node: ir.Node, hashes: dict[ir.Value, bytes], constant: _Constant) -> 
     inputs = [b"none" if value is None else hashes[value] for value in node.inputs]
     if node.op_type in _ANY_ORDER and not node.domain:
         inputs.sort()
-    default_values = defaults(node)
+    default = defaults(node)
     attributes = [
         _digest((name.encode(), _attribute(attribute, hashes, constant)))
         for name, attribute in sorted(node.attributes.items())
-        if attribute.is_ref() or name not in default_values or attribute.value != default_values[name]
+        if attribute.is_ref() or name not in default or attribute.value != default[name].value
     ]
     operator = f"{node.domain}:{node.op_type}:{node.overload}:{len(node.outputs)}".encode()
     return _digest((operator, *attributes, b"|", *inputs))
 
 
-def defaults(node: ir.Node) -> Mapping[str, Any]:
-    """Return the default values of the attributes of a node's operator."""
+def defaults(node: ir.Node) -> Mapping[str, ir.Attr]:
+    """Return the attributes of a node's operator that have a default."""
     version = node.version or (node.graph.opset_imports.get(node.domain) if node.graph is not None else None)
-    return _defaults(node.domain, node.op_type, version or _NEWEST)
-
-
-@functools.cache
-def _defaults(domain: str, op_type: str, version: int) -> Mapping[str, Any]:
-    try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
-        return {}  # an operator that onnx does not know
-    protos = {name: attribute.default_value for name, attribute in schema.attributes.items()}
-    return {name: ir.from_proto(proto).value for name, proto in protos.items() if proto.type}
+    return default_attributes(node.domain, node.op_type, version or _NEWEST)
 
 
 def _attribute(attribute: ir.Attr, hashes: dict[ir.Value, bytes], constant: _Constant) -> bytes:
@@ -113,7 +102,7 @@ def _attribute(attribute: ir.Attr, hashes: dict[ir.Value, bytes], constant: _Con
 
 
 def _by_shape(tensor: ir.TensorProtocol) -> bytes:
-    small = tensor.size <= _FEW and tensor.dtype.is_integer()
+    small = tensor.size <= _MAX_SIZES and tensor.dtype.is_integer()
     return _digest((_kind(tensor), tensor.tobytes() if small else b""))
 
 

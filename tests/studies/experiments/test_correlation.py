@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from sardonyx.records.study import Finding, Table
 from sardonyx.studies.experiment import Cell, CellAnswer, StudyOptions, Subject
-from sardonyx.studies.experiments.correlation import FEW, Correlation
+from sardonyx.studies.experiments.correlation import CERTAIN_MODELS, Correlation
 
 # Nodes saved and time saved in per cent, as notes on an earlier system have them: one outlier hides all the rest.
 NOTES = {
@@ -71,7 +71,7 @@ def test_a_clear_line_is_claimed_with_the_sign_of_its_slope() -> None:
 
 
 def test_few_models_give_no_claim() -> None:
-    finding = _first_finding(_line(FEW - 2, 0.5, 0.02))
+    finding = _first_finding(_line(CERTAIN_MODELS - 2, 0.5, 0.02))
     assert not finding.certain
     assert finding.text.startswith("Too few models to tell whether saved nodes correlate with saved time: r = 0.9")
     assert "too few for a correlation" in _first_finding(_line(3, 0.5, 0.02)).text

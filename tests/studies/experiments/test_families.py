@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.studies.experiment import Cell, CellAnswer, StudyOptions, Subject
-from sardonyx.studies.experiments.families import FEW, Families, wilson
+from sardonyx.studies.experiments.families import CERTAIN_MODELS, Families, wilson
 
 
 def _answered(name: str, known: str | None, before: str, after: str) -> CellAnswer:
@@ -36,8 +36,8 @@ def test_right_wrong_and_unknown() -> None:
 
 
 def test_many_models_are_enough() -> None:
-    results = _finding_text(*(_answered(f"m{at}", "mlp", "mlp", "mlp") for at in range(FEW)))
-    assert f"for {FEW} of {FEW} models (95 %: 72% to 100%)." in results
+    results = _finding_text(*(_answered(f"m{at}", "mlp", "mlp", "mlp") for at in range(CERTAIN_MODELS)))
+    assert f"for {CERTAIN_MODELS} of {CERTAIN_MODELS} models (95 %: 72% to 100%)." in results
     assert "wrongly" not in results
     assert "The passes change the guessed family of none" in results
 

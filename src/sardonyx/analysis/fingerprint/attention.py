@@ -44,7 +44,9 @@ class Attention:
         candidates = (node for node, name in names.items() if name in ATTENTION_NAMES)  # a cheap first test
         self._fused = {node: slots for node in candidates if (slots := attention_operands(node)) is not None}
         self.layers = {node for node, name in names.items() if name in _LAYERS or node in self._fused}
-        self.layers.update(node for node, name in names.items() if name == "Gather" and self._is_lookup(node))
+        self.layers.update(
+            node for node, name in names.items() if name == "Gather" and not view.is_data(node.inputs[0])
+        )
         self.masks = Masks(view, self.layers)
         softmaxes = (node for node, name in names.items() if name == "Softmax")
         self._softmaxes = [node for node in softmaxes if view.is_data(node.outputs[0])]
@@ -54,9 +56,6 @@ class Attention:
         self._results = {*self._weighted.values(), *self._fused}
         self.sites = tuple(self._sites())
         self.pooling = self._count_pooling()
-
-    def _is_lookup(self, node: ir.Node) -> bool:
-        return not self._view.is_data(node.inputs[0])
 
     def is_activation_product(self, node: ir.Node) -> bool:
         """Return whether a node is a matrix product of two activations."""

@@ -201,7 +201,7 @@ def record_examples(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping
         try:
             flat = (
                 module.graph.process_inputs(*args, **kwargs)
-                if _takes_trees(module)
+                if type(module.graph._codegen) is not CodeGen  # pyright: ignore[reportPrivateUsage]  # it takes trees
                 else _in_order(module, args, kwargs)
             )
             runner.run(*runner.faked(flat), enable_io_processing=False)
@@ -217,10 +217,6 @@ def remove_examples(graph: fx.Graph) -> None:
     """Remove the recorded values."""
     for node in graph.nodes:
         node.meta.pop(EXAMPLE, None)
-
-
-def _takes_trees(module: fx.GraphModule) -> bool:
-    return type(module.graph._codegen) is not CodeGen  # pyright: ignore[reportPrivateUsage]
 
 
 def _in_order(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.scopes import operator
-from sardonyx.records.study import Entry, Finding, Table
+from sardonyx.records.study import Finding, Table
 from sardonyx.runtime import Session
 from sardonyx.runtime.timed import Level, Settings, TimedModel
 from sardonyx.studies.experiment import NO_MODEL, Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
@@ -65,10 +65,6 @@ def _model(
     return helper.make_model(graph, ir_version=10, opset_imports=opsets, functions=list(functions))
 
 
-def _plain() -> onnx.ModelProto:
-    return _model([_conv(), _relu()])
-
-
 def _last(node: onnx.NodeProto) -> onnx.NodeProto:
     """Return the node with the output of the graph as its output."""
     node.output[0] = "y"
@@ -102,11 +98,6 @@ def _after(op_type: str, **constants: float) -> Callable[[], onnx.ModelProto]:
     return build
 
 
-def _hard_sigmoid() -> onnx.ModelProto:
-    """Return Conv → HardSigmoid, with which a fused HardSigmoid is compared."""
-    return _model([_conv(), helper.make_node("HardSigmoid", ["c"], ["y"], "after", alpha=0.2, beta=0.5)])
-
-
 def _with_fused(activation: str, *parameters: float) -> Callable[[], onnx.ModelProto]:
     def build() -> onnx.ModelProto:
         return _model([_fused(activation, **({"activation_params": list(parameters)} if parameters else {}))])
@@ -114,22 +105,21 @@ def _with_fused(activation: str, *parameters: float) -> Callable[[], onnx.ModelP
     return build
 
 
+_CALL = helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_CUSTOM)
+
+
 def _function() -> onnx.ModelProto:
     """Return a model of one node, whose operator is a function of the model."""
     inner = [_conv(), _relu()]
     body = helper.make_function(_CUSTOM, "ConvRelu", ["x", "w", "b"], ["y"], inner, [helper.make_opsetid("", 17)])
-    return _model([helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_CUSTOM)], functions=[body])
-
-
-def _foreign() -> onnx.ModelProto:
-    return _model([helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_CUSTOM)])
+    return _model([_CALL], functions=[body])
 
 
 REFERENCE = "Conv → Relu"
 _HARD = "Conv → HardSigmoid(0.2, 0.5)"
 OTHER_REFERENCE = {_HARD: _HARD, "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": _HARD}
 ENCODINGS: Mapping[str, Callable[[], onnx.ModelProto]] = {
-    REFERENCE: _plain,
+    REFERENCE: lambda: _model([_conv(), _relu()]),
     "Conv with the attribute activation, no Relu": _attribute("activation", keeps_relu=False),
     "Conv with the attribute activation_hint → Relu": _attribute("activation_hint", keeps_relu=True),
     "Conv with the attribute __activation, no Relu": _attribute("__activation", keeps_relu=False),
@@ -140,14 +130,14 @@ ENCODINGS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "Conv → Clip(0)": _after("Clip", low=0.0),
     "Conv → Max(0)": _after("Max", zero=0.0),
     "Conv → PRelu(0)": _after("PRelu", slope=0.0),
-    _HARD: _hard_sigmoid,
+    _HARD: lambda: _model([_conv(), helper.make_node("HardSigmoid", ["c"], ["y"], "after", alpha=0.2, beta=0.5)]),
     "com.microsoft FusedConv, activation Relu": _with_fused("Relu"),
     "com.microsoft FusedConv, activation Clip(0, 3.4e38)": _with_fused("Clip", 0.0, 3.4e38),
     "com.microsoft FusedConv, activation LeakyRelu(0)": _with_fused("LeakyRelu", 0.0),
     "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": _with_fused("HardSigmoid", 0.2, 0.5),
     "com.microsoft FusedConv, activation Gelu": _with_fused("Gelu"),
     "a function of the model itself": _function,
-    "an operator of a domain that the runtime does not know": _foreign,
+    "an operator of a domain that the runtime does not know": lambda: _model([_CALL]),
 }
 
 
@@ -224,7 +214,7 @@ class ConvRelu(Experiment):
             ("Accepted, and bit-identical results", right),
             (
                 "Of these, one kernel without the runtime's optimizations",
-                [row for row in right if _is_one(row["runs"])],
+                [row for row in right if _ARROW not in str(row["runs"])],
             ),
             (
                 "Accepted, but different results",
@@ -234,17 +224,15 @@ class ConvRelu(Experiment):
         )
         count = several(len(rows), "encoding")
         return (
-            *(Finding(f"{title} ({len(group)} of {count}): {_names(group)}.", table.name) for title, group in groups),
+            *(
+                Finding(
+                    f"{title} ({len(group)} of {count}): {'; '.join(str(row['encoding']) for row in group) or 'none'}.",
+                    table.name,
+                )
+                for title, group in groups
+            ),
             *_runtime_findings(tables["conv_relu_levels"]),
         )
-
-
-def _names(rows: Sequence[Mapping[str, Entry]]) -> str:
-    return "; ".join(str(row["encoding"]) for row in rows) or "none"
-
-
-def _is_one(operators: Entry) -> bool:
-    return isinstance(operators, str) and _ARROW not in operators
 
 
 def _try(model: onnx.ModelProto, baseline: onnx.ModelProto, seed: int) -> Answer:

@@ -102,7 +102,7 @@ def timings(graphs: Sequence[CellAnswer], times: Mapping[str, Answer]) -> Table:
     return Table("attribution_time", "What each pass does to latency", columns, tuple(rows), about, timed=True)
 
 
-_MOST = 3  # passes that a finding names
+PASSES_NAMED = 3  # in a finding
 
 
 def count_findings(table: Table) -> list[Finding]:
@@ -111,10 +111,10 @@ def count_findings(table: Table) -> list[Finding]:
     removed: dict[str, int] = defaultdict(int)
     for row in rows:
         removed[str(row["pass"])] += integer(row["within_nodes"])
-    most = sorted((name for name in removed if removed[name] > 0), key=lambda name: (-removed[name], name))[:_MOST]
+    most = sorted((name for name in removed if removed[name] > 0), key=lambda name: (-removed[name], name))
     if not most:
         return [Finding("No pass removes a node from any model.", table.name)]
-    largest = ", ".join(f"{name} ({removed[name]})" for name in most)
+    largest = ", ".join(f"{name} ({removed[name]})" for name in most[:PASSES_NAMED])
     differ = sum(integer(row["alone_nodes"]) != integer(row["within_nodes"]) for row in rows)
     texts = [
         f"Over all models, these passes remove most nodes within the pipeline: {largest}.",

@@ -28,9 +28,9 @@ from sardonyx.studies.structure import shape_of
 from sardonyx.temporary import temporary_folder
 
 TIMES = ("ratio", "low", "high", "floor", "finding", "rounds")  # columns of a comparison
-SLOT = 0.02  # seconds of one turn: many models are timed at once here
+SLOT = 0.02  # seconds of one turn: short, since many models are timed at once
 NARROW = 0.02  # width of an interval at which timing stops
-_LOADED_AT_ONCE = 3e9  # bytes of models
+_LOADED_AT_ONCE = 3e9  # bytes of model files, so that sessions of all fit into the memory of a small machine
 
 
 def candidate(path: Path, target: str, passes: Sequence[Pass] | None = None) -> Candidate:

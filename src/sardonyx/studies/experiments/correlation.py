@@ -15,8 +15,8 @@ from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
 from sardonyx.studies.experiments.common import candidate, costs, integer, several
 
-FEWEST = 4  # models needed for a correlation, with times that differ beyond the noise
-FEW = 10  # models needed for a certain finding
+MIN_MODELS = 4  # needed for a correlation, with times that differ beyond the noise
+CERTAIN_MODELS = 10  # needed for a certain finding
 INFLUENTIAL = 0.3  # change of r without one model at which the correlation depends on that model
 _CHANGED = ("faster", "slower")  # findings of a comparison that are not noise
 WHAT = {"nodes": "nodes", "bytes": "bytes of weights", "flops": "FLOPs", "traffic": "bytes moved"}
@@ -66,10 +66,10 @@ class Correlation(Experiment):
         """Return one finding for each cost, or one for all if there are too few models."""
         table, points = tables["correlation"], tables["correlation_points"].rows
         timed, changed = len(points), sum(row[-1] in _CHANGED for row in points)
-        if timed < FEWEST:
+        if timed < MIN_MODELS:
             text = f"The measured times of {several(timed, 'model')} are too few for a correlation."
             return (Finding(text, table.name, certain=False),)
-        if changed < FEWEST:
+        if changed < MIN_MODELS:
             text = f"The time of {changed} of {several(timed, 'model')} differs beyond the noise"
             return (Finding(f"{text}: too few for a correlation.", table.name, certain=False),)
         return tuple(_finding(row, table.name) for row in table.named_rows())
@@ -92,7 +92,7 @@ def _row(what: str, points: Table, seed: int) -> tuple[Entry, ...]:
     pairs = [(row[at], row[time]) for row in points.rows]
     x = [float(one) for one, _ in pairs if isinstance(one, (int, float))]
     y = [float(other) for _, other in pairs if isinstance(other, (int, float))]
-    if len(x) < FEWEST or max(x) == min(x) or max(y) == min(y):
+    if len(x) < MIN_MODELS or max(x) == min(x) or max(y) == min(y):
         return (WHAT[what], len(x), *(None for _ in range(10)))
     result = correlation(x, y, seed=seed)
     without = [r for r in result.leave_one_out if math.isfinite(r)]
@@ -118,7 +118,7 @@ def _finding(row: dict[str, Entry], table: str) -> Finding:
         return Finding(text, table, certain=False)
     result = f"r = {r:.2f} (95 %: {low:.2f} to {high:.2f}) over {models}"
     result += f"; without {row['hangs_most_on']} r = {numbers['r_without_it']:.2f}"
-    if integer(row["models"]) < FEW:
+    if integer(row["models"]) < CERTAIN_MODELS:
         text = f"Too few models to tell whether saved {saved} correlate with saved time: {result}."
         return Finding(text, table, certain=False)
     if low <= 0 <= high:

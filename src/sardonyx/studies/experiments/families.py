@@ -14,7 +14,7 @@ from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
 from sardonyx.studies.experiments.common import candidate, several
 
-FEW = 10  # models of known family needed for a certain finding
+CERTAIN_MODELS = 10  # of known family, needed for a certain finding
 _Z = 1.96  # quantile of the normal distribution for 95 %
 
 
@@ -74,7 +74,7 @@ def _findings(table: Table) -> Iterator[Finding]:
     right = sum(row[6] is True for row in judged)
     if judged:
         low, high = wilson(right, len(judged))
-        few = f"; {several(len(judged), 'model')} are too few to be certain" if len(judged) < FEW else ""
+        few = f"; {several(len(judged), 'model')} are too few to be certain" if len(judged) < CERTAIN_MODELS else ""
         text = f"The guessed family is right for {right} of {several(len(judged), 'model')}"
         yield Finding(f"{text} (95 %: {low:.0%} to {high:.0%}){few}.", table.name, certain=not few)
     else:

@@ -155,11 +155,12 @@ class _Orders:
 
 def _node_text(node: ir.Node) -> str:
     """Return the operator and the simple attributes of a node in one line."""
-    default_values = defaults(node)
+    default = defaults(node)
     attributes = ", ".join(
         f"{name}={attribute.value!r}"
         for name, attribute in sorted(node.attributes.items())
-        if attribute.type in _SHOWN and not attribute.is_ref() and default_values.get(name) != attribute.value
+        if attribute.type in _SHOWN and not attribute.is_ref()
+        if name not in default or default[name].value != attribute.value
     )
     return f"{node.op_type}({attributes})"
 

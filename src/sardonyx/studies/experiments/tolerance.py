@@ -27,7 +27,7 @@ from sardonyx.verification.interface import random_outputs
 from sardonyx.verification.subject import Subject as LoadedModel
 from sardonyx.verification.tolerance import epsilon, float_difference, is_float, ulp_distance
 
-MOST_SAMPLED = 50_000  # elements of one trial
+MAX_SAMPLED = 50_000  # elements of one trial that its quantiles are computed from
 EQUAL = None  # the bin of the histogram for equal elements
 _DISTANCES: tuple[str, ...] = ("abs", "rel", "ulp", "scaled")
 
@@ -91,7 +91,7 @@ class Distances:
         self._most[name] = max(self._most[name], float(values.max()))
         self._sum[name] += float(values.sum())
         self._counted[name] += values.size
-        sample = values[:: math.ceil(values.size / MOST_SAMPLED)]
+        sample = values[:: math.ceil(values.size / MAX_SAMPLED)]
         self._samples[name].append(sample)
         if name == "scaled":
             different = sample[sample > 0]
@@ -134,8 +134,8 @@ def _order(edge: int | None) -> float:
 
 
 _AFFORDABLE = 8_000_000_000  # FLOPs of one run times the repeats: a large model is repeated less often
-_FEWEST_TRIALS = 2  # of a very large model
-FEW = 10  # trials needed for a certain finding
+_MIN_TRIALS = 2  # of a very large model
+CERTAIN_TRIALS = 10  # trials needed for a certain finding
 MARGIN = 2.0  # the recommended tolerance is the next power of two above this multiple of the largest difference
 CLASSES = (
     Accuracy.EXACT,
@@ -216,7 +216,7 @@ class Tolerance(Experiment):
 def affordable(flops: int, repeats: int) -> tuple[int, int | None]:
     """Return how often a model is run, and with how many trials (None: all), from its FLOPs alone."""
     times = min(repeats, _AFFORDABLE // max(flops, 1))
-    return max(times, 1), None if times else _FEWEST_TRIALS
+    return max(times, 1), None if times else _MIN_TRIALS
 
 
 def _measure(optimized: Candidate, accuracy: Accuracy, oracles: Sequence[Oracle]) -> dict[str, Any]:
@@ -328,7 +328,7 @@ def _finding(row: dict[str, Entry], table: str) -> Finding:
     trials, most = int(number("trials")), number("max_scaled_in_eps")
     head = f"Passes up to the class {row['class']}, {row['dtype']}:"
     scope = f"in {several(trials, 'trial')} on {several(int(number('models')), 'model')}"
-    enough = trials >= FEW
+    enough = trials >= CERTAIN_TRIALS
     chance = f"at most {3 / trials:.1%} of such trials differ more (95 %)" if enough else "too few trials to be certain"
     if number("failed_models"):
         return Finding(
