@@ -7,30 +7,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sardonyx.reporting import gate
+from sardonyx.reporting import record_kinds
 
 PAGE = Path(__file__).parent.parent / "docs" / "gates.md"
 VERBS = {
-    "export": gate.EXPORT,
-    "optimize": gate.RUN,
-    "quantize": gate.QUANTIZATION,
-    "verify": gate.VERDICT,
-    "bench": gate.BENCHMARK,
-    "profile": gate.PROFILE,
-    "inspect": gate.INSPECTION,
-    "inspect --module": gate.MODULE,
-    "inspect --opportunities": gate.OPPORTUNITIES,
-    "extract": gate.EXTRACTION,
-    "decompose": gate.DECOMPOSED,
-    "analyze": gate.ANALYSIS,
-    "adopt": gate.ADOPTION,
-    "compare": gate.COMPARISON,
-    "locate": gate.LOCATION,
-    "study": gate.STUDY,
-    "optimize --out-dir": gate.FLEET,
-    "verify --out-dir": gate.FLEET,
-    "quantize --out-dir": gate.FLEET,
-    "inspect --out-dir": gate.FLEET,
+    "export": record_kinds.EXPORT,
+    "optimize": record_kinds.RUN,
+    "quantize": record_kinds.QUANTIZATION,
+    "verify": record_kinds.VERDICT,
+    "bench": record_kinds.BENCHMARK,
+    "profile": record_kinds.PROFILE,
+    "inspect": record_kinds.INSPECTION,
+    "inspect --module": record_kinds.MODULE,
+    "inspect --opportunities": record_kinds.OPPORTUNITIES,
+    "extract": record_kinds.EXTRACTION,
+    "decompose": record_kinds.DECOMPOSED,
+    "analyze": record_kinds.ANALYSIS,
+    "adopt": record_kinds.ADOPTION,
+    "compare": record_kinds.COMPARISON,
+    "locate": record_kinds.LOCATION,
+    "study": record_kinds.STUDY,
+    "optimize --out-dir": record_kinds.FLEET,
+    "verify --out-dir": record_kinds.FLEET,
+    "quantize --out-dir": record_kinds.FLEET,
+    "inspect --out-dir": record_kinds.FLEET,
 }
 
 

@@ -13,25 +13,25 @@ import pytest
 from cli.conftest import Result
 from reporting.gate.sample_records import write_model
 from sardonyx.cli.main import VERBS
-from sardonyx.reporting import gate
+from sardonyx.reporting import record_kinds
 
 Command = Callable[..., Result]
 GATES_PAGE = Path(__file__).parents[2] / "docs" / "gates.md"
 KINDS = {
-    "export": (gate.EXPORT,),
-    "optimize": (gate.RUN, gate.FLEET),
-    "quantize": (gate.QUANTIZATION, gate.FLEET),
-    "verify": (gate.VERDICT, gate.FLEET),
-    "bench": (gate.BENCHMARK,),
-    "profile": (gate.PROFILE,),
-    "inspect": (gate.INSPECTION, gate.MODULE, gate.OPPORTUNITIES, gate.FLEET),
-    "extract": (gate.EXTRACTION,),
-    "decompose": (gate.DECOMPOSED,),
-    "analyze": (gate.ANALYSIS,),
-    "adopt": (gate.ADOPTION,),
-    "compare": (gate.COMPARISON,),
-    "locate": (gate.LOCATION,),
-    "study": (gate.STUDY,),
+    "export": (record_kinds.EXPORT,),
+    "optimize": (record_kinds.RUN, record_kinds.FLEET),
+    "quantize": (record_kinds.QUANTIZATION, record_kinds.FLEET),
+    "verify": (record_kinds.VERDICT, record_kinds.FLEET),
+    "bench": (record_kinds.BENCHMARK,),
+    "profile": (record_kinds.PROFILE,),
+    "inspect": (record_kinds.INSPECTION, record_kinds.MODULE, record_kinds.OPPORTUNITIES, record_kinds.FLEET),
+    "extract": (record_kinds.EXTRACTION,),
+    "decompose": (record_kinds.DECOMPOSED,),
+    "analyze": (record_kinds.ANALYSIS,),
+    "adopt": (record_kinds.ADOPTION,),
+    "compare": (record_kinds.COMPARISON,),
+    "locate": (record_kinds.LOCATION,),
+    "study": (record_kinds.STUDY,),
 }
 WITHOUT = {
     "dag",

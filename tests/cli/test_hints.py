@@ -16,7 +16,7 @@ from sardonyx.cli.console import with_flags
 from sardonyx.cli.main import VERBS
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "sardonyx"
-OF_THE_COMMAND_LINE = ("cli", "verbs", "reporting/gate")  # modules that parse flag texts
+OF_THE_COMMAND_LINE = ("cli", "verbs", "reporting/gate.py", "reporting/measures.py")  # modules that parse flag texts
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
 

@@ -23,7 +23,7 @@ from sardonyx.quantization.job import Job
 from sardonyx.quantization.precisions import Assignment, Recipes
 from sardonyx.quantization.recipe import Selection, Simulated
 from sardonyx.records.bench import Comparison, Finding
-from sardonyx.records.expressions import Measure
+from sardonyx.records.expressions import Number
 from sardonyx.records.quantization import Interval, Quantization, Scores
 
 NUMBERS = st.floats(0, 10)
@@ -241,13 +241,13 @@ def test_a_model_that_breaks_the_budget_on_unseen_samples_is_reported(
 def test_budgets_hold_for_the_whole_interval_or_for_the_value() -> None:
     budget = Budget.of(["relative_l2<=1%, top1>=0.9", "bytes<0.5"], has_metric=False)
     scores = Scores(Interval(0.009, 0.008, 0.011), Interval(1, 1, 1), Interval(0.95, 0.92, 0.97))
-    measures = loss_measures(scores) | {"bytes": Measure(0.3, 1.0)}
+    measures = loss_measures(scores) | {"bytes": Number(0.3, 1.0)}
     assert budget.broken(measures) == []
     assert budget.broken(measures, surely=True) == [
         "relative_l2<=1% (relative_l2 is 0.009, and its interval reaches 0.011)"
     ]
-    assert budget.broken({"relative_l2": Measure(0.0100004, 1.0)}) == ["relative_l2<=1% (relative_l2 is 0.0100004)"]
-    few_rows = Measure(0.95, 1.0, 0.8, 1.0)
+    assert budget.broken({"relative_l2": Number(0.0100004, 1.0)}) == ["relative_l2<=1% (relative_l2 is 0.0100004)"]
+    few_rows = Number(0.95, 1.0, 0.8, 1.0)
     assert budget.broken({"top1": few_rows}, surely=True) == []
     assert budget.excess(measures) == pytest.approx(0.9)
     assert Budget.of([], has_metric=False).texts == ("relative_l2<=0.01", "top1>=0.99")

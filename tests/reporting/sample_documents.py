@@ -24,7 +24,7 @@ from reporting.test_study import sample_study
 from sardonyx.records.analysis import Decomposed
 from sardonyx.records.extraction import BoundaryValue, Extraction
 from sardonyx.records.inspection import Adoption, Coverage, RootNode
-from sardonyx.reporting import gate
+from sardonyx.reporting import record_kinds
 from sardonyx.reporting.analysis import analysis_document, decomposition_document
 from sardonyx.reporting.bench import bench_document
 from sardonyx.reporting.ci_summary import JobSummary, summary_document
@@ -32,7 +32,7 @@ from sardonyx.reporting.comparison import comparison_document
 from sardonyx.reporting.document import Document, View
 from sardonyx.reporting.export import export_document
 from sardonyx.reporting.extraction import extraction_document
-from sardonyx.reporting.gate import Measure, Outcome
+from sardonyx.reporting.gate import Outcome
 from sardonyx.reporting.inspection import (
     adoption_document,
     inspection_document,
@@ -40,6 +40,7 @@ from sardonyx.reporting.inspection import (
     opportunities_document,
 )
 from sardonyx.reporting.location import location_document
+from sardonyx.reporting.measures import Reading
 from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.pull_request import changes_comment, run_comment
 from sardonyx.reporting.quantization import quantization_document
@@ -101,5 +102,5 @@ def _extraction() -> Extraction:
 
 
 def _summary(worsen: Callable[[str], str]) -> JobSummary:
-    outcome = Outcome(gate.BENCHMARK.parse("latency_ms > 2", baseline=False), Measure(3.0), None, False)
-    return JobSummary(worsen("Run"), worsen("it is slower"), False, (outcome,), {worsen("nodes"): Measure(3)}, None)
+    outcome = Outcome(record_kinds.BENCHMARK.parse("latency_ms > 2", baseline=False), Reading(3.0), None, False)
+    return JobSummary(worsen("Run"), worsen("it is slower"), False, (outcome,), {worsen("nodes"): Reading(3)}, None)

@@ -8,7 +8,7 @@ from typing import Literal
 from msgspec import Struct
 
 from sardonyx.errors import UsageError
-from sardonyx.records.expressions import Gate, Measure, Wording, parse
+from sardonyx.records.expressions import Gate, Number, Wording, parse
 from sardonyx.records.quantization import Scores
 
 Objective = Literal["time", "bytes"]
@@ -60,7 +60,7 @@ class Budget(Struct, frozen=True):
             )
         return Budget(tuple(each for each in self.limits if each.name != "top1"), self.is_default)
 
-    def broken(self, measures: Mapping[str, Measure], *, surely: bool = False) -> list[str]:
+    def broken(self, measures: Mapping[str, Number], *, surely: bool = False) -> list[str]:
         """Return the expressions about these numbers that are not met, with the value.
 
         Args:
@@ -74,21 +74,21 @@ class Budget(Struct, frozen=True):
             if measure is None:
                 continue
             value = _worst_end(measure, each.sign) if surely and each.name != "top1" else measure.value
-            if not measure.known or not each.tripped(Measure(value, 1.0)):
+            if not measure.known or not each.tripped(Number(value, 1.0)):
                 lines.append(f"{each.text} ({_described(each, measure, value)})")
         return lines
 
-    def excess(self, measures: Mapping[str, Measure]) -> float:
+    def excess(self, measures: Mapping[str, Number]) -> float:
         """Return how far the numbers are from the budget: the largest ratio of a value to its limit."""
         ratios = [_excess(measures[each.name], each) for each in self.limits if each.name in measures]
         return max(ratios, default=0.0)
 
 
-def loss_measures(scores: Scores) -> dict[str, Measure]:
+def loss_measures(scores: Scores) -> dict[str, Number]:
     """Return the losses by name, with their intervals."""
     intervals = {name: getattr(scores, name) for name in LOSSES}
     return {
-        name: Measure(interval.value, 1.0, interval.low, interval.high)
+        name: Number(interval.value, 1.0, interval.low, interval.high)
         for name, interval in intervals.items()
         if interval is not None
     }
@@ -105,25 +105,25 @@ def _limit(text: str) -> Gate:
     return gate
 
 
-def _described(limit: Gate, measure: Measure, worst: float) -> str:
+def _described(limit: Gate, measure: Number, worst: float) -> str:
     """Return the number that breaks a limit, with enough digits to see that it does."""
-    if not measure.known or not limit.tripped(Measure(measure.value, 1.0)):
+    if not measure.known or not limit.tripped(Number(measure.value, 1.0)):
         return f"{limit.name} is {_digits(limit, measure.value)}"
     return f"{limit.name} is {_digits(limit, measure.value)}, and its interval reaches {_digits(limit, worst)}"
 
 
 def _digits(limit: Gate, value: float) -> str:
     """Return a number rounded to few digits, on the same side of the limit; NaN is on every side."""
-    meets = limit.tripped(Measure(value, 1.0))
+    meets = limit.tripped(Number(value, 1.0))
     rounded = (f"{value:.{digits}g}" for digits in range(3, 18))  # the last has all digits
-    return next(text for text in rounded if limit.tripped(Measure(float(text), 1.0)) == meets)
+    return next(text for text in rounded if limit.tripped(Number(float(text), 1.0)) == meets)
 
 
-def _worst_end(measure: Measure, sign: str) -> float:
+def _worst_end(measure: Number, sign: str) -> float:
     return measure.highest if sign.startswith("<") else measure.lowest
 
 
-def _excess(measure: Measure, limit: Gate) -> float:
+def _excess(measure: Number, limit: Gate) -> float:
     bound = limit.limit.number / (100 if limit.limit.percent else 1)
     value = measure.value if limit.sign.startswith("<") else 1 - measure.value
     bound = bound if limit.sign.startswith("<") else 1 - bound

@@ -23,7 +23,7 @@ from sardonyx.quantization.recipe import Selection, Simulated
 from sardonyx.quantization.sensitivity import Single, Trial, Trials
 from sardonyx.quantization.timing import Timer
 from sardonyx.records.bench import Comparison, Finding
-from sardonyx.records.expressions import Measure
+from sardonyx.records.expressions import Number
 from sardonyx.records.progress import Clock
 from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, GroupPrecision, ModuleGroup
 
@@ -232,10 +232,10 @@ class _Chooser:
                 chosen[precision].append(group)
         return self._trials.plan(chosen)
 
-    def _measures(self, point: _Point) -> dict[str, Measure]:
+    def _measures(self, point: _Point) -> dict[str, Number]:
         ratio = point.trial.bytes / self._trials.job.before.bytes
-        timed = {} if point.time is None else {"time": Measure(point.time.ratio, 1.0)}
-        return loss_measures(point.trial.scores) | {"bytes": Measure(ratio, 1.0)} | timed
+        timed = {} if point.time is None else {"time": Number(point.time.ratio, 1.0)}
+        return loss_measures(point.trial.scores) | {"bytes": Number(ratio, 1.0)} | timed
 
     def _broken(self, point: _Point, *, surely: bool) -> list[str]:
         return self._budget.broken(self._measures(point), surely=surely)

@@ -20,7 +20,7 @@ from sardonyx.records.bench import Finding
 NO_DIFFERENCE = Finding.SAME.value
 
 
-class Measure(Struct, frozen=True):
+class Number(Struct, frozen=True):
     """One number of a record, with an interval if it was measured."""
 
     value: float
@@ -43,11 +43,11 @@ class Measure(Struct, frozen=True):
         """Whether it is not NaN."""
         return not any(map(math.isnan, (self.value, self.lowest, self.highest)))
 
-    def in_percent(self) -> Measure:
+    def in_percent(self) -> Number:
         """Return the number as a percentage of its whole."""
         assert self.whole is not None, "percentages are only parsed for names that have a whole"
         factor = 100 / self.whole if self.whole else 0.0
-        return Measure(self.value * factor, None, self.lowest * factor, self.highest * factor)
+        return Number(self.value * factor, None, self.lowest * factor, self.highest * factor)
 
     def __str__(self) -> str:
         """Return the number, with its interval if it has one."""
@@ -60,16 +60,16 @@ def shown(number: float) -> str:
     return f"{number:.0f}" if float(number).is_integer() and abs(number) < 1e15 else f"{number:.6g}"
 
 
-def share(part: float, whole: float) -> Measure:
+def share(part: float, whole: float) -> Number:
     """Return a share from 0 to 1 that may be compared in percent; 1 if the whole is 0."""
-    return Measure(part / whole if whole else 1.0, 1.0)
+    return Number(part / whole if whole else 1.0, 1.0)
 
 
-def ratio(value: float, low: float, high: float, finding: str) -> Measure:
+def ratio(value: float, low: float, high: float, finding: str) -> Number:
     """Return a ratio of times with its interval, which includes 1 if no difference was found."""
     if finding == NO_DIFFERENCE:
         low, high = min(low, 1.0), max(high, 1.0)
-    return Measure(value, 1.0, low, high)
+    return Number(value, 1.0, low, high)
 
 
 def worst(values: Iterable[float]) -> float:
@@ -117,12 +117,12 @@ class Limit(Struct, frozen=True):
     percent: bool = False
     times: float | None = None  # factor of the baseline; None: without a baseline
 
-    def measure(self, baseline: Measure | None) -> Measure:
+    def measure(self, baseline: Number | None) -> Number:
         """Return the limit, with an interval if the baseline has one."""
         if self.times is None:
-            return Measure(self.number)
+            return Number(self.number)
         assert baseline is not None, "a gate with a baseline is evaluated only if there is one"
-        return Measure(self._near(baseline.value), None, *sorted(map(self._near, _ends(baseline))))
+        return Number(self._near(baseline.value), None, *sorted(map(self._near, _ends(baseline))))
 
     def _near(self, baseline: float) -> float:
         assert self.times is not None
@@ -152,7 +152,7 @@ class Gate(Struct, frozen=True):
         """Whether its limit refers to an earlier record."""
         return self.limit.times is not None
 
-    def tripped(self, measure: Measure, baseline: Measure | None = None) -> bool:
+    def tripped(self, measure: Number, baseline: Number | None = None) -> bool:
         """Return whether the expression is certainly true; NaN trips every gate.
 
         For measured numbers it must be true for every number of the interval, and of that of the baseline.
@@ -240,7 +240,7 @@ def _factor(unit: str, given: str, name: str) -> float:
     return _UNITS[unit]
 
 
-def _ends(measure: Measure) -> tuple[float, float]:
+def _ends(measure: Number) -> tuple[float, float]:
     return measure.lowest, measure.highest
 
 

@@ -8,7 +8,8 @@ from msgspec import Struct
 
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Column, Document, Paragraph, Row, Section, Table, text_column
-from sardonyx.reporting.gate import Baseline, Measure, Outcome
+from sardonyx.reporting.gate import Baseline, Outcome
+from sardonyx.reporting.measures import Reading
 
 
 class JobSummary(Struct, frozen=True):
@@ -18,7 +19,7 @@ class JobSummary(Struct, frozen=True):
     sentence: str
     failed: bool  # an error occurred before any gate was evaluated
     outcomes: Sequence[Outcome]
-    numbers: Mapping[str, Measure]
+    numbers: Mapping[str, Reading]
     baseline: Baseline | None
 
 
@@ -61,20 +62,16 @@ def _numbers(summary: JobSummary) -> Section:
     shown = {name: number for name, number in summary.numbers.items() if number.known and "." not in name}
     columns = [text_column("number"), Column("value")]
     if summary.baseline is None:
-        rows = [Row((name, str(number))) for name, number in shown.items()]
+        rows = [Row((name, number.written)) for name, number in shown.items()]
     else:
         before = summary.baseline.measures
-        rows = [Row((name, str(number), *_beside(number, before.get(name)))) for name, number in shown.items()]
-        columns += [Column("baseline"), Column("change")]
+        rows = [Row((name, number.written, *_beside(number, before.get(name)))) for name, number in shown.items()]
+        columns += [Column("baseline"), Column("change"), text_column("")]
     return Section("Numbers", (Table(columns, rows),), folded=True)
 
 
-def _beside(number: Measure, before: Measure | None) -> tuple[str, str]:
-    """Return the baseline's number and the change from it."""
+def _beside(number: Reading, before: Reading | None) -> tuple[str, str, str]:
+    """Return the baseline's number, the change from it, and whether that is better or worse."""
     if before is None or not before.known:
-        return "", ""
-    if number.value == before.value:
-        return str(before), "·"
-    if not before.value:
-        return str(before), ""
-    return str(before), formatting.signed(100 * (number.value - before.value) / abs(before.value))
+        return "", "", ""
+    return before.written, number.change(before), number.verdict(before)

@@ -31,6 +31,8 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.inspection import family_name
+from sardonyx.reporting.measures import RecordKind
+from sardonyx.reporting.record_kinds import QUANTIZATION, RUN
 from sardonyx.reporting.verdict import closeness, largest_difference, tolerance_used
 
 Numbers = dict[str, Any]
@@ -62,6 +64,18 @@ def numbers_of(record: Record) -> Numbers:
             raise TypeError(f"{record.title} is not a result of a command about many models")
 
 
+def _read(kind: RecordKind, record: Record, *names: str) -> Numbers:
+    """Return measures of a record by name; those that have a number of the source as before and after."""
+    numbers: Numbers = {}
+    for reading in (kind[name].read(record) for name in names):
+        name = reading.measure.name
+        if reading.measure.whole is not None:
+            numbers |= {f"{name}_before": reading.whole, f"{name}_after": reading.value}
+        else:
+            numbers[name] = reading.value
+    return numbers
+
+
 def _of_run(run: Run) -> Numbers:
     missed = sorted(
         ((one.name, group.reason, group.count) for one in run.passes for group in one.refusals),
@@ -70,15 +84,12 @@ def _of_run(run: Run) -> Numbers:
     return {
         "status": run.status,
         "family": None if run.fingerprint is None else run.fingerprint.family,
-        "nodes_before": run.before.nodes,
-        "nodes_after": run.after.nodes,
-        "bytes_before": run.before.bytes,
-        "bytes_after": run.after.bytes,
+        **_read(RUN, run, "nodes", "bytes"),
         "opset": formatting.opset(run.result.opsets).removeprefix("opset "),
         **_of_verdict(run.verdict),
-        "rolled_back": len(run.rolled_back),
+        **_read(RUN, run, "rolled_back"),
         "written": run.result.path is not None,
-        "seconds": run.seconds.get("total", sum(run.seconds.values())),
+        **_read(RUN, run, "seconds"),
         "rewrites": {one.name: one.rewrites for one in run.passes if one.rewrites},
         "nodes_by_pass": {one.name: one.nodes for one in run.passes if one.rewrites},
         "missed": missed[:_MISSED],
@@ -112,15 +123,11 @@ def _of_inspection(inspection: Inspection) -> Numbers:
 
 def _of_quantization(result: Quantization) -> Numbers:
     return {
-        "nodes_before": result.before.nodes,
-        "nodes_after": result.after.nodes,
-        "bytes_before": result.before.bytes,
-        "bytes_after": result.after.bytes,
-        "products": len(result.products),
+        **_read(QUANTIZATION, result, "nodes", "bytes", "products"),
         "skipped": sum(group.count for group in result.skipped),
         "relative_l2": result.loss.relative_l2,
         "top1": result.loss.top1,
-        "seconds": result.seconds.get("total", sum(result.seconds.values())),
+        **_read(QUANTIZATION, result, "seconds"),
     }
 
 

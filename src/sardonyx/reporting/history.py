@@ -1,4 +1,4 @@
-"""Runs of one model at different times: a line a run, newest first, and how each number went."""
+"""Runs of one model at different times: one line per run, newest first, with the trend of each number."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from pathlib import PurePath
 
 from msgspec import Struct
 
-from sardonyx.records.bench import Timing
+from sardonyx.records.base import Record
 from sardonyx.records.run import Artifact
 from sardonyx.reporting import formatting
-from sardonyx.reporting.bench import milliseconds, ratio
 from sardonyx.reporting.document import Column, Notes, Row, Section, Span, Table, Text, Tone, text_column
+from sardonyx.reporting.measures import Measure, Reading
+from sardonyx.reporting.record_kinds import BENCHMARK, RUN
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import incomparable
 from sardonyx.reporting.verdict import verification
@@ -42,27 +43,16 @@ class History(Struct, frozen=True):
         return PurePath(path).name.removesuffix(".onnx") if path and len(self.runs) > 1 else self.latest.label
 
 
-class Value(Struct, frozen=True):
-    """A number of one run, with its interval if it was measured."""
+class Tracked(Struct, frozen=True, eq=False):
+    """A measure of one of the records of a run."""
 
-    number: float
-    written: str
-    low: float | None = None
-    high: float | None = None
+    measure: Measure
+    record: Callable[[RunBundle], Record | None]
 
-    @property
-    def short(self) -> str:
-        """The number without its interval."""
-        return self.written.partition(" [")[0]
-
-
-class Measure(Struct, frozen=True):
-    """A number that every run of a history has, or None where it was not measured."""
-
-    id: str
-    title: str
-    of: Callable[[RunBundle], Value | None]
-    timed: bool = False  # comparable only under the same conditions
+    def read(self, bundle: RunBundle) -> Reading | None:
+        """Return the number of a run, or None if it was not measured."""
+        reading = self.measure.read(self.record(bundle))
+        return reading if reading.known else None
 
 
 def histories(bundles: Sequence[RunBundle]) -> list[History]:
@@ -98,51 +88,15 @@ def _is_same(one: Artifact, other: Artifact) -> bool:
     return known or (one.path is not None and one.path == other.path)
 
 
-def _nodes(bundle: RunBundle) -> Value:
-    nodes = bundle.run.after.nodes
-    return Value(nodes, formatting.count(nodes))
-
-
-def _bytes(bundle: RunBundle) -> Value:
-    octets = bundle.run.after.bytes
-    return Value(octets, formatting.size(octets))
-
-
-def _result(bundle: RunBundle) -> Timing | None:
-    return None if bundle.point is None else bundle.point.timings[1]
-
-
-def _time(bundle: RunBundle) -> Value | None:
-    if (timing := _result(bundle)) is None:
-        return None
-    low, high = timing.low_quartile, timing.high_quartile
-    written = f"{milliseconds(timing.median)} [{milliseconds(low)}, {milliseconds(high)}]"
-    return Value(1000 * timing.median, written, 1000 * low, 1000 * high)
-
-
-def _ratio(bundle: RunBundle) -> Value | None:
-    compared = bundle.compared
-    return None if compared is None else Value(compared.ratio, ratio(compared), compared.low, compared.high)
-
-
-def _memory(bundle: RunBundle) -> Value | None:
-    timing = _result(bundle)
-    peak = None if timing is None else timing.peak_bytes
-    return None if peak is None else Value(peak, formatting.size(peak))
-
-
-MEASURES = (
-    Measure("nodes", "nodes", _nodes),
-    Measure("bytes", "constants", _bytes),
-    Measure("time", "ms a run", _time, timed=True),
-    Measure("ratio", "after / before", _ratio),
-    Measure("memory", "peak memory", _memory),
+TRACKED = (
+    *(Tracked(RUN[name], lambda bundle: bundle.run) for name in ("nodes", "bytes")),
+    *(Tracked(BENCHMARK[name], lambda bundle: bundle.timed) for name in ("latency_ms", "latency_ratio", "peak_bytes")),
 )
 
 
-def measured(history: History) -> list[Measure]:
+def measured(history: History) -> list[Tracked]:
     """Return the measures that at least one run has."""
-    return [measure for measure in MEASURES if any(measure.of(run) is not None for run in history.runs)]
+    return [tracked for tracked in TRACKED if any(tracked.read(run) is not None for run in history.runs)]
 
 
 def history_section(history: History, link: Callable[[RunBundle], str] = lambda _run: "") -> Section:
@@ -152,11 +106,11 @@ def history_section(history: History, link: Callable[[RunBundle], str] = lambda 
         history: several runs of one model.
         link: returns the address of the details of a run, "" if there is none.
     """
-    measures = measured(history)
+    tracked = measured(history)
     columns = [text_column("date"), text_column("run"), text_column("sardonyx")]
-    columns += [*(Column(measure.title) for measure in measures), text_column("verification")]
+    columns += [*(Column(each.measure.heading) for each in tracked), text_column("verification")]
     rows = [
-        Row(_line(run, measures, link(run)), Tone.PLAIN if _passed(run) else Tone.BAD) for run in history.runs[:LONGEST]
+        Row(_line(run, tracked, link(run)), Tone.PLAIN if _passed(run) else Tone.BAD) for run in history.runs[:LONGEST]
     ]
     notes = [*itertools.islice(_breaks(history), _NOTED), *_disturbed(history)]
     if len(history.runs) > LONGEST:
@@ -168,9 +122,9 @@ def _passed(run: RunBundle) -> bool:
     return run.run.status == "done" and (run.run.verdict is None or run.run.verdict.passed)
 
 
-def _line(run: RunBundle, measures: Sequence[Measure], link: str) -> list[Text]:
+def _line(run: RunBundle, tracked: Sequence[Tracked], link: str) -> list[Text]:
     environment = run.run.environment
-    values = [measure.of(run) for measure in measures]
+    values = [each.read(run) for each in tracked]
     date: Text = Span(formatting.date(environment.date), target=link)
     checked = formatting.name(formatting.one_line(verification(run.run.verdict)), 120)
     written = [_NONE if value is None else value.written for value in values]
@@ -179,23 +133,27 @@ def _line(run: RunBundle, measures: Sequence[Measure], link: str) -> list[Text]:
 
 def trends(history: History) -> list[str]:
     """Return each number that changed as a row of bars, the oldest run first, with the first and the last number."""
-    lines = ((measure, _values(history, measure)) for measure in measured(history))
-    changed = [(measure, values) for measure, values in lines if len({value.short for value in values}) > 1]
-    return [f"{measure.title}: {_bars(values)} {ends(history, measure)}" for measure, values in changed]
+    lines: list[str] = []
+    for tracked in measured(history):
+        values = _values(history, tracked)
+        if len({value.short for value in values}) > 1:
+            lines.append(f"{tracked.measure.heading}: {_bars(values)} {ends(history, tracked)}")
+    return lines
 
 
-def ends(history: History, measure: Measure) -> str:
-    """Return the first and the last number of a measure, without intervals."""
-    values = _values(history, measure)
-    return formatting.from_to(values[0].short, values[-1].short)
+def ends(history: History, tracked: Tracked) -> str:
+    """Return the first and the last number of a measure, without intervals, and whether the last is surely better."""
+    first, last = (_values(history, tracked)[place] for place in (0, -1))
+    verdict = last.verdict(first)
+    return formatting.from_to(first.short, last.short) + (f" ({verdict})" if verdict else "")
 
 
-def _values(history: History, measure: Measure) -> list[Value]:
-    return [value for run in reversed(history.runs) if (value := measure.of(run)) is not None]
+def _values(history: History, tracked: Tracked) -> list[Reading]:
+    return [value for run in reversed(history.runs) if (value := tracked.read(run)) is not None]
 
 
-def _bars(values: Sequence[Value]) -> str:
-    numbers = [value.number for value in values]
+def _bars(values: Sequence[Reading]) -> str:
+    numbers = [value.value for value in values]
     low, high = min(numbers), max(numbers)
     return "".join(_LEVELS[round((len(_LEVELS) - 1) * (number - low) / (high - low))] for number in numbers[-_BARS:])
 

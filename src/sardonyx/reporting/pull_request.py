@@ -30,6 +30,7 @@ from sardonyx.reporting.document import (
 from sardonyx.reporting.history import History, histories, history_section, trends
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.plots.module_contents import top_module
+from sardonyx.reporting.record_kinds import RUN
 from sardonyx.reporting.run import run_sentence
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import changes
@@ -169,21 +170,8 @@ def _graph(run: Run) -> Section:
 
 def _numbers(bundle: RunBundle) -> Section:
     run, point, forms = bundle.run, bundle.point, bundle.forms
-    before, after = run.before, run.after
-    rows = [
-        (
-            "nodes",
-            formatting.count(before.nodes),
-            formatting.count(after.nodes),
-            formatting.percent(before.nodes, after.nodes),
-        ),
-        (
-            "constants",
-            formatting.size(before.bytes),
-            formatting.size(after.bytes),
-            formatting.size_change(after.bytes - before.bytes),
-        ),
-    ]
+    sizes = (RUN[name].read(run) for name in ("nodes", "bytes"))
+    rows = [(size.measure.heading, size.before, size.written, size.saving) for size in sizes]
     if point is not None and (compared := bundle.compared) is not None:
         slow, quick = (f"{milliseconds(timing.median)} ms" for timing in point.timings)
         rows.append(("time of a run", slow, quick, f"× {ratio(compared)}, {finding(compared)}"))

@@ -183,9 +183,9 @@ def _drawn(bundles: Sequence[RunBundle], quantizations: Sequence[QuantizationBun
         for name, text in files.items()
     }
     for number, history in enumerate(histories(bundles), 1):
-        for measure in measured(history) if len(history.runs) > 1 else ():
-            name = f"history-{number}-{_plain(history.model)}/{measure.id}.svg"
-            drawn[name] = trend(history, measure).file()
+        for tracked in measured(history) if len(history.runs) > 1 else ():
+            name = f"history-{number}-{_plain(history.model)}/{tracked.measure.name}.svg"
+            drawn[name] = trend(history, tracked).file()
     return drawn
 
 

@@ -52,6 +52,11 @@ class RunBundle(Struct, frozen=True):
         return None if self.bench is None else _point(self.run, self.bench)
 
     @property
+    def timed(self) -> Benchmark | None:
+        """The benchmark of source and result alone, at the first measured size, or None."""
+        return None if self.bench is None or self.point is None else _of_two(self.run, self.bench, self.point)
+
+    @property
     def compared(self) -> Comparison | None:
         """The time of the result against that of the source, or None."""
         return None if self.point is None else self.point.timings[1].against_first
@@ -66,6 +71,12 @@ def _point(made: Run | Quantization, bench: Benchmark) -> Point | None:
     if before:
         return None  # the result was compared with another file than the source
     return replace(bench.points[0], timings=(timings[before], timings[after]))
+
+
+def _of_two(made: Run, bench: Benchmark, point: Point) -> Benchmark:
+    files = _two(made, bench.files, lambda file: file.path or file.label)
+    assert files is not None, "a point has the times of both files"
+    return replace(bench, files=files, points=(point,))
 
 
 def _two(made: Run | Quantization, items: Sequence[_Item], path: Callable[[_Item], str]) -> tuple[_Item, _Item] | None:

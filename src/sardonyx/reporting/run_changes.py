@@ -13,6 +13,7 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import milliseconds, ratio, size
 from sardonyx.reporting.document import Paragraph, Section, Span, View, is_empty, table_section
 from sardonyx.reporting.module_rows import module_cell, module_rows
+from sardonyx.reporting.record_kinds import NEEDS_VERDICT, RUN
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import verification
 
@@ -91,22 +92,15 @@ def _option(value: object) -> str:
 
 
 def _numbers(one: Run, two: Run) -> Section:
-    def row(
-        name: str, of: Callable[[Run], int], write: Callable[[int], str], sign: Callable[[int], str]
-    ) -> tuple[str, ...]:
-        return name, write(of(one)), write(of(two)), sign(of(two) - of(one))
-
-    counted, sized = (formatting.count, formatting.change), (formatting.size, formatting.size_change)
-    rows = (
-        row("nodes of the source", lambda run: run.before.nodes, *counted),
-        row("nodes of the result", lambda run: run.after.nodes, *counted),
-        row("constants of the result", lambda run: run.after.constants + run.after.initializers, *counted),
-        row("bytes of constants", lambda run: run.after.bytes, *sized),
-        row("bytes of the file", lambda run: run.result.bytes, *sized),
-        row("rewrites", lambda run: sum(record.rewrites for record in run.passes), *counted),
-        row("rolled back", lambda run: len(run.rolled_back), *counted),
-    )
-    return table_section("Numbers", ("", "first", "second", "change"), rows)
+    """Return the measures of the two runs, except how many fewer, and differences, which need their tolerance."""
+    measures = [each for each in RUN.declared if each.name not in NEEDS_VERDICT and not each.name.endswith("_removed")]
+    pairs = [(measure, measure.read(one), measure.read(two)) for measure in measures]
+    rows = [
+        (measure.heading, first.written, second.written, second.change(first), second.verdict(first))
+        for measure, first, second in pairs
+        if first.known or second.known
+    ]
+    return table_section("Numbers", ("", "first", "second", "change", ""), rows)
 
 
 def _verifications(one: Run, two: Run) -> Section:

@@ -25,7 +25,7 @@ from sardonyx.records.inspection import Adoption, Coverage
 from sardonyx.records.profile import KernelTime, Profile, ProfiledModel, TracedBy
 from sardonyx.records.run import Pace, Tuning
 from sardonyx.records.study import Failure, Study
-from sardonyx.reporting import gate
+from sardonyx.reporting import record_kinds
 
 TEXT = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -105,22 +105,22 @@ def records(folder: Path) -> dict[str, Any]:
     run = replace(sardonyx.optimize(path, small), tuning=tuning)
     attention = AttentionCost("attn", "by hand", {"scores": 1})
     made = {
-        gate.RUN: run,
-        gate.VERDICT: run.verdict,
-        gate.EXPORT: _export(path),
-        gate.INSPECTION: sardonyx.inspect(path),
-        gate.MODULE: sardonyx.inspect(path, module="layer"),
-        gate.OPPORTUNITIES: sardonyx.opportunities(path),
-        gate.EXTRACTION: sardonyx.extract(path, "layer", folder / "layer.onnx"),
-        gate.QUANTIZATION: sample_choice(),
-        gate.LOCATION: sample_location(),
-        gate.ADOPTION: Adoption("m.onnx", None, 4, 1, Coverage(2, 1, 1, 0), {}, (), False),
-        gate.COMPARISON: sardonyx.compare(path, small),
-        gate.ANALYSIS: sample_analysis(),
-        gate.DECOMPOSED: Decomposed("net.py:build", None, 12, 24, (attention,), (), {}),
-        gate.BENCHMARK: benchmark(timing(0.9, 0.88, 0.92)),
-        gate.PROFILE: _profile(),
-        gate.FLEET: sample_fleet(40),
-        gate.STUDY: Study(ENVIRONMENT, {}, ("a", "b"), (), (), (Failure("order", "a", "broken"),), 12, {}),
+        record_kinds.RUN: run,
+        record_kinds.VERDICT: run.verdict,
+        record_kinds.EXPORT: _export(path),
+        record_kinds.INSPECTION: sardonyx.inspect(path),
+        record_kinds.MODULE: sardonyx.inspect(path, module="layer"),
+        record_kinds.OPPORTUNITIES: sardonyx.opportunities(path),
+        record_kinds.EXTRACTION: sardonyx.extract(path, "layer", folder / "layer.onnx"),
+        record_kinds.QUANTIZATION: sample_choice(),
+        record_kinds.LOCATION: sample_location(),
+        record_kinds.ADOPTION: Adoption("m.onnx", None, 4, 1, Coverage(2, 1, 1, 0), {}, (), False),
+        record_kinds.COMPARISON: sardonyx.compare(path, small),
+        record_kinds.ANALYSIS: sample_analysis(),
+        record_kinds.DECOMPOSED: Decomposed("net.py:build", None, 12, 24, (attention,), (), {}),
+        record_kinds.BENCHMARK: benchmark(timing(0.9, 0.88, 0.92)),
+        record_kinds.PROFILE: _profile(),
+        record_kinds.FLEET: sample_fleet(40),
+        record_kinds.STUDY: Study(ENVIRONMENT, {}, ("a", "b"), (), (), (Failure("order", "a", "broken"),), 12, {}),
     }
     return {kind.title: record for kind, record in made.items()}

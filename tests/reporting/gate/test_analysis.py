@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from reporting.sample_analysis import sample_analysis
 from sardonyx.errors import UsageError
 from sardonyx.records.analysis import Analysis
-from sardonyx.reporting import gate
+from sardonyx.reporting import gate, record_kinds
 
 ANALYSIS = sample_analysis()  # standard: 33 operations, 1.25 MB of activations, 1.60164 MB in all; decomposed: 45
 
 
 def tripped(text: str, analysis: Analysis = ANALYSIS) -> bool:
-    (outcome,) = gate.hold([gate.ANALYSIS.parse(text)], gate.ANALYSIS, analysis)
+    (outcome,) = gate.hold([record_kinds.ANALYSIS.parse(text)], record_kinds.ANALYSIS, analysis)
     return not outcome.met
 
 
@@ -45,8 +45,8 @@ def test_expressions_are_evaluated(text: str, true: bool) -> None:
 
 
 def test_every_figure_has_a_name() -> None:
-    measures = gate.ANALYSIS.measures(ANALYSIS)
-    assert set(ANALYSIS.forms[0].figures()) <= set(gate.ANALYSIS.names) <= set(measures)
+    measures = record_kinds.ANALYSIS.measures(ANALYSIS)
+    assert set(ANALYSIS.forms[0].figures()) <= set(record_kinds.ANALYSIS.names) <= set(measures)
 
 
 def test_a_form_that_could_not_be_made_trips_every_gate_on_it() -> None:
@@ -57,16 +57,16 @@ def test_of_two_files_the_last_is_read() -> None:
     (source,) = ANALYSIS.sources
     files = tuple(replace(source, kind="onnx", label=name) for name in ("a.onnx", "b.onnx"))
     forms = tuple(replace(form, name=source.label) for form, source in zip(ANALYSIS.forms, files, strict=False))
-    measures = gate.ANALYSIS.measures(replace(ANALYSIS, sources=files, forms=forms))
+    measures = record_kinds.ANALYSIS.measures(replace(ANALYSIS, sources=files, forms=forms))
     assert measures["operations"].value == 45
 
 
 @pytest.mark.parametrize("text", ["peak_mb>1GB", "nodes<60%", "compiled.flops>1", "peak>1", "flops"])
 def test_invalid_arguments_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        gate.ANALYSIS.parse(text)
+        record_kinds.ANALYSIS.parse(text)
 
 
 def test_other_commands_know_no_forms() -> None:
     with pytest.raises(UsageError, match="no form 'fused'"):
-        gate.RUN.parse("fused.nodes>1")
+        record_kinds.RUN.parse("fused.nodes>1")

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from reporting.sample_run import sample_run, sample_verdict
 from sardonyx.errors import UsageError
-from sardonyx.reporting import gate
-from sardonyx.reporting.gate import Measure
+from sardonyx.records.expressions import Number
+from sardonyx.reporting import record_kinds
 
-MEASURES = gate.RUN.measures(sample_run())  # 324 -> 187 nodes, 96 -> 0 constants, 17.4 MB, worst 2.1e-07
+MEASURES = record_kinds.RUN.measures(sample_run())  # 324 -> 187 nodes, 96 -> 0 constants, 17.4 MB, worst 2.1e-07
 
 
-def tripped(text: str, before: Measure | None = None) -> bool:
-    asked = gate.RUN.parse(text, baseline=True)
+def tripped(text: str, before: Number | None = None) -> bool:
+    asked = record_kinds.RUN.parse(text, baseline=True)
     return asked.tripped(MEASURES[asked.name], before)
 
 
@@ -74,13 +74,13 @@ def test_expressions_are_evaluated(text: str, true: bool) -> None:
     ],
 )
 def test_limits_relative_to_a_baseline_are_evaluated(text: str, before: float, true: bool) -> None:
-    assert tripped(text, Measure(before)) is true
+    assert tripped(text, Number(before)) is true
 
 
 def test_a_percentage_of_a_negative_baseline_moves_the_limit_by_its_sign() -> None:
-    asked = gate.RUN.parse("nodes_removed < baseline - 10%", baseline=True)
-    assert not asked.tripped(Measure(-11), Measure(-10))
-    assert asked.tripped(Measure(-11.5), Measure(-10))
+    asked = record_kinds.RUN.parse("nodes_removed < baseline - 10%", baseline=True)
+    assert not asked.tripped(Number(-11), Number(-10))
+    assert asked.tripped(Number(-11.5), Number(-10))
 
 
 @pytest.mark.parametrize(
@@ -94,37 +94,56 @@ def test_a_percentage_of_a_negative_baseline_moves_the_limit_by_its_sign() -> No
 )
 def test_anything_else_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        gate.RUN.parse(text, baseline=True)
+        record_kinds.RUN.parse(text, baseline=True)
     assert caught.value.exit_code == 2
     assert caught.value.hint
 
 
 def test_without_a_baseline_an_expression_with_one_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
-        gate.RUN.parse("nodes>baseline")
+        record_kinds.RUN.parse("nodes>baseline")
     assert "--baseline FILE" in str(caught.value.hint)
 
 
 def test_a_misspelled_name_gets_a_suggestion() -> None:
     with pytest.raises(UsageError) as caught:
-        gate.RUN.parse("node_removed<3")
+        record_kinds.RUN.parse("node_removed<3")
     assert "did you mean nodes_removed?" in str(caught.value.hint)
 
 
+NAMES = record_kinds.RUN.names
 WORDS = st.sampled_from(
-    [*gate.RUN.names, "baseline", "*", "+", "-", "%", ">", "<=", "==", "1", "2.5", "1e3", "MB", "ms", " ", ".", "fused"]
+    [
+        *record_kinds.RUN.names,
+        "baseline",
+        "*",
+        "+",
+        "-",
+        "%",
+        ">",
+        "<=",
+        "==",
+        "1",
+        "2.5",
+        "1e3",
+        "MB",
+        "ms",
+        " ",
+        ".",
+        "fused",
+    ]
 )
 
 
 @given(st.one_of(st.text(max_size=30), st.lists(WORDS, max_size=8).map("".join)))
 def test_any_text_parses_or_is_refused(text: str) -> None:
     try:
-        parsed = gate.RUN.parse(text, baseline=True)
+        parsed = record_kinds.RUN.parse(text, baseline=True)
     except UsageError:
         return
-    assert parsed.name in gate.RUN.names
+    assert parsed.name in record_kinds.RUN.names
     assert math.isfinite(parsed.limit.number)
-    parsed.tripped(MEASURES.get(parsed.name, Measure(0.9, 1.0)), Measure(12))  # a run that was not tuned has no ratio
+    parsed.tripped(MEASURES.get(parsed.name, Number(0.9, 1.0)), Number(12))  # a run that was not tuned has no ratio
 
 
 NUMBERS = st.floats(0, 1e300).map(repr)
@@ -133,7 +152,7 @@ NUMBERS = st.floats(0, 1e300).map(repr)
 @st.composite
 def expressions(draw: st.DrawFn) -> str:
     name, sign = (
-        draw(st.sampled_from(sorted(gate.RUN.shares))),
+        draw(st.sampled_from(sorted(record_kinds.RUN.shares))),
         draw(st.sampled_from(["<", "<=", ">", ">=", "==", "!="])),
     )
     unit = draw(st.sampled_from(["", "%", "k", "M"]))
@@ -146,38 +165,38 @@ def expressions(draw: st.DrawFn) -> str:
 
 @given(expressions())
 def test_the_text_of_a_gate_parses_to_the_same_gate(text: str) -> None:
-    parsed = gate.RUN.parse(text, baseline=True)
-    again = gate.RUN.parse(str(parsed), baseline=True)
+    parsed = record_kinds.RUN.parse(text, baseline=True)
+    again = record_kinds.RUN.parse(str(parsed), baseline=True)
     assert (again.name, again.sign, again.limit) == (parsed.name, parsed.sign, parsed.limit)
 
 
 @pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "==", "!="])
 def test_nan_trips_every_gate(sign: str) -> None:
     broken = replace(sample_verdict(), outputs=(replace(sample_verdict().outputs[0], max_abs=math.nan),))
-    assert gate.VERDICT.parse(f"max_abs{sign}1").tripped(gate.VERDICT.measures(broken)["max_abs"])
+    assert record_kinds.VERDICT.parse(f"max_abs{sign}1").tripped(record_kinds.VERDICT.measures(broken)["max_abs"])
 
 
 FLOATS = st.floats(-100, 100)
 
 
-def interval(draw: st.DrawFn) -> Measure:
+def interval(draw: st.DrawFn) -> Number:
     low, value, high = sorted(draw(st.tuples(FLOATS, FLOATS, FLOATS)))
-    return Measure(value, None, low, high)
+    return Number(value, None, low, high)
 
 
 @given(st.data())
 def test_a_gate_on_measured_numbers_trips_where_it_is_true_of_the_whole_interval(data: st.DataObject) -> None:
     sign = data.draw(st.sampled_from(["<", "<=", ">", ">=", "==", "!="]))
     ours, before = (data.draw(st.composite(interval)()) for _ in "ab")
-    asked = gate.BENCHMARK.parse(f"latency_ms {sign} baseline", baseline=True)
+    asked = record_kinds.BENCHMARK.parse(f"latency_ms {sign} baseline", baseline=True)
     if not asked.tripped(ours, before):
         return
     inside = [data.draw(st.floats(each.lowest, each.highest)) for each in (ours, before)]
-    assert asked.tripped(*map(Measure, inside))
+    assert asked.tripped(*map(Number, inside))
 
 
 def test_a_difference_within_the_interval_trips_nothing() -> None:
-    before = Measure(10, None, 9.5, 10.5)
-    asked = gate.BENCHMARK.parse("latency_ms > baseline + 5%", baseline=True)
-    assert not asked.tripped(Measure(12, None, 11, 13), before)  # 11 is not certainly above 10.5 + 5 %
-    assert asked.tripped(Measure(12, None, 11.1, 13), before)
+    before = Number(10, None, 9.5, 10.5)
+    asked = record_kinds.BENCHMARK.parse("latency_ms > baseline + 5%", baseline=True)
+    assert not asked.tripped(Number(12, None, 11, 13), before)  # 11 is not certainly above 10.5 + 5 %
+    assert asked.tripped(Number(12, None, 11.1, 13), before)

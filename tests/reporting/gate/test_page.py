@@ -13,7 +13,7 @@ import pytest
 import gates_page
 from reporting.gate.sample_records import write_model
 from sardonyx.cli.main import VERBS
-from sardonyx.reporting import gate
+from sardonyx.reporting import record_kinds
 
 TEXT = gates_page.PAGE.read_text(encoding="utf-8")
 STEP = re.compile(r"^ +run: \|\n((?: {10}.*\n)+)", re.MULTILINE)
@@ -24,7 +24,7 @@ def test_every_name_is_in_the_table_with_its_meaning() -> None:
 
 
 def test_every_kind_of_record_belongs_to_a_command() -> None:
-    assert set(gates_page.VERBS.values()) == set(gate.kinds())
+    assert set(gates_page.VERBS.values()) == set(record_kinds.kinds())
     assert {verb.split()[0] for verb in gates_page.VERBS} <= set(VERBS)
 
 

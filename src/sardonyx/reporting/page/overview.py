@@ -138,8 +138,8 @@ def _history(history: History, places: Mapping[int, int]) -> dict[str, Any]:
 
     section = history_section(history, link)
     plots = [
-        (measure.title, ends(history, measure), trend(history, measure).inline(narrowest=0))
-        for measure in measured(history)
+        (tracked.measure.heading, ends(history, tracked), trend(history, tracked).inline(narrowest=0))
+        for tracked in measured(history)
     ]
     return {"title": section.title, "plots": plots, "table": html.write(section.blocks)}
 

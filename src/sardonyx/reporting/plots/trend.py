@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from sardonyx.reporting import formatting
-from sardonyx.reporting.history import History, Measure, Value, ends
+from sardonyx.reporting.history import History, Tracked, ends
+from sardonyx.reporting.measures import Reading
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import incomparable
@@ -14,19 +15,19 @@ WIDTH, LEFT, RIGHT, TOP, HEIGHT, FOOT = 240, 8, 8, 74, 80, 30
 _MOST = 60  # points
 
 
-def trend(history: History, measure: Measure) -> svg.Picture:
+def trend(history: History, tracked: Tracked) -> svg.Picture:
     """Return the plot of one measure; a line joins runs that are comparable."""
     runs = history.runs[:_MOST][::-1]
-    values = [measure.of(run) for run in runs]
+    values = [tracked.read(run) for run in runs]
     low, high = _range([value for value in values if value is not None])
 
     def place(at: int, number: float) -> tuple[float, float]:
         x = LEFT + (WIDTH - LEFT - RIGHT) * (at / (len(runs) - 1) if len(runs) > 1 else 0.5)
         return x, TOP + HEIGHT * (high - number) / (high - low)
 
-    points = [None if value is None else place(at, value.number) for at, value in enumerate(values)]
+    points = [None if value is None else place(at, value.value) for at, value in enumerate(values)]
     body = [svg.line(LEFT, TOP + HEIGHT + 8, WIDTH - RIGHT, TOP + HEIGHT + 8, "axis")]
-    body.append(svg.group(0, _lines(runs, points, measure)))
+    body.append(svg.group(0, _lines(runs, points, tracked)))
     for at, (run, value, point) in enumerate(zip(runs, values, points, strict=True)):
         if value is None or point is None:
             continue
@@ -37,22 +38,22 @@ def trend(history: History, measure: Measure) -> svg.Picture:
     days = [formatting.date(run.run.environment.date)[:10] for run in (runs[0], runs[-1])]
     body.append(svg.text(LEFT, TOP + HEIGHT + 24, days[0], "soft"))
     body.append(svg.text(WIDTH - RIGHT, TOP + HEIGHT + 24, days[-1], "soft", anchor="end"))
-    about = f"{measure.title}: {ends(history, measure)}"
-    title = f"{measure.title} of {formatting.name(history.model)}"
+    about = f"{tracked.measure.heading}: {ends(history, tracked)}"
+    title = f"{tracked.measure.heading} of {formatting.name(history.model)}"
     return svg.Picture("trend", WIDTH, TOP + HEIGHT + FOOT + 4, title, about, body)
 
 
-def _range(values: Sequence[Value]) -> tuple[float, float]:
+def _range(values: Sequence[Reading]) -> tuple[float, float]:
     """Return the ends of the scale: all numbers and intervals, with room if they hardly differ."""
-    numbers = [number for value in values for number in (value.number, value.low, value.high) if number is not None]
+    numbers = [number for value in values for number in (value.value, value.low, value.high) if number is not None]
     low, high = min(numbers), max(numbers)
     room = max(0.08 * (high - low), 0.005 * abs(high), 1e-9)
     return low - room, high + room
 
 
-def _lines(runs: Sequence[RunBundle], points: Sequence[tuple[float, float] | None], measure: Measure) -> Iterator[str]:
+def _lines(runs: Sequence[RunBundle], points: Sequence[tuple[float, float] | None], tracked: Tracked) -> Iterator[str]:
     for at in range(1, len(runs)):
         start, end = points[at - 1], points[at]
-        if start is None or end is None or (measure.timed and any(incomparable(runs[at - 1], runs[at]))):
+        if start is None or end is None or (tracked.measure.unit.is_time and any(incomparable(runs[at - 1], runs[at]))):
             continue
         yield svg.line(*start, *end, "own")

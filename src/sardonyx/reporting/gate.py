@@ -1,8 +1,8 @@
-"""Evaluate gates against a record, alone or compared with a baseline, which is a record that was written earlier."""
+"""`--fail-if`: compare the measures of a record with limits, or with a baseline, which is an earlier record."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,23 @@ from msgspec import Struct
 
 from sardonyx.errors import UsageError
 from sardonyx.records import reading
-from sardonyx.records.expressions import Gate, Measure, shown
-from sardonyx.reporting.gate import measurement_metrics, model_metrics
-from sardonyx.reporting.gate.kinds import Measures, RecordKind
+from sardonyx.records.expressions import Gate, shown
+from sardonyx.reporting.measures import Reading, RecordKind
+from sardonyx.reporting.record_kinds import FLEET, NEEDS_TUNING, NEEDS_VERDICT, kind_of, kinds
+
+__all__ = [
+    "FLEET",
+    "NEEDS_TUNING",
+    "NEEDS_VERDICT",
+    "Baseline",
+    "Gate",
+    "Outcome",
+    "RecordKind",
+    "hold",
+    "kind_of",
+    "parse_all",
+    "read_baseline",
+]
 
 _HOW = "a baseline is a record that `--record FILE` or `--json` of a sardonyx command wrote"
 
@@ -22,39 +36,11 @@ class Baseline(Struct, frozen=True):
 
     path: str
     title: str  # of its kind
-    measures: Measures
+    measures: Mapping[str, Reading]
 
     def lacks(self, names: Collection[str]) -> str | None:
         """Return the first of the names without a number, or None."""
         return next((name for name in names if name not in self.measures or not self.measures[name].known), None)
-
-
-def kinds() -> tuple[RecordKind, ...]:
-    """Return every kind of record that has numbers to compare."""
-    return (
-        model_metrics.RUN,
-        model_metrics.VERDICT,
-        model_metrics.EXPORT,
-        model_metrics.INSPECTION,
-        model_metrics.MODULE,
-        model_metrics.OPPORTUNITIES,
-        model_metrics.EXTRACTION,
-        model_metrics.QUANTIZATION,
-        model_metrics.LOCATION,
-        model_metrics.ADOPTION,
-        model_metrics.COMPARISON,
-        measurement_metrics.ANALYSIS,
-        measurement_metrics.DECOMPOSED,
-        measurement_metrics.BENCHMARK,
-        measurement_metrics.PROFILE,
-        measurement_metrics.STUDY,
-        measurement_metrics.FLEET,
-    )
-
-
-def kind_of(tag: str) -> RecordKind:
-    """Return the kind of record with this tag."""
-    return next(kind for kind in kinds() if kind.record.record_tag() == tag)
 
 
 def read_baseline(path: Path, wanted: RecordKind) -> Baseline:
@@ -82,8 +68,8 @@ class Outcome(Struct, frozen=True):
     """The result of one gate."""
 
     gate: Gate
-    measure: Measure
-    baseline: Measure | None  # None: the gate needs none
+    measure: Reading
+    baseline: Reading | None  # None: the gate needs none
     met: bool  # the expression is false, or not certainly true
 
     @property
@@ -128,7 +114,7 @@ def hold(gates: Sequence[Gate], kind: RecordKind, record: Any, baseline: Baselin
     measures = kind.measures(record)
     outcomes: list[Outcome] = []
     for gate in gates:
-        measure = measures.get(gate.name, Measure(float("nan")))
+        measure = measures[gate.name]
         before = baseline.measures[gate.name] if baseline is not None and gate.needs_baseline else None
         outcomes.append(Outcome(gate, measure, before, not gate.tripped(measure, before)))
     return outcomes

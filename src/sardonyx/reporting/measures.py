@@ -1,0 +1,189 @@
+"""A number of a record, declared once: its name and meaning, where it lies, its unit, and which way it improves.
+
+`record_kinds.py` declares those of every kind of record. Gates, the CI summary, the history, changes between two runs,
+the fleet table and the Markdown of a pull request are views of them. A name that two kinds have as `common` means the
+same in both, so that a record of one can be the baseline of the other. A number that a record does not have is NaN, so
+that a gate on it is not met.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sardonyx.records.base import Record
+from sardonyx.records.expressions import Gate, Number, Wording, parse, shown
+from sardonyx.reporting import formatting
+
+_FAIL_IF = Wording(
+    "--fail-if",
+    "write a name, a comparison and a limit: --fail-if 'nodes>120', --fail-if 'bytes > baseline + 1%'",
+    "give an earlier record: --baseline FILE",
+)
+
+
+Better: TypeAlias = Literal["lower", "higher", ""]
+
+
+def _milliseconds(number: float) -> str:
+    return f"{number:,.{0 if number >= 100 else 1 if number >= 10 else 2 if number >= 1 else 3}f} ms"
+
+
+class Unit(Struct, frozen=True, eq=False):
+    """How a number is written."""
+
+    write: Callable[[float], str]
+    is_share: bool = False  # a part of 1, which a gate may compare in percent
+    is_time: bool = False  # comparable only under the same conditions
+
+
+COUNT = Unit(lambda number: formatting.count(round(number)))
+BYTES = Unit(lambda number: formatting.size(round(number)))
+MEGABYTES = Unit(lambda number: f"{shown(number)} MB")
+SECONDS = Unit(formatting.seconds, is_time=True)
+MILLISECONDS = Unit(_milliseconds, is_time=True)
+DIFFERENCE = Unit(formatting.difference)
+PLAIN = Unit(shown)
+SHARE = Unit(lambda number: f"{100 * number:.3g} %", is_share=True)
+RATIO = Unit(lambda number: f"{number:.3f}", is_share=True)
+
+
+class Measure(Struct, frozen=True, eq=False):
+    """One number that every record of a kind has."""
+
+    name: str
+    meaning: str
+    of: Callable[[Any], float | Number | None]
+    unit: Unit = COUNT
+    better: Better = ""  # which way it improves
+    whole: Callable[[Any], float] | None = None  # what a percentage is of: for most the number of the source
+    title: str = ""  # in tables, if it is not the name
+    alone: bool = False  # should be zero: a gate on it needs no limit
+    common: bool = False  # means the same in other kinds
+
+    @property
+    def in_percent(self) -> bool:
+        """Whether a gate may have a percentage as limit."""
+        return self.whole is not None or self.unit.is_share
+
+    @property
+    def heading(self) -> str:
+        """The name in tables."""
+        return self.title or self.name.replace("_", " ")
+
+    def at(self, of: Callable[[Any], float | Number | None], meaning: str = "") -> Measure:
+        """Return the same number where another kind of record has it."""
+        return replace(self, of=of, meaning=meaning or self.meaning)
+
+    def read(self, record: Any) -> Reading:
+        """Return the number of a record."""
+        found = None if record is None else self.of(record)
+        number = found if isinstance(found, Number) else Number(math.nan if found is None else found)
+        whole = 1.0 if self.unit.is_share else number.whole
+        if self.whole is not None and record is not None:
+            whole = self.whole(record)
+        return Reading(number.value, whole, number.low, number.high, self)
+
+
+class Reading(Number, frozen=True):
+    """One number of one record."""
+
+    measure: Measure = Measure("number", "a number", float)
+
+    @property
+    def short(self) -> str:
+        """The number in its unit, without its interval."""
+        return self.measure.unit.write(self.value) if self.known else "–"
+
+    @property
+    def written(self) -> str:
+        """The number in its unit: 12,345, 17.5 MB, 0.877 [0.865, 0.890]."""
+        if not self.known or self.lowest == self.highest:
+            return self.short
+        ends = (self.measure.unit.write(end).partition(" ")[0] for end in (self.lowest, self.highest))
+        return f"{self.short} [{', '.join(ends)}]"
+
+    @property
+    def before(self) -> str:
+        """The number of the source in its unit."""
+        return "–" if self.whole is None else self.measure.unit.write(self.whole)
+
+    @property
+    def saving(self) -> str:
+        """The change from the number of the source in percent."""
+        return "" if self.whole is None else formatting.percent(round(self.whole), round(self.value))
+
+    def change(self, earlier: Number) -> str:
+        """Return the change from an earlier number: −3.4 %, +5 from zero, a dot for none."""
+        if not (self.known and earlier.known):
+            return ""
+        if self.value == earlier.value:
+            return "·"
+        if earlier.value:
+            return formatting.signed(100 * (self.value - earlier.value) / abs(earlier.value))
+        return f"+{self.short}" if self.value > 0 else self.short
+
+    def verdict(self, earlier: Number) -> str:
+        """Return "better" or "worse" than an earlier number, "" if neither is sure, as for a time without interval."""
+        if not (self.known and earlier.known and self.measure.better):
+            return ""
+        if self.measure.unit.is_time and self.low is None:
+            return ""
+        if self.lowest <= earlier.highest and earlier.lowest <= self.highest:
+            return ""
+        return "better" if (self.value > earlier.value) == (self.measure.better == "higher") else "worse"
+
+
+class RecordKind(Struct, frozen=True, eq=False):
+    """One kind of record with its measures."""
+
+    record: type[Record]
+    declared: Sequence[Measure]
+    forms: Sequence[str] = ()  # prefixes of names: form.name
+    part: Callable[[Any, str], Any] = lambda record, _form: record  # what a form, "" for none, is read from
+
+    @property
+    def title(self) -> str:
+        """The name of a record of this kind in messages, with the article."""
+        return self.record.title
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The meaning of each name."""
+        return {measure.name: measure.meaning for measure in self.declared}
+
+    @property
+    def common(self) -> list[str]:
+        """The names that mean the same in other kinds."""
+        return [measure.name for measure in self.declared if measure.common]
+
+    @property
+    def shares(self) -> list[str]:
+        """The names that may have a percentage as limit."""
+        return [measure.name for measure in self.declared if measure.in_percent]
+
+    def __getitem__(self, name: str) -> Measure:
+        """Return the measure with this name."""
+        return next(measure for measure in self.declared if measure.name == name)
+
+    def measures(self, record: Any) -> dict[str, Reading]:
+        """Return every number of a record by name."""
+        parts = {f"{form}." if form else "": self.part(record, form) for form in ("", *self.forms)}
+        return {f"{at}{measure.name}": measure.read(part) for at, part in parts.items() for measure in self.declared}
+
+    def parse(self, text: str, *, baseline: bool = False) -> Gate:
+        """Return a parsed expression about a record of this kind; `baseline`: whether there is one."""
+        alone = [measure.name for measure in self.declared if measure.alone]
+        return parse(
+            text,
+            tuple(self.names),
+            shares=self.shares,
+            forms=self.forms,
+            alone=alone,
+            baseline=baseline,
+            wording=_FAIL_IF,
+        )
