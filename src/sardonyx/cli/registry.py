@@ -6,25 +6,21 @@ The module of a command has a docstring, whose first line is the summary and who
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from sardonyx.errors import SardonyxError, reason
+from sardonyx.errors import SardonyxError
+from sardonyx.records.outside import entry_points, module
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from sardonyx.cli.verb import Verb
 
-GROUP = "sardonyx.verbs"
 _FOLDER = Path(__file__).parents[1] / "verbs"
 _FIRST = ("export", "optimize", "verify", "quantize")  # in the list of commands; the others follow by name
 _SUMMARY = re.compile(r'"""(.*)')
-_FORM = "an entry point must name a module with a docstring and a VERB: docs/writing-a-verb.md"
 
 
 class Command(Struct, frozen=True):
@@ -44,20 +40,17 @@ def _built_in() -> tuple[str, ...]:
 VERBS = _built_in()
 
 
-def outside() -> Mapping[str, EntryPoint]:
-    """Return the entry points of commands of other packages, by name; a built-in command cannot be replaced."""
-    from importlib.metadata import entry_points  # needed for unknown names and the list of commands only
-
-    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    return {point.name: point for point in points if point.name not in VERBS}
+def outside() -> tuple[str, ...]:
+    """Return the commands of other packages; a built-in command cannot be replaced."""
+    return tuple(name for name in entry_points() if name not in VERBS)
 
 
 def summaries() -> dict[str, str]:
     """Return all commands with a line about each."""
     found = {name: _summary(name) for name in VERBS}
-    for name, point in outside().items():
+    for name in outside():
         try:
-            found[name] = _of_module(name, _loaded(point)).summary
+            found[name] = _of_module(name, module(name)).summary
         except SardonyxError as error:
             found[name] = error.message
     return found
@@ -71,8 +64,7 @@ def load(name: str) -> Command | None:
     """
     if name in VERBS:
         return _of_module(name, import_module(_module(name)))
-    point = outside().get(name)
-    return None if point is None else _of_module(name, _loaded(point))
+    return _of_module(name, module(name)) if name in outside() else None
 
 
 def _module(name: str) -> str:
@@ -90,16 +82,3 @@ def _summary(name: str) -> str:
 def _of_module(name: str, module: Any) -> Command:
     summary, _, text = str(module.__doc__ or "").partition("\n\n")
     return Command(name, summary, f"\b\n{text}", module.VERB)  # \b: typer keeps the lines of the example
-
-
-def _loaded(point: EntryPoint) -> Any:
-    """Return the module that an entry point names."""
-    package = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.module
-    where = f"the command {point.name!r} of the package {package}"
-    try:
-        module = point.load()
-    except Exception as error:  # whatever somebody else's package raises while it is imported
-        raise SardonyxError(f"{where} cannot be loaded: {reason(error)}", hint="repair or uninstall it") from error
-    if type(getattr(module, "VERB", None)).__name__ != "Verb":
-        raise SardonyxError(f"{where} has no VERB", hint=_FORM)
-    return module

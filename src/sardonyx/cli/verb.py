@@ -18,6 +18,7 @@ from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import DEBUG, GATING, Option, reject_both
 from sardonyx.cli.signatures import loaded, parameters
 from sardonyx.errors import VerificationFailed
+from sardonyx.records.outside import OutsideRecord
 from sardonyx.reporting.document import Document, View
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Verb(Struct, frozen=True, kw_only=True):
         options: Arguments and options, in the order of the help. `--debug` and the options of gates are added.
         of: The public function, then classes of options; see `signatures`.
         record: The tag of the record if the command has gates.
+        returns: The class of the record, of a command of another package.
         document: Returns a record as a document; it and `sentence` may be left out by a command with a `run`.
         sentence: Returns a record in one line.
         csv: Returns a record as CSV, for `--format csv`.
@@ -61,6 +63,7 @@ class Verb(Struct, frozen=True, kw_only=True):
     options: Sequence[Option]
     of: tuple[str, ...] = ()
     record: str = ""
+    returns: type[OutsideRecord] | None = None
     document: Callable[[Any, View], Document] = _nothing
     sentence: Callable[[Any], str] = str
     csv: Callable[[Any], str] | None = None
