@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from sardonyx.runtime.library import custom_ops as custom_ops
     from sardonyx.studies.runner import Studied as Studied
     from sardonyx.studies.runner import study as study
-    from sardonyx.verification import verify as verify
+    from sardonyx.verification.compare import verify as verify
     from sardonyx.verification.locate import locate as locate
 
     __version__: str
@@ -137,7 +137,7 @@ _DEFINED_IN = {
         "reporting.report": "Report report",
         "runtime.library": "custom_ops",
         "studies.runner": "Studied study",
-        "verification": "verify",
+        "verification.compare": "verify",
         "verification.locate": "locate",
     }.items()
     for name in names.split()

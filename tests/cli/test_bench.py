@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from xml.etree import ElementTree
 
 import jsonschema
@@ -23,7 +23,7 @@ from benched import PRODUCT, SLOWER, written
 from cli.conftest import Result
 from reporting.sample_bench import sample_benchmark
 from sardonyx.cli import options
-from sardonyx.cli.options import RuntimeLevel, parse_duration
+from sardonyx.cli.options import LEVELS, parse_duration
 from sardonyx.errors import UsageError
 from sardonyx.records.bench import Benchmark
 from sardonyx.runtime.timed import Level
@@ -195,7 +195,7 @@ def _children(process: int) -> list[str]:
 
 
 def test_the_levels_are_those_of_the_runtime() -> None:
-    assert [level.value for level in RuntimeLevel] == [level.value for level in Level]
+    assert [*get_args(LEVELS)] == [level.value for level in Level]
 
 
 def test_the_documentation_names_only_existing_options(command: Command) -> None:

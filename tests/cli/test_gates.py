@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 from collections.abc import Callable
@@ -58,7 +57,7 @@ def test_every_verb_with_numbers_takes_gates_and_lists_their_names(verb: str, co
     if verb in WITHOUT:
         return
     assert all(option in output for option in ("--baseline", "--summary"))
-    assert "4 gate not met" in importlib.import_module(f"sardonyx.verbs.{verb}").HELP
+    assert "4 gate not met" in output
     listed = set(re.findall(r"`([\w.]+)`", GATES_PAGE.read_text(encoding="utf-8")))
     assert [name for kind in KINDS[verb] for name in kind.names if name not in listed] == []
 

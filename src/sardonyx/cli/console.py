@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from msgspec import structs
 
-from sardonyx.cli.options import Format
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.records.progress import duration
 from sardonyx.reporting.document import Document, Tone
@@ -110,7 +109,7 @@ def show(
     *,
     as_json: bool,
     quiet: bool,
-    form: Format = Format.TEXT,
+    form: str = "text",
     csv: Callable[[], str] | None = None,
     after: str = "",
 ) -> None:
@@ -126,11 +125,11 @@ def show(
         after: a last line after the text.
     """
     style = style_for(sys.stdout)
-    if form is Format.MARKDOWN:
+    if form == "markdown":
         from sardonyx.reporting.writers import markdown
 
         put(markdown.write(document()))
-    elif form is Format.CSV and csv is not None:
+    elif form == "csv" and csv is not None:
         put(csv())
     elif as_json:
         put_json(record())

@@ -11,7 +11,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Annotated, NoReturn
 
 import typer
@@ -26,9 +25,10 @@ from sardonyx.cli.console import (
     note,
     put,
 )
-from sardonyx.cli.options import VERBOSE_HELP, GroupedCommand
+from sardonyx.cli.registry import VERBS, load, outside, summaries
 from sardonyx.errors import RuntimeFailure, SardonyxError, UsageError, did_you_mean
 
+_WORDS = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")  # of bash; of zsh and fish
 _HELP_FLAGS = frozenset(("-h", "--help"))
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
 HELP = """\b
@@ -60,32 +60,6 @@ def _root(context: typer.Context, version: Version = False) -> None:
         raise UsageError("no command given", hint="`sardonyx --help` lists them")
 
 
-VERBS = {
-    "export": "Export a PyTorch model to ONNX; every node keeps its module.",
-    "optimize": "Make a graph smaller and verify that it computes the same.",
-    "verify": "Check whether two models compute the same.",
-    "quantize": "Lower the precision of weights and products; measure the loss.",
-    "chat": "Talk to a language model that `export --for-generation` wrote.",
-    "locate": "Find the first module whose outputs differ in two models.",
-    "bench": "Time ONNX files against each other, with confidence intervals.",
-    "profile": "Show where ONNX files spend their time, module by module.",
-    "inspect": "Show the modules, operators, sizes and interface of a model.",
-    "extract": "Extract a module as a model of its own.",
-    "decompose": "Decompose every attention of a PyTorch model.",
-    "analyze": "Count operations, FLOPs, bytes moved and peak memory.",
-    "dag": "Write the graph of every module, for programs and viewers.",
-    "adopt": "Tag a model that another tool exported or changed.",
-    "attest": "Say how an optimized file was made, for others to sign.",
-    "rederive": "Make an optimized file again and compare the bytes.",
-    "compare": "Show how two models differ, module by module.",
-    "study": "Run experiments on a set of models.",
-    "report": "Write an HTML, Markdown or SVG report about one or more runs.",
-    "passes": "List the passes and what each rewrites.",
-    "completion": "Print a script that completes commands and options in a shell.",
-    "demo": "Take a small transformer and a CNN from config to report.",
-}  # with the line that --help shows
-
-
 def _app(arguments: Sequence[str]) -> typer.Typer:
     """Return the command with the subcommand that the arguments name, or otherwise with the list of all."""
     app = typer.Typer(
@@ -97,13 +71,15 @@ def _app(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     )
     app.callback(invoke_without_command=True)(_root)
-    named = next(iter(arguments), "")
-    if named in VERBS:
-        module = import_module(f"sardonyx.verbs.{named}")
-        app.command(named, help=module.HELP, short_help=VERBS[named], cls=GroupedCommand)(getattr(module, named))
+    named = next(iter(arguments), "-")
+    command = None if named.startswith("-") else load(named)
+    if command is not None:
+        from sardonyx.cli.parser import GroupedCommand, callback  # not loaded for the list of commands
+
+        app.command(command.name, help=command.help, cls=GroupedCommand)(callback(command.verb))
         return app
-    for verb, summary in VERBS.items():
-        app.command(verb, short_help=summary)(_not_loaded)
+    for name, summary in summaries().items():
+        app.command(name, short_help=summary)(_not_loaded)
     return app
 
 
@@ -148,13 +124,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> object:
-    help_style = VERBOSE_HELP if {"-v", "--verbose"} & set(arguments) else None
+    is_verbose = bool({"-v", "--verbose"} & set(arguments))  # help is printed before options are parsed
     run_app = functools.partial(
         _app(_completed() or arguments),
         args=list(arguments),
         prog_name="sardonyx",
         standalone_mode=False,
-        obj=help_style,
+        obj=is_verbose,
     )
     if _HELP_FLAGS.isdisjoint(arguments):
         return run_app()
@@ -167,17 +143,20 @@ def _completed() -> list[str]:
     """Return the words that a shell wants to complete; none if this is an ordinary call."""
     if not os.environ.get("_SARDONYX_COMPLETE"):
         return []
-    words_to_complete = import_module("sardonyx.verbs.completion").words_to_complete
+    from typer.completion import completion_init  # pyright: ignore[reportPrivateImportUsage]
 
-    return words_to_complete()
+    completion_init()
+    lines = [line for name in _WORDS if (line := os.environ.get(name))]
+    return lines[0].split()[1:] if lines else []
 
 
 def _check_command(arguments: Sequence[str]) -> None:
     """Report an unknown command without loading all of them."""
     name = next(iter(arguments), "-")
-    if name in VERBS or name.startswith("-"):
+    if name in VERBS or name.startswith("-") or name in outside():
         return
-    hint = did_you_mean(name, VERBS) or f"there are {', '.join(VERBS)}"
+    known = (*VERBS, *outside())
+    hint = did_you_mean(name, known) or f"there are {', '.join(known)}"
     raise UsageError(f"there is no command {name!r}", hint=hint)
 
 
@@ -196,4 +175,4 @@ def main() -> NoReturn:
 
 def _command_of(arguments: Sequence[str]) -> str:
     """Return the command whose help describes the arguments."""
-    return next((f"sardonyx {word}" for word in arguments if word in VERBS), "sardonyx")
+    return f"sardonyx {arguments[0]}" if arguments and not arguments[0].startswith("-") else "sardonyx"

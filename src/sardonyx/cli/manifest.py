@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from importlib import import_module
 from typing import Any, cast
 
 import typer
 import typer.main
 
+from sardonyx.cli.parser import callback
+from sardonyx.cli.registry import load
 from sardonyx.errors import UsageError
 from sardonyx.fleet.sources import Source
 
@@ -39,7 +40,7 @@ def check_manifests(context: typer.Context, sources: Iterable[Source], *, allow_
         if not source.line:
             continue
         given = _given(context, source.options)
-        given += _given(_export_context(), source.export) if source.export else []
+        given += _given(_context("export"), source.export) if source.export else []
         for parameter, _ in given:
             if parameter.name in NOT_FOR_ONE:
                 option = max(parameter.opts, key=len)
@@ -67,11 +68,12 @@ def _given(context: typer.Context, words: Sequence[str]) -> list[tuple[Any, Any]
     return [(parameter, value) for parameter, value in pairs if value is not None and value != ()]
 
 
-def _export_context() -> typer.Context:
-    app = typer.Typer()
-    app.command("export")(import_module("sardonyx.verbs.export").export)  # it loads more than other commands need
-    command = typer.main.get_command(app)
-    return typer.Context(command)  # pyright: ignore[reportArgumentType]
+def _context(name: str) -> typer.Context:
+    """Return a context of another command."""
+    command, app = load(name), typer.Typer()
+    assert command is not None
+    app.command(name)(callback(command.verb))
+    return typer.Context(typer.main.get_command(app))  # pyright: ignore[reportArgumentType]
 
 
 def _code(source: Source, given: Sequence[tuple[Any, Any]]) -> list[str]:

@@ -1,160 +1,155 @@
-"""The options that several commands share, their help groups, and the parsers of their values.
-
-Help is plain text without the boxes that typer draws: it is easy to grep, and no name in it is read as markup.
-"""
+"""The options of commands: what one is, those that several commands share, and the parsers of their values."""
 
 from __future__ import annotations
 
 import os
 import re
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-from typer.core import TyperCommand
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from sardonyx.errors import ModelError, UsageError, suggest
+
+if TYPE_CHECKING:
+    from sardonyx.cli.signatures import Parameter
 
 OUTPUT = "Output"
 MORE = "More"
 MANY = "Many models"
 GATES = "Gates"
-_HELP = "Help"
-_GROUPS = ("Arguments", "Options", OUTPUT, MORE, MANY, GATES, _HELP)
-_COMMON = ("seed", "threads", "record", "force", "as_json", "quiet", "verbose")  # the same in every command
-_DEFAULT = re.compile(r"\s*\[default: (?P<value>[^\]]*?)(; [^\];]*)?\].*$")
-_BOUNDS = re.compile(r"\s*\[(required|[\d.x<>=]+)\]$")
-VERBOSE_HELP = object()  # of a context: the command line has --verbose; help is printed before options are parsed
-
-
-class GroupedCommand(TyperCommand):
-    """A command whose help explains the options that most users need in a line each, and names the others.
-
-    With --verbose, or if the command has no such option, it explains all of them, in the groups declared with
-    `rich_help_panel`.
-    """
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write every group that is not empty, in a fixed order."""
-        groups: dict[str, list[Any]] = {title: [] for title in _GROUPS}
-        for parameter in self.get_params(ctx):
-            if parameter.get_help_record(ctx) is not None:
-                groups[_group(parameter)].append(parameter)
-        if ctx.obj is VERBOSE_HELP or all(parameter.name != "verbose" for parameter in self.params):
-            for title, parameters in groups.items():
-                if parameters:
-                    with formatter.section(title):
-                        formatter.write_dl([parameter.get_help_record(ctx) for parameter in parameters])
-            return
-        options = [*groups["Options"], *groups[OUTPUT]]
-        shown = [parameter for parameter in options if parameter.name not in _COMMON] or groups[MORE]
-        rest = [parameter for parameter in (*groups[MORE], *options) if parameter not in shown]
-        more = [*rest, *groups[MANY], *groups[GATES], *groups[_HELP]]
-        for title, parameters in (("Arguments", groups["Arguments"]), ("Options", shown)):
-            if parameters:
-                with formatter.section(title):
-                    formatter.write_dl([_short_row(parameter, ctx) for parameter in parameters], col_max=24)
-        with formatter.section(f"More (`{ctx.command_path} --help -v` explains them)"):
-            names = ", ".join(_name(parameter, ctx).replace(" ", "\0") for parameter in more)
-            for line in textwrap.wrap(names, formatter.width - formatter.current_indent, break_on_hyphens=False):
-                formatter.write(" " * formatter.current_indent + line.replace("\0", " ") + "\n")
-
-
-def _short_row(parameter: Any, ctx: Any) -> tuple[str, str]:
-    """Return an option with the first sentence about it, and its default if it has one."""
-    name, text = parameter.get_help_record(ctx)
-    match = _DEFAULT.search(text)
-    default = "" if match is None or match["value"] == "none" else f" [default: {match['value']}]"
-    sentence = _BOUNDS.sub("", _DEFAULT.sub("", text)).partition(". ")[0].rstrip(".")
-    return name, f"{sentence}.{default}"
-
-
-def _name(parameter: Any, ctx: Any) -> str:
-    """Return an option as it is usually written, with its value: -q, --seed N, --external-data/--inline."""
-    flags, _, value = parameter.get_help_record(ctx)[0].rpartition(" ")
-    if parameter.is_flag:
-        return "/".join(min(names, key=len) for names in (parameter.opts, parameter.secondary_opts) if names)
-    short = min(parameter.opts, key=len)
-    return short if not flags or value.startswith("<") else f"{short} {value}"
-
-
-def _group(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
-        return "Arguments"
-    if parameter.name in ("help", "debug"):
-        return _HELP
-    return parameter.rich_help_panel or "Options"
-
-
-class Target(StrEnum):
-    """The operators that a result may use."""
-
-    PORTABLE = "portable"
-    ORT = "ort"
-
-
-class VerifyWhen(StrEnum):
-    """When to verify."""
-
-    EACH = "each"
-    END = "end"
-    OFF = "off"
+TARGETS = Literal["portable", "ort"]
+DTYPES = Literal["float32", "float16", "bfloat16", "keep"]
+LEVELS = Literal["off", "basic", "extended", "layout", "all"]  # of `runtime.timed.Level`, which is slow to import
+TABLES = Literal["text", "markdown", "csv"]
 
 
 class RuntimeName(StrEnum):
-    """The names of `runtime.engines.Runtime`, repeated here because that module is slow to import."""
+    """The names of `runtime.engines.Runtime`, likewise; typer accepts no list of literals."""
 
     ORT = "ort"
     REFERENCE = "reference"
     OPENVINO = "openvino"
 
 
-class Format(StrEnum):
-    """The format of printed tables."""
+class Option(Struct, frozen=True):
+    """An option or an argument of a command.
 
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    CSV = "csv"
+    Type, default and help may be left out if the public function of the command, or its class of options, has a
+    parameter of this name: then they are those of the parameter.
+    """
+
+    name: str  # of the parameter and of the value
+    metavar: str | None = None
+    help: str = ""
+    flags: tuple[str, ...] = ()  # the name with hyphens if there are none
+    group: str | None = None  # in the help; None: Options
+    type: Any = None
+    default: Any = UNSET
+    none: str = ""  # what the default None stands for
+    least: float | None = None
+    most: float | None = None
+    any_case: bool = False
+    argument: bool = False
+    writes: bool = False  # names a file that the command writes
+    read: Callable[[Any], Any] | None = None  # checks or parses a value; that of an argument before options are read
+    resource: Callable[[Any], AbstractContextManager[object]] | None = None  # entered while the command runs
+
+    @property
+    def flag(self) -> str:
+        """The option as messages name it."""
+        return max(self.flags[0].split("/")[0], *self.flags, key=len) if self.flags else _flag(self.name)
+
+    def completed(self, parameter: Parameter | None) -> Option:
+        """Return the option with everything that the parameter of its name says.
+
+        Raises:
+            TypeError: something is declared nowhere.
+        """
+        option = self
+        if parameter is not None:
+            option = replace(
+                option,
+                type=option.type or parameter.type,
+                default=parameter.default if option.default is UNSET and not option.argument else option.default,
+                help=option.help or parameter.help,
+            )
+        is_declared = parameter is not None or option.argument or option.default is not UNSET
+        if option.type is None or not option.help or not is_declared:
+            raise TypeError(f"the option {self.name!r} needs a type, a default and a help text")
+        help = option.help + (f" [default: {option.none}]" if option.none else "")
+        if option.type == list[str] and not option.default and not option.argument:
+            option = replace(option, default=None)
+        return replace(option, help=help, flags=option.flags or (() if option.argument else (_flag(option.name),)))
 
 
-class DtypeName(StrEnum):
-    """The floating-point type of a PyTorch model."""
-
-    FLOAT32 = "float32"
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-    KEEP = "keep"
+def _flag(name: str) -> str:
+    return "--" + name.strip("_").replace("_", "-")
 
 
-class RuntimeLevel(StrEnum):
-    """The values of `runtime.timed.Level`, repeated here because that module is slow to import."""
-
-    OFF = "off"
-    BASIC = "basic"
-    EXTENDED = "extended"
-    LAYOUT = "layout"
-    ALL = "all"
+def switch(name: str, help: str, *flags: str, group: str | None = None) -> Option:
+    """Return an option without a value."""
+    return Option(name, None, help, flags, group, bool, False)
 
 
-def output(default: str) -> Any:
+def argument(
+    name: str, metavar: str, help: str, type: Any = str, *, default: Any = UNSET, checked: bool = False
+) -> Option:
+    """Return an argument; `checked`: it names models, which must exist."""
+    read = check_readable if checked else None
+    return Option(name, metavar, help, type=type, default=default, argument=True, read=read)
+
+
+def file(
+    name: str,
+    help: str,
+    *flags: str,
+    none: str = "none",
+    metavar: str = "FILE",
+    group: str | None = None,
+    writes: bool = False,
+) -> Option:
+    """Return an option that names a file or a folder."""
+    return Option(name, metavar, help, flags, group, Path, None, none, writes=writes)
+
+
+def choice(name: str, values: Any, help: str, *flags: str, default: Any = None, group: str | None = None) -> Option:
+    """Return an option with one of several values."""
+    return Option(name, None, help, flags, group, values, default)
+
+
+def listed(
+    name: str,
+    metavar: str | None,
+    help: str,
+    *flags: str,
+    none: str = "none",
+    group: str | None = None,
+    type: Any = str,
+    any_case: bool = False,
+    read: Callable[[Any], Any] | None = None,
+) -> Option:
+    """Return an option that may be repeated."""
+    return Option(name, metavar, help, flags, group, list[type], None, none, any_case=any_case, read=read)
+
+
+def output(default: str) -> Option:
     """Return the option `--output` with this default."""
-    text = f"File to write. [default: {default}]"
-    return typer.Option("--output", "-o", metavar="FILE", help=text, rich_help_panel=OUTPUT)
+    return file("output", "File to write.", "--output", "-o", none=default, group=OUTPUT, writes=True)
 
 
-def svg(content: str, *, panel: str = OUTPUT) -> Any:
+def svg(content: str, *, group: str = OUTPUT) -> Option:
     """Return the option `--svg` of a command that can plot this content."""
-    text = f"Also plot {content} to this SVG file. [default: none]"
-    return typer.Option("--svg", metavar="FILE", help=text, rich_help_panel=panel)
+    return file("svg", f"Also plot {content} to this SVG file.", group=group, writes=True)
 
 
-def table_format(rows: str) -> Any:
+def table_format(rows: str) -> Option:
     """Return the option `--format` of a command that prints tables, whose CSV has these rows."""
-    text = f"Format of the output; csv has {rows}."
-    return typer.Option("--format", help=text, rich_help_panel=OUTPUT)
+    return choice("format", TABLES, f"Format of the output; csv has {rows}.", default="text", group=OUTPUT)
 
 
 def is_there(path: Path) -> bool:
@@ -172,247 +167,86 @@ def check_readable(models: Path | list[Path]) -> Path | list[Path]:
     return models
 
 
-Model = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An ONNX file.", callback=check_readable, show_default=False)
-]
-Models = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="MODEL...", help="ONNX files, - for standard input, folders, manifests, URLs.", show_default=False
-    ),
-]
-Output = Annotated[Path | None, output("MODEL.optimized.onnx beside it")]
-Module = Annotated[
-    str | None,
-    typer.Option(
-        "--module",
-        "-m",
-        metavar="NAME",
-        help="Only this module: a tag, an instance path, or a glob. [default: the whole model]",
-    ),
-]
-Depth = Annotated[
-    int | None,
-    typer.Option(
-        "--depth",
-        metavar="N",
-        min=0,
-        help="Levels of the module tree to show; -v shows all. [default: chosen to fit]",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Overwrite existing files.", rich_help_panel=OUTPUT)]
-Json = Annotated[
-    bool,
-    typer.Option("--json", help="Print one JSON document, and nothing else.", rich_help_panel=OUTPUT),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the summary line only.", rich_help_panel=OUTPUT)]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print verbose output.", rich_help_panel=OUTPUT)]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of a failure.")]
-Seed = Annotated[
-    int,
-    typer.Option("--seed", metavar="N", min=0, help="Seed of random inputs and random weights."),
-]
-Threads = Annotated[
-    int | None, typer.Option("--threads", metavar="N", min=1, help="Threads for running models. [default: all cores]")
-]
-
-
-def _load_custom_ops(context: typer.Context, libraries: list[Path] | None) -> list[Path] | None:
+def _custom_ops(libraries: Sequence[Path]) -> AbstractContextManager[object]:
     """Load operator libraries for as long as the command runs."""
-    if libraries:
-        from sardonyx.runtime.library import custom_ops
+    from sardonyx.runtime.library import custom_ops
 
-        context.with_resource(custom_ops(*libraries))
-    return libraries
+    return custom_ops(*libraries)
 
 
-CustomOps = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--custom-ops",
-        metavar="LIBRARY",
-        help="Load custom operators of ONNX Runtime from this shared library. Repeatable. [default: none]",
-        callback=_load_custom_ops,
-        rich_help_panel=MORE,
-    ),
-]
-TimedThreads = Annotated[
-    int,
-    typer.Option("--threads", metavar="N", min=1, help="Threads for running models; one gives the steadiest times."),
-]
-Provider = Annotated[
-    str,
-    typer.Option(
-        "--provider", metavar="NAME", help="Execution provider of ONNX Runtime: cpu, cuda, …", rich_help_panel=MORE
-    ),
-]
-Level = Annotated[
-    RuntimeLevel, typer.Option("--ort-level", help="Graph optimization level of ONNX Runtime.", rich_help_panel=MORE)
-]
-Inputs = Annotated[
-    Path | None,
-    typer.Option(
-        "--inputs",
-        metavar="FILE.npz",
-        help="Also verify on these arrays, one for each input. [default: random inputs only]",
-        rich_help_panel=MORE,
-    ),
-]
-VerifySeconds = Annotated[
-    float,
-    typer.Option(
-        "--verify-seconds",
-        metavar="N",
-        min=0.0,
-        help="Approximate time limit for verification, counted in operations; at least two trials run.",
-        rich_help_panel=MORE,
-    ),
-]
-Runtimes = Annotated[
-    list[RuntimeName] | None,
-    typer.Option(
-        "--runtime",
-        help="Runtime to verify on. Repeatable; the first one is the reference. [default: ort]",
-        case_sensitive=False,
-        rich_help_panel=MORE,
-    ),
-]
-Sizes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--size",
-        metavar="DIM=N",
-        help="Size of a dynamic dimension. Repeatable. [default: 1 for a first dimension, otherwise 128]",
-        rich_help_panel=MORE,
-    ),
-]
-Record = Annotated[
-    Path | None,
-    typer.Option(
-        "--record", metavar="FILE", help="Also write the record as JSON. [default: none]", rich_help_panel=OUTPUT
-    ),
-]
-Task = Annotated[
-    str | None,
-    typer.Option(
-        "--task",
-        metavar="TASK",
-        help="Head of a Hugging Face model: text-classification, …, or a class. [default: as saved, otherwise none]",
-        rich_help_panel=MORE,
-    ),
-]
-Dtype = Annotated[
-    DtypeName | None,
-    typer.Option(
-        "--dtype",
-        help="Floating-point type of the PyTorch model. [default: float32 for hf:, otherwise keep]",
-        rich_help_panel=MORE,
-    ),
-]
-Verify = Annotated[bool, typer.Option("--verify/--no-verify", help="Verify before writing the file.")]
-TorchNN = Annotated[
-    bool,
-    typer.Option(
-        "--include-torch-nn",
-        help="Also treat torch's own modules (Linear, …) as modules.",
-        rich_help_panel=MORE,
-    ),
-]
-TagAttributes = Annotated[
-    bool,
-    typer.Option(
-        "--tag-attributes",
-        help="Also write tags as node attributes, for tools that drop metadata.",
-        rich_help_panel=MORE,
-    ),
-]
-OutDir = Annotated[
-    str | None,
-    typer.Option(
-        "--out-dir",
-        metavar="FOLDER",
-        help="Folder or URL for the results of several models. [default: none]",
-        rich_help_panel=OUTPUT,
-    ),
-]
-KeepGoing = Annotated[
-    bool,
-    typer.Option("--keep-going/--fail-fast", help="Continue after a model that failed, or stop.", rich_help_panel=MANY),
-]
-AllowCode = Annotated[
-    bool,
-    typer.Option(
-        "--allow-code",
-        help="Let a manifest name code that runs: FILE.py:NAME and --custom-ops.",
-        rich_help_panel=MANY,
-    ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        "-j",
-        metavar="N",
-        min=1,
-        help="Models to work on at once, in processes of this machine. [default: the number of cores]",
-        rich_help_panel=MANY,
-    ),
-]
-Cluster = Annotated[
-    str | None,
-    typer.Option(
-        "--cluster",
-        metavar="ADDRESS",
-        help="Run on a Dask cluster: tcp://HOST:PORT, a scheduler file, or FILE.py:FUNCTION. [default: none]",
-        rich_help_panel=MANY,
-    ),
-]
-Timeout = Annotated[
-    str | None,
-    typer.Option(
-        "--timeout",
-        metavar="TIME",
-        help="Time after which the work on a model fails: 90s, 10m. [default: none]",
-        rich_help_panel=MANY,
-    ),
-]
-Memory = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help="Memory that the work on a model may use, and all at once on this machine: 8GB. [default: what is free]",
-        rich_help_panel=MANY,
-    ),
-]
-FailIf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--fail-if",
-        metavar="EXPR",
-        help="Exit with 4 if true: 'nodes>120'. Repeatable. [default: none]",
-        rich_help_panel=GATES,
-    ),
-]
-Baseline = Annotated[
-    Path | None,
-    typer.Option(
-        "--baseline",
-        metavar="FILE",
-        help="An earlier record to compare with. [default: none]",
-        rich_help_panel=GATES,
-    ),
-]
-Summary = Annotated[
-    Path | None,
-    typer.Option(
-        "--summary",
-        metavar="FILE",
-        help="Append gates and numbers to this Markdown page. [default: none]",
-        rich_help_panel=GATES,
-    ),
-]
+def parse_sizes(texts: Sequence[str] | None) -> dict[str, int]:
+    """Return the values of `--size` by dimension."""
+    return dict(map(_size, texts or ()))
+
+
+# fmt: off
+_ONLY_RANDOM = "random inputs only"
+MODEL = argument("model", "MODEL", "An ONNX file.", Path, checked=True)
+MODELS = argument("models", "MODEL...", "ONNX files, - for standard input, folders, manifests, URLs.", list[str])
+SOURCE = argument("source", "SOURCE", "Source of the model.")
+MODULE = Option("module", "NAME", "Only this module: a tag, an instance path, or a glob.", ("--module", "-m"),
+    none="the whole model")
+DEPTH = Option("depth", "N", "Levels of the module tree to show; -v shows all.", group=OUTPUT, type=int, default=None,
+    none="chosen to fit", least=0)
+FORCE = switch("force", "Overwrite existing files.", "--force", "-f", group=OUTPUT)
+JSON = switch("as_json", "Print one JSON document, and nothing else.", "--json", group=OUTPUT)
+QUIET = switch("quiet", "Print the summary line only.", "--quiet", "-q", group=OUTPUT)
+VERBOSE = switch("verbose", "Print verbose output.", "--verbose", "-v", group=OUTPUT)
+PRINTING = (JSON, QUIET, VERBOSE)
+DEBUG = switch("debug", "Show the traceback of a failure.")
+SEED = Option("seed", "N", "Seed of random inputs and random weights.", type=int, default=0, least=0)
+THREADS = Option("threads", "N", "Threads for running models.", type=int, default=None, none="all cores", least=1)
+TIMED_THREADS = Option("threads", "N", "Threads for running models; one gives the steadiest times.", type=int,
+    default=1, least=1)
+CUSTOM_OPS = Option("custom_ops", "LIBRARY",
+    "Load custom operators of ONNX Runtime from this shared library. Repeatable.",
+    group=MORE, type=list[Path], default=None, none="none", resource=_custom_ops)
+PROVIDER = Option("provider", "NAME", "Execution provider of ONNX Runtime: cpu, cuda, …", group=MORE)
+LEVEL = choice("level", LEVELS, "Graph optimization level of ONNX Runtime.", "--ort-level", default="all", group=MORE)
+INPUTS = file("inputs", "Also verify on these arrays, one for each input.", metavar="FILE.npz", none=_ONLY_RANDOM,
+    group=MORE)
+VERIFY_SECONDS = Option("verify_seconds", "N",
+    "Approximate time limit for verification, counted in operations; at least two trials run.",
+    group=MORE, type=float, default=20.0, least=0.0)
+RUNTIME = listed("runtime", None, "Runtime to verify on. Repeatable; the first one is the reference.", none="ort",
+    group=MORE, type=RuntimeName, any_case=True)
+SIZES = listed("sizes", "DIM=N", "Size of a dynamic dimension. Repeatable.", "--size",
+    none="1 for a first dimension, otherwise 128", group=MORE, read=parse_sizes)
+RECORD = file("record", "Also write the record as JSON.", group=OUTPUT, writes=True)
+TASK = Option("task", "TASK", "Head of a Hugging Face model: text-classification, …, or a class.",
+    none="as saved, otherwise none", group=MORE, type=str, default=None)
+DTYPE = replace(choice("dtype", DTYPES, "Floating-point type of the PyTorch model.", group=MORE),
+    none="float32 for hf:, otherwise keep")
+INPUT = listed("input_specs", "NAME=DTYPE[DIMS]", "Type and shape, or a VALUE. Repeatable.", "--input", none="derived")
+INPUT_FILE = file("input_file", "Example inputs, as of numpy.savez.", "--inputs", metavar="FILE.npz", none="derived")
+DYNAMIC = listed("dynamic", "NAME:AXIS=DIM|auto", "A dynamic dimension; auto finds all. Repeatable.")
+EXTERNAL = Option("external", None, "Store weights in a separate file, or in the model.",
+    ("--external-data/--inline",), MORE, bool, None)
+VERIFY = Option("verify", None, "Verify before writing the file.", ("--verify/--no-verify",), None, bool, True)
+TORCH_NN = switch("include_torch_nn", "Also treat torch's own modules (Linear, …) as modules.", group=MORE)
+TAG_ATTRIBUTES = switch("tag_attributes", "Also write tags as node attributes, for tools that drop metadata.",
+    group=MORE)
+OUT_DIR = Option("out_dir", "FOLDER", "Folder or URL for the results of several models.", group=OUTPUT, type=str,
+    default=None, none="none")
+WORKERS = Option("workers", "N", "Models to work on at once, in processes of this machine.", ("--workers", "-j"), MANY,
+    int, None, "the number of cores", 1)
+CLUSTER = Option("cluster", "ADDRESS",
+    "Run on a Dask cluster: tcp://HOST:PORT, a scheduler file, or FILE.py:FUNCTION.", group=MANY, type=str,
+    default=None, none="none")
+TIMEOUT = Option("timeout", "TIME", "Time after which the work on a model fails: 90s, 10m.", group=MANY, type=str,
+    default=None, none="none")
+MEMORY = Option("memory", "SIZE", "Memory that the work on a model may use, and all at once on this machine: 8GB.",
+    group=MANY, type=str, default=None, none="what is free")
+KEEP_GOING = Option("keep_going", None, "Continue after a model that failed, or stop.", ("--keep-going/--fail-fast",),
+    MANY, bool, True)
+ALLOW_CODE = switch("allow_code", "Let a manifest name code that runs: FILE.py:NAME and --custom-ops.", group=MANY)
+MANY_MODELS = (WORKERS, CLUSTER, TIMEOUT, MEMORY, KEEP_GOING, ALLOW_CODE)
+GATING = (
+    listed("fail_if", "EXPR", "Exit with 4 if true: 'nodes>120'. Repeatable.", group=GATES),
+    file("baseline", "An earlier record to compare with.", group=GATES),
+    file("summary", "Append gates and numbers to this Markdown page.", group=GATES),
+)
+# fmt: on
 
 
 def start_verifier() -> None:
@@ -421,13 +255,6 @@ def start_verifier() -> None:
     from sardonyx.runtime.remote import start_early
 
     start_early()
-
-
-def check_output_options(form: Format, *, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Raise an error if the options of a command that prints tables contradict each other."""
-    reject_both("--quiet", quiet, "--verbose", verbose)
-    reject_both("--json", as_json, "--format", form is not Format.TEXT)
-    reject_both("--quiet", quiet, "--format", form is not Format.TEXT)
 
 
 def reject_both(first: str, first_given: bool, second: str, second_given: bool) -> None:
@@ -447,11 +274,6 @@ _BYTES = {"b": 1.0} | {
 }
 _SIZE_OR_ZERO = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>\d{1,18})", re.ASCII)
 _SIZE = re.compile(r"(?P<dim>[^\s=]+)=(?P<size>[1-9]\d{0,17})", re.ASCII)
-
-
-def parse_sizes(texts: Sequence[str] | None) -> dict[str, int]:
-    """Return the values of `--size` by dimension."""
-    return dict(map(_size, texts or ()))
 
 
 def parse_example(specs: Sequence[str] | None, file: Path | None) -> Mapping[str, Any] | None:

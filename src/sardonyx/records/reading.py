@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sardonyx.errors import UsageError
+from sardonyx.records import outside
 from sardonyx.records.base import Record, header
 
 
@@ -77,7 +78,7 @@ def decode(data: bytes | str, name: str, hint: str | None = None) -> Record:
     tag = header(data, name, hint).record
     if tag is None:
         raise UsageError(f"{name} is no record of sardonyx: it has no field 'record'", hint=hint)
-    kind = kinds().get(tag) if isinstance(tag, str) else None
+    kind = kinds().get(tag) or outside.kind_of(tag) if isinstance(tag, str) else None
     if kind is None:
         raise UsageError(f"{name} is a record of an unknown kind: {tag!r}", hint=hint)
     return kind.from_json(data, name, hint)

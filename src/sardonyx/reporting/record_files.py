@@ -15,15 +15,16 @@ from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Benchmark
 from sardonyx.records.export import Export
 from sardonyx.records.location import Location
+from sardonyx.records.outside import OutsideRecord, kind_of
 from sardonyx.records.profile import Profile
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Artifact, Run
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
 
-Record = Run | Export | Benchmark | Profile | Analysis | Location | Quantization
+Record = Run | Export | Benchmark | Profile | Analysis | Location | Quantization | OutsideRecord
 Source = str | Path | Record
 HOW = "`sardonyx optimize MODEL --record run.json` writes one, and `--run FOLDER` a folder with all records"
-_SHOWN = (Run, Export, Benchmark, Profile, Analysis, Location, Quantization)
+_SHOWN = (Run, Export, Benchmark, Profile, Analysis, Location, Quantization, OutsideRecord)
 _Bundle = TypeVar("_Bundle", RunBundle, QuantizationBundle)
 
 
@@ -89,8 +90,10 @@ def _in_folder(folder: Path) -> RecordGroup:
     records: list[LocatedRecord] = []
     left_out: list[str] = []
     shown = {kind.record_tag() for kind in _SHOWN}
+    known = reading.kinds()
     for path in sorted(folder.glob("*.json")):
-        if reading.tag_of(path) not in shown:
+        tag = reading.tag_of(path)
+        if tag not in shown and (tag is None or tag in known or kind_of(tag) is None):
             continue
         try:
             record = reading.read_file(path, path.name, HOW)
@@ -175,6 +178,9 @@ def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
             if not belongs(other.record, run):
                 continue
             taken.add(id(other))
+            if isinstance(other.record, OutsideRecord):
+                bundle = replace(bundle, outside=(*bundle.outside, other.record))
+                continue
             field = _field_of(other.record)
             if getattr(bundle, field) is None:
                 bundle = _with(bundle, field, other.record)
@@ -210,6 +216,9 @@ def belongs(record: Record, run: Run | Quantization) -> bool:
             files = [(form.name, None) for form in record.forms]
         case Location():
             files = [(model.name, None) for model in (record.first, record.second)]
+        case OutsideRecord():
+            sides = (run.source, run.result)
+            return any(_is_same(side, path, None) for side in sides for path in record.models)
         case _:
             return False
     return all(any(_is_same(side, *file) for file in files) for side in (run.source, run.result))

@@ -13,6 +13,7 @@ from sardonyx.records.analysis import Analysis, Form
 from sardonyx.records.bench import Benchmark, Comparison, Point
 from sardonyx.records.export import Export
 from sardonyx.records.location import Location
+from sardonyx.records.outside import OutsideRecord
 from sardonyx.records.profile import Profile, ProfiledModel
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run
@@ -31,6 +32,7 @@ class RunBundle(Struct, frozen=True):
     analysis: Analysis | None = None  # of both files
     location: Location | None = None  # of the result, compared with the source
     quantization: Quantization | None = None  # of the source or of the result
+    outside: tuple[OutsideRecord, ...] = ()  # of commands of other packages
     name: str = ""  # of its file or folder, if another run has the same model
     notes: tuple[str, ...] = ()  # about the records: which were left out, and why
 

@@ -1,16 +1,5 @@
-"""`sardonyx adopt`: add module tags to a file that another tool wrote."""
+"""Tag a model that another tool exported or changed.
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
-
-from sardonyx.cli import options
-from sardonyx.cli.console import show
-from sardonyx.cli.gates import Gating
-from sardonyx.reporting.inspection import adoption_document, adoption_sentence
-
-HELP = """\b
 Example:
   sardonyx adopt foreign.onnx -o tagged.onnx
   sardonyx adopt foreign.onnx --json | jq .coverage
@@ -24,26 +13,16 @@ which tags it would write.
 Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
-Output = Annotated[Path | None, options.output("nothing is written")]
+from __future__ import annotations
 
+from sardonyx.cli.options import FORCE, JSON, MODEL, QUIET, TAG_ATTRIBUTES, output
+from sardonyx.cli.verb import Verb, later
+from sardonyx.reporting.inspection import adoption_document
 
-def adopt(
-    model: options.Model,
-    output: Output = None,
-    tag_attributes: options.TagAttributes = False,
-    force: options.Force = False,
-    fail_if: options.FailIf = None,
-    baseline: options.Baseline = None,
-    summary: options.Summary = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> int:
-    """Run `sardonyx.adopt` and print its record."""
-    gating = Gating.of("adoption", fail_if, baseline, summary, beside=(model, output))
-
-    from sardonyx import adopt as run_adopt
-
-    adoption = run_adopt(model, output, tag_attributes=tag_attributes, force=force)
-    show(adoption.to_json, lambda: adoption_document(adoption), as_json=as_json, quiet=quiet)
-    return gating.outcome(adoption, adoption_sentence(adoption))
+VERB = Verb(
+    of=("adopt",),
+    options=(MODEL, output("nothing is written"), TAG_ATTRIBUTES, FORCE, JSON, QUIET),
+    record="adoption",
+    document=lambda adoption, _: adoption_document(adoption),
+    sentence=later("sardonyx.reporting.inspection:adoption_sentence"),
+)  # fmt: skip

@@ -1,17 +1,5 @@
-"""`sardonyx attest`: say how an optimized file was made, as an in-toto statement."""
+"""Say how an optimized file was made, for others to sign.
 
-from __future__ import annotations
-
-import json
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from sardonyx.cli import files, options
-from sardonyx.cli.console import put
-
-HELP = """\b
 Example:
   sardonyx attest runs/today -o small.onnx.intoto.json
   sardonyx attest small.onnx --source model.onnx
@@ -22,39 +10,35 @@ the version, the options, and the certificate. Other programs sign it: docs/atte
 Exit: 0 done, 1 failed, 2 usage.
 """
 
-Result = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RESULT", help="An optimized file, its record, or the folder of its run.", show_default=False
-    ),
-]
-Source = Annotated[
-    Path | None,
-    typer.Option("--source", metavar="FILE", help="The file that was optimized. [default: as the record says]"),
-]
-Certificate = Annotated[
-    Path | None,
-    typer.Option("--certificate", metavar="FILE", help="The certificate of the result. [default: that of the run]"),
-]
-Output = Annotated[Path | None, options.output("standard output")]
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sardonyx.cli import files
+from sardonyx.cli.console import put
+from sardonyx.cli.options import FORCE, argument, file, output
+from sardonyx.cli.verb import Given, Verb
 
 
-def attest(
-    result: Result,
-    source: Source = None,
-    certificate: Certificate = None,
-    output: Output = None,
-    force: options.Force = False,
-    debug: options.Debug = False,
-) -> int:
-    """Write the statement of `sardonyx.attest`."""
-    files.check_free(output, force=force)
-
-    from sardonyx import attest as run_attest
-
-    text = json.dumps(run_attest(result, source=source, certificate=certificate), indent=2, ensure_ascii=False) + "\n"
-    if output is None:
+def _run(given: Given) -> int:
+    given.check()
+    text = json.dumps(given.call(), indent=2, ensure_ascii=False) + "\n"
+    if given.output is None:
         put(text)
     else:
-        files.write_whole(output, text.encode(), force=force)
+        files.write_whole(given.output, text.encode(), force=given.force)
     return 0
+
+
+VERB = Verb(
+    of=("attest",),
+    options=(
+        argument("result", "RESULT", "An optimized file, its record, or the folder of its run.", Path),
+        file("source", "The file that was optimized.", none="as the record says"),
+        file("certificate", "The certificate of the result.", none="that of the run"),
+        output("standard output"),
+        FORCE,
+    ),
+    run=_run,
+)  # fmt: skip

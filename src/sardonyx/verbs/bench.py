@@ -1,27 +1,5 @@
-"""`sardonyx bench`: time ONNX files against each other, with confidence intervals."""
+"""Time ONNX files against each other, with confidence intervals.
 
-from __future__ import annotations
-
-import math
-import re
-from collections.abc import Sequence
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from sardonyx.cli import files, options
-from sardonyx.cli.console import announce, notes_with_flags, progress, show
-from sardonyx.cli.durations import bench_seconds
-from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import MORE, Format, RuntimeLevel, check_readable, parse_duration
-from sardonyx.errors import UsageError
-from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence
-from sardonyx.reporting.document import View
-from sardonyx.reporting.plots.boxplot import boxplot_svg
-
-HELP = """\b
 Example:
   sardonyx bench model.onnx optimized.onnx
   sardonyx bench model.onnx optimized.onnx --sweep seq=16,128,512 --sweep batch=1,8 --svg times.svg
@@ -34,130 +12,32 @@ or the time is spent. A difference within that of two copies of the first file i
 Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from sardonyx.cli import options
+from sardonyx.cli.console import announce
+from sardonyx.cli.durations import bench_seconds
+from sardonyx.cli.options import MORE, Option, argument, choice, file, listed, parse_duration, svg, table_format
+from sardonyx.cli.verb import Given, Verb, later
+from sardonyx.errors import UsageError
 
 _SWEEP = re.compile(r"(?P<dim>[^\s=]+)=(?P<sizes>[1-9]\d{0,17}(?:,[1-9]\d{0,17})*)", re.ASCII)
 
 
-class Clock(StrEnum):
-    """Which time is measured."""
-
-    WALL = "wall"
-    CPU = "cpu"
-
-
-Models = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="MODEL...", help="ONNX files, the reference first.", callback=check_readable, show_default=False
-    ),
-]
-Seconds = Annotated[
-    str,
-    typer.Option("--seconds", "--budget", metavar="N", help="Time limit for all runs together: 60, 90s, 2m."),
-]
-Sweep = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--sweep",
-        metavar="DIM=N,N",
-        help="Sizes to try for a dynamic dimension. Repeatable; dimensions are combined. [default: none]",
-    ),
-]
-Inputs = Annotated[
-    Path | None,
-    typer.Option(
-        "--inputs",
-        metavar="FILE.npz",
-        help="Run on these arrays, one for each input. [default: random inputs]",
-        rich_help_panel=MORE,
-    ),
-]
-ClockOption = Annotated[
-    Clock,
-    typer.Option("--clock", help="Measure elapsed time, or only the CPU time of the model.", rich_help_panel=MORE),
-]
-Isolate = Annotated[bool, typer.Option("--isolate", help="Run each file in its own process.", rich_help_panel=MORE)]
-Starts = Annotated[
-    int,
-    typer.Option(
-        "--starts",
-        metavar="N",
-        min=0,
-        max=100,
-        help="Fresh processes for each file, for load time and memory; 0: none.",
-        rich_help_panel=MORE,
-    ),
-]
-FormatOption = Annotated[Format, options.table_format("every round")]
-Svg = Annotated[Path | None, options.svg("the times as a box plot")]
-
-
-def bench(
-    models: Models,
-    seconds: Seconds = "60",
-    sizes: options.Sizes = None,
-    sweep: Sweep = None,
-    inputs: Inputs = None,
-    threads: options.TimedThreads = 1,
-    custom_ops: options.CustomOps = None,
-    provider: options.Provider = "cpu",
-    level: options.Level = RuntimeLevel.ALL,
-    clock: ClockOption = Clock.WALL,
-    isolate: Isolate = False,
-    starts: Starts = 3,
-    format_: FormatOption = Format.TEXT,
-    svg: Svg = None,
-    record: options.Record = None,
-    force: options.Force = False,
-    fail_if: options.FailIf = None,
-    baseline: options.Baseline = None,
-    summary: options.Summary = None,
-    seed: options.Seed = 0,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
-) -> int:
-    """Run `sardonyx.bench`, print its record and check the gates."""
-    options.check_output_options(format_, as_json=as_json, quiet=quiet, verbose=verbose)
-    files.check_apart(svg=svg, record=record)
-    gating = Gating.of("bench", fail_if, baseline, summary, beside=(svg, record, *models))
-    budget, fixed, swept = parse_duration(seconds), options.parse_sizes(sizes), _parse_sweep(sweep or ())
-    files.check_free(svg, record, force=force)
-    points = math.prod(map(len, swept.values()))
-    expected = bench_seconds(models, budget, starts, points)
-    announce(f"timing {len(models)} files" if len(models) > 1 else "timing", expected, shown=not quiet)
-    with progress(not quiet) as report:
-        from sardonyx import bench as run_bench
-
-        benchmark = run_bench(
-            models,
-            seconds=budget,
-            sizes=fixed,
-            sweep=swept,
-            inputs=inputs,
-            threads=threads,
-            provider=provider,
-            level=level,
-            clock=clock,
-            isolate=isolate,
-            starts=starts,
-            seed=seed,
-            progress=report,
-        )
-    files.write_record(record, benchmark, force=force)
-    if svg is not None:
-        files.write_whole(svg, boxplot_svg(benchmark).encode(), force=force)
-    shown = notes_with_flags(benchmark)
-    show(
-        benchmark.to_json,
-        lambda: bench_document(shown, View(verbose)),
-        as_json=as_json,
-        quiet=quiet,
-        form=format_,
-        csv=lambda: bench_csv(shown),
-    )
-    return gating.outcome(benchmark, bench_sentence(benchmark))
+def _run(given: Given) -> int:
+    given.check()
+    sweep: dict[str, tuple[int, ...]] = given.sweep or {}
+    points = math.prod(map(len, sweep.values()))
+    expected = bench_seconds(given.models, given.seconds, given.starts, points)
+    what = f"timing {len(given.models)} files" if len(given.models) > 1 else "timing"
+    announce(what, expected, shown=not given.quiet)
+    return given.finish(given.call())
 
 
 def _parse_sweep(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -169,3 +49,34 @@ def _parse_sweep(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
             raise UsageError(f"'{text}' is not a sweep", hint="write DIM=N,N,…, for example --sweep seq=16,128,512")
         sweep[match["dim"]] = sweep.get(match["dim"], ()) + tuple(map(int, match["sizes"].split(",")))
     return sweep
+
+
+VERB = Verb(
+    of=("bench",),
+    options=(
+        argument("models", "MODEL...", "ONNX files, the reference first.", list[Path], checked=True),
+        Option("seconds", "N", "Time limit for all runs together: 60, 90s, 2m.", ("--seconds", "--budget"), type=str,
+            default="60", read=parse_duration),
+        options.SIZES,
+        listed("sweep", "DIM=N,N", "Sizes to try for a dynamic dimension. Repeatable; dimensions are combined.",
+            read=_parse_sweep),
+        file("inputs", "Run on these arrays, one for each input.", metavar="FILE.npz", none="random inputs",
+            group=MORE),
+        options.TIMED_THREADS, options.CUSTOM_OPS, options.PROVIDER, options.LEVEL,
+        choice("clock", Literal["wall", "cpu"], "Measure elapsed time, or only the CPU time of the model.",
+            default="wall", group=MORE),
+        Option("isolate", help="Run each file in its own process.", group=MORE),
+        Option("starts", "N", "Fresh processes for each file, for load time and memory; 0: none.", group=MORE,
+            default=3, least=0, most=100),
+        table_format("every round"),
+        svg("the times as a box plot"),
+        options.RECORD, options.FORCE, options.SEED, *options.PRINTING,
+    ),
+    record="bench",
+    document=later("sardonyx.reporting.bench:bench_document"),
+    sentence=later("sardonyx.reporting.bench:bench_sentence"),
+    csv=later("sardonyx.reporting.bench:bench_csv"),
+    svg=later("sardonyx.reporting.plots.boxplot:boxplot_svg"),
+    translated=True,
+    run=_run,
+)  # fmt: skip

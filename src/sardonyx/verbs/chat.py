@@ -1,24 +1,5 @@
-"""`sardonyx chat`: talk to a language model in a folder that onnxruntime-genai loads."""
+"""Talk to a language model that `export --for-generation` wrote.
 
-from __future__ import annotations
-
-import json
-import sys
-import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from sardonyx.cli import options
-from sardonyx.cli.console import note, put
-from sardonyx.errors import UsageError
-
-if TYPE_CHECKING:
-    from sardonyx.runtime.generation import Decoder
-
-HELP = """\b
 Example:
   sardonyx chat folder
   sardonyx chat folder --max-tokens 40 --threads 2
@@ -29,21 +10,32 @@ one prompt. The folder's chat template is applied if it has one; otherwise the t
 
 Exit: 0 done, 1 failed, 2 usage.
 """
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sardonyx.cli.console import note, put
+from sardonyx.cli.options import THREADS, Option, argument
+from sardonyx.cli.verb import Given, Verb
+from sardonyx.errors import UsageError
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.generation import Decoder
+
 _TOKENIZER, _TEMPLATE = "tokenizer.json", "chat_template"
 
-Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A folder of `export --for-generation`.", show_default=False)
-]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", metavar="N", min=1, help="Tokens of an answer at most.")]
 
-
-def chat(
-    folder: Folder, max_tokens: MaxTokens = 256, threads: options.Threads = None, debug: options.Debug = False
-) -> int:
-    """Generate answers and print them as they come."""
+def _run(given: Given) -> int:
     from sardonyx.ir.io.decoder_folder import DecoderFolder
     from sardonyx.runtime import generation
 
+    folder: Path = given.folder
     DecoderFolder.require(folder)
     if not generation.is_installed():
         raise UsageError("chat needs onnxruntime-genai, which is not installed", hint='pip install "sardonyx[chat]"')
@@ -52,9 +44,10 @@ def chat(
             f"{folder} has no {_TOKENIZER}",
             hint="export a checkpoint with a tokenizer, or copy its files to the folder",
         )
-    conversation = _Conversation(generation.Decoder(folder, threads=threads), has_template=_has_template(folder))
+    decoder = generation.Decoder(folder, threads=given.threads)
+    conversation = _Conversation(decoder, has_template=_has_template(folder))
     for text in _prompts():
-        conversation.answer(text, max_tokens)
+        conversation.answer(text, given.max_tokens)
     return 0
 
 
@@ -106,3 +99,13 @@ class _Conversation:
         spent = time.perf_counter() - first
         speed = f", {(len(parts) - 1) / spent:.1f} tokens/s" if len(parts) > 1 and spent else ""
         note(f"{len(parts)} tokens, first after {first - began:.2f} s{speed}")
+
+
+VERB = Verb(
+    options=(
+        argument("folder", "FOLDER", "A folder of `export --for-generation`.", Path),
+        Option("max_tokens", "N", "Tokens of an answer at most.", type=int, default=256, least=1),
+        THREADS,
+    ),
+    run=_run,
+)  # fmt: skip

@@ -1,26 +1,5 @@
-"""`sardonyx dag`: write the graph of every module to one file."""
+"""Write the graph of every module, for programs and viewers.
 
-from __future__ import annotations
-
-import shlex
-from collections.abc import Iterable
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from sardonyx.cli import options
-from sardonyx.cli.console import put
-from sardonyx.cli.files import check_free, write_whole
-from sardonyx.cli.options import OUTPUT
-from sardonyx.errors import UsageError
-from sardonyx.reporting import formatting
-
-if TYPE_CHECKING:
-    from sardonyx.records.module_graph import HierarchyDag
-
-HELP = """\b
 Example:
   sardonyx dag model.onnx -o hierarchy.json
   sardonyx dag model.onnx --module '/BertModel/BertEncoder/BertLayer.0' | jq '.modules | keys'
@@ -35,66 +14,44 @@ module for Markdown.
 Exit: 0 done, 1 failed, 2 usage.
 """
 
+from __future__ import annotations
 
-class Format(StrEnum):
-    """The format of the file."""
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-    JSON = "json"
-    GRAPHML = "graphml"
-    MODEL_EXPLORER = "model-explorer"
-    MERMAID = "mermaid"
+from sardonyx.cli import options
+from sardonyx.cli.console import put
+from sardonyx.cli.files import check_free, write_whole
+from sardonyx.cli.options import MODEL, OUTPUT, choice, listed
+from sardonyx.cli.verb import Given, Verb
+from sardonyx.errors import UsageError
+from sardonyx.reporting import formatting
 
+if TYPE_CHECKING:
+    from sardonyx.records.module_graph import HierarchyDag
 
-Output = Annotated[Path | None, options.output("standard output")]
-Data = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--data",
-        metavar="SOURCE",
-        help="Record or run folder with data of nodes. Repeatable. [default: none]",
-        rich_help_panel=OUTPUT,
-    ),
-]
-As = Annotated[
-    Format,
-    typer.Option(
-        "--format",
-        help="Format of the file.",
-        rich_help_panel=OUTPUT,
-    ),
-]
+Format = Literal["json", "graphml", "model-explorer", "mermaid"]
 
 
-def dag(
-    model: options.Model,
-    output: Output = None,
-    as_format: As = Format.JSON,
-    data: Data = None,
-    module: options.Module = None,
-    include_torch_nn: options.TorchNN = False,
-    force: options.Force = False,
-    quiet: options.Quiet = False,
-    debug: options.Debug = False,
-) -> int:
-    """Run `sardonyx.dag` and write its document."""
-    if output is not None and output.resolve() == model.resolve():
+def _run(given: Given) -> int:
+    output, as_format, data = given.output, given.format, given.data
+    if output is not None and output.resolve() == given.model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
-    if data and (output is None or as_format is not Format.MODEL_EXPLORER):
+    if data and (output is None or as_format != "model-explorer"):
         raise UsageError("--data is for files of Model Explorer", hint="add --format model-explorer and -o FILE")
-    check_free(output, *(_data_files(output).values() if data else ()), force=force)
-
-    from sardonyx import dag as run_dag
-
-    graphs = run_dag(model, module=module, include_torch_nn=include_torch_nn)
+    check_free(output, *(_data_files(output).values() if data else ()), force=given.force)
+    graphs = given.call()
     document = _rendered(graphs, as_format)
     if output is None:
         put(document)
         return 0
     further = _node_data(graphs, data, output) if data else {}
-    write_whole(output, document.encode(), force=force)
+    write_whole(output, document.encode(), force=given.force)
     for path, text in further.items():
-        write_whole(path, text, force=force)
-    if not quiet:
+        write_whole(path, text, force=given.force)
+    if not given.quiet:
         names = ", ".join(formatting.visible(str(path)) for path in (output, *further))
         put(f"{_sentence(graphs)} → {names}\n{_how_to_open(output, further) if data else ''}")
     return 0
@@ -131,17 +88,17 @@ def _how_to_open(output: Path, data: Iterable[Path]) -> str:
 
 def _rendered(graphs: HierarchyDag, as_format: Format) -> str:
     match as_format:
-        case Format.JSON:
+        case "json":
             return formatting.printable_json(graphs.to_json()) + "\n"
-        case Format.GRAPHML:
+        case "graphml":
             from sardonyx.reporting.viewers.graphml import render_graphml
 
             return render_graphml(graphs)
-        case Format.MODEL_EXPLORER:
+        case "model-explorer":
             from sardonyx.reporting.viewers.model_explorer import render_model_explorer
 
             return formatting.printable_json(render_model_explorer(graphs)) + "\n"
-        case Format.MERMAID:
+        case "mermaid":
             from sardonyx.reporting.viewers.mermaid import render_mermaid
 
             return render_mermaid(graphs)
@@ -154,3 +111,16 @@ def _sentence(graphs: HierarchyDag) -> str:
         formatting.plural(len(graphs.initializers), "initializer"),
     )
     return ", ".join(parts)
+
+
+VERB = Verb(
+    of=("dag",),
+    options=(
+        MODEL,
+        options.output("standard output"),
+        choice("format", Format, "Format of the file.", default="json", group=OUTPUT),
+        listed("data", "SOURCE", "Record or run folder with data of nodes. Repeatable.", group=OUTPUT, type=Path),
+        options.MODULE, options.TORCH_NN, options.FORCE, options.QUIET,
+    ),
+    run=_run,
+)  # fmt: skip

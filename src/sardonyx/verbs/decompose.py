@@ -1,19 +1,5 @@
-"""`sardonyx decompose`: rewrite every attention of a PyTorch model as primitive operations."""
+"""Decompose every attention of a PyTorch model.
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
-
-from sardonyx.cli import files, options
-from sardonyx.cli.console import progress, show
-from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import reject_both
-from sardonyx.reporting.analysis import decomposition_document, decomposition_sentence
-from sardonyx.reporting.document import View
-from sardonyx.verbs.export import InputFile, InputSpec, Source
-
-HELP = """\b
 Example:
   sardonyx decompose torchvision:vit_b_16
   sardonyx decompose 'hf-config:BertConfig?num_hidden_layers=2' -o bert.safetensors
@@ -26,42 +12,49 @@ same. Loading a file runs nothing that is in it.
 
 Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
-Output = Annotated[Path | None, options.output("nothing is written")]
+
+from __future__ import annotations
+
+from sardonyx.cli import options
+from sardonyx.cli.console import progress
+from sardonyx.cli.verb import Given, Verb, later
 
 
-def decompose(
-    source: Source,
-    output: Output = None,
-    force: options.Force = False,
-    task: options.Task = None,
-    input_specs: InputSpec = None,
-    input_file: InputFile = None,
-    seed: options.Seed = 0,
-    fail_if: options.FailIf = None,
-    baseline: options.Baseline = None,
-    summary: options.Summary = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
-) -> int:
-    """Run `sardonyx.decompose` on the source and print a record of the result."""
-    reject_both("--quiet", quiet, "--verbose", verbose)
-    reject_both("--input", bool(input_specs), "--inputs", input_file is not None)
-    gating = Gating.of("decomposed", fail_if, baseline, summary, beside=(output, input_file))
-    files.check_free(output, force=force)
+def _run(given: Given) -> int:
+    given.reject("input_specs", "input_file")
+    given.check()
 
     from sardonyx.frontend.installed import require_torch
     from sardonyx.frontend.models.sources import parse_source
 
-    parse_source(source, task=task)
-    inputs = options.parse_example(input_specs, input_file)
-    with progress(not quiet) as report:
+    parse_source(given.source, task=given.task)
+    inputs = options.parse_example(given.input_specs, given.input_file)
+    with progress(not given.quiet) as report:
         if report is not None:
             report("loading torch and the model", None)
         require_torch()
         from sardonyx.analysis.decompose_models import decompose_model
 
-        decomposed = decompose_model(source, inputs, output, task=task, seed=seed, force=force, progress=report)
-    show(decomposed.to_json, lambda: decomposition_document(decomposed, View(verbose)), as_json=as_json, quiet=quiet)
-    return gating.outcome(decomposed, decomposition_sentence(decomposed))
+        decomposed = decompose_model(
+            given.source,
+            inputs,
+            given.output,
+            task=given.task,
+            seed=given.seed,
+            force=given.force,
+            progress=report,
+        )
+    return given.finish(decomposed)
+
+
+VERB = Verb(
+    options=(
+        options.SOURCE,
+        options.output("nothing is written"),
+        options.FORCE, options.TASK, options.INPUT, options.INPUT_FILE, options.SEED, *options.PRINTING,
+    ),
+    record="decomposed",
+    document=later("sardonyx.reporting.analysis:decomposition_document"),
+    sentence=later("sardonyx.reporting.analysis:decomposition_sentence"),
+    run=_run,
+)  # fmt: skip

@@ -1,8 +1,19 @@
-"""`sardonyx demo`: take a transformer and a CNN from their configs to one report.
+"""Take a small transformer and a CNN from config to report.
 
-Nothing is downloaded: the weights are random, from a fixed seed. Every step is a command that a user could type, run in
-its own process. The last lines of its output are shown; the whole output is in `log.txt`.
+Example:
+  sardonyx demo
+  sardonyx demo tour/ --force
+
+Builds both models from their configs with seeded random weights; nothing is downloaded. Exports and optimizes them,
+verifies every result, times, profiles and analyzes both files, decomposes attention, extracts one layer, and writes
+FOLDER/report.html. Each command is printed before it runs, as you would type it, followed by the last lines of its
+output; FOLDER/log.txt has the whole output. Takes a minute or two on two cores. Needs the torch extra.
+
+Exit: 0 done, 1 failed, 2 usage, otherwise the exit code of the command that failed.
 """
+
+# Nothing is downloaded: the weights are random, from a fixed seed. Every step is a command that a user could type, run
+# in its own process. The last lines of its output are shown; the whole output is in `log.txt`.
 
 from __future__ import annotations
 
@@ -12,13 +23,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Annotated
 
-import typer
 from msgspec import Struct
 
-from sardonyx.cli import options
 from sardonyx.cli.console import put
+from sardonyx.cli.options import FORCE, argument
+from sardonyx.cli.verb import Given, Verb
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.frontend.installed import require_installed
 from sardonyx.reporting.document import Column, Row, Table, text_column
@@ -178,28 +188,22 @@ def _print(line: str) -> None:
     sys.stdout.flush()
 
 
-HELP = """\b
-Example:
-  sardonyx demo
-  sardonyx demo tour/ --force
-
-Builds both models from their configs with seeded random weights; nothing is downloaded. Exports and optimizes them,
-verifies every result, times, profiles and analyzes both files, decomposes attention, extracts one layer, and writes
-FOLDER/report.html. Each command is printed before it runs, as you would type it, followed by the last lines of its
-output; FOLDER/log.txt has the whole output. Takes a minute or two on two cores. Needs the torch extra.
-
-Exit: 0 done, 1 failed, 2 usage, otherwise the exit code of the command that failed.
-"""
-
-Folder = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder for the files.")]
-
-
-def demo(folder: Folder = Path("demo"), force: options.Force = False, debug: options.Debug = False) -> int:
+def _run(given: Given) -> int:
     """Check that the folder is free, and run the demo."""
+    folder: Path = given.folder
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder} is not a folder", hint="name another one")
-    if folder.is_dir() and any(folder.iterdir()) and not force:
+    if folder.is_dir() and any(folder.iterdir()) and not given.force:
         raise OutputError(f"{folder} is not empty", hint="--force replaces the files of an earlier demo in it")
 
     run(folder, say=lambda line: put(line + "\n"))
     return 0
+
+
+VERB = Verb(
+    options=(
+        argument("folder", "[FOLDER]", "Folder for the files.", Path, default=Path("demo")),
+        FORCE,
+    ),
+    run=_run,
+)  # fmt: skip

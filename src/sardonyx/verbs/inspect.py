@@ -1,31 +1,5 @@
-"""`sardonyx inspect`: show the structure of a model and what could be optimized in it."""
+"""Show the modules, operators, sizes and interface of a model.
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
-
-import typer
-from msgspec.structs import replace
-
-from sardonyx.cli import options, single
-from sardonyx.cli.console import progress, show
-from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import reject_both
-from sardonyx.cli.streams import STREAM, on_disk
-from sardonyx.errors import UsageError
-from sardonyx.records.inspection import Inspection, ModuleInspection
-from sardonyx.reporting.document import Document, View
-from sardonyx.reporting.inspection import (
-    inspection_document,
-    inspection_sentence,
-    module_document,
-    module_sentence,
-    opportunities_document,
-    opportunities_sentence,
-)
-
-HELP = """\b
 Example:
   sardonyx inspect model.onnx
   sardonyx inspect *.onnx
@@ -42,69 +16,52 @@ each. docs/inspect.md explains the output.
 Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
 
-Opportunities = Annotated[
-    bool, typer.Option("--opportunities", help="Show what could be fused or eliminated, and why the rest could not.")
-]
-Target = Annotated[
-    options.Target | None,
-    typer.Option("--target", help="With --opportunities: operators that passes may use. [default: portable]"),
-]
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from sardonyx.cli import options, single
+from sardonyx.cli.console import progress
+from sardonyx.cli.options import Option, switch
+from sardonyx.cli.streams import STREAM, on_disk
+from sardonyx.cli.verb import Given, Verb
+from sardonyx.errors import UsageError
+from sardonyx.records.inspection import Inspection, ModuleInspection
+from sardonyx.reporting.document import Document, View
+from sardonyx.reporting.inspection import (
+    inspection_document,
+    inspection_sentence,
+    module_document,
+    module_sentence,
+    opportunities_document,
+    opportunities_sentence,
+)
 
 
-def inspect(
-    context: typer.Context,
-    models: options.Models,
-    module: options.Module = None,
-    depth: options.Depth = None,
-    opportunities: Opportunities = False,
-    target: Target = None,
-    out_dir: options.OutDir = None,
-    force: options.Force = False,
-    workers: options.Workers = None,
-    cluster: options.Cluster = None,
-    timeout: options.Timeout = None,
-    memory: options.Memory = None,
-    keep_going: options.KeepGoing = True,
-    allow_code: options.AllowCode = False,
-    fail_if: options.FailIf = None,
-    baseline: options.Baseline = None,
-    summary: options.Summary = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
-) -> int:
-    """Run `sardonyx.inspect` or `sardonyx.opportunities` and print the record."""
-    reject_both("--quiet", quiet, "--verbose", verbose)
-    kind = "opportunities" if opportunities else "inspection" if module is None else "module"
+def _run(given: Given) -> int:
+    models, module = given.models, given.module
+    kind = "opportunities" if given.opportunities else "inspection" if module is None else "module"
     planned = single.plan(models, None, None, "", writes=False)
-    many = planned is None or out_dir is not None
-    gating = Gating.of(kind, fail_if, baseline, summary, beside=[Path(model) for model in models], many=many)
-    reject_both("--opportunities", opportunities, "--module", module is not None)
-    reject_both("--opportunities", opportunities, "--depth", depth is not None)
-    if target is not None and not opportunities:
+    many = planned is None or given.out_dir is not None
+    given.check(kind, many=many)
+    given.reject("opportunities", "module", "depth")
+    if given.target is not None and not given.opportunities:
         raise UsageError("--target is for --opportunities", hint="add --opportunities")
-    if planned is None or out_dir is not None:
-        single.reject({"--module": module, "--baseline": baseline, "--opportunities": opportunities or None})
-        from sardonyx.cli.many import Shown, run_many
+    if planned is None or many:
+        one = ("module", "baseline", "opportunities")
+        single.reject({given.flag(name): getattr(given, name) or None for name in one})
         from sardonyx.fleet.sources import find_sources
 
-        view = View(True, depth)
-        shown = Shown(lambda one, _: inspection_sentence(one), lambda one, _: inspection_document(one, view))
-        return run_many(context, find_sources(models, exclude=out_dir), gating, shown, writes=False)
+        return given.run_many(find_sources(models, exclude=given.out_dir), writes=False)
     with on_disk(planned.source) as (model, _):
-        if opportunities:
-            return _show_opportunities(
-                model, target or options.Target.PORTABLE, gating, as_json=as_json, quiet=quiet, view=View(verbose)
-            )
-
-        from sardonyx import inspect as run_inspect
-
-        record = run_inspect(model) if module is None else run_inspect(model, module=module)
+        if given.opportunities:
+            return _show_opportunities(given, model)
+        record = given.call(model)
         if planned.source == STREAM:
             record = _from_stream(record)
-        show(record.to_json, lambda: _document(record, View(verbose, depth)), as_json=as_json, quiet=quiet)
-        return gating.outcome(record, _sentence(record))
+        return given.finish(record)
 
 
 def _from_stream(record: Inspection | ModuleInspection) -> Inspection | ModuleInspection:
@@ -114,15 +71,16 @@ def _from_stream(record: Inspection | ModuleInspection) -> Inspection | ModuleIn
     return replace(record, model=str(STREAM))
 
 
-def _show_opportunities(
-    model: Path, target: options.Target, gating: Gating, *, as_json: bool, quiet: bool, view: View
-) -> int:
+def _show_opportunities(given: Given, model: Path) -> int:
     from sardonyx import opportunities
 
-    with progress(not quiet) as report:
-        record = opportunities(model, target=target.value, progress=report)
-    show(record.to_json, lambda: opportunities_document(record, view), as_json=as_json, quiet=quiet)
-    return gating.outcome(record, opportunities_sentence(record))
+    with progress(not given.quiet) as report:
+        record = opportunities(model, target=given.target or "portable", progress=report)
+    return given.finish(
+        record,
+        document=lambda: opportunities_document(record, given.view),
+        sentence=opportunities_sentence(record),
+    )
 
 
 def _sentence(record: Inspection | ModuleInspection) -> str:
@@ -131,3 +89,19 @@ def _sentence(record: Inspection | ModuleInspection) -> str:
 
 def _document(record: Inspection | ModuleInspection, view: View) -> Document:
     return inspection_document(record, view) if isinstance(record, Inspection) else module_document(record, view)
+
+
+VERB = Verb(
+    of=("inspect",),
+    options=(
+        options.MODELS, options.MODULE, options.DEPTH,
+        switch("opportunities", "Show what could be fused or eliminated, and why the rest could not."),
+        Option("target", help="With --opportunities: operators that passes may use.", type=options.TARGETS,
+            default=None, none="portable"),
+        options.OUT_DIR, options.FORCE, *options.MANY_MODELS, *options.PRINTING,
+    ),
+    record="inspection",
+    document=_document,
+    sentence=_sentence,
+    run=_run,
+)  # fmt: skip

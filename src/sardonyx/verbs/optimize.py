@@ -1,29 +1,5 @@
-"""`sardonyx optimize`: write a smaller graph that is verified to compute the same."""
+"""Make a graph smaller and verify that it computes the same.
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-from msgspec.structs import replace
-
-from sardonyx.atomic_write import explained
-from sardonyx.cli import files, options, single
-from sardonyx.cli.console import Progress, announce, complain, note, progress, show, with_command
-from sardonyx.cli.gates import Gating
-from sardonyx.cli.options import MORE, OUTPUT, Target, VerifyWhen, parse_duration, reject_both
-from sardonyx.cli.streams import STREAM, on_disk
-from sardonyx.errors import UsageError, VerificationFailed
-from sardonyx.reporting.document import View
-from sardonyx.reporting.formatting import one_line
-from sardonyx.reporting.run import run_document, run_sentence
-
-if TYPE_CHECKING:
-    from sardonyx.cli.run_folder import Conditions
-    from sardonyx.records.run import Run
-
-HELP = """\b
 Example:
   sardonyx optimize model.onnx small.onnx
   sardonyx optimize models/ --out-dir small
@@ -36,238 +12,99 @@ node keeps its module. docs/optimize.md describes what is rewritten.
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """
 
-Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="PASS", help="Run only this pass. Repeatable. [default: all]")
-]
-Skip = Annotated[
-    list[str] | None, typer.Option("--skip", metavar="PASS", help="Do not run this pass. Repeatable. [default: none]")
-]
-FewestNodes = Annotated[
-    bool,
-    typer.Option(
-        "--fewest-nodes", help="Also run passes that save nodes but were measured to be slower.", rich_help_panel=MORE
-    ),
-]
-MaxOpset = Annotated[
-    int | None,
-    typer.Option(
-        "--max-opset",
-        metavar="N",
-        min=1,
-        help="Do not raise the opset above this. [default: as fusions need]",
-        rich_help_panel=MORE,
-    ),
-]
-KeepOpset = Annotated[bool, typer.Option("--keep-opset", help="Never raise the opset.", rich_help_panel=MORE)]
-AllowGrowth = Annotated[
-    bool,
-    typer.Option(
-        "--allow-growth",
-        help="Allow rewrites that save nodes but make the file more than 1 % and 64 kB larger.",
-        rich_help_panel=MORE,
-    ),
-]
-KeepModule = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keep-module",
-        metavar="NAME",
-        help="Do not fuse this module with others. A path, tag, glob or class; repeatable. [default: none]",
-    ),
-]
-TargetOption = Annotated[Target, typer.Option("--target", help="Standard operators, or also those of ONNX Runtime.")]
-Verify = Annotated[
-    VerifyWhen,
-    typer.Option("--verify", help="When to verify the result.", case_sensitive=False),
-]
-External = Annotated[
-    bool | None,
-    typer.Option(
-        "--external-data/--inline",
-        help="Store weights in a separate file, or in the model. [default: as in the source]",
-        rich_help_panel=MORE,
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be rewritten, and what not and why.")]
-RunFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--run",
-        metavar="FOLDER",
-        help="Also write a report here, with times and records. [default: none]",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Certificate = Annotated[
-    Path | None,
-    typer.Option(
-        "--certificate",
-        metavar="FILE",
-        help="Write all rewrites here, for sardonyx-check. [default: certificate.json.gz in the folder of --run]",
-        rich_help_panel=MORE,
-    ),
-]
-Reproducer = Annotated[
-    Path | None,
-    typer.Option(
-        "--reproducer",
-        metavar="FOLDER",
-        help="Write each wrong rewrite here, as two small models with inputs on which they differ. [default: none]",
-        rich_help_panel=MORE,
-    ),
-]
-Tune = Annotated[
-    bool,
-    typer.Option(
-        "--tune", help="Time rewrites here and undo those that are slower. Uses one thread unless --threads is given."
-    ),
-]
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        metavar="TIME",
-        help="Time limit for measurements: 90s, 5m. [default: 2m for --tune, 6s for --run]",
-        rich_help_panel=MORE,
-    ),
-]
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from sardonyx.atomic_write import explained
+from sardonyx.cli import files, options, single
+from sardonyx.cli.console import Progress, announce, note, progress, with_command
+from sardonyx.cli.options import MORE, OUTPUT, Option, file, listed, parse_duration, reject_both
+from sardonyx.cli.streams import STREAM, on_disk
+from sardonyx.cli.verb import Given, Verb, later
+from sardonyx.errors import UsageError
+from sardonyx.reporting.formatting import one_line
+
+if TYPE_CHECKING:
+    from sardonyx.cli.run_folder import Conditions
+    from sardonyx.records.run import Run
+
+_WRONG = "the result does not compute the same as the original, so nothing was written"
 
 
-def optimize(
-    context: typer.Context,
-    models: options.Models,
-    output: options.Output = None,
-    out_dir: options.OutDir = None,
-    force: options.Force = False,
-    target: TargetOption = Target.PORTABLE,
-    only: Only = None,
-    skip: Skip = None,
-    fewest_nodes: FewestNodes = False,
-    max_opset: MaxOpset = None,
-    keep_opset: KeepOpset = False,
-    allow_growth: AllowGrowth = False,
-    keep_module: KeepModule = None,
-    verify: Verify = VerifyWhen.END,
-    verify_seconds: options.VerifySeconds = 20.0,
-    runtime: options.Runtimes = None,
-    inputs: options.Inputs = None,
-    seed: options.Seed = 0,
-    threads: options.Threads = None,
-    custom_ops: options.CustomOps = None,
-    external: External = None,
-    dry_run: DryRun = False,
-    tune: Tune = False,
-    budget: Budget = None,
-    sizes: options.Sizes = None,
-    run_folder: RunFolder = None,
-    certificate: Certificate = None,
-    reproducer: Reproducer = None,
-    workers: options.Workers = None,
-    cluster: options.Cluster = None,
-    timeout: options.Timeout = None,
-    memory: options.Memory = None,
-    keep_going: options.KeepGoing = True,
-    allow_code: options.AllowCode = False,
-    record: options.Record = None,
-    fail_if: options.FailIf = None,
-    baseline: options.Baseline = None,
-    summary: options.Summary = None,
-    as_json: options.Json = False,
-    quiet: options.Quiet = False,
-    verbose: options.Verbose = False,
-    debug: options.Debug = False,
-) -> int:
-    """Run `sardonyx.optimize` and print its record."""
-    reject_both("--quiet", quiet, "--verbose", verbose)
-    reject_both("--max-opset", max_opset is not None, "--keep-opset", keep_opset)
-    reject_both("--dry-run", dry_run, "--record", record is not None)
-    reject_both("--dry-run", dry_run, "--tune", tune)
-    reject_both("--dry-run", dry_run, "--run", run_folder is not None)
-    reject_both("--dry-run", dry_run, "--certificate", certificate is not None)
-    reject_both("--dry-run", dry_run, "--reproducer", reproducer is not None)
-    reject_both("--verify off", verify is VerifyWhen.OFF, "--reproducer", reproducer is not None)
-    if (budget or sizes) and not tune and run_folder is None:
-        option = "--budget" if budget else "--size"
+def _run(given: Given) -> int:
+    models, folder, dry_run = given.models, given.run_folder, given.dry_run
+    given.reject("max_opset", "keep_opset")
+    given.reject("dry_run", "record", "tune", "run_folder", "certificate", "reproducer")
+    reject_both("--verify off", given.verify == "off", "--reproducer", given.reproducer is not None)
+    if (given.budget or given.sizes) and not given.tune and folder is None:
+        option = "--budget" if given.budget else "--size"
         raise UsageError(f"{option} is for measurements", hint="add --tune, or --run FOLDER")
-    seconds, dim_sizes = parse_duration(budget or "2m"), options.parse_sizes(sizes)
-    planned = single.plan(models, output, out_dir, ".optimized.onnx", writes=not dry_run)
+    planned = single.plan(models, given.output, given.out_dir, ".optimized.onnx", writes=not dry_run)
     if planned is None:
-        one = {"--record": record, "--run": run_folder, "--certificate": certificate, "--reproducer": reproducer}
-        single.reject({**one, "--baseline": baseline})
-    source, destination = (None, None) if planned is None else (planned.source, planned.destination)
-    gating = Gating.of("run", fail_if, baseline, summary, beside=(source, destination, record), many=planned is None)
-    gating.check_verified(not dry_run and verify is not VerifyWhen.OFF, "drop --verify off and --dry-run")
-    gating.check_timed(tune, "add --tune")
-    if source is None or destination is None:
-        from sardonyx.cli.many import Shown, run_many
+        one = ("record", "run_folder", "certificate", "reproducer", "baseline")
+        single.reject({given.flag(name): getattr(given, name) for name in one})
+    beside = () if planned is None else (planned.source, planned.destination)
+    gating = given.check(beside=beside, many=planned is None, outputs=False)
+    gating.check_verified(not dry_run and given.verify != "off", "drop --verify off and --dry-run")
+    gating.check_timed(given.tune, "add --tune")
+    if planned is None:
         from sardonyx.fleet.sources import find_sources
 
-        shown = Shown(lambda run, _: run_sentence(run), lambda run, _: run_document(run, View(verbose=True)))
-        return run_many(context, find_sources(models, exclude=out_dir), gating, shown, writes=not dry_run)
-    _check_streams(source, destination, external, run_folder, as_json=as_json)
-    _check_folder(run_folder, source, record, dim_sizes, force=force)
-    certificate = _certificate(certificate, run_folder, record, destination, force=force)
-    limit = seconds if budget and not tune else None  # of the timing for --run; None: the default
-    _announce_run(run_folder, source, limit, shown=not quiet)
-    if not dry_run:
-        single.make_folder(out_dir)
-        if destination != STREAM:
-            files.check_destinations(destination, record, force=force)
-    if verify is not VerifyWhen.OFF and not dry_run:
+        return given.run_many(find_sources(models, exclude=given.out_dir), writes=not dry_run)
+    certificate = _check_files(given, planned)
+    if given.verify != "off" and not dry_run:
         options.start_verifier()
+    return _optimize(given, planned, certificate)
 
-    from sardonyx import OptimizeOptions, TuneOptions
-    from sardonyx import optimize as run_optimize
 
-    def run_one(given: Path, result: Path, report: Progress | None) -> Run:
-        run = run_optimize(
-            given,
-            None if dry_run else result,
-            target=target.value,
-            verify=verify.value,
-            only=only or None,
-            skip=skip or None,
-            inputs=inputs,
-            seed=seed,
-            threads=threads,
-            force=force,
-            dry_run=dry_run,
-            certificate=certificate,
-            tune=tune and TuneOptions(seconds=seconds, sizes=dim_sizes or None),
-            options=OptimizeOptions(
-                fewest_nodes=fewest_nodes,
-                max_opset=max_opset,
-                keep_opset=keep_opset,
-                allow_growth=allow_growth,
-                keep_modules=tuple(keep_module or ()),
-                verify_seconds=verify_seconds,
-                runtimes=tuple(runtime or (options.RuntimeName.ORT,)),
-                reproducer=None if reproducer is None else str(reproducer),
-                external=False if destination == STREAM else external,
-                hashes=True if record is not None or run_folder is not None or as_json else None,
-            ),
-            progress=report,
-        )
-        return with_command(run)
+def _check_files(given: Given, planned: single.Planned) -> Path | None:
+    """Check before any work what is written where, and return where the certificate is written, if anywhere."""
+    source, destination, folder, force = planned.source, planned.destination, given.run_folder, given.force
+    _check_streams(source, destination, given.external, folder, as_json=given.as_json)
+    _check_folder(folder, source, given.record, given.sizes or {}, force=force)
+    certificate = _certificate(given.certificate, folder, given.record, destination, force=force)
+    _announce_run(folder, source, _limit(given), shown=not given.quiet)
+    if not given.dry_run:
+        single.make_folder(given.out_dir)
+        if destination != STREAM:
+            files.check_destinations(destination, given.record, force=force)
+    return certificate
 
-    with on_disk(source, None if dry_run else destination) as (given, result):
-        with progress(not quiet) as report:
-            run = run_one(given, result or destination, report)
-            if run_folder is not None and run.status == "done":
+
+def _limit(given: Given) -> float | None:
+    """Return the time limit of the timing for --run; None: the default."""
+    return given.budget if not given.tune else None
+
+
+def _optimize(given: Given, planned: single.Planned, certificate: Path | None) -> int:
+    from sardonyx import TuneOptions
+
+    dry_run, folder, sizes = given.dry_run, given.run_folder, given.sizes
+    to_stream = planned.destination == STREAM
+    hashed = given.record is not None or folder is not None or given.as_json
+    settings = given.settings(
+        keep_modules=tuple(given.keep_module or ()),
+        runtimes=tuple(given.runtime or ("ort",)),
+        external=False if to_stream else given.external,
+        reproducer=None if given.reproducer is None else str(given.reproducer),
+        hashes=True if hashed else None,
+    )
+    tune: Any = given.tune and TuneOptions(seconds=given.budget or parse_duration("2m"), sizes=sizes)
+    with on_disk(planned.source, None if dry_run else planned.destination) as (source, result):
+        with progress(not given.quiet) as report:
+            run = given.call(source, result, certificate=certificate, tune=tune, options=settings, progress=report)
+            run = with_command(run)
+            if folder is not None and run.status == "done":
                 from sardonyx.cli.run_folder import SECONDS, Conditions
 
-                conditions = Conditions(limit or SECONDS, dim_sizes or None, threads or 1, seed)
-                run = _fill_folder(run_folder, run, conditions, report, force=force)
-        run = _with_streams(run, source, destination)
-        files.write_record(record, run, force=force)
-        show(
-            run.to_json,
-            lambda: run_document(run, View(verbose)),
-            after=files.results_line(run_folder),
-            as_json=as_json,
-            quiet=quiet,
-        )
-        return _outcome(run, gating, as_json=as_json)
+                conditions = Conditions(_limit(given) or SECONDS, sizes, given.threads or 1, given.seed)
+                run = _fill_folder(folder, run, conditions, report, force=given.force)
+        run = _with_streams(run, planned.source, planned.destination)
+        return given.finish(run, differs="" if run.status == "done" else _WRONG, after=files.results_line(folder))
 
 
 def _check_streams(
@@ -332,7 +169,40 @@ def _fill_folder(folder: Path, run: Run, conditions: Conditions, report: Progres
     return filled
 
 
-def _outcome(run: Run, gating: Gating, *, as_json: bool) -> int:
-    if run.status != "done" and as_json:  # the text output says so itself
-        complain(VerificationFailed("the result does not compute the same as the original, so nothing was written"))
-    return gating.outcome(run, run_sentence(run), failed=0 if run.status == "done" else VerificationFailed.exit_code)
+VERB = Verb(
+    of=("optimize", "OptimizeOptions"),
+    options=(
+        options.MODELS,
+        options.output("MODEL.optimized.onnx beside it"),
+        options.OUT_DIR, options.FORCE,
+        Option("target", None, "Standard operators, or also those of ONNX Runtime."),
+        Option("only", "PASS", "Run only this pass. Repeatable.", none="all"),
+        Option("skip", "PASS", "Do not run this pass. Repeatable.", none="none"),
+        Option("fewest_nodes", None, "Also run passes that save nodes but were measured to be slower.", group=MORE),
+        Option("max_opset", "N", "Do not raise the opset above this.", none="as fusions need", group=MORE, least=1),
+        Option("keep_opset", group=MORE),
+        Option("allow_growth", help="Allow rewrites that save nodes but make the file more than 1 % and 64 kB larger.",
+            group=MORE),
+        listed("keep_module", "NAME", "Do not fuse this module with others. A path, tag, glob or class; repeatable."),
+        Option("verify", None, "When to verify the result.", any_case=True),
+        options.VERIFY_SECONDS, options.RUNTIME, options.INPUTS, options.SEED, options.THREADS, options.CUSTOM_OPS,
+        replace(options.EXTERNAL, none="as in the source"),
+        Option("dry_run", None, "Show what would be rewritten, and what not and why."),
+        Option("tune", None,
+            "Time rewrites here and undo those that are slower. Uses one thread unless --threads is given.", type=bool),
+        Option("budget", "TIME", "Time limit for measurements: 90s, 5m.", group=MORE, type=str, default=None,
+            none="2m for --tune, 6s for --run", read=parse_duration),
+        options.SIZES,
+        file("run_folder", "Also write a report here, with times and records.", "--run", metavar="FOLDER",
+            group=OUTPUT),
+        file("certificate", "Write all rewrites here, for sardonyx-check.",
+            none="certificate.json.gz in the folder of --run", group=MORE),
+        file("reproducer", "Write each wrong rewrite here, as two small models with inputs on which they differ.",
+            metavar="FOLDER", group=MORE),
+        *options.MANY_MODELS, options.RECORD, *options.PRINTING,
+    ),
+    record="run",
+    document=later("sardonyx.reporting.run:run_document"),
+    sentence=later("sardonyx.reporting.run:run_sentence"),
+    run=_run,
+)  # fmt: skip

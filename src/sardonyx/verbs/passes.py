@@ -1,20 +1,5 @@
-"""`sardonyx passes`: list the passes."""
+"""List the passes and what each rewrites.
 
-from __future__ import annotations
-
-import sys
-
-import msgspec
-from msgspec import Struct
-
-from sardonyx.cli import options
-from sardonyx.cli.console import put, put_json, style_for
-from sardonyx.records.run import Accuracy
-from sardonyx.reporting.document import Row, Table, text_column
-from sardonyx.reporting.formatting import one_line, plural
-from sardonyx.reporting.writers.terminal import table_lines
-
-HELP = """\b
 Example:
   sardonyx passes
   sardonyx passes --json | jq -r '.[].name'
@@ -25,6 +10,21 @@ Passes marked * make a graph smaller but were measured to be slower: they run on
 Passes of other installed packages (entry-point group `sardonyx.passes`) are listed last, with the names of their
 packages.
 """
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+from msgspec import Struct
+
+from sardonyx.cli.console import put, put_json, style_for
+from sardonyx.cli.options import JSON
+from sardonyx.cli.verb import Given, Verb
+from sardonyx.records.run import Accuracy
+from sardonyx.reporting.document import Row, Table, text_column
+from sardonyx.reporting.formatting import one_line, plural
+from sardonyx.reporting.writers.terminal import table_lines
 
 
 class PassEntry(Struct, frozen=True):
@@ -38,8 +38,7 @@ class PassEntry(Struct, frozen=True):
     package: str  # the package that defines it, with its version if it is not sardonyx
 
 
-def passes(as_json: options.Json = False, debug: options.Debug = False) -> int:
-    """Print the table of passes."""
+def _run(given: Given) -> int:
     from sardonyx.passes.installed import available, installed
 
     packages = {entry.rule.name: entry.package for entry in installed()}
@@ -54,7 +53,7 @@ def passes(as_json: options.Json = False, debug: options.Debug = False) -> int:
         )
         for rule in available()
     ]
-    if as_json:
+    if given.as_json:
         put_json(msgspec.json.encode(entries))
         return 0
     style = style_for(sys.stdout)
@@ -67,3 +66,9 @@ def passes(as_json: options.Json = False, debug: options.Debug = False) -> int:
     count = plural(len(entries), "pass", "passes")
     put("\n".join([*table_lines(Table(columns, lines), style, indent=""), "", *map(one_line, others), count]) + "\n")
     return 0
+
+
+VERB = Verb(
+    options=(JSON,),
+    run=_run,
+)  # fmt: skip

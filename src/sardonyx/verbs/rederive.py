@@ -1,19 +1,5 @@
-"""`sardonyx rederive`: make an optimized file again, and compare the bytes."""
+"""Make an optimized file again and compare the bytes.
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from sardonyx.cli import options
-from sardonyx.cli.console import progress, put
-from sardonyx.errors import VerificationFailed
-from sardonyx.reporting.formatting import one_line
-from sardonyx.verbs.attest import Source
-
-HELP = """\b
 Example:
   sardonyx rederive runs/today
   sardonyx rederive small.onnx --source model.onnx
@@ -24,24 +10,29 @@ the record, of a statement of `attest`, or in the metadata of the file.
 Exit: 0 the same bytes, 1 failed, 2 usage, 3 other bytes.
 """
 
-Result = Annotated[
-    Path,
-    typer.Argument(
-        metavar="RESULT", help="An optimized file, its record, run folder or statement.", show_default=False
-    ),
-]
+from __future__ import annotations
+
+from pathlib import Path
+
+from sardonyx.cli.console import put
+from sardonyx.cli.options import argument, file
+from sardonyx.cli.verb import Given, Verb
+from sardonyx.errors import VerificationFailed
+from sardonyx.reporting.formatting import one_line
 
 
-def rederive(
-    result: Result,
-    source: Source = None,
-    debug: options.Debug = False,
-) -> int:
-    """Run `sardonyx.rederive` and print what it found."""
-    from sardonyx import rederive as run_rederive
-
-    with progress(True) as report:
-        found = run_rederive(result, source=source, progress=report)
+def _run(given: Given) -> int:
+    found = given.call()
     what = "the same bytes" if found.same else f"other bytes ({found.difference})"
     put(one_line(f"{what}: {found.result} from {found.source}") + "\n")
     return 0 if found.same else VerificationFailed.exit_code
+
+
+VERB = Verb(
+    of=("rederive",),
+    options=(
+        argument("result", "RESULT", "An optimized file, its record, run folder or statement.", Path),
+        file("source", "The file that was optimized.", none="as the record says"),
+    ),
+    run=_run,
+)  # fmt: skip

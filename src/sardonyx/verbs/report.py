@@ -1,22 +1,5 @@
-"""`sardonyx report`: render runs as an HTML page, as Markdown, or as SVG files."""
+"""Write an HTML, Markdown or SVG report about one or more runs.
 
-from __future__ import annotations
-
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
-
-from sardonyx.cli import options
-from sardonyx.cli.console import put
-from sardonyx.cli.options import OUTPUT
-from sardonyx.reporting import formatting
-
-if TYPE_CHECKING:
-    from sardonyx.reporting.report import Report
-
-HELP = """\b
 Example:
   sardonyx report run.json -o report.html
   sardonyx report runs/today
@@ -35,45 +18,27 @@ is computed here: every number comes from a record.
 Exit: 0 done, 1 failed, 2 usage.
 """
 
+from __future__ import annotations
 
-class Form(StrEnum):
-    """The format of the report."""
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
-    HTML = "html"
-    MARKDOWN = "markdown"
-    SVG = "svg"
+from sardonyx.cli.console import put
+from sardonyx.cli.options import FORCE, OUTPUT, Option, argument, output, switch
+from sardonyx.cli.verb import Given, Verb
+from sardonyx.reporting import formatting
 
-
-Sources = Annotated[
-    list[Path], typer.Argument(metavar="SOURCE...", help="Records, or folders with records.", show_default=False)
-]
-Output = Annotated[Path | None, options.output("report.html beside the run; Markdown: standard output")]
-FormatOption = Annotated[
-    Form | None,
-    typer.Option(
-        "--format",
-        help="Format of the report; svg: a folder of pictures. [default: by the name of -o]",
-        rich_help_panel=OUTPUT,
-    ),
-]
-Compare = Annotated[bool, typer.Option("--compare", help="Show what changed between two runs.")]
+if TYPE_CHECKING:
+    from sardonyx.reporting.report import Report
 
 
-def report(
-    sources: Sources,
-    output: Output = None,
-    format_: FormatOption = None,
-    compare: Compare = False,
-    force: options.Force = False,
-    debug: options.Debug = False,
-) -> int:
-    """Run `sardonyx.report` and print where the report is."""
+def _run(given: Given) -> int:
     from sardonyx.reporting.report import format_of
     from sardonyx.reporting.report import report as run_report  # renders, so it is loaded only when needed
 
-    form = format_of(output, format_)
-    path = output or (None if form == "markdown" else _beside(sources[0], form))
-    result = run_report(sources, path, format=form, compare=compare, force=force)
+    form = format_of(given.output, given.format)
+    path = given.output or (None if form == "markdown" else _beside(given.sources[0], form))
+    result = run_report(given.sources, path, format=form, compare=given.compare, force=given.force)
     put(result.text if path is None else f"{_sentence(result, path)}\n")
     return 0
 
@@ -91,3 +56,16 @@ def _sentence(result: Report, path: Path) -> str:
     more = f" and {len(labels) - 3} more" if len(labels) > 3 else ""
     files = f" in {formatting.plural(len(result.files), 'file')}" if result.format == "svg" else ""
     return f"{models}{more} → {formatting.visible(str(path))} ({formatting.size(octets)}{files})"
+
+
+VERB = Verb(
+    options=(
+        argument("sources", "SOURCE...", "Records, or folders with records.", list[Path]),
+        output("report.html beside the run; Markdown: standard output"),
+        Option("format", None, "Format of the report; svg: a folder of pictures.", group=OUTPUT,
+            type=Literal["html", "markdown", "svg"], default=None, none="by the name of -o"),
+        switch("compare", "Show what changed between two runs."),
+        FORCE,
+    ),
+    run=_run,
+)  # fmt: skip

@@ -23,6 +23,7 @@ from sardonyx.reporting.page import (
     missed_fusions,
     module_map,
     modules,
+    outside,
     passes,
     precision,
     rewrites,
@@ -140,7 +141,8 @@ def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
 
 
 def _sections(bundle: RunBundle) -> list[Section]:
-    return [section for build in SECTIONS if (section := build(bundle)) is not None]
+    built_in = [section for build in SECTIONS if (section := build(bundle)) is not None]
+    return [*built_in, *outside.sections(bundle)]
 
 
 def _island(models: Sequence[Model]) -> dict[str, Any]:

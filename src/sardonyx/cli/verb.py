@@ -1,0 +1,250 @@
+"""A command: its options, the public function that it calls, and how the result is shown.
+
+The defaults fit a command that calls a function and shows the record it returns. Anything else is in its `run`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from msgspec import Struct
+
+from sardonyx.cli import files
+from sardonyx.cli.console import complain, notes_with_flags, progress, show
+from sardonyx.cli.gates import Gating
+from sardonyx.cli.options import DEBUG, GATING, Option, reject_both
+from sardonyx.cli.signatures import loaded, parameters
+from sardonyx.errors import VerificationFailed
+from sardonyx.records.outside import OutsideRecord
+from sardonyx.reporting.document import Document, View
+
+if TYPE_CHECKING:
+    import typer
+
+    from sardonyx.fleet.sources import Source
+
+Progress = Callable[[str, float | None], None]
+
+
+def _nothing(_record: Any, _view: View) -> Document:
+    return Document(())
+
+
+def later(name: str) -> Callable[..., Any]:
+    """Return a function that is imported when it is called, as what renders should be: see `signatures` for names."""
+    return lambda *values: loaded(name)(*values)
+
+
+def _run(given: Given) -> int:
+    """Call the function, print its record and check the gates."""
+    given.check()
+    return given.finish(given.call())
+
+
+class Verb(Struct, frozen=True, kw_only=True):
+    """A command.
+
+    Attributes:
+        options: Arguments and options, in the order of the help. `--debug` and the options of gates are added.
+        of: The public function, then classes of options; see `signatures`.
+        record: The tag of the record if the command has gates.
+        returns: The class of the record, of a command of another package.
+        document: Returns a record as a document; it and `sentence` may be left out by a command with a `run`.
+        sentence: Returns a record in one line.
+        csv: Returns a record as CSV, for `--format csv`.
+        svg: Returns the plot of `--svg`.
+        translated: Whether notes of the record name parameters, for which flags are shown.
+        run: Runs the command with the parsed options and returns the exit code.
+    """
+
+    options: Sequence[Option]
+    of: tuple[str, ...] = ()
+    record: str = ""
+    returns: type[OutsideRecord] | None = None
+    document: Callable[[Any, View], Document] = _nothing
+    sentence: Callable[[Any], str] = str
+    csv: Callable[[Any], str] | None = None
+    svg: Callable[[Any], str] | None = None
+    translated: bool = False
+    run: Callable[[Given], int] = _run
+
+    @property
+    def all_options(self) -> tuple[Option, ...]:
+        """The options with those that are added."""
+        return (*self.options, *(GATING if self.record else ()), DEBUG)
+
+
+class Given:
+    """The options of one call of a command: each is an attribute. A resource, which holds those of options."""
+
+    def __init__(
+        self, verb: Verb, options: Sequence[Option], values: Mapping[str, Any], context: typer.Context
+    ) -> None:
+        self.verb, self.context = verb, context
+        self._options, self._values = {option.name: option for option in options}, dict(values)
+        self._resources, self._gating = ExitStack(), Gating()
+
+    def __enter__(self) -> Self:
+        for name, option in self._options.items():
+            value = self._values[name]
+            if value and option.read is not None and not option.argument:
+                self._values[name] = option.read(value)
+            if value and option.resource is not None:
+                self._resources.enter_context(option.resource(value))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._resources.close()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"the command has no option {name!r}") from None
+
+    def is_given(self, name: str) -> bool:
+        """Return whether an option has another value than its default."""
+        return name in self._values and self.context.params[name] not in (self._options[name].default, None, [], ())
+
+    def flag(self, name: str) -> str:
+        """Return an option as messages name it."""
+        return self._options[name].flag
+
+    def reject(self, first: str, *others: str) -> None:
+        """Raise an error if an option and another that contradicts it are both given."""
+        for other in others:
+            names = (self.flag(name) for name in (first, other))
+            reject_both(next(names), self.is_given(first), next(names), self.is_given(other))
+
+    def check(
+        self, record: str = "", *, beside: Iterable[Path] = (), many: bool = False, outputs: bool = True
+    ) -> Gating:
+        """Check before any work what the options of all commands say: printing, files to write, gates.
+
+        Args:
+            record: The tag of the record, if the command has several.
+            beside: Files that the command writes besides those that options name.
+            many: Whether there are many models; the files of one are then not checked.
+            outputs: Whether the files that options name are checked here.
+        """
+        printing = [name for name in ("as_json", "quiet", "verbose") if name in self._values]
+        if "verbose" in printing:
+            self.reject("quiet", "verbose")
+        if "csv" in str(self._options["format"].type if "format" in self._options else "") and printing:
+            self.reject("as_json", "format")
+            self.reject("quiet", "format")
+        if self.verb.record:
+            others = [*beside, *self._paths()]
+            tag = record or self.verb.record
+            self._gating = Gating.of(tag, self.fail_if, self.baseline, self.summary, beside=others, many=many)
+        if outputs and not many:
+            written = {o.flag[2:]: self._values[o.name] for o in self._options.values() if o.writes}
+            files.check_apart(**written)
+            if "force" in self._values:
+                files.check_free(*written.values(), force=self.force)
+        return self._gating
+
+    def _paths(self) -> Iterable[Path]:
+        """Yield the files that the command reads or writes."""
+        for name, option in self._options.items():
+            value = self._values[name]
+            if name not in ("baseline", "summary") and (option.argument or isinstance(value, Path)):
+                several = cast("list[Any]", value) if isinstance(value, list) else [value]
+                yield from (Path(each) for each in several if isinstance(each, (str, Path)))
+
+    def call(self, *positional: Any, **changes: Any) -> Any:
+        """Call the public function with the options that are named like its parameters.
+
+        Args:
+            positional: The positional arguments; if there are none, the arguments of the command and its output.
+            changes: Other values of keyword parameters.
+        """
+        name, values = self.verb.of[0], self._values
+        known = parameters(name)
+        if not positional:
+            rest = iter([values[option.name] for option in self._options.values() if option.argument])
+            names = [each.name for each in known.values() if not each.keyword]
+            positional = tuple(values[each] if each in values else next(rest) for each in names)
+        keywords = self._of(name) | changes
+        reports = "progress" in known and "progress" not in changes
+        with progress(reports and not values.get("quiet")) as report:
+            if reports:
+                keywords["progress"] = report
+            return loaded(name)(*positional, **keywords)
+
+    def settings(self, **changes: Any) -> Any:
+        """Return the class of options with the values that are named like its fields."""
+        name = self.verb.of[1]
+        return loaded(name)(**(self._of(name) | changes))
+
+    def _of(self, name: str) -> dict[str, Any]:
+        """Return the values of keyword parameters, without those that are not given and have a default there."""
+        known = [each for each in parameters(name).values() if each.keyword and each.name in self._values]
+        found = ((each, self._values[each.name]) for each in known)
+        return {each.name: value for each, value in found if value is not None or each.value == "None"}
+
+    @property
+    def view(self) -> View:
+        """How much is shown."""
+        return View(bool(self._values.get("verbose")), self._values.get("depth"))
+
+    def finish(
+        self,
+        record: Any,
+        *,
+        document: Callable[[], Document] | None = None,
+        sentence: str | None = None,
+        differs: str = "",
+        after: str = "",
+    ) -> int:
+        """Write and print a record, check the gates, and return the exit code.
+
+        Args:
+            record: The result.
+            document: Returns what is printed, if it needs more than the record.
+            sentence: The result in one line, likewise.
+            differs: Why a verification failed, for `--json`; the text says so itself.
+            after: A last line.
+        """
+        values, verb, csv = self._values, self.verb, self.verb.csv
+        shown = notes_with_flags(record) if verb.translated else record
+        if "record" in values:
+            files.write_record(values["record"], record, force=self.force)
+        if verb.svg is not None and values.get("svg") is not None:
+            files.write_whole(self.svg, verb.svg(record).encode(), force=self.force)
+        show(
+            record.to_json,
+            document or (lambda: verb.document(shown, self.view)),
+            as_json=self.as_json,
+            quiet=self.quiet,
+            form=values.get("format", "text"),
+            csv=None if csv is None else lambda: csv(shown),
+            after=after,
+        )
+        failure = VerificationFailed(differs) if differs else None
+        if failure is not None and self.as_json:
+            complain(failure)
+        return self._gating.outcome(
+            record, verb.sentence(record) if sentence is None else sentence, failed=failure.exit_code if failure else 0
+        )
+
+    def run_many(
+        self,
+        sources: Sequence[Source],
+        sentence: Callable[[Any, Source], str] | None = None,
+        document: Callable[[Any, Source], Document] | None = None,
+        *,
+        writes: bool,
+    ) -> int:
+        """Run the command for each of many models; `writes`: it writes a model."""
+        from sardonyx.cli.many import Shown, run_many
+
+        view = View(True, self._values.get("depth"))
+        shows = Shown(
+            sentence or (lambda record, _: self.verb.sentence(record)),
+            document or (lambda record, _: self.verb.document(record, view)),
+        )
+        return run_many(self.context, sources, self._gating, shows, writes=writes)
