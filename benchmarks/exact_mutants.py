@@ -178,7 +178,7 @@ def main() -> int:
         if not rewrite.pairs:
             return
         narrow = Excerpt.narrowest(facts, rewrite)
-        signature = narrow.signature()
+        signature = narrow.signature
         if signature in seen:
             return
         seen.add(signature)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.ir.shapes.expr import Size, multiply, symbol, value_of
-from sardonyx.verification.every_size import holds_for_every_size
+from sardonyx.verification.every_size import EverySize, at_every_size
 from sardonyx.verification.exact_check import Claim, decide
 from sardonyx.verification.index_terms import Index, Read, Tensor, Unproven, fused, source, text_of
 from sardonyx.verification.rewrite_models import Border, Excerpt, SmallModel
@@ -85,13 +85,19 @@ def test_what_holds_for_the_sizes_tried_is_not_proven(what: str) -> None:
 
 
 def test_fixed_sizes_are_all_there_are() -> None:
-    assert holds_for_every_size(excerpt_of((2000, 6), *EQUAL_EVERYWHERE["a round trip"]))
+    assert at_every_size(excerpt_of((2000, 6), *EQUAL_EVERYWHERE["a round trip"])) is EverySize.IF_TRIED
 
 
 def test_truth_values_are_not_floats() -> None:
     """A cast of floats to floats is nothing; one of truth values is not."""
     less = "<float o = {0}> { a = Less(x, o)  y = Cast<to = 1>(a) }"
-    assert not holds_for_every_size(excerpt_of((N, N), less, "<float o = {0}> { y = Less(x, o) }"))
+    assert at_every_size(excerpt_of((N, N), less, "<float o = {0}> { y = Less(x, o) }")) is EverySize.UNKNOWN
+
+
+def test_a_size_is_no_known_place() -> None:
+    """A Gather of sizes at a place that is a size itself: nothing is proven, and nothing fails."""
+    text = "<int64[1] o = {0}> { s = Shape(x)  n = Size(x)  t = Gather(s, n)  c = Cast<to = 1>(t)  y = Add(x, c) }"
+    assert at_every_size(excerpt_of((N, 6), text, text)) is EverySize.UNKNOWN
 
 
 def moves(

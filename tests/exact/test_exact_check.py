@@ -114,7 +114,7 @@ def test_a_folded_normalisation_is_decided_with_exact_weights() -> None:
     excerpt = folded(BATCH_NORM)
     assert decide(excerpt).claim is Claim.ALL_VALUES
     assert 0.5 < excerpt.rounding_units < 0.51
-    assert excerpt.signature() == folded(BATCH_NORM, seed=1).signature()
+    assert excerpt.signature == folded(BATCH_NORM, seed=1).signature
     assert not excerpt.computed_elements
     assert decide(with_exact(excerpt, excerpt.after.proto, excerpt.after.constants)).claim is Claim.UNEQUAL
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
+from msgspec import Struct
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, defs, helper
 
 from sardonyx.exact import arithmetic, contrib, moves, products
@@ -24,8 +25,32 @@ _MOST_STEPS = 64  # of a loop
 Scope = dict[str, Value]
 
 
+class _Step(Struct, frozen=True):
+    """A node, read once however often it is evaluated."""
+
+    node: NodeProto
+    domain: str
+    key: str  # in the table of definitions
+    function: FunctionProto | None  # of the model
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    references: Mapping[str, str]  # attributes that are read from the call of the function around the node
+
+
+class _Body(Struct, frozen=True):
+    """The nodes of a graph or function."""
+
+    owner: GraphProto | FunctionProto  # kept, so that no other object gets its id
+    opsets: Mapping[str, int]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    steps: Sequence[_Step]
+    defaults: Mapping[str, Any]  # of the attributes of a function
+
+
 class Evaluator:
-    """Evaluates graphs of one model."""
+    """Evaluates graphs of one model; its numbers may be replaced between runs."""
 
     def __init__(
         self,
@@ -36,36 +61,39 @@ class Evaluator:
         unlimited: frozenset[str] = frozenset(),
     ) -> None:
         """Prepare to evaluate with these numbers, and values of at most so many elements unless they are named."""
-        self._numbers, self._most, self._unlimited = numbers, most, unlimited
-        numbers.most = most
-        self._opsets = {
-            entry.domain if entry.domain != "ai.onnx" else "": entry.version for entry in model.opset_import
-        }
+        self.numbers, self._most, self._unlimited = numbers, most, unlimited
         self._functions = {(function.domain, function.name): function for function in model.functions}
-        self._graph = model.graph
+        self._bodies: dict[int, _Body] = {}
+        self._graph, self._opsets = model.graph, _versions(model)
 
     def run(self, feeds: Mapping[str, Value]) -> list[Value]:
         """Return the outputs of the model; `feeds` holds its inputs and may hold its initializers."""
-        scope: Scope = {tensor.name: moves.constant(self._numbers, tensor) for tensor in self._graph.initializer}
+        self.numbers.most = self._most
+        scope: Scope = {tensor.name: moves.constant(self.numbers, tensor) for tensor in self._graph.initializer}
         scope.update(feeds)
-        return self._outputs(self._graph, scope, {}, self._opsets)
+        with np.errstate(all="ignore"):
+            return self._outputs(self._body(self._graph, self._opsets), scope, {})
 
-    def _outputs(
-        self, graph: GraphProto, scope: Scope, attributes: Mapping[str, Any], opsets: Mapping[str, int]
-    ) -> list[Value]:
-        for node in graph.node:
-            self._node(node, scope, attributes, opsets)
-        return [scope[output.name] for output in graph.output]
+    def _body(self, owner: GraphProto | FunctionProto, opsets: Mapping[str, int]) -> _Body:
+        """Return the nodes of a graph or function of the model."""
+        found = self._bodies.get(id(owner))
+        if found is None:
+            found = self._bodies[id(owner)] = _read(owner, opsets, self._functions)
+        return found
 
-    def _node(self, node: NodeProto, scope: Scope, outer: Mapping[str, Any], opsets: Mapping[str, int]) -> None:
-        operands = [scope[name] if name else None for name in node.input]
+    def _outputs(self, body: _Body, scope: Scope, attributes: Mapping[str, Any]) -> list[Value]:
+        for step in body.steps:
+            self._step(step, scope, attributes, body.opsets)
+        return [scope.get(name) for name in body.outputs]
+
+    def _step(self, step: _Step, scope: Scope, outer: Mapping[str, Any], opsets: Mapping[str, int]) -> None:
+        operands = [scope[name] if name else None for name in step.inputs]
         while operands and operands[-1] is None:
             operands.pop()
-        attributes = _attributes(node, outer)
-        results = self._result(node, operands, attributes, opsets, scope, outer)
+        results = self._result(step, operands, scope, outer, opsets)
         if any(isinstance(value, Real) for value in (*operands, *results)):
-            self._numbers.operators.add(node.op_type)
-        for name, value in zip(node.output, results, strict=False):
+            self.numbers.operators.add(step.node.op_type)
+        for name, value in zip(step.outputs, results, strict=False):
             most = None if name in self._unlimited else self._most
             if most is not None and isinstance(value, Real) and value.size > most:
                 raise Undecided("its values are too large")
@@ -74,72 +102,82 @@ class Evaluator:
 
     def _result(
         self,
-        node: NodeProto,
+        step: _Step,
         operands: Sequence[Value],
-        attributes: Mapping[str, Any],
-        opsets: Mapping[str, int],
         scope: Scope,
         outer: Mapping[str, Any],
+        opsets: Mapping[str, int],
     ) -> Sequence[Value]:
-        domain = "" if node.domain == "ai.onnx" else node.domain
-        local = self._functions.get((domain, node.op_type))
-        if local is not None:
-            return self._function(local, operands, attributes)
-        opset = opsets.get(domain, 1)
+        attributes = step.attributes
+        if step.references:
+            attributes = {**attributes, **{name: outer[key] for name, key in step.references.items() if key in outer}}
+        if step.function is not None:
+            return self._function(self._body(step.function, {}), operands, attributes)
+        opset = opsets.get(step.domain, 1)
 
         def body(graph: GraphProto, inputs: Sequence[Value]) -> list[Value]:
             inner = dict(scope)
-            inner.update((tensor.name, moves.constant(self._numbers, tensor)) for tensor in graph.initializer)
-            inner.update(zip((value.name for value in graph.input), inputs, strict=True))
-            return self._outputs(graph, inner, outer, opsets)
+            inner.update((tensor.name, moves.constant(self.numbers, tensor)) for tensor in graph.initializer)
+            found = self._body(graph, opsets)
+            inner.update(zip(found.inputs, inputs, strict=True))
+            return self._outputs(found, inner, outer)
 
-        call = Call(node, operands, attributes, opset, self._numbers, body, self._called)
-        if domain == "" and node.op_type in _CONTROL:
-            return _CONTROL[node.op_type](call)
-        definition = DEFINITIONS.get(node.op_type if not domain else f"{domain}::{node.op_type}")
+        call = Call(step.node, operands, attributes, opset, self.numbers, body, self._called)
+        if step.key in _CONTROL:
+            return _CONTROL[step.key](call)
+        definition = DEFINITIONS.get(step.key)
         if definition is None:
-            function = _standard_body(node, operands, attributes, opset) if not domain else None
+            function = None if step.domain else _standard_body(step.node, operands, attributes, opset)
             if function is None:
-                raise Undecided(f"{domain + '::' if domain else ''}{node.op_type} has no definition")
+                raise Undecided(f"{step.key} has no definition")
             try:
-                return self._function(function, operands, {**_defaults(node.op_type, opset), **attributes})
+                return self._function(function, operands, {**_defaults(step.key, opset), **attributes})
             except Invalid as error:
                 if any(value is not None and 0 in value.shape for value in operands):
-                    raise Undecided(f"the standard's body of {node.op_type} does not take empty tensors") from error
+                    raise Undecided(f"the standard's body of {step.key} does not take empty tensors") from error
                 raise
         try:
-            with np.errstate(all="ignore"):
-                result: Any = definition(call)
+            result: Any = definition(call)
         except (ValueError, IndexError, ArithmeticError, RuntimeError) as error:
-            raise Invalid(f"{node.op_type}: {error}") from error
+            raise Invalid(f"{step.key}: {error}") from error
         return cast("tuple[Value, ...]", result) if isinstance(result, tuple) else (result,)
 
     def _called(self, name: str, operands: Sequence[Value], attributes: Mapping[str, Any]) -> Sequence[Value]:
         """Evaluate a standard operator that a definition calls."""
         node = helper.make_node(name, [f"{i}" for i in range(len(operands))], ["result"], **attributes)
-        return self._result(node, operands, _attributes(node, {}), {"": _NEWEST}, {}, {})
+        return self._result(_step(node, {}), operands, {}, {}, {"": _NEWEST})
 
-    def _function(
-        self, function: FunctionProto, operands: Sequence[Value], attributes: Mapping[str, Any]
-    ) -> list[Value]:
-        scope: Scope = dict.fromkeys(function.input)
-        scope.update(zip(function.input, operands, strict=False))
-        defaults = {entry.name: helper.get_attribute_value(entry) for entry in function.attribute_proto}
-        opsets = {entry.domain if entry.domain != "ai.onnx" else "": entry.version for entry in function.opset_import}
-        for node in function.node:
-            self._node(node, scope, {**defaults, **attributes}, opsets)
-        return [scope.get(name) for name in function.output]
+    def _function(self, body: _Body, operands: Sequence[Value], attributes: Mapping[str, Any]) -> list[Value]:
+        scope: Scope = dict.fromkeys(body.inputs)
+        scope.update(zip(body.inputs, operands, strict=False))
+        return self._outputs(body, scope, {**body.defaults, **attributes})
 
 
-def _attributes(node: NodeProto, outer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of a node; a reference is read from the call of the function around it."""
-    found: dict[str, Any] = {}
-    for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            found[attribute.name] = helper.get_attribute_value(attribute)
-        elif attribute.ref_attr_name in outer:
-            found[attribute.name] = outer[attribute.ref_attr_name]
-    return found
+def _versions(owner: ModelProto | FunctionProto) -> dict[str, int]:
+    return {entry.domain if entry.domain != "ai.onnx" else "": entry.version for entry in owner.opset_import}
+
+
+def _read(
+    owner: GraphProto | FunctionProto,
+    opsets: Mapping[str, int],
+    functions: Mapping[tuple[str, str], FunctionProto],
+) -> _Body:
+    """Return the nodes of a graph, in the operator sets of the model, or of a function, in its own."""
+    steps = [_step(node, functions) for node in owner.node]
+    if isinstance(owner, FunctionProto):
+        defaults = {entry.name: helper.get_attribute_value(entry) for entry in owner.attribute_proto}
+        return _Body(owner, _versions(owner), tuple(owner.input), tuple(owner.output), steps, defaults)
+    inputs, outputs = (tuple(value.name for value in values) for values in (owner.input, owner.output))
+    return _Body(owner, opsets, inputs, outputs, steps, {})
+
+
+def _step(node: NodeProto, functions: Mapping[tuple[str, str], FunctionProto]) -> _Step:
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    given = {each.name: helper.get_attribute_value(each) for each in node.attribute if not each.ref_attr_name}
+    references = {each.name: each.ref_attr_name for each in node.attribute if each.ref_attr_name}
+    key = f"{domain}::{node.op_type}" if domain else node.op_type
+    function = functions.get((domain, node.op_type))
+    return _Step(node, domain, key, function, tuple(node.input), tuple(node.output), given, references)
 
 
 @functools.cache
@@ -154,21 +192,32 @@ def _defaults(op_type: str, opset: int) -> dict[str, Any]:
 
 def _standard_body(
     node: NodeProto, operands: Sequence[Value], attributes: Mapping[str, Any], opset: int
-) -> FunctionProto | None:
+) -> _Body | None:
     """Return the body that the standard defines an operator by."""
     try:
         schema: Any = defs.get_schema(node.op_type, opset, "")  # whose stubs do not know function bodies
     except defs.SchemaError:
         return None
     if schema.has_function:
-        return schema.function_body
+        return _plain_body(node.op_type, opset)
     if not schema.has_context_dependent_function:
         return None
-    types = [_type(value).SerializeToString() for value in operands]
+    types = tuple(_type(value).SerializeToString() for value in operands)
     plain = helper.make_node(node.op_type, node.input, node.output, **attributes)  # without references
-    body = FunctionProto()
-    body.ParseFromString(schema.get_context_dependent_function(plain.SerializeToString(), types))
-    return body
+    return _body_for(node.op_type, opset, plain.SerializeToString(), types)
+
+
+@functools.cache
+def _plain_body(op_type: str, opset: int) -> _Body:
+    schema: Any = defs.get_schema(op_type, opset, "")
+    return _read(schema.function_body, {}, {})
+
+
+@functools.lru_cache(512)
+def _body_for(op_type: str, opset: int, node: bytes, types: tuple[bytes, ...]) -> _Body:
+    """Return a body that depends on the attributes, and on which operands there are."""
+    schema: Any = defs.get_schema(op_type, opset, "")
+    return _read(FunctionProto.FromString(schema.get_context_dependent_function(node, list(types))), {}, {})
 
 
 def _type(value: Value) -> TypeProto:

@@ -84,22 +84,27 @@ class Generator:
         integral = any(entry.dtype is None or entry.dtype.is_integer() for entry in free)
         dtypes = _TYPES if any(entry.dtype is None for entry in self._border) else _TYPES[:1]
         ranks = _RANKS if any(entry.shape is None for entry in self._border) else _RANKS[:1]
-        for dtype, rank, integers, sizes in itertools.product(
-            dtypes, ranks, _INTEGERS if integral else _INTEGERS[:1], self._sizings()
-        ):
+        sizings = self._sizings()
+        for dtype, rank, integers in itertools.product(dtypes, ranks, _INTEGERS if integral else _INTEGERS[:1]):
             low, high = integers
-            yield Way(sizes, (max(low, 1), max(high, 2)) if self._divides else integers, dtype, rank)
+            some, sizings = itertools.tee(sizings)  # the first is mostly accepted
+            for sizes in some:
+                yield Way(sizes, (max(low, 1), max(high, 2)) if self._divides else integers, dtype, rank)
 
-    def _sizings(self) -> list[Sizes]:
+    def _sizings(self) -> Iterator[Sizes]:
         if not self.dims:
-            return [{}]
+            yield {}
+            return
         primes = itertools.cycle(_DISTINCT)
         distinct = {dim: next(primes) for dim in self.dims}
         equal = [dict.fromkeys(self.dims, size) for size in (*_EQUAL, *self._static)]
         even = {dim: 4 * (index + 1) for index, dim in enumerate(self.dims)}
-        sizings = [self._without_empty(sizes) for sizes in (distinct, *equal[:2], even, *equal[2:])]
-        fitting = [with_formulas(sizes) for sizes in sizings]
-        return [*fitting, *(sizes for sizes in sizings if sizes not in fitting)]
+        sizings, fitting = list[Sizes](), list[Sizes]()
+        for sizes in (distinct, *equal[:2], even, *equal[2:]):
+            sizings.append(self._without_empty(sizes))
+            fitting.append(with_formulas(sizings[-1]))
+            yield fitting[-1]
+        yield from (sizes for sizes in sizings if sizes not in fitting)
 
     def _without_empty(self, sizes: Sizes) -> Sizes:
         """Double sizes until no value is empty: a sound of 100 samples has no window of 128."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from enum import Enum
 
 import numpy as np
 import onnx
@@ -37,26 +38,40 @@ from sardonyx.verification.symbolic_operators import (
 _OLDEST = 13  # opset whose operators are described
 
 
-def holds_for_every_size(excerpt: Excerpt) -> bool:
-    """Return whether the sides are equal for every size, if they are equal at the sizes that were tried."""
+class EverySize(Enum):
+    """Whether two sides are equal at every size, those at which a tensor is empty aside."""
+
+    UNKNOWN = "unknown"
+    IF_TRIED = "if they are equal at the sizes that were tried"
+    SAME_TERMS = "they are computed by the same terms"
+
+
+def at_every_size(excerpt: Excerpt) -> EverySize:
+    """Return what follows for other sizes from how the results are computed."""
     shapes = [entry.shape for entry in excerpt.border]
     sizes = [size for entry in excerpt.border for size in (*(entry.shape or ()), *(entry.contents or ()))]
     if None not in shapes and all(isinstance(size, int) for size in sizes):
-        return True
+        return EverySize.IF_TRIED  # there is one size
     try:
         before, after = (_Side(excerpt, side).outputs() for side in (excerpt.before, excerpt.exact))
-        return all(itertools.starmap(_same, zip(before[: excerpt.results], after, strict=True)))
+        return min(itertools.starmap(_compared, zip(before[: excerpt.results], after, strict=True)), key=_WORST.index)
     except (Unproven, Invalid, ValueError, IndexError, KeyError):
-        return False
+        return EverySize.UNKNOWN
 
 
-def _same(old: Value, new: Value) -> bool:
+_WORST = list(EverySize)
+
+
+def _compared(old: Value, new: Value) -> EverySize:
     if isinstance(old, Known) and isinstance(new, Known):
-        return old.items.shape == new.items.shape and bool(np.all(old.items == new.items))
+        is_same = old.items.shape == new.items.shape and bool(np.all(old.items == new.items))
+        return EverySize.SAME_TERMS if is_same else EverySize.UNKNOWN
     a, b = fused(tensor_of(old)), fused(tensor_of(new))
     if a.shape != b.shape:
-        return False
-    return text_of(a) == text_of(b) or (is_uniform(a) and is_uniform(b))
+        return EverySize.UNKNOWN
+    if text_of(a) == text_of(b):
+        return EverySize.SAME_TERMS
+    return EverySize.IF_TRIED if is_uniform(a) and is_uniform(b) else EverySize.UNKNOWN
 
 
 class _Side:

@@ -36,9 +36,9 @@ from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.every_size import holds_for_every_size
+from sardonyx.verification.every_size import EverySize, at_every_size
 from sardonyx.verification.fixed_sizes import AS_THEY_ARE, FixedSizes, Sizes, free_weights, holds_sizes
-from sardonyx.verification.rewrite_models import Excerpt, SmallModel
+from sardonyx.verification.rewrite_models import Excerpt
 
 _MOST_WAYS = 60  # ways of generating a border that are tried
 _MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
@@ -98,7 +98,7 @@ def decide(excerpt: Excerpt) -> Decision:
         for choice, comparison in itertools.product(filter(None, (smaller, [AS_THEY_ARE])), comparisons):
             decision = _decision(comparison, choice)
             if decision.claim in EQUAL:
-                every_size = decision.claim is Claim.ALL_VALUES and holds_for_every_size(excerpt)
+                every_size = decision.claim is Claim.ALL_VALUES and comparison.every_size is not EverySize.UNKNOWN
                 return replace(decision, is_smaller=fixed.names(choice[0]), every_size=every_size)
     return decision
 
@@ -150,14 +150,24 @@ class _Comparison:
         self._excerpt, self._reads_literals = excerpt, reads_literals
         sides = (excerpt.before, excerpt.exact)
         self._only_moves = {node.op_type for side in sides for node in side.proto.graph.node} <= MOVES
+        most = _MOST_RESULTS if excerpt.border else _MOST_ELEMENTS  # constants alone are evaluated once
+        numbers = self._numbers(Order.TRUE, 0)
+        self._sides = [Evaluator(each.proto, numbers, most=most, unlimited=each.computed) for each in sides]
         self._folds = excerpt.folds if not excerpt.border else (False,) * excerpt.results
         self._elements = 0  # that were compared and are numbers
         self._units = 0.0
         self._fixed: Sizes | None = None  # the sizes that are chosen
         self._operators = set[str]()  # that read or wrote real numbers
+        types = [entry.dtype for entry in excerpt.border if entry.contents is None]
+        self._is_real = all(dtype is not None and dtype.is_floating_point() for dtype in types)
         self._conditions = [
             entry.name for entry in excerpt.border if entry.dtype == ir.DataType.BOOL and not any(entry.contents or ())
         ]
+
+    @functools.cached_property
+    def every_size(self) -> EverySize:
+        """What follows for other sizes, if the sides are equal at one."""
+        return at_every_size(self._excerpt)
 
     def _numbers(self, order: Order, seed: int) -> Numbers:
         return Numbers(order, seed, reads_literals=self._reads_literals)
@@ -208,8 +218,11 @@ class _Comparison:
         self._fixed = fixed
 
     def _sizes(self, way: Way) -> Iterator[Mapping[str, int]]:
-        yield from itertools.islice(self._generator.other_sizes(way.sizes), 1)
-        yield from self._generator.edge_sizes(way.sizes, _MOST_EDGES)
+        """Yield sizes that tell more; if the sides are computed by the same terms, those that make tensors empty."""
+        edges = self._generator.edge_sizes(way.sizes, _MOST_EDGES)
+        if self.every_size is EverySize.SAME_TERMS:
+            return (sizes for sizes in edges if 0 in sizes.values())
+        return itertools.chain(itertools.islice(self._generator.other_sizes(way.sizes), 1), edges)
 
     def _accepted(self) -> Way | None:
         """Return the first way of generating values that the nodes before the rewrite accept."""
@@ -225,7 +238,7 @@ class _Comparison:
             return None
         numbers = self._numbers(order, seed)
         try:
-            results = self._side(self._excerpt.before, values, numbers)[: self._excerpt.results]
+            results = self._side(0, values, numbers)[: self._excerpt.results]
         except Invalid:
             return None
         run = _Run(way, values, numbers, results)
@@ -245,13 +258,16 @@ class _Comparison:
             return Claim.ALL_VALUES
         if any(entry.hides for entry in self._excerpt.border):
             self._compared(way, Order.TRUE, 1, Style.HIDING)
+        varied = self._is_real
         if any(entry.contents is None and entry.dtype and entry.dtype.is_integer() for entry in self._excerpt.border):
-            self._compared(way, Order.TRUE, 1, Style.SPECIAL)  # integers at and near the constants of the nodes
+            # integers at and near the constants of the nodes
+            varied = self._compared(way, Order.TRUE, 1, Style.SPECIAL) is not None
         for choice in range(min(1 << len(self._conditions), _MOST_CHOICES)) if self._conditions and required else ():
             self._compared(way, Order.TRUE, _CHOICES + choice)
         is_large = self._elements - before >= _MANY
-        count = _RANDOM_ORDERS if required and true.compared else 1
-        count = int(true.compared) if is_large else count
+        count = _RANDOM_ORDERS if required and true.compared and not is_large else 1
+        if not true.compared and (is_large or (varied and not required)):
+            count = 0  # random numbers of 60 bits that are equal once are equal
         try:
             for seed in range(2, 2 + count):
                 self._compared(way, Order.RANDOM, seed)
@@ -267,7 +283,7 @@ class _Comparison:
         if run is None:
             return None
         try:
-            after = self._side(self._excerpt.exact, run.values, run.numbers)
+            after = self._side(1, run.values, run.numbers)
         except Invalid as error:
             raise _OtherShape(f"the new nodes do not accept what the old ones do: {error}") from None
         self._operators |= run.numbers.operators
@@ -279,14 +295,11 @@ class _Comparison:
                 self._elements, self._units = self._elements + old.size, max(units, self._units)
         return run.numbers
 
-    def _side(self, side: SmallModel, values: Mapping[str, Value], numbers: Numbers) -> list[Value]:
-        inputs = {info.name for info in side.proto.graph.input}
-        feeds = {name: value for name, value in values.items() if name in inputs}
-        constants = {name: self._constants[name] for name in side.constants}
+    def _side(self, place: int, values: Mapping[str, Value], numbers: Numbers) -> list[Value]:
+        """Return the results of the nodes before the rewrite, or of those after it."""
+        self._sides[place].numbers = numbers
         try:
-            most = _MOST_RESULTS if self._excerpt.border else _MOST_ELEMENTS  # constants alone are evaluated once
-            evaluator = Evaluator(side.proto, numbers, most=most, unlimited=side.computed)
-            return evaluator.run({**constants, **feeds})
+            return self._sides[place].run({**self._constants, **values})
         except (ValueError, IndexError, KeyError, TypeError, AttributeError, MemoryError) as error:
             raise Invalid(f"{type(error).__name__}: {error}") from error
 

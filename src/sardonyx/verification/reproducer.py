@@ -27,7 +27,7 @@ class Reproducers:
 
     def write(self, name: str, excerpt: Excerpt, feeds: Mapping[str, Array], types: Mapping[str, ir.DataType]) -> str:
         """Write the excerpt of a rewrite of the pass `name`, with inputs on which the sides differ; return its path."""
-        key = excerpt.signature()
+        key = excerpt.signature
         if key not in self._written:
             path = self._path(name)
             with explained(str(path)):

@@ -437,9 +437,9 @@ class LocalChecks:
         counts["rewrites"] += 1
         try:
             excerpt = Excerpt.narrowest(facts, rewrite)
-            findings.shapes.add(excerpt.signature())
+            findings.shapes.add(excerpt.signature)
             outcome = self._checked(excerpt, rule)
-            units = max(excerpt.rounding_units, self._decisions[excerpt.signature()].units)
+            units = max(excerpt.rounding_units, self._decisions[excerpt.signature].units)
             counts["rounded"] += units > 0
             findings.rounding_units = max(findings.rounding_units, units)
         except Exception as error:  # of the check, not of the rewrite: the model as a whole is verified in any case
@@ -500,11 +500,11 @@ class LocalChecks:
 
         A wider one knows more of what the producers of the border compute.
         """
-        if self._decision(excerpt, excerpt.signature()).claim in EQUAL:
+        if self._decision(excerpt).claim in EQUAL:
             return excerpt
         levels = list(excerpt.widened(_MOST_NODES))
         tried = [levels[place] for place in _TRIED_LEVELS if place < len(levels)] + levels[-1:]
-        return next((wider for wider in tried if self._decision(wider, wider.signature()).claim in EQUAL), None)
+        return next((wider for wider in tried if self._decision(wider).claim in EQUAL), None)
 
     def _outcome(self, excerpt: Excerpt, rule: Rule, rounds: int = 1) -> Outcome:
         """Decide in exact arithmetic; run the nodes where that leaves something open.
@@ -513,12 +513,11 @@ class LocalChecks:
         are also compared, unless floats are only moved. Nodes that are equal and do not run got sizes that do not
         belong together, which the nodes before the rewrite happen to accept.
         """
-        signature = excerpt.signature()
-        decision = self._decision(excerpt, signature)
+        decision = self._decision(excerpt)
         needs_bits = rule.accuracy is Accuracy.EXACT and decision.computes
         if decision.claim is Claim.ALL_VALUES and not needs_bits:
             return _proven(decision)
-        key = f"{rule.accuracy.value} {rounds} ".encode() + signature
+        key = f"{rule.accuracy.value} {rounds} ".encode() + excerpt.signature
         if key not in self._outcomes:
             self._outcomes[key] = Check(excerpt, rule.accuracy, rounds).outcome()
         outcome = self._outcomes[key]
@@ -528,9 +527,9 @@ class LocalChecks:
             return _proven(decision)
         return replace(outcome, undecided=_why(decision))
 
-    def _decision(self, excerpt: Excerpt, signature: bytes) -> Decision:
+    def _decision(self, excerpt: Excerpt) -> Decision:
         """Return what exact arithmetic says; weights that the rewrite computed are compared for every rewrite."""
-        known = self._decisions.get(signature)
+        known = self._decisions.get(excerpt.signature)
         if known is None or (known.claim in EQUAL and excerpt.computed_elements):
-            known = self._decisions[signature] = decide(excerpt)
+            known = self._decisions[excerpt.signature] = decide(excerpt)
         return known

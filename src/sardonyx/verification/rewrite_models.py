@@ -7,6 +7,7 @@ past these producers, which then become part of both models.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -175,8 +176,9 @@ class Excerpt:
         """Whether a result is not a function of the border."""
         return bool(self.operators & RANDOM)
 
+    @functools.cached_property
     def signature(self) -> bytes:
-        """Return a digest that is equal for rewrites of the same structure; names and weight values do not count."""
+        """A digest that is equal for rewrites of the same structure; names and weight values do not count."""
         digest = hashlib.sha256()
         for side in (self.before, self.exact):
             digest.update(side.proto.SerializeToString(deterministic=True))

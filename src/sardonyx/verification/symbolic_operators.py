@@ -164,7 +164,8 @@ def _cut_sizes(call: Call) -> Any:
 
 
 def _gathered_sizes(call: Call) -> Any:
-    indices = np.asarray(_items(call, 1), np.int64)
+    places = _items(call, 1)
+    indices = np.reshape(_numbers(list(places.flat)), places.shape).astype(np.int64)
     return np.take(_items(call, 0), indices, call.get("axis", 0))
 
 
