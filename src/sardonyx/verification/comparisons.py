@@ -16,9 +16,9 @@ from sardonyx.ir.element_types import element_types
 from sardonyx.ir.ops import COMPARISONS, READS_SHAPE
 from sardonyx.ir.scopes import label, values_read
 from sardonyx.runtime import Value
+from sardonyx.runtime.observe import Observed
 from sardonyx.verification.input_thresholds import small_constant
 
-_PREFIX = "sardonyx.count."
 _BOUNDS: dict[str, tuple[tuple[int, str, str], ...]] = {  # per bound: operand, operator that is true beyond it, words
     "Clip": ((1, "Less", "below"), (2, "Greater", "above")),
     "Max": ((1, "Less", "below"),),
@@ -50,8 +50,9 @@ class Comparisons:
         if model.opset_imports.get("", 0) >= _FIRST_OPSET and any(True for _ in _tests(model)):
             self.counting = model.clone()
             self._tests = list(_tests(self.counting))
-            for number, test in enumerate(self._tests):
-                _count(self.counting.graph, test, f"{_PREFIX}{number}.")
+            observed = Observed(self.counting)
+            for test in self._tests:
+                _count(observed, test)
 
     def notes(self, counts: Sequence[Sequence[Value]]) -> list[str]:
         """Return a note about the comparisons with one result, from the additional outputs of every trial."""
@@ -65,28 +66,19 @@ class Comparisons:
         return [notes[0] + f" (and {len(notes) - 1} more of this kind)"] if len(notes) > 1 else notes
 
 
-def _count(graph: ir.Graph, test: _Test, prefix: str) -> None:
-    """Append outputs with the number of elements for which the test is true, and for which it is false."""
-    nodes: list[ir.Node] = []
-
-    def add(op: str, *inputs: ir.Value, **attributes: int | ir.TensorProtocol) -> ir.Value:
-        nodes.append(ir.node(op, inputs, attributes, name=f"{prefix}{len(nodes)}"))
-        nodes[-1].outputs[0].name = nodes[-1].name
-        return nodes[-1].outputs[0]
-
+def _count(observed: Observed, test: _Test) -> None:
+    """Add outputs with the number of elements for which the test is true, and for which it is false."""
     result = test.value
     if test.operator:  # in double precision, since not every type has a kernel that compares
-        value, bound = add("Cast", result, to=ir.DataType.DOUBLE), test.bound
+        value, bound = observed.compute("Cast", result, to=ir.DataType.DOUBLE), test.bound
         if isinstance(bound, ir.Value):
-            result = add(test.operator, value, add("Cast", bound, to=ir.DataType.DOUBLE))
+            other = observed.compute("Cast", bound, to=ir.DataType.DOUBLE)
         else:
-            number = add("Constant", value=ir.tensor(np.array(bound, np.float64)))
-            result = add(test.operator, add("Abs", value), number)
-    for outcome in (result, add("Not", result)):
-        count = add("ReduceSum", add("Cast", outcome, to=ir.DataType.FLOAT), keepdims=0)
-        count.type, count.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape([])
-        graph.outputs.append(count)
-    graph.extend(nodes)
+            value, other = observed.compute("Abs", value), observed.constant(np.float64(bound or 0.0))
+        result = observed.compute(test.operator, value, other)
+    for outcome in (result, observed.compute("Not", result)):
+        counted = observed.compute("Cast", outcome, to=ir.DataType.FLOAT)
+        observed.add(observed.compute("ReduceSum", counted, keepdims=0), ir.DataType.FLOAT)
 
 
 def _tests(model: ir.Model) -> Iterator[_Test]:

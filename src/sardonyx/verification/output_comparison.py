@@ -339,9 +339,9 @@ class OutputComparer:
         if wrong.any() and a.dtype.kind in "iu":
             wrong = self._without_ties(a, b, wrong, index, path)
         if wrong.any() and self._accuracy is not Accuracy.EXACT and (known := precise()) is not None:
-            undecided, both = known.undecided(path, a.shape), known.both(path, a.shape)
-            rounded = undecided if both is None else undecided | (both[0] == both[1])
-            self._note_undecided(index, undecided, int(np.count_nonzero(wrong & rounded)))
+            both = known.both(path, a.shape)
+            rounded = known.undecided(path, a.shape) if both is None else both[0] == both[1]
+            self._note_undecided(index, both is None and bool(rounded.all()), int(np.count_nonzero(wrong & rounded)))
             wrong = wrong & ~rounded
         count = int(np.count_nonzero(wrong))
         if a.dtype.kind in "iub" and a.size:
@@ -369,9 +369,9 @@ class OutputComparer:
         self.left_out.add(Reason.TIE, self._names[index], int(np.count_nonzero(moved)), moved.size)
         return moved
 
-    def _note_undecided(self, index: int, undecided: Array, ties: int) -> None:
+    def _note_undecided(self, index: int, is_whole: bool, ties: int) -> None:
         name = self._names[index]
-        if bool(undecided.all()):
+        if is_whole:
             self._note(f"every element of '{name}' is undecided: rounding alone changes it, so no value was compared")
         elif ties:
             self._note(f"the output '{name}' differs in {ties} elements that rounding alone moves")
