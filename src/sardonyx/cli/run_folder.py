@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from sardonyx.atomic_write import explained, write_whole
 from sardonyx.errors import OutputError, SardonyxError, UsageError
+from sardonyx.inputs.at_size import at_size
 from sardonyx.ir import io
-from sardonyx.measurement.feeds import at_size
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Benchmark

@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from sardonyx.atomic_write import check_free
 from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.inputs.at_size import at_size
+from sardonyx.inputs.values import Style
 from sardonyx.ir import io, made_by
 from sardonyx.ir.io.decoder_folder import DecoderFolder, move_into
 from sardonyx.ir.module_patterns import matching_modules
 from sardonyx.ir.origins import origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.ir.tagged_model import HasModel, Source, tagged
-from sardonyx.measurement.feeds import at_size
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import Candidate, RewriteJob
 from sardonyx.provenance import merge
@@ -51,7 +52,6 @@ from sardonyx.runtime import Feeds
 from sardonyx.runtime.remote import described, generate
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.subject import Subject
-from sardonyx.verification.values import Style
 
 _USUAL = (Style.NORMAL.value, Style.POSITIVE.value)  # generated inputs on which the loss is measured
 _TRIALS = 6  # generated inputs on which products are compared with their simulation

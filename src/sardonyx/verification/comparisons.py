@@ -12,12 +12,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from sardonyx.inputs.thresholds import small_constant
 from sardonyx.ir.element_types import element_types
 from sardonyx.ir.ops import COMPARISONS, READS_SHAPE
 from sardonyx.ir.scopes import label, values_read
 from sardonyx.runtime import Value
 from sardonyx.runtime.observe import Observed
-from sardonyx.verification.input_thresholds import small_constant
 
 _BOUNDS: dict[str, tuple[tuple[int, str, str], ...]] = {  # per bound: operand, operator that is true beyond it, words
     "Clip": ((1, "Less", "below"), (2, "Greater", "above")),

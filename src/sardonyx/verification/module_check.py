@@ -16,12 +16,13 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
+from sardonyx.inputs.generator import ExampleInputs
 from sardonyx.ir.module_extraction import Extract
 from sardonyx.records.run import Accuracy, Trial, Verdict
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.observe import Observed
 from sardonyx.runtime.remote import RemoteSession
-from sardonyx.verification.compare import ExampleInputs, Oracle, Progress
+from sardonyx.verification.compare import Oracle, Progress
 from sardonyx.verification.double_precision import DoublePrecision
 from sardonyx.verification.interface import random_outputs
 from sardonyx.verification.output_comparison import OutputComparer, Precise

@@ -33,7 +33,7 @@ NARROW_RMS = 1.0
 # Allowed error for an approximation of the function, relative to the value and the output's scale, in every type.
 APPROXIMATE_MAX = 2e-2
 APPROXIMATE_RMS = 1e-3
-_SINGLE_EPS = 2.0**-23
+SINGLE_EPS = 2.0**-23  # types with a larger one are narrow
 
 
 class Limit(Struct, frozen=True):
@@ -73,7 +73,7 @@ def limit(dtype: np.dtype[Any], accuracy: Accuracy) -> Limit:
     if accuracy is Accuracy.EXACT:
         return Limit(0.0, 0.0)
     eps = epsilon(dtype)
-    narrow = eps > _SINGLE_EPS
+    narrow = eps > SINGLE_EPS
     rtol = (NARROW_MAX if narrow else REASSOCIATED_MAX) * eps
     rms = (NARROW_RMS if narrow else REASSOCIATED_RMS) * eps
     if accuracy is Accuracy.APPROXIMATES:

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.inputs.requirements import Bounds
+from sardonyx.inputs.roles import Role, Use
+from sardonyx.inputs.values import has_row_of_zeros, hides_whole_row
 from sardonyx.ir.scopes import bodies, label, top_graphs
 from sardonyx.runtime import Array
-from sardonyx.verification.input_roles import Role, Use
-from sardonyx.verification.size_requirements import Bounds
-from sardonyx.verification.values import has_row_of_zeros, hides_whole_row
 
 _NAMED = 6  # dimensions named in one note
 
