@@ -64,7 +64,7 @@ def _of(indices: Array, choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _same_scores(one: Choice, other: Choice) -> bool:
-    """Return whether two choices were made by the same scores, up to the noise of a deep model."""
+    """Return whether two choices were made by the same scores, up to the rounding error of a deep model."""
     if one.scores.shape != other.scores.shape or one.scores.dtype != other.scores.dtype:
         return False
     known = ~np.isnan(one.scores).all(axis=one.axis, keepdims=True)
