@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from onnx import parser
 
 from sardonyx.errors import UsageError, VerificationFailed
-from sardonyx.inputs.coverage import Bodies
 from sardonyx.inputs.generator import Inputs, Plan, Run, TrialInputs
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
@@ -20,6 +19,7 @@ from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import Oracle, verify
 from sardonyx.verification.compare import ExampleInputs
+from sardonyx.verification.coverage import Bodies
 from sardonyx.verification.reference import SECONDS, Budget
 from sardonyx.verification.subject import Subject
 from verification.text_models import text_model

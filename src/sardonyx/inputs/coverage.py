@@ -1,16 +1,14 @@
-"""Report what the trials did not cover: sizes, thresholds, rows and masks not reached, bodies that never ran."""
+"""Report what the inputs of the trials did not cover: sizes, thresholds, rows and masks that were not reached."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
-import onnx_ir as ir
 
 from sardonyx.inputs.requirements import Bounds
 from sardonyx.inputs.roles import Role, Use
 from sardonyx.inputs.values import has_row_of_zeros, hides_whole_row
-from sardonyx.ir.scopes import bodies, label, top_graphs
 from sardonyx.runtime import Array
 
 _NAMED = 6  # dimensions named in one note
@@ -74,48 +72,3 @@ def table_notes(uses: Mapping[str, Use], arrays: Mapping[str, Sequence[Array]]) 
         return []
     _, text = max(gaps)
     return [text + (f" (and {len(gaps) - 1} more of this kind)" if len(gaps) > 1 else "")]
-
-
-# Which bodies of If, Loop and Scan ran: in a copy of the model every body gets a marker node without effect, and the
-# runtime's profile lists the markers that were executed.
-
-_MARK = "sardonyx.body."
-_BRANCHES = {"then_branch": "then branch", "else_branch": "else branch"}
-
-
-class Bodies:
-    """The bodies of control-flow nodes of one model, in the main graph and in functions."""
-
-    def __init__(self, model: ir.Model) -> None:
-        """Find the bodies of `model`, which is not changed."""
-        self._notes: dict[str, str] = {}  # the note about a body that never ran, by its marker
-        self.marked: ir.Model | None = None  # a copy to be profiled; None if there are no bodies
-        if any(True for graph in top_graphs(model) for _ in _bodies(graph)):
-            self.marked = model.clone()
-            self._mark(self.marked)
-
-    def never_entered(self, executed: frozenset[str] | None) -> list[str]:
-        """Return a note for each body that none of the executed nodes was in; nothing if there is no profile."""
-        if executed is None:
-            return []
-        seen = {name[name.index(_MARK) :] for name in executed if _MARK in name}
-        return [text for mark, text in self._notes.items() if mark not in seen]
-
-    def _mark(self, model: ir.Model) -> None:
-        for graph in top_graphs(model):
-            for node, name, body in _bodies(graph):
-                mark = f"{_MARK}{len(self._notes)}"
-                self._notes[mark] = f"the {_BRANCHES.get(name, 'body')} of {node.op_type} '{label(node)}' never ran"
-                one = ir.node("Constant", [], {"value": ir.tensor(np.zeros(1, np.float32))}, name=f"{mark}.one")
-                one.outputs[0].name = f"{mark}.one"
-                marker = ir.node("Identity", [one.outputs[0]], name=mark)
-                marker.outputs[0].name = mark
-                body.extend([one, marker])
-
-
-def _bodies(graph: ir.Graph) -> Iterator[tuple[ir.Node, str, ir.Graph]]:
-    """Yield every body below a graph, with its node and the name of the attribute that holds it."""
-    for node in graph:
-        for name, body in bodies(node):
-            yield node, name, body
-            yield from _bodies(body)

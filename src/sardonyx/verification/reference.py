@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.inputs.coverage import Bodies
 from sardonyx.inputs.generator import Inputs, Plan, TrialInputs
 from sardonyx.ir.facts import Facts
 from sardonyx.records.run import Accuracy
@@ -23,7 +22,7 @@ from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.library import NoKernel
 from sardonyx.runtime.load_failures import LOAD_A_LIBRARY, explain
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
-from sardonyx.verification.comparisons import Comparisons
+from sardonyx.verification.coverage import Bodies, Comparisons
 from sardonyx.verification.interface import random_outputs
 from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.rounding import LiveEngine

@@ -1,4 +1,4 @@
-"""Report which comparisons of a model had one result in all trials.
+"""Report which comparisons of a model had one result in all trials, and which bodies never ran.
 
 A copy of the model counts in how many elements each comparison is true and false, as additional outputs. This covers
 thresholds wherever they are, also behind a matrix product, where no analysis knows which inputs reach them.
@@ -15,7 +15,7 @@ from msgspec import Struct
 from sardonyx.inputs.thresholds import small_constant
 from sardonyx.ir.element_types import element_types
 from sardonyx.ir.ops import COMPARISONS, READS_SHAPE
-from sardonyx.ir.scopes import label, values_read
+from sardonyx.ir.scopes import bodies, label, top_graphs, values_read
 from sardonyx.runtime import Value
 from sardonyx.runtime.observe import Observed
 
@@ -137,3 +137,48 @@ def _widened(node: ir.Node, types: dict[ir.Value, ir.DataType]) -> Iterator[_Tes
 def _number(value: ir.Value | None) -> float | None:
     numbers = small_constant(value)
     return float(numbers[0]) if numbers is not None and numbers.size == 1 else None
+
+
+# Which bodies of If, Loop and Scan ran: in a copy of the model every body gets a marker node without effect, and the
+# runtime's profile lists the markers that were executed.
+
+_MARK = "sardonyx.body."
+_BRANCHES = {"then_branch": "then branch", "else_branch": "else branch"}
+
+
+class Bodies:
+    """The bodies of control-flow nodes of one model, in the main graph and in functions."""
+
+    def __init__(self, model: ir.Model) -> None:
+        """Find the bodies of `model`, which is not changed."""
+        self._notes: dict[str, str] = {}  # the note about a body that never ran, by its marker
+        self.marked: ir.Model | None = None  # a copy to be profiled; None if there are no bodies
+        if any(True for graph in top_graphs(model) for _ in _bodies(graph)):
+            self.marked = model.clone()
+            self._mark(self.marked)
+
+    def never_entered(self, executed: frozenset[str] | None) -> list[str]:
+        """Return a note for each body that none of the executed nodes was in; nothing if there is no profile."""
+        if executed is None:
+            return []
+        seen = {name[name.index(_MARK) :] for name in executed if _MARK in name}
+        return [text for mark, text in self._notes.items() if mark not in seen]
+
+    def _mark(self, model: ir.Model) -> None:
+        for graph in top_graphs(model):
+            for node, name, body in _bodies(graph):
+                mark = f"{_MARK}{len(self._notes)}"
+                self._notes[mark] = f"the {_BRANCHES.get(name, 'body')} of {node.op_type} '{label(node)}' never ran"
+                one = ir.node("Constant", [], {"value": ir.tensor(np.zeros(1, np.float32))}, name=f"{mark}.one")
+                one.outputs[0].name = f"{mark}.one"
+                marker = ir.node("Identity", [one.outputs[0]], name=mark)
+                marker.outputs[0].name = mark
+                body.extend([one, marker])
+
+
+def _bodies(graph: ir.Graph) -> Iterator[tuple[ir.Node, str, ir.Graph]]:
+    """Yield every body below a graph, with its node and the name of the attribute that holds it."""
+    for node in graph:
+        for name, body in bodies(node):
+            yield node, name, body
+            yield from _bodies(body)
