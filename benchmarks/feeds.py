@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from sardonyx.inputs.generator import Inputs, Plan, Style
 from sardonyx.ir import io
-from sardonyx.verification.inputs import Inputs, Plan, Style
 
 SEED = 7
 

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from sardonyx.inputs.at_size import at_size, dynamic_dims
 from sardonyx.ir import io
-from sardonyx.measurement import feeds, interleaving
+from sardonyx.measurement import interleaving
 from sardonyx.measurement.interleaving import Race
 from sardonyx.runtime.timed import Settings, TimedModel
 
@@ -30,8 +31,8 @@ CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 def raced(files: dict[str, str], sizes: dict[str, int], *, seconds: float, threads: int, clock: str) -> Race:
     """All files at once, the first one twice."""
     model = io.load(next(iter(files.values())))
-    known = feeds.dynamic_dims(model)
-    drawn = feeds.at_size(model, {dim: size for dim, size in sizes.items() if dim in known})
+    known = dynamic_dims(model)
+    drawn = at_size(model, {dim: size for dim, size in sizes.items() if dim in known})
 
     def contender(path: str) -> interleaving.Run:
         return interleaving.slot(TimedModel(path, Settings(threads)).ready(drawn), now=CLOCKS[clock])

@@ -18,10 +18,10 @@ _RUN = """
 import sys
 from pathlib import Path
 from sardonyx.ir import io
-from sardonyx.measurement import feeds
+from sardonyx.inputs.at_size import at_size
 from sardonyx.runtime.timed import Settings, TimedModel
 path = Path(sys.argv[1])
-TimedModel(path, Settings(1)).ready(feeds.at_size(io.load(path)))()
+TimedModel(path, Settings(1)).ready(at_size(io.load(path)))()
 """
 
 

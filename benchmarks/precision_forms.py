@@ -20,8 +20,8 @@ import onnx
 import sardonyx
 from precision_models import Case, Samples
 from sardonyx.errors import GateNotMet
+from sardonyx.inputs.at_size import sizes_of
 from sardonyx.ir import io
-from sardonyx.measurement.feeds import sizes_of
 from sardonyx.runtime.timed import Settings, TimedModel
 
 Form = Callable[[Case, Path], "Note | None"]

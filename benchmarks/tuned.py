@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import sardonyx
+from sardonyx.inputs.at_size import dynamic_dims
 from sardonyx.ir import io
-from sardonyx.measurement.feeds import dynamic_dims
 from sardonyx.measurement.statistics import Comparison, Finding, compare
 
 HERE = Path(__file__).parent

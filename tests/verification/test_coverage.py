@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sardonyx.inputs.generator import Inputs, TrialInputs
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
 from sardonyx.verification import verify
-from sardonyx.verification.inputs import Inputs, TrialInputs
 from sardonyx.verification.subject import Subject
 from verification.text_models import array, text_model
 

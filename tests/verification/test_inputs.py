@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import parser
 
+from sardonyx.inputs.generator import Inputs, Plan, Style
+from sardonyx.inputs.roles import Role
+from sardonyx.inputs.sizes import DynamicDims
 from sardonyx.ir import io
-from sardonyx.verification.input_roles import Role
-from sardonyx.verification.input_sizes import DynamicDims
-from sardonyx.verification.inputs import Inputs, Plan, Style
 from verification.text_models import array, text_model
 
 

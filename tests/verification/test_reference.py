@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from onnx import parser
 
 from sardonyx.errors import UsageError, VerificationFailed
+from sardonyx.inputs.generator import Inputs, Plan, Run, TrialInputs
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
 from sardonyx.runtime import Feeds, Value
@@ -19,7 +20,6 @@ from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification import Oracle, verify
 from sardonyx.verification.compare import ExampleInputs
 from sardonyx.verification.coverage import Bodies
-from sardonyx.verification.inputs import Inputs, Plan, Run, TrialInputs
 from sardonyx.verification.reference import SECONDS, Budget
 from sardonyx.verification.subject import Subject
 from verification.text_models import text_model

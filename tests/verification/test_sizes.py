@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import sardonyx
 from sardonyx.errors import RuntimeFailure, VerificationFailed
+from sardonyx.inputs.generator import Inputs
+from sardonyx.inputs.limits import MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS, MOST_WORK
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
 from sardonyx.verification import verify
-from sardonyx.verification.element_limits import MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS, MOST_WORK
-from sardonyx.verification.inputs import Inputs
 from verification.text_models import text_model
 
 SEEDS = (0, 1, 2, 3)

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sardonyx.inputs.generator import Inputs, Plan
+from sardonyx.inputs.roles import Role
+from sardonyx.inputs.values import Style, hides_whole_row
 from sardonyx.ir import io
 from sardonyx.runtime import Session
 from sardonyx.runtime.values import Feeds, Value
 from sardonyx.verification import verify
-from sardonyx.verification.input_roles import Role
-from sardonyx.verification.inputs import Inputs, Plan
-from sardonyx.verification.values import Style, hides_whole_row
 from verification.text_models import array, text_model
 
 SEEDS = (0, 1, 2, 3)

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from sardonyx.inputs.state import find_state
 from sardonyx.ir.scopes import declared_shape
 from sardonyx.records.analysis import Cache, CachePart
-from sardonyx.verification.state_inputs import find_state
 
 
 def cache_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> Cache | None:

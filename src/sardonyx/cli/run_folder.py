@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from sardonyx.atomic_write import explained, write_whole
 from sardonyx.errors import OutputError, SardonyxError, UsageError
+from sardonyx.inputs.at_size import dynamic_dims
 from sardonyx.ir import io
-from sardonyx.measurement.feeds import at_size
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Benchmark
@@ -56,7 +56,7 @@ def check(
         raise UsageError(f"{path} contains a run of {other}", hint=hint)
     _check_free(path, (*_NAMES, CERTIFICATE), force=force)
     if sizes:
-        at_size(io.load(source), sizes)
+        dynamic_dims(io.load(source), sizes)
 
 
 def _folder(folder: str | Path) -> Path:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sardonyx.errors import UsageError
-from sardonyx.measurement import feeds, machine
+from sardonyx.inputs.at_size import at_size, dynamic_dims, sizes_of
+from sardonyx.measurement import machine
 from sardonyx.measurement.entrants import Entrant, Files, naming, read_entrants
 from sardonyx.measurement.sessions import TimingClock, settings_of
 from sardonyx.measurement.trial import Conditions, PlannedSize, Sessions, fresh_starts
@@ -165,13 +166,12 @@ def _plan(
             raise UsageError("example inputs have fixed sizes", hint="leave out either the inputs or the sizes")
         arrays = read_arrays(Path(inputs)) if isinstance(inputs, (str, Path)) else dict(inputs)
         check_names(arrays, [value.name or "" for value in first.model.graph.inputs])
-        yield PlannedSize(feeds.sizes_of(first.model, arrays), arrays, "it was run on the example inputs")
+        yield PlannedSize(sizes_of(first.model, arrays), arrays, "it was run on the example inputs")
         return
-    assumed = feeds.dynamic_dims(first.model)
     for point in points(sizes, sweep):
-        chosen = assumed | point
         with naming(first.label):
-            generated = feeds.at_size(first.model, point, seed=seed)
+            chosen = dynamic_dims(first.model, point)
+            generated = at_size(first.model, chosen, seed=seed)
         listed = ", ".join(f"{dim}={size}" for dim, size in chosen.items())
         hint = f"it was run at {listed}; choose other sizes of dynamic dimensions" if listed else None
         yield PlannedSize(chosen, generated, hint)

@@ -21,6 +21,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import is_constant
 from sardonyx.quantization.integer_regions import data_inputs
 from sardonyx.runtime import Feeds
+from sardonyx.runtime.observe import Observed
 from sardonyx.runtime.values import Array
 from sardonyx.verification.subject import Model, Subject
 
@@ -167,20 +168,15 @@ def _extremes(
     source: Model, names: Sequence[str], samples: Iterable[Feeds], threads: int | None
 ) -> dict[str, _Extremes]:
     """Return the extremes and the size of every value, which the runtime computes beside it."""
-    model = _fresh(source)
-    own = len(model.graph.outputs)
-    for name, value in _named(model, names):
-        for kind in ("ReduceMin", "ReduceMax", "Size"):
-            node = ir.node(kind, [value], {} if kind == "Size" else {"keepdims": 0})
-            node.outputs[0].name = f"sardonyx_{kind}_{name}"
-            node.outputs[0].dtype = ir.DataType.INT64 if kind == "Size" else ir.DataType.FLOAT
-            node.outputs[0].shape = ir.Shape([])
-            model.graph.append(node)
-            model.graph.outputs.append(node.outputs[0])
+    observed = Observed(_fresh(source))
+    for name in names:
+        for kind in ("ReduceMin", "ReduceMax"):
+            observed.add(observed.compute(kind, observed.value(name), keepdims=0), ir.DataType.FLOAT)
+        observed.add(observed.compute("Size", observed.value(name)), ir.DataType.INT64)
     found = {name: _Extremes() for name in names}
-    with Subject(model).session(threads=threads, optimize=True) as engine:
+    with Subject(observed.model).session(threads=threads, optimize=True) as engine:
         for feeds in samples:
-            measured = engine.run(feeds)[own:]
+            _, measured = observed.split(engine.run(feeds))
             for name, low, high, size in zip(names, measured[::3], measured[1::3], measured[2::3], strict=True):
                 one = found[name]
                 one.elements = max(one.elements, int(np.asarray(size)))
@@ -207,24 +203,15 @@ def _groups(names: Iterable[str], extremes: dict[str, _Extremes]) -> Iterator[li
 
 def _fill(source: Model, histograms: dict[str, Histogram], samples: Iterable[Feeds], threads: int | None) -> int:
     """Count the numbers of some values over all samples; return the most bytes that were held at once."""
-    model = _fresh(source)
-    own = set(model.graph.outputs)  # they stay: ONNX Runtime's Attention fails if the updated cache is not used
-    values = [value for _, value in _named(model, list(histograms))]
-    model.graph.outputs.extend(value for value in values if value not in own)
-    places = [model.graph.outputs.index(value) for value in values]
+    observed = Observed(_fresh(source))
+    observed.show(histograms)
+    shown = [value.name for value in observed.model.graph.outputs]
     held = 0
-    with Subject(model).session(threads=threads, optimize=True) as engine:
+    with Subject(observed.model).session(threads=threads, optimize=True) as engine:
         for feeds in samples:
-            results = engine.run(feeds)
-            outputs = [np.asarray(results[place]) for place in places]
+            results = dict(zip(shown, engine.run(feeds), strict=True))
+            outputs = [np.asarray(results[name]) for name in histograms]
             held = max(held, sum(output.nbytes for output in outputs))
             for histogram, output in zip(histograms.values(), outputs, strict=True):
                 histogram.add(output)
     return held
-
-
-def _named(model: ir.Model, names: Sequence[str]) -> Iterator[tuple[str, ir.Value]]:
-    values = {value.name: value for value in model.graph.inputs}
-    values.update({value.name: value for node in model.graph for value in node.outputs})
-    for name in names:
-        yield name, values[name]

@@ -23,6 +23,7 @@ from sardonyx.quantization.saturation import saturates
 from sardonyx.quantization.static_int8 import QuantizeStatically
 from sardonyx.records.quantization import SimulationCheck
 from sardonyx.runtime import Feeds
+from sardonyx.runtime.observe import Observed
 from sardonyx.verification.subject import Subject
 
 _EPS = 2.0**-23
@@ -203,33 +204,16 @@ def _add_differences(model: ir.Model, products: Sequence[Simulated]) -> None:
     the simulation by rounding alone: it is within half a step and this rounding of the simulation, which is not on the
     grid.
     """
-    graph = model.graph
+    observed = Observed(model)
     for number, product in enumerate(products):
-        difference = _node(graph, "Sub", product.result, product.simulation)
-        if product.step:
-            difference = _beyond(graph, difference, product.step / 2, number)
+        difference = observed.compute("Sub", product.result, product.simulation)
+        if product.step:  # how much larger than allowed it is, and 0 where it is not
+            half = observed.constant(np.float32(product.step / 2))
+            difference = observed.compute("Relu", observed.compute("Sub", observed.compute("Abs", difference), half))
         values = [difference, product.scale or product.simulation]
         for rounded in product.rounded:
-            values += [_node(graph, "Sub", other, rounded) for other in (product.result, product.simulation)]
+            values += [observed.compute("Sub", other, rounded) for other in (product.result, product.simulation)]
         for kind, value in enumerate(values):
-            largest = ir.node("ReduceMax", [_node(graph, "Abs", value)], {"keepdims": 0})
-            output = largest.outputs[0]
-            output.name = _output(number, kind)
-            output.dtype, output.shape = ir.DataType.FLOAT, ir.Shape([])
-            graph.append(largest)
-            graph.outputs.append(output)
-
-
-def _beyond(graph: ir.Graph, difference: ir.Value, allowed: float, number: int) -> ir.Value:
-    """Return how much larger than allowed the differences are, and 0 where they are not."""
-    name = f"sardonyx_allowed_{number}"
-    tensor = ir.Tensor(np.array(allowed, np.float32), name=name)
-    limit = ir.Value(name=name, shape=ir.Shape([]), type=ir.TensorType(ir.DataType.FLOAT), const_value=tensor)
-    graph.initializers.add(limit)
-    return _node(graph, "Relu", _node(graph, "Sub", _node(graph, "Abs", difference), limit))
-
-
-def _node(graph: ir.Graph, op_type: str, *inputs: ir.Value) -> ir.Value:
-    node = ir.node(op_type, list(inputs))
-    graph.append(node)
-    return node.outputs[0]
+            largest = observed.compute("ReduceMax", observed.compute("Abs", value), keepdims=0)
+            largest.name = _output(number, kind)
+            observed.add(largest, ir.DataType.FLOAT)

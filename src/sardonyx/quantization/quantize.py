@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from sardonyx.atomic_write import check_free
 from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.values import Style
 from sardonyx.ir import io, made_by
 from sardonyx.ir.io.decoder_folder import DecoderFolder, move_into
 from sardonyx.ir.module_patterns import matching_modules
 from sardonyx.ir.origins import origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.ir.tagged_model import HasModel, Source, tagged
-from sardonyx.measurement.feeds import at_size
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import Candidate, RewriteJob
 from sardonyx.provenance import merge
@@ -51,7 +52,6 @@ from sardonyx.runtime import Feeds
 from sardonyx.runtime.remote import described, generate
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.subject import Subject
-from sardonyx.verification.values import Style
 
 _USUAL = (Style.NORMAL.value, Style.POSITIVE.value)  # generated inputs on which the loss is measured
 _TRIALS = 6  # generated inputs on which products are compared with their simulation
@@ -282,7 +282,7 @@ class _Run:
         self._subject = Subject(self.source)
         self._metric, self._sizes, self._seed, self._threads, self._clock = metric, sizes, seed, threads, clock
         if sizes:
-            at_size(self._subject.model, sizes)
+            dynamic_dims(self._subject.model, sizes)
         self._samples = samples or self._generated(chooses=chooses)
         needed = _RANGES if samples is None else (*_RANGES, *_MOMENTS)
         calibrates = any(precision in needed for precision in precisions)
@@ -378,7 +378,8 @@ class _Run:
         """Return generated inputs: at the sizes of the timing if there is a choice to make, otherwise at several."""
         if chooses:
             model, seed = self._subject.model, self._seed
-            samples = Samples([at_size(model, self._sizes, seed=seed + step) for step in range(_GENERATED)])
+            sizes = dynamic_dims(model, self._sizes)
+            samples = Samples([at_size(model, sizes, seed=seed + step) for step in range(_GENERATED)])
             try:
                 Answers(self._subject, samples, (0,), threads=self._threads)
             except UsageError:

@@ -5,7 +5,7 @@ The runtime computes both numbers beside each value, so that no activation leave
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +16,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
 from sardonyx.ir.scopes import is_constant
 from sardonyx.runtime import Feeds
+from sardonyx.runtime.observe import Observed
 from sardonyx.verification.subject import Subject
 
 
@@ -54,16 +55,15 @@ def measure_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | None) -
         RuntimeFailure: The model rejects the inputs of every trial.
     """
     values = float_values(graph)
-    main = graph.model.graph
-    own, names = len(main.outputs), [value.name or "" for value in values]
+    names, observed = [value.name or "" for value in values], Observed(graph.model)
     modules = ["" if (node := value.producer()) is None else owner(node) for value in values]
-    _add_ranges(main, values)
+    _add_ranges(observed, values)
     ranges: Ranges = {}
     failure: RuntimeFailure | None = None
     with Subject(graph.model).session(threads=threads) as engine:
         for feeds in trials:
             try:
-                measured = [float(np.asarray(value)) for value in engine.run(feeds)[own:]]
+                measured = [float(np.asarray(value)) for value in observed.split(engine.run(feeds))[1]]
             except RuntimeFailure as error:
                 failure = error
                 continue
@@ -84,32 +84,13 @@ def by_module(ranges: Iterable[Range]) -> dict[str, Range]:
     return modules
 
 
-def _add_ranges(graph: ir.Graph, values: Sequence[ir.Value]) -> None:
+def _add_ranges(observed: Observed, values: Sequence[ir.Value]) -> None:
     """Add the least and the largest finite element of each value, and 0, to the outputs of the graph."""
-    taken = {value.name or "" for node in graph for value in node.outputs}
-    zero = _initializer(graph, "sardonyx_zero", np.zeros(1, np.float32), taken)
-    infinity = _initializer(graph, "sardonyx_infinity", np.array(np.inf, np.float32), taken)
-    flat = _initializer(graph, "sardonyx_flat", np.array([-1]), taken)
-    for number, value in enumerate(values):
-        line = _node(graph, "Concat", _node(graph, "Reshape", value, flat), zero, axis=0)  # never empty
-        finite = _node(graph, "Where", _node(graph, "Less", _node(graph, "Abs", line), infinity), line, zero)
-        for kind in ("Min", "Max"):
-            output = _node(graph, f"Reduce{kind}", finite, keepdims=0)
-            output.name = f"sardonyx_{kind.lower()}_{number}"
-            output.dtype, output.shape = ir.DataType.FLOAT, ir.Shape([])
-            graph.outputs.append(output)
-
-
-def _initializer(graph: ir.Graph, name: str, array: np.ndarray, taken: Collection[str]) -> ir.Value:
-    while name in graph.initializers or name in taken:
-        name += "_"
-    tensor = ir.Tensor(array, name=name)
-    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
-    graph.initializers.add(value)
-    return value
-
-
-def _node(graph: ir.Graph, op_type: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
-    node = ir.node(op_type, list(inputs), attributes)
-    graph.append(node)
-    return node.outputs[0]
+    zero, infinity = observed.constant(np.zeros(1, np.float32)), observed.constant(np.float32(np.inf))
+    flat = observed.constant(np.array([-1]))
+    for value in values:
+        line = observed.compute("Concat", observed.compute("Reshape", value, flat), zero, axis=0)  # never empty
+        is_finite = observed.compute("Less", observed.compute("Abs", line), infinity)
+        finite = observed.compute("Where", is_finite, line, zero)
+        for kind in ("ReduceMin", "ReduceMax"):
+            observed.add(observed.compute(kind, finite, keepdims=0), ir.DataType.FLOAT)

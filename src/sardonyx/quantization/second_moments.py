@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import operator
@@ -20,6 +19,7 @@ from sardonyx.ir.storage import Array
 from sardonyx.quantization.error_compensation import Moments
 from sardonyx.quantization.recipe import PRODUCTS, Product, is_large, matrix_product
 from sardonyx.runtime import Feeds
+from sardonyx.runtime.observe import Observed
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification.subject import Subject
 
@@ -46,10 +46,10 @@ def _measured(
 ) -> Iterator[tuple[str, Array]]:
     totals = {name: np.zeros((size, size), np.float32) for name, size in group.items()}
     counts = dict.fromkeys(group, 0)
-    own = len(source.model.graph.outputs)
-    with Subject(_model(source.model, group)).session(threads=threads, optimize=True) as engine:
+    observed = _observed(source.model, group)
+    with Subject(observed.model).session(threads=threads, optimize=True) as engine:
         for feeds in samples:
-            results = [np.asarray(value) for value in engine.run(feeds)[own:]]
+            results = [np.asarray(value) for value in observed.split(engine.run(feeds))[1]]
             for name, square, shape in zip(group, results[::2], results[1::2], strict=True):
                 if np.isfinite(square).all():
                     totals[name] += square
@@ -83,25 +83,13 @@ def _groups(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
         yield group
 
 
-def _model(source: ir.Model, group: Mapping[str, int]) -> ir.Model:
-    """Return the source with xᵀx and the number of rows of each activation as additional outputs.
-
-    Its own outputs stay: ONNX Runtime's Attention fails if the updated cache is not used.
-    """
-    model = source.clone()
-    graph = model.graph
-    values = {value.name: value for value in (*graph.inputs, *(output for node in graph for output in node.outputs))}
-    for number, (name, size) in enumerate(group.items()):
-        shape = ir.Value(name=f"sardonyx_shape_{number}", const_value=ir.tensor(np.array([-1, size])))
-        graph.register_initializer(shape)
-        rows = ir.node("Reshape", [values[name], shape])
-        columns = ir.node("Transpose", rows.outputs, {"perm": [1, 0]})
-        square = ir.node("MatMul", [*columns.outputs, *rows.outputs])
-        count = ir.node("Shape", rows.outputs)
-        graph.extend([rows, columns, square, count])
-        for node, dtype, dims in ((square, ir.DataType.FLOAT, [size, size]), (count, ir.DataType.INT64, [2])):
-            output = node.outputs[0]
-            output.name, output.dtype, output.shape = f"sardonyx_{node.op_type}_{number}", dtype, ir.Shape(dims)
-            graph.outputs.append(output)
-    RemoveUnusedNodesPass()(model)
-    return model
+def _observed(source: ir.Model, group: Mapping[str, int]) -> Observed:
+    """Return the source with xᵀx and the number of rows of each activation as additional outputs."""
+    observed = Observed(source.clone())
+    for name, size in group.items():
+        rows = observed.compute("Reshape", observed.value(name), observed.constant(np.array([-1, size])))
+        square = observed.compute("MatMul", observed.compute("Transpose", rows, perm=[1, 0]), rows)
+        observed.add(square, ir.DataType.FLOAT, [size, size])
+        observed.add(observed.compute("Shape", rows), ir.DataType.INT64, [2])
+    observed.remove_unused()
+    return observed

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from sardonyx.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.runtime import library
 from sardonyx.runtime.sessions import ReferenceSession, Session
 from sardonyx.runtime.values import Array, Engine, Feeds, Source, Value
@@ -24,6 +24,19 @@ class Runtime(StrEnum):
     ORT = "ort"  # ONNX Runtime on the CPU, graph optimizations off
     REFERENCE = "reference"  # the reference evaluator of the onnx package: slow, but has every standard operator
     OPENVINO = "openvino"  # OpenVINO on the CPU, in the precision that the model declares
+
+
+def parse_runtimes(names: Sequence[Runtime | str]) -> list[Runtime]:
+    """Return the runtimes with these names, each once; ONNX Runtime if there are none.
+
+    Raises:
+        UsageError: There is no such runtime.
+    """
+    try:
+        return [Runtime(name) for name in dict.fromkeys(names)] or [Runtime.ORT]
+    except ValueError as error:
+        known = ", ".join(runtime.value for runtime in Runtime)
+        raise UsageError(f"there is no runtime {error.args[0].split(' is not')[0]}", hint=f"known: {known}") from error
 
 
 def load(

@@ -30,7 +30,7 @@ _DOMAINS = frozenset(
 )
 _SHAPE_ERROR = re.compile(r"Node \((?P<name>.*?)\) Op \((?P<op>\w+)\) \[ShapeInferenceError\] (?P<why>.*)")
 _UNREGISTERED = re.compile(r"([\w.]*):(\w+)\(-?\d+\) is not a registered function/op")
-_MOST = 4  # names in a message
+_LISTED_NAMES = 4  # names in a message
 
 
 def explain(model: ir.Model, message: str) -> tuple[str, str] | None:
@@ -64,7 +64,8 @@ def _unknown_operators(model: ir.Model, message: str) -> tuple[str, str] | None:
     )
     if not custom:
         return None
-    names = ", ".join([*custom][:_MOST]) + (f" and {len(custom) - _MOST} more" if len(custom) > _MOST else "")
+    more = f" and {len(custom) - _LISTED_NAMES} more" if len(custom) > _LISTED_NAMES else ""
+    names = ", ".join([*custom][:_LISTED_NAMES]) + more
     return f"the model has operators that the runtime does not know: {names}", LOAD_A_LIBRARY
 
 

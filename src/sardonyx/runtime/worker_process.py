@@ -31,9 +31,9 @@ from typing import IO, Any, NoReturn
 from sardonyx.temporary import temporary_folder
 
 _EXIT_SECONDS = 5.0  # time for a process to end
-_MAX_LENGTH = 300  # characters of the last line of its error output
+_MAX_LINE = 300  # characters of the last line of its error output
 _MAX_LOG = 100_000  # bytes that are returned at once of all that it printed
-_LOOK = 1.0  # seconds without a reply after which it is checked that the process has not ended
+_POLL_SECONDS = 1.0  # seconds without a reply after which it is checked that the process has not ended
 _IS_WORKER = "SARDONYX_WORKER"  # set in the environment of a worker
 
 
@@ -124,7 +124,7 @@ class Worker:
         """
         waiting = select.poll()
         waiting.register(replies, select.POLLIN)
-        while not waiting.poll(1000 * _LOOK):
+        while not waiting.poll(1000 * _POLL_SECONDS):
             if self._ended() is not None and not waiting.poll(0):
                 raise EOFError
 
@@ -181,7 +181,7 @@ class Worker:
         self._error_output.seek(0)
         lines = [line for line in self._error_output.read().decode(errors="replace").splitlines() if line.strip()]
         how = f"was killed ({signal.Signals(-code).name})" if code < 0 else f"ended with exit code {code}"
-        return how + (f": {lines[-1].strip()[:_MAX_LENGTH]}" if lines else "")
+        return how + (f": {lines[-1].strip()[:_MAX_LINE]}" if lines else "")
 
 
 class _Fork:

@@ -20,6 +20,7 @@ from sardonyx.ir import io
 from sardonyx.ir.element_types import element_types
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.engines import Runtime
+from sardonyx.runtime.observe import Observed
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification.double_precision import DoublePrecision
@@ -117,10 +118,9 @@ class BorderProbe:
         return array if kind is None or kind.is_integer() else np.asarray(array.astype(kind.numpy()))
 
     def _exposing(self, names: Sequence[str]) -> ir.Model:
-        copy = self._model.clone()
-        values = {value.name: value for node in copy.graph for value in node.outputs}
-        copy.graph.outputs.extend(values[name] for name in self._inner(names))
-        return copy
+        observed = Observed(self._model.clone())
+        observed.show(names)
+        return observed.model
 
     def _open(self, model: ir.Model) -> RemoteSession:
         if self._folder is None:

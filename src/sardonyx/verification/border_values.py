@@ -18,9 +18,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from sardonyx.inputs.sizes import with_formulas
 from sardonyx.ir.shapes.expr import names_in, value_of
 from sardonyx.runtime import Array
-from sardonyx.verification.input_sizes import with_formulas
 from sardonyx.verification.rewrite_models import Border
 
 _MOST_ELEMENTS = 1 << 22  # limit for one value

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from sardonyx.errors import RuntimeFailure, UsageError
-from sardonyx.records.input_specs import read_arrays
+from sardonyx.inputs.generator import ExampleInputs, Inputs, read_examples
 from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Trial, Verdict
 from sardonyx.runtime import Choice, Feeds, Value
-from sardonyx.runtime.engines import Runtime
+from sardonyx.runtime.engines import Runtime, parse_runtimes
 from sardonyx.runtime.remote import RemoteSession, RuntimeTimeout
 from sardonyx.verification.double_precision import DoublePrecision
-from sardonyx.verification.inputs import Inputs
 from sardonyx.verification.interface import interface_changes
 from sardonyx.verification.output_comparison import OutputComparer, Outputs, Precise
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
@@ -36,8 +34,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 DEFAULT_SEEDS = (0, 1, 2, 3)
-ExampleInputs: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
-_SLOWER = 20.0  # a run of the candidate is stopped after this many times the time of the reference, and a minute
+_CANDIDATE_SLOWDOWN = 20.0  # times the time of the reference, and a minute, after which a run is stopped
 
 
 def verify(
@@ -121,12 +118,12 @@ class Oracle:
         """
         if not seeds:
             raise UsageError("verification needs at least one seed")
-        first, *others = _parse_runtimes(runtimes)
+        first, *others = parse_runtimes(runtimes)
         self._progress: Progress = progress or (lambda _: None)
         self._threads = threads
         self._reference = Reference(
             reference,
-            examples=_example_feeds(inputs),
+            examples=read_examples(inputs),
             seeds=seeds,
             trials=trials,
             runtime=first,
@@ -270,7 +267,7 @@ class Oracle:
         with self._open(subject) as engine:
             for number, answer in enumerate(answers):
                 self._progress(f"trial {number + 1} of {len(answers)}: {answer.style}")
-                engine.seconds = max(_SLOWER * answer.seconds, self._reference.longest_run)
+                engine.seconds = max(_CANDIDATE_SLOWDOWN * answer.seconds, self._reference.longest_run)
                 try:
                     results.append(engine.run(answer.inputs.feeds))
                 except RuntimeFailure as failure:
@@ -414,24 +411,8 @@ class Oracle:
         return subject.session(reference.runtime, threads=self._threads, seconds=reference.longest_run)
 
 
-def _parse_runtimes(names: Sequence[Runtime | str]) -> list[Runtime]:
-    try:
-        return [Runtime(name) for name in dict.fromkeys(names)] or [Runtime.ORT]
-    except ValueError as error:
-        known = ", ".join(runtime.value for runtime in Runtime)
-        raise UsageError(f"there is no runtime {error.args[0].split(' is not')[0]}", hint=f"known: {known}") from error
-
-
 def _feedable(a: ir.Model, b: ir.Model) -> bool:
     """Return whether the inputs of `a` can be fed to `b` and their outputs be matched by position."""
     return {v.name for v in a.graph.inputs} == {v.name for v in b.graph.inputs} and len(a.graph.outputs) == len(
         b.graph.outputs
     )
-
-
-def _example_feeds(inputs: ExampleInputs) -> list[Mapping[str, Value]]:
-    if inputs is None:
-        return []
-    if isinstance(inputs, (str, Path)):
-        return [dict(read_arrays(Path(inputs)))]
-    return [inputs] if isinstance(inputs, Mapping) else list(inputs)

@@ -31,9 +31,9 @@ from sardonyx.verification.tolerance import Array, Limit, as_parts, median, rati
 ROUNDING_FACTOR = 4.0  # allowed error, as a multiple of a measured rounding error: other roundings differ by chance
 SLICE_FACTOR = 4.0  # the mean error of a slice scatters more than that of the whole tensor
 _SMALLEST_SLICE = 8  # elements; smaller slices give no reliable scale
-_SHARE = 0.2  # of elements beyond rtol · |a|: cancellation always leaves some near zero
-_SHARE_WITH_ROUNDING = 0.3  # equal rounding errors leave 22 % of elements beyond four times a single measurement
-_FEW = 2  # so many elements are never too large a share
+_SHARE_BEYOND_OWN_SIZE = 0.2  # of elements beyond rtol · |a|: cancellation always leaves some near zero
+_SHARE_BEYOND_ROUNDING = 0.3  # equal rounding errors leave 22 % of elements beyond four times a single measurement
+_ALWAYS_ALLOWED = 2  # so many elements are never too large a share
 
 
 class Place(Struct, frozen=True):
@@ -147,12 +147,12 @@ class Deviation:
         if not self._local:
             return None
         allowed = self._limit.rtol * self._size
-        share = _SHARE
+        share = _SHARE_BEYOND_OWN_SIZE
         if moves is not None:
-            allowed, share = np.maximum(allowed, ROUNDING_FACTOR * moves), _SHARE_WITH_ROUNDING
+            allowed, share = np.maximum(allowed, ROUNDING_FACTOR * moves), _SHARE_BEYOND_ROUNDING
         beyond = self._error > allowed
         count = int(np.count_nonzero(beyond))
-        if count <= _FEW:
+        if count <= _ALWAYS_ALLOWED:
             return None
         text = f"{count} of {self._count} elements differ by more than their own rounding explains"
         if count > share * self._count:
@@ -160,7 +160,7 @@ class Deviation:
         for axes in self._families:  # a slice too small to have a scale may still be wrong throughout
             counts = np.count_nonzero(beyond, axis=axes, keepdims=True)
             place = np.unravel_index(int(np.argmax(counts)), counts.shape)
-            most = max(_FEW, _inside(beyond.shape, axes) / 2)
+            most = max(_ALWAYS_ALLOWED, _inside(beyond.shape, axes) / 2)
             if counts[place] > most:
                 return f"{text}, in the slice {_slice_text(place, axes)}"
         return None
@@ -183,7 +183,7 @@ def _families(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     families = [tuple(axis for axis in range(rank) if axis != kept) for kept in range(rank)]
     families += [(rank - 1,), tuple(range(2, rank))] if rank else []
     for axes in dict.fromkeys(families):
-        if axes and _FEW < _inside(shape, axes) < math.prod(shape):
+        if axes and _ALWAYS_ALLOWED < _inside(shape, axes) < math.prod(shape):
             yield axes
 
 

@@ -38,7 +38,7 @@ _REFUSED = re.compile(r"implementation for (\w+)|of operator \((\w+)\)")
 
 
 _FREQUENCY = "sardonyx.rounding.frequency"
-_SAMPLES = 4  # of other roundings of stored weights
+_OTHER_ROUNDINGS = 4  # of other roundings of stored weights
 _EPS = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 
 
@@ -84,7 +84,7 @@ class DoublePrecision:
 
     def roundings(self, feeds: Mapping[str, Value], outputs: Sequence[Value]) -> list[tuple[Outputs, Outputs]]:
         """Return pairs of the outputs and those with stored weights rounded otherwise."""
-        samples = range(_SAMPLES) if self._rounded else ()
+        samples = range(_OTHER_ROUNDINGS) if self._rounded else ()
         runs = [self.run(feeds, 1e7 + 79190.0 * sample) for sample in samples]
         return [(outputs, run) for run in runs if run is not None]
 

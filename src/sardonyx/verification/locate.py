@@ -16,6 +16,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.errors import ModelError, RuntimeFailure, UsageError
+from sardonyx.inputs.generator import ExampleInputs, read_examples
 from sardonyx.ir.border_pairs import Between, BorderPair, between, in_order, module_borders, owning, pair_borders
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.scopes import declared_shape, label
@@ -27,9 +28,9 @@ from sardonyx.records.location import DifferingModule, LocatedModel, Location, M
 from sardonyx.records.progress import Progress
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Value
-from sardonyx.runtime.engines import Runtime
+from sardonyx.runtime.engines import Runtime, parse_runtimes
 from sardonyx.verification.border_probe import BorderProbe, Values
-from sardonyx.verification.compare import ExampleInputs, seeds_from
+from sardonyx.verification.compare import seeds_from
 from sardonyx.verification.module_search import (
     Border,
     Finding,
@@ -39,21 +40,20 @@ from sardonyx.verification.module_search import (
     relative_error,
 )
 from sardonyx.verification.output_comparison import OutputComparer, Precise
-from sardonyx.verification.reference import Reference
+from sardonyx.verification.reference import SECONDS, Reference
 
 if TYPE_CHECKING:
     from torch import nn
 
     from sardonyx.frontend.tracing.module_values import LiveValues
 
-_TRIALS = 4  # generated inputs
-_SECONDS = 20.0  # for the trials
+_GENERATED_TRIALS = 4  # generated inputs
 _LEAST_SHARE = 0.01  # of a module that is listed
-_NODES = 20  # listed in the record
-_HALF = 0.5
-_MOST = 0.9  # of the error
-_RUNS_ALONE = 6  # so many runs allow one module to be put into the second model alone, which takes three
-_MANY = 4.0  # modules over which an error is spread if it accumulates gradually
+_LISTED_NODES = 20  # listed in the record
+_DOMINANT_SHARE = 0.5  # of the error: with so much in one module, it does not accumulate gradually
+_ONLY_CAUSE_SHARE = 0.9  # of the error, above which no other module takes part
+_RUNS_PER_MODULE = 6  # so many runs allow one module to be put into the second model alone, which takes three
+_GRADUAL_SPREAD = 4.0  # modules over which an error is spread if it accumulates gradually
 Model: TypeAlias = "Source | nn.Module"
 
 
@@ -182,13 +182,9 @@ class _Pair(Struct, frozen=True, eq=False):
 
 
 def _runtimes(names: Sequence[Runtime | str]) -> tuple[Runtime, Runtime]:
-    try:
-        chosen = [Runtime(name) for name in names] or [Runtime.ORT]
-    except ValueError as error:
-        known = ", ".join(runtime.value for runtime in Runtime)
-        raise UsageError(f"there is no runtime {error.args[0].split(' is not')[0]}", hint=f"known: {known}") from error
-    if len(chosen) > 2:
+    if len(names) > 2:
         raise UsageError("there are two models and more than two runtimes", hint="give one runtime, or one for each")
+    chosen = parse_runtimes(names)
     return chosen[0], chosen[-1]
 
 
@@ -206,12 +202,12 @@ def _graphs(
     _check_inputs(first.model, second.model)
     reference = Reference(
         first.model,
-        examples=_feeds(inputs),
+        examples=read_examples(inputs),
         seeds=seeds_from(seed),
-        trials=_TRIALS if inputs is None else 0,
+        trials=_GENERATED_TRIALS if inputs is None else 0,
         runtime=one,
         threads=threads,
-        seconds=_SECONDS,
+        seconds=SECONDS,
         progress=lambda text: report(text, None),
         live=None,
         own_types=True,
@@ -243,14 +239,6 @@ def _graphs(
     a, b = _First(probes[0], trial.feeds, pairs), _Second(probes[1], feeds, pairs)
     search = ModuleSearch(_borders(flows, pairs, slices), a, b, trial.expected, trial.results, a.rounded)
     return _Pair(*names, trial, search, pairs, slices, flows, unpaired, probes)
-
-
-def _feeds(inputs: Any) -> list[Mapping[str, Value]]:
-    if inputs is None:
-        return []
-    if isinstance(inputs, (str, Path)):
-        return [dict(read_arrays(Path(inputs)))]
-    return [inputs] if isinstance(inputs, Mapping) else list(inputs)
 
 
 def _check_inputs(first: ir.Model, second: ir.Model) -> None:
@@ -347,7 +335,9 @@ def _located(pair: _Pair, second: Tagged, most_runs: int, report: Progress, bega
         report("searching the first module that differs", None)
         finding = search.first_difference()
         report("measuring the shares of modules", None)
-        shares = _shares(search, search.intervals(most_runs if finding is not None else 0), most_runs // _RUNS_ALONE)
+        shares = _shares(
+            search, search.intervals(most_runs if finding is not None else 0), most_runs // _RUNS_PER_MODULE
+        )
         names = [search.borders[place].name for place in search.left_out]
         if names:
             notes.append(f"not compared, because the models hold other values there: {', '.join(names)}")
@@ -362,7 +352,7 @@ def _located(pair: _Pair, second: Tagged, most_runs: int, report: Progress, bega
         first=pair.first,
         second=pair.second,
         same=not trial.failures,
-        gradual=spread >= _MANY and max(parts, default=0.0) < _HALF,
+        gradual=spread >= _GRADUAL_SPREAD and max(parts, default=0.0) < _DOMINANT_SHARE,
         module=None if search is None or finding is None else _differing(pair, search, finding, second),
         shares=shares,
         spread=spread,
@@ -396,7 +386,7 @@ def _differing(pair: _Pair, search: ModuleSearch, finding: Finding, second: Tagg
         error=finding.error,
         reason=finding.reason,
         share=share,
-        nodes=tuple(label(node) for node in part.nodes if node in part.after or not part.after)[:_NODES],
+        nodes=tuple(label(node) for node in part.nodes if node in part.after or not part.after)[:_LISTED_NODES],
         modules=tuple(modules) if len(modules) > 1 else (),
     )
 
@@ -406,7 +396,11 @@ def _is_only_cause(share: float | None, side: Sequence[ir.Node], others: Sequenc
 
     If other modules read these numbers too, they would share the error.
     """
-    return share is not None and share >= _MOST and all(any(node in other.nodes for other in others) for node in side)
+    return (
+        share is not None
+        and share >= _ONLY_CAUSE_SHARE
+        and all(any(node in other.nodes for other in others) for node in side)
+    )
 
 
 def _shares(search: ModuleSearch, intervals: Sequence[Interval], most: int) -> tuple[ModuleShare, ...]:

@@ -16,11 +16,13 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
+from sardonyx.inputs.generator import ExampleInputs
 from sardonyx.ir.module_extraction import Extract
 from sardonyx.records.run import Accuracy, Trial, Verdict
 from sardonyx.runtime import Array, Value
+from sardonyx.runtime.observe import Observed
 from sardonyx.runtime.remote import RemoteSession
-from sardonyx.verification.compare import ExampleInputs, Oracle, Progress
+from sardonyx.verification.compare import Oracle, Progress
 from sardonyx.verification.double_precision import DoublePrecision
 from sardonyx.verification.interface import random_outputs
 from sardonyx.verification.output_comparison import OutputComparer, Precise
@@ -180,11 +182,11 @@ class ModuleCheck:
 
 
 def _with_boundary(whole: ir.Model, names: Sequence[str]) -> ir.Model:
-    """Return a copy of the model that has the named values as additional outputs."""
-    copy = whole.clone()
-    wanted = set(names) - {value.name for value in (*copy.graph.inputs, *copy.graph.outputs)}
-    copy.graph.outputs.extend(v for node in copy.graph for v in node.outputs if v.name in wanted)
-    return copy
+    """Return a copy of the model that has the named values as additional outputs, as far as nodes compute them."""
+    observed = Observed(whole.clone())
+    computed = {value.name for node in whole.graph for value in node.outputs}
+    observed.show(name for name in names if name in computed)
+    return observed.model
 
 
 def _tensor(value: Value) -> Array | None:

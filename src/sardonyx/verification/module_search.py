@@ -35,13 +35,13 @@ from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.tolerance import REASSOCIATED_RMS, epsilon, is_float, limit
 
 _FIRST_CUTS = 4  # of the first run; later runs compare as many as fit the memory
-_MOST_CUTS = 64
+_MOST_CUTS = 64  # compared in one run
 _HELD_BYTES = 1 << 26  # border values of one model that are held at a time, unless single ones are larger
-_HOPELESS = 0.05  # a relative error that rounding does not explain
-_WORSE = 2.0  # a substitution that multiplies the error by this shows that the values mean different things
-_LITTLE = 0.1  # an effect, as part of the error, below which a difference of the size of rounding is not the cause
-_NOTHING = REASSOCIATED_RMS * 2.0**-23  # a relative change of the outputs below which no difference is the cause
-_SMALL = 0.05  # a share of the error that is not divided further
+_BEYOND_ROUNDING = 0.05  # a relative error that rounding does not explain
+_OTHER_MEANING = 2.0  # a substitution that multiplies the error by this shows that the values mean different things
+_LITTLE_EFFECT = 0.1  # of the error, below which a difference of the size of rounding is not the cause
+_NO_EFFECT = REASSOCIATED_RMS * 2.0**-23  # a relative change of the outputs below which no difference is the cause
+_UNDIVIDED_SHARE = 0.05  # a share of the error that is not divided further
 
 
 class FirstModel(Protocol):
@@ -141,7 +141,7 @@ class ModuleSearch:
     def _is_harmless(self, finding: Finding) -> bool:
         self.error_after(finding.index)
         effect = self._effects.get(finding.index, math.inf)
-        return effect < max(_NOTHING, _LITTLE * self._total if finding.is_rounding else 0.0)
+        return effect < max(_NO_EFFECT, _LITTLE_EFFECT * self._total if finding.is_rounding else 0.0)
 
     def _leave_out(self, index: int) -> None:
         """Leave out a border; the errors after cuts are those of other cuts then."""
@@ -155,10 +155,10 @@ class ModuleSearch:
         while high - low > 1:
             middle = (low + high) // 2
             error = self.error_after(places[middle])
-            if error is None or error > _WORSE * self._total:
+            if error is None or error > _OTHER_MEANING * self._total:
                 self._leave_out(places.pop(middle))
                 high -= 1
-            elif self._effects[places[middle]] >= _LITTLE * self._total:
+            elif self._effects[places[middle]] >= _LITTLE_EFFECT * self._total:
                 high = middle
             else:
                 low = middle
@@ -183,7 +183,7 @@ class ModuleSearch:
         if index == len(self.borders) - 1:
             return False
         before, after = self.error_after(self._before(index)), self.error_after(index)
-        return after is None or (before is not None and after > _WORSE * before)
+        return after is None or (before is not None and after > _OTHER_MEANING * before)
 
     def _live(self, index: int) -> list[int]:
         """Return the borders whose values form the cut after one."""
@@ -242,7 +242,7 @@ class ModuleSearch:
         error = relative_error([a], [b])
 
         def precise() -> Precise | None:
-            values = rounded() if error < _HOPELESS else None
+            values = rounded() if error < _BEYOND_ROUNDING else None
             return None if values is None else Precise(roundings=lambda: [([values[0][index]], [values[1][index]])])
 
         lines = OutputComparer([border.name], Accuracy.REASSOCIATES, frozenset()).compare([a], [b], precise)
@@ -316,7 +316,7 @@ class ModuleSearch:
     def _queue(self, pending: list[tuple[float, int, int]], done: list[Interval], start: int, end: int) -> None:
         interval = self._interval(start, end)
         modules = {self.borders[index].module for index in range(start + 1, end + 1) if index not in self._left_out}
-        if len(modules) > 1 and interval.share > _SMALL:
+        if len(modules) > 1 and interval.share > _UNDIVIDED_SHARE:
             heapq.heappush(pending, (-interval.share, start, end))
         else:
             done.append(interval)

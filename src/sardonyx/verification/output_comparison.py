@@ -29,7 +29,7 @@ from sardonyx.verification.deviation import ROUNDING_FACTOR, Deviation, Place, g
 from sardonyx.verification.padding import Padding
 from sardonyx.verification.rounding import is_as_close
 from sardonyx.verification.ties import Ties
-from sardonyx.verification.tolerance import Difference, Limit, epsilon, float_difference, is_float, limit
+from sardonyx.verification.tolerance import SINGLE_EPS, Difference, Limit, epsilon, float_difference, is_float, limit
 
 
 class Reason(StrEnum):
@@ -62,15 +62,14 @@ class LeftOut:
         return lines
 
 
-_LOUD, _LOUD_SHARE = 0.05, 0.1  # a limit by rounding of five percent in a tenth of the elements is worth a note
+_WEAK_EVIDENCE, _WEAK_SHARE = 0.05, 0.1  # a limit of five percent in a tenth of the elements is worth a note
 # Of eps, by which kernels may differ if double precision shows that they agree, or exact arithmetic; narrow types have
 # few digits to lose, and the runtime computes their sums in single precision.
-_ROUNDINGS, _NARROW_ROUNDINGS = 2.0**10, 2.0**4
-_FAITHFUL = 0.1  # distance of a half-precision model from its copy in double precision: if larger, they differ in range
+_KERNEL_ROUNDINGS, _NARROW_KERNEL_ROUNDINGS = 2.0**10, 2.0**4
+_SAME_RANGE = 0.1  # distance of half precision from double precision, beyond which their ranges differ
 
 _NO_TIES = Ties()
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
-_SINGLE_EPS = 2.0**-23
 Path: TypeAlias = tuple[int, ...]
 Outputs: TypeAlias = Sequence[Value]
 
@@ -305,9 +304,9 @@ class OutputComparer:
         """Return what differs by more than the known rounding errors, and the place nearest to the limit."""
         moves = known.moves(path, deviation.shape)
         line = deviation.excess(moves)
-        share = deviation.loud_share(moves, _LOUD) if line is None and moves is not None else 0.0
-        if share > _LOUD_SHARE:
-            name, part = self._names[index], _LOUD / ROUNDING_FACTOR
+        share = deviation.loud_share(moves, _WEAK_EVIDENCE) if line is None and moves is not None else 0.0
+        if share > _WEAK_SHARE:
+            name, part = self._names[index], _WEAK_EVIDENCE / ROUNDING_FACTOR
             self._note(
                 f"rounding alone moves {share:.0%} of '{name}' by over {part:.1%}: agreement there is weak evidence"
             )
@@ -339,9 +338,9 @@ class OutputComparer:
         if wrong.any() and a.dtype.kind in "iu":
             wrong = self._without_ties(a, b, wrong, index, path)
         if wrong.any() and self._accuracy is not Accuracy.EXACT and (known := precise()) is not None:
-            undecided, both = known.undecided(path, a.shape), known.both(path, a.shape)
-            rounded = undecided if both is None else undecided | (both[0] == both[1])
-            self._note_undecided(index, undecided, int(np.count_nonzero(wrong & rounded)))
+            both = known.both(path, a.shape)
+            rounded = known.undecided(path, a.shape) if both is None else both[0] == both[1]
+            self._note_undecided(index, both is None and bool(rounded.all()), int(np.count_nonzero(wrong & rounded)))
             wrong = wrong & ~rounded
         count = int(np.count_nonzero(wrong))
         if a.dtype.kind in "iub" and a.size:
@@ -369,9 +368,9 @@ class OutputComparer:
         self.left_out.add(Reason.TIE, self._names[index], int(np.count_nonzero(moved)), moved.size)
         return moved
 
-    def _note_undecided(self, index: int, undecided: Array, ties: int) -> None:
+    def _note_undecided(self, index: int, is_whole: bool, ties: int) -> None:
         name = self._names[index]
-        if bool(undecided.all()):
+        if is_whole:
             self._note(f"every element of '{name}' is undecided: rounding alone changes it, so no value was compared")
         elif ties:
             self._note(f"the output '{name}' differs in {ties} elements that rounding alone moves")
@@ -395,7 +394,7 @@ class OutputComparer:
 def _most_roundings(dtype: np.dtype[Any]) -> float:
     """Return by how much of |a| + median|a| kernels may differ if it is known that both compute the same function."""
     eps = epsilon(dtype)
-    return (_ROUNDINGS if eps <= _SINGLE_EPS else _NARROW_ROUNDINGS) * eps
+    return (_KERNEL_ROUNDINGS if eps <= SINGLE_EPS else _NARROW_KERNEL_ROUNDINGS) * eps
 
 
 def _represents(exact: Array, own: Array, compared: Array) -> bool:
@@ -406,10 +405,10 @@ def _represents(exact: Array, own: Array, compared: Array) -> bool:
     finite = np.isfinite(own.astype(np.float64)) if own.dtype.kind != "c" else np.isfinite(own)
     if not np.isfinite(exact[finite & compared]).all():
         return False
-    if epsilon(own.dtype) <= _SINGLE_EPS:
+    if epsilon(own.dtype) <= SINGLE_EPS:
         return True
     narrow = own[finite].astype(np.float64)
-    return float(np.linalg.norm(exact[finite] - narrow)) <= _FAITHFUL * float(np.linalg.norm(narrow))
+    return float(np.linalg.norm(exact[finite] - narrow)) <= _SAME_RANGE * float(np.linalg.norm(narrow))
 
 
 def _kind(value: Value) -> str:

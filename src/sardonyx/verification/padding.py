@@ -24,9 +24,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from msgspec import Struct
 
+from sardonyx.inputs.values import hides
 from sardonyx.runtime import Array, Value
 from sardonyx.verification.tolerance import beyond_rounding
-from sardonyx.verification.values import hides
 
 
 class Padding(Struct, frozen=True):

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.inputs.generator import Inputs, Plan, TrialInputs
 from sardonyx.ir.facts import Facts
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Engine, Value
@@ -21,23 +22,21 @@ from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.library import NoKernel
 from sardonyx.runtime.load_failures import LOAD_A_LIBRARY, explain
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
-from sardonyx.verification.comparisons import Comparisons
-from sardonyx.verification.coverage import Bodies
-from sardonyx.verification.inputs import Inputs, Plan, TrialInputs
+from sardonyx.verification.coverage import Bodies, Comparisons
 from sardonyx.verification.interface import random_outputs
 from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.upcast import upcast
 
-SECONDS = 20.0
+SECONDS = 20.0  # of work for the trials of one model, unless the user gives another number
 _WORK_OF_A_SECOND = 1 << 33  # operations; a nominal speed, so that no verdict depends on that of the machine
 _EVALUATOR_SLOWDOWN = 32  # of the reference evaluator
 _TIMEOUT_FACTOR = 3.0  # a run that takes this many times the budget is stopped
-_LEAST = 2  # trials, however much work or memory they are
-_KEPT_BYTES = 1 << 28
-_SMALL_BYTES = 1 << 20  # of a trial that is always kept
-_FREE_BYTES = 1 << 30  # no trial is skipped for using less memory than this
+_MIN_TRIALS = 2  # trials, however much work or memory they are
+_KEPT_BYTES = 1 << 28  # of inputs and outputs, which are kept until the end
+_ALWAYS_KEPT_BYTES = 1 << 20  # of a trial that is always kept
+_ALWAYS_USED_BYTES = 1 << 30  # no trial is skipped for using less memory than this
 
 
 def work_of(seconds: float, runtime: Runtime) -> float:
@@ -84,19 +83,19 @@ class Budget(Struct):
 
     def fits(self, elements: int, work: int = 0) -> bool:
         """Return whether a trial with this many input elements and operations fits the budget."""
-        is_short = self.trials < _LEAST or self.work + work <= work_of(self.seconds, self.runtime)
+        is_short = self.trials < _MIN_TRIALS or self.work + work <= work_of(self.seconds, self.runtime)
         return is_short and self._fits_memory(elements) and self._can_be_kept(elements)
 
     def _can_be_kept(self, elements: int) -> bool:
         expected = self.kept / self.trials * elements / max(self._largest, 1) if self.trials else 0
-        return self.trials < _LEAST or expected < _SMALL_BYTES or self.kept + expected <= _KEPT_BYTES
+        return self.trials < _MIN_TRIALS or expected < _ALWAYS_KEPT_BYTES or self.kept + expected <= _KEPT_BYTES
 
     def _fits_memory(self, elements: int) -> bool:
         if not self._smallest or elements <= self._largest:
             return True
         fixed = max(self.weights, self._smallest) if self._fewest != self._largest else self.weights
         needed = fixed + (self._widest - fixed) * elements / max(self._largest, 1)
-        return needed <= max(2 * self._smallest, _FREE_BYTES)
+        return needed <= max(2 * self._smallest, _ALWAYS_USED_BYTES)
 
 
 class Answer(Struct, frozen=True):
@@ -137,11 +136,11 @@ def is_constant(values: Sequence[Value]) -> bool:
 
 Progress: TypeAlias = Callable[[str], None]
 _EVALUATED_WORK = 1 << 32  # operations of a run in the reference evaluator
-_EVALUATED = 1 << 22  # bytes of weights up to which the reference evaluator, which is slow, may be used
-_COUNTED = 1 << 26  # bytes of weights up to which a copy of the model that counts comparisons is written
+_EVALUATED_BYTES = 1 << 22  # bytes of weights up to which the reference evaluator, which is slow, may be used
+_COUNTED_BYTES = 1 << 26  # bytes of weights up to which a copy of the model that counts comparisons is written
 _MOST_STALLS = 2  # runs that time out, after which no other input is tried
 _RUNS_BETWEEN = 2  # runs on other inputs between two runs that must give the same
-_LONGEST = 256  # size of a dimension that is tried once some inputs were accepted
+_LONGEST_GUESS = 256  # size of a dimension that is tried once some inputs were accepted
 _MOST_REJECTED = 1 << 26  # elements of rejected inputs, after which no other input is tried
 _MOST_CRASHES = 12  # the same for runs that crash their process, each of which needs a new one
 
@@ -290,7 +289,7 @@ class Reference:
     @property
     def _is_large(self) -> bool:
         """Whether a run in the reference evaluator would take minutes."""
-        return self.subject.constant_bytes > _EVALUATED
+        return self.subject.constant_bytes > _EVALUATED_BYTES
 
     def as_run(self, subject: Subject) -> Subject:
         """Return the model as it is run: computed in float32 if the reference is."""
@@ -312,7 +311,7 @@ class Reference:
         """Run the trials in the current runtime; return nothing if it does not load the model."""
         bodies = Bodies(self.subject.model) if self.live is None else None
         marked = bodies.marked if bodies is not None else None
-        is_counted = bodies is not None and self._tries_values and self.subject.constant_bytes <= _COUNTED
+        is_counted = bodies is not None and self._tries_values and self.subject.constant_bytes <= _COUNTED_BYTES
         comparisons = Comparisons(marked or self.subject.model) if is_counted else None
         counting = comparisons.counting if comparisons is not None else None
         observed = counting or marked
@@ -403,7 +402,7 @@ class Reference:
 
         Long sides are tried for sounds, which have one such side and accept no shorter one.
         """
-        is_long = self._budget.trials > 0 and self.inputs.longest(plan, way) > _LONGEST
+        is_long = self._budget.trials > 0 and self.inputs.longest(plan, way) > _LONGEST_GUESS
         return is_long or not self.inputs.fits(plan, way)
 
     def _repeats(self, engine: Engine, inputs: TrialInputs, outputs: Sequence[Value]) -> bool:

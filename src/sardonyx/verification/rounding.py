@@ -13,7 +13,7 @@ from onnx import numpy_helper
 from sardonyx.runtime import Array, Choice, Engine, Feeds, Value
 from sardonyx.verification.tolerance import as_parts, is_float
 
-_ORDERS = 4  # of equal scores
+_TIE_ORDERS = 4  # of equal scores
 
 
 class LiveEngine(Engine, Protocol):
@@ -41,11 +41,11 @@ class LiveEngine(Engine, Protocol):
 
 def shuffled(live: LiveEngine, feeds: Feeds) -> list[list[Value]]:
     """Return a module's outputs for several orders of equal scores; nothing if it chooses nothing by score."""
-    runs = (live.run_shuffled(feeds, sample) for sample in range(_ORDERS))
+    runs = (live.run_shuffled(feeds, sample) for sample in range(_TIE_ORDERS))
     return [outputs for outputs in itertools.takewhile(bool, runs) if outputs is not None]
 
 
-_CLOSE = 4.0  # times the error of the reference, two bits: roundings differ by chance, in a loop all in one direction
+_AS_CLOSE = 4.0  # times the error of the reference: roundings differ by chance, in a loop all in one direction
 
 
 def is_as_close(exact: tuple[Array, Array], reference: Array, result: Array) -> bool:
@@ -56,17 +56,10 @@ def is_as_close(exact: tuple[Array, Array], reference: Array, result: Array) -> 
     if not np.array_equal(finite, np.isfinite(other)) or not right.shape == right_other.shape == own.shape:
         return False
     finite &= np.isfinite(right) & np.isfinite(right_other)
-    error, other_error = np.abs(own - right)[finite], np.abs(other - right_other)[finite]
-    return any(measure(other_error) <= _CLOSE * measure(error) for measure in (_rms, _largest))
-
-
-def _rms(errors: Array) -> float:
-    return float(np.sqrt(np.mean(np.square(errors)))) if errors.size else 0.0
-
-
-def _largest(errors: Array) -> float:
-    """Return the largest error: kernels such as Sigmoid have the same absolute error for small results as for large."""
-    return float(np.max(errors, initial=0.0))
+    errors = [np.abs(own - right)[finite], np.abs(other - right_other)[finite]]
+    rms = [float(np.sqrt(np.mean(np.square(each)))) if each.size else 0.0 for each in errors]
+    largest = [float(np.max(each, initial=0.0)) for each in errors]  # a Sigmoid has the same error near 0 as near 1
+    return any(far <= _AS_CLOSE * near for near, far in (rms, largest))
 
 
 # Copies of small models that compute in double precision: the distance of a model from its copy is its rounding error.

@@ -23,9 +23,9 @@ from sardonyx.temporary import temporary_folder
 
 Model: TypeAlias = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
 _T = TypeVar("_T")
-_SAFE_IN_MEMORY = 1 << 30  # a protobuf message is limited to 2 GB
-_SENT = 1 << 23  # bytes of constants up to which a model is sent to the worker process without a file
-_MAPPED = 1 << 26  # bytes of constants above which they are written to a separate file, which the runtime maps
+_MOST_PROTOBUF_BYTES = 1 << 30  # a protobuf message is limited to 2 GB
+_SENT_BYTES = 1 << 23  # bytes of constants up to which a model is sent to the worker process without a file
+_MAPPED_BYTES = 1 << 26  # bytes of constants above which they are written to a separate file, which the runtime maps
 
 
 class Subject:
@@ -45,7 +45,7 @@ class Subject:
         """Pass the model to a loader; a model in memory goes through a file that is deleted after loading."""
         if isinstance(self._source, (str, Path)):
             return load(Path(self._source))
-        if isinstance(self._source, onnx.ModelProto) and self._source.ByteSize() < _SAFE_IN_MEMORY:
+        if isinstance(self._source, onnx.ModelProto) and self._source.ByteSize() < _MOST_PROTOBUF_BYTES:
             return load(self._source)
         with temporary_folder() as folder:
             path = Path(folder) / "model.onnx"
@@ -110,12 +110,12 @@ class Subject:
         if isinstance(self._source, (str, Path)):
             path = Path(self._source).absolute()
             fits = shutil.disk_usage(tempfile.gettempdir()).free > 2 * size
-            if size < _MAPPED or path.stat().st_size < size or not fits:
+            if size < _MAPPED_BYTES or path.stat().st_size < size or not fits:
                 return path
-        elif size < _SENT:
+        elif size < _SENT_BYTES:
             proto = self._source if isinstance(self._source, onnx.ModelProto) else io.to_proto(self.model)
             return proto.SerializeToString()
         self._folder = temporary_folder()
         path = Path(self._folder.name) / "model.onnx"
-        io.save(self.model, path, external=size >= _MAPPED, durable=False)
+        io.save(self.model, path, external=size >= _MAPPED_BYTES, durable=False)
         return path

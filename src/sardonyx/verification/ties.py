@@ -17,6 +17,7 @@ from msgspec import Struct
 from sardonyx.ir.ops import CASTS, KEEPS_ORDER
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Choice, Value
+from sardonyx.runtime.observe import Observed
 from sardonyx.verification.tolerance import beyond_rounding
 
 _CHOOSES = {"TopK": (1, -1), "ArgMax": (0, 0), "ArgMin": (0, 0)}  # which output holds indices, and the default axis
@@ -63,7 +64,7 @@ def _of(indices: Array, choices: Sequence[Choice]) -> list[Choice]:
 
 
 def _same_scores(one: Choice, other: Choice) -> bool:
-    """Return whether two choices were made by the same scores, up to the noise of a deep model."""
+    """Return whether two choices were made by the same scores, up to the rounding error of a deep model."""
     if one.scores.shape != other.scores.shape or one.scores.dtype != other.scores.dtype:
         return False
     known = ~np.isnan(one.scores).all(axis=one.axis, keepdims=True)
@@ -85,13 +86,17 @@ def _tied(choice: Choice, result: Array) -> Array:
 class ScoredGraph(Struct, frozen=True):
     """A copy of a graph that also outputs the scores by which its index outputs were chosen."""
 
-    model: ir.Model
+    observed: Observed
     axes: tuple[int, ...]  # the axis of each choice
-    outputs: int  # the number of outputs of the graph itself
+
+    @property
+    def model(self) -> ir.Model:
+        """The copy."""
+        return self.observed.model
 
     def choices(self, values: Sequence[Value]) -> list[Choice]:
         """Return the choices from the outputs of the copy."""
-        added = [value for value in values[self.outputs :] if isinstance(value, np.ndarray)]
+        added = [value for value in self.observed.split(values)[1] if isinstance(value, np.ndarray)]
         choices: list[Choice] = []
         for axis, scores, indices in zip(self.axes, added[::2], added[1::2], strict=True):
             aligned = indices if indices.ndim == scores.ndim else np.expand_dims(indices, axis)
@@ -101,20 +106,16 @@ class ScoredGraph(Struct, frozen=True):
 
 def with_scores(model: ir.Model) -> ScoredGraph | None:
     """Return a copy that outputs scores, or None if no output of the graph holds indices that it chose."""
-    copy = model.clone()
-    chosen = [choice for output in copy.graph.outputs if (choice := _chosen(output)) is not None]
-    if not chosen:
-        return None
-    count, axes = len(copy.graph.outputs), list[int]()
+    observed = Observed(model.clone())
+    chosen = [choice for output in observed.model.graph.outputs if (choice := _chosen(output)) is not None]
+    axes: list[int] = []
     for node, indices in dict.fromkeys(chosen):
         axis = node.attributes.get("axis")
         axes.append(axis.as_int() if axis is not None else _CHOOSES[node.op_type][1])
         for value in (node.inputs[0], indices):  # through Identity: they may be inputs or outputs of the graph already
-            identity = ir.node("Identity", [value])
-            identity.outputs[0].name = f"sardonyx.choice.{len(copy.graph.outputs)}"
-            copy.graph.append(identity)
-            copy.graph.outputs.append(identity.outputs[0])
-    return ScoredGraph(copy, tuple(axes), count)
+            if value is not None:
+                observed.add(observed.compute("Identity", value))
+    return ScoredGraph(observed, tuple(axes)) if chosen else None
 
 
 def _chosen(output: ir.Value) -> tuple[ir.Node, ir.Value] | None:

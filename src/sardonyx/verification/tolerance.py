@@ -8,7 +8,7 @@ For reference a, result b, e = |a - b|, the spacing eps of the output's type at 
     reassociates   float16, bfloat16, float8   rtol = 4 eps              rms = 1 eps
     approximates   all                         rtol = max(above, 0.02)   rms = max(above, 0.001)
 
-`deviation` applies these limits to slices of the output too, and widens them by the measured noise of the reference.
+`deviation` applies these limits to slices of the output too, and widens them by rounding errors of the reference.
 The measurements behind the numbers are in `docs/decisions/0002-tolerances.md`.
 """
 
@@ -33,7 +33,7 @@ NARROW_RMS = 1.0
 # Allowed error for an approximation of the function, relative to the value and the output's scale, in every type.
 APPROXIMATE_MAX = 2e-2
 APPROXIMATE_RMS = 1e-3
-_SINGLE_EPS = 2.0**-23
+SINGLE_EPS = 2.0**-23  # types with a larger one are narrow
 
 
 class Limit(Struct, frozen=True):
@@ -69,11 +69,11 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def limit(dtype: np.dtype[Any], accuracy: Accuracy) -> Limit:
-    """Return the allowed difference of a float output of this type before the noise of the reference is measured."""
+    """Return the allowed difference of a float output of this type before any rounding error is measured."""
     if accuracy is Accuracy.EXACT:
         return Limit(0.0, 0.0)
     eps = epsilon(dtype)
-    narrow = eps > _SINGLE_EPS
+    narrow = eps > SINGLE_EPS
     rtol = (NARROW_MAX if narrow else REASSOCIATED_MAX) * eps
     rms = (NARROW_RMS if narrow else REASSOCIATED_RMS) * eps
     if accuracy is Accuracy.APPROXIMATES:
@@ -121,7 +121,7 @@ def float_difference(reference: Array, result: Array) -> Difference:
 
 
 def beyond_rounding(a: Array, b: Array, accuracy: Accuracy = Accuracy.REASSOCIATES) -> Array:
-    """Return which elements differ by more than the accuracy class allows without measured noise."""
+    """Return which elements differ by more than the accuracy class allows without a measured rounding error."""
     if not is_float(a.dtype):
         return np.asarray(a != b)
     scale = float_difference(a, b).scale

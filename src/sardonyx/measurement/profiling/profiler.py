@@ -17,11 +17,11 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import UsageError
+from sardonyx.inputs.at_size import at_size, dynamic_dims
 from sardonyx.ir.io import to_proto
 from sardonyx.ir.scopes import is_constant, scopes
 from sardonyx.ir.tagged_model import Source, Tagged, distinct_labels, tagged
 from sardonyx.measurement.entrants import listed_sources
-from sardonyx.measurement.feeds import at_size, dynamic_dims
 from sardonyx.measurement.profiling.subject import Profiled, Subject
 from sardonyx.measurement.sessions import settings_of
 from sardonyx.records.environment import environment
@@ -124,7 +124,7 @@ def profile_timed(
         "threads": threads,
         "provider": provider,
         "level": settings.level.value,
-        "sizes": dynamic_dims(loaded[0].model) | dict(sizes or {}),
+        "sizes": dynamic_dims(loaded[0].model, sizes),
         **({"at": [dict(point) for point in at]} if at else {}),
         "seed": seed,
         "runs": done,

@@ -19,7 +19,7 @@ from msgspec import Struct, structs
 
 from sardonyx.analysis.census import Census
 from sardonyx.errors import RuntimeFailure, UsageError
-from sardonyx.measurement.feeds import at_size, dynamic_dims
+from sardonyx.inputs.at_size import at_size, dynamic_dims
 from sardonyx.measurement.interleaving import FEWEST, SLOT, Race, Run, race, slot
 from sardonyx.measurement.statistics import Comparison, Finding
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, VerifiedCandidate
@@ -107,8 +107,8 @@ class Tuner:
         self._job = job
         self._options = options
         source = Subject(job.source).model
-        feeds = at_size(source, options.sizes, seed=options.seed)
-        self._sizes = dynamic_dims(source) | dict(options.sizes or {})
+        self._sizes = dynamic_dims(source, options.sizes)
+        feeds = at_size(source, self._sizes, seed=options.seed)
         self._settings = Settings(threads=options.threads)
         self._ground = Ground(feeds, self._settings, folder, options.seed, job.progress)
         self._units: tuple[Unit, ...] = ()

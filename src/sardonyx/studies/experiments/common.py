@@ -13,10 +13,11 @@ from sardonyx.analysis.census import Census
 from sardonyx.analysis.costs.onnx_program import program_of
 from sardonyx.analysis.costs.program import OpKind
 from sardonyx.analysis.costs.traffic import moved
+from sardonyx.inputs.at_size import BATCH, LENGTH, at_size
 from sardonyx.ir import io
 from sardonyx.ir.shapes.expr import symbol, total, value_of
 from sardonyx.ir.tagged_model import tagged
-from sardonyx.measurement import feeds, interleaving
+from sardonyx.measurement import interleaving
 from sardonyx.measurement.statistics import Comparison
 from sardonyx.optimizer.candidates import Candidate, RewriteJob
 from sardonyx.optimizer.pipeline import select
@@ -60,7 +61,7 @@ def costs(source: Path | onnx.ModelProto | ir.Model) -> dict[str, int]:
     counts = Census.of(model).counts
     program = program_of(model)
     first = _first_dimensions(model)
-    sizes = {dim: feeds.BATCH if dim in first else feeds.LENGTH for dim in program.symbols}
+    sizes = {dim: BATCH if dim in first else LENGTH for dim in program.symbols}
     flops = (operation.flops for operation in program.operations if operation.kind is not OpKind.VIEW)
     return {
         "nodes": counts.nodes,
@@ -102,7 +103,7 @@ def time_models(
     Returns:
         The comparison of each pair, by the name of its model.
     """
-    inputs = feeds.at_size(io.load(source), seed=seed)
+    inputs = at_size(io.load(source), seed=seed)
     settings = Settings(threads=threads)
     at_once = max(1, int(_LOADED_AT_ONCE // max(1, source.stat().st_size)) - 3)
     names = list(pairs)

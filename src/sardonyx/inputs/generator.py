@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,28 +14,36 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.errors import RuntimeFailure
+from sardonyx.inputs.coverage import reduced_note, size_notes, table_notes, value_notes
+from sardonyx.inputs.limits import Footprint
+from sardonyx.inputs.requirements import (
+    Bounds,
+    Requirements,
+    Window,
+    find_bounds,
+    find_windows,
+    fitting_length,
+    window_notes,
+)
+from sardonyx.inputs.roles import Role, Use, find_use, has_norms
+from sardonyx.inputs.sizes import DynamicDims, Sizes
+from sardonyx.inputs.state import State, find_state
+from sardonyx.inputs.values import Style, ValueSpec, fresh_rows, make_value, regions
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import declared_shape
+from sardonyx.records.input_specs import read_arrays
 from sardonyx.runtime import Value
-from sardonyx.verification.coverage import reduced_note, size_notes, table_notes, value_notes
-from sardonyx.verification.element_limits import Footprint
-from sardonyx.verification.input_roles import Role, Use, find_use, has_norms
-from sardonyx.verification.input_sizes import DynamicDims, Sizes
-from sardonyx.verification.size_requirements import Bounds, Requirements, find_bounds
-from sardonyx.verification.state_inputs import State, find_state
-from sardonyx.verification.values import Style, ValueSpec, fresh_rows, make_value, regions
-from sardonyx.verification.windows import Window, find_windows, fitting_length, window_notes
 
-__all__ = ["EMPTY", "Inputs", "Plan", "Run", "Style", "TrialInputs"]
+__all__ = ["EMPTY", "ExampleInputs", "Inputs", "Plan", "Run", "Style", "TrialInputs", "read_examples"]
 
 _FIRST_OVERRIDABLE_IR = 4  # earlier versions required every initializer to be listed as an input
-_MOST_OVERRIDDEN_BYTES = 1 << 26
+_MOST_OVERRIDDEN_BYTES = 1 << 26  # of a default that is fed with other values
 _MOST_EMPTY = 4  # dimensions that are empty in a trial of their own
-_MOST_REGIONS = 6
+_MOST_REGIONS = 6  # between thresholds, that get a trial of their own
 _MOST_EXACT = 3  # sizes tried because the graph compares a dimension with them for equality
-_HEAVY = 100_000  # input elements of a trial, above which fewer trials are run
-_MOST_ELEMENTS = 1_000_000  # input elements of a trial
-_MOST_WORK = 5e9  # approximate number of operations with weights in a long trial
+_HEAVY_TRIAL = 100_000  # input elements of a trial, above which fewer trials are run
+_MOST_LONG_ELEMENTS = 1_000_000  # input elements of a trial of the longest sizes
+_MOST_LONG_WORK = 5e9  # approximate number of operations with weights in a long trial
 _LONGEST_USUAL = 16  # the largest size in the usual rounds
 
 _BIG_TYPES = (
@@ -47,8 +56,18 @@ _BIG_TYPES = (
     ir.DataType.UINT64,
 )
 
+ExampleInputs: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
 Run: TypeAlias = Callable[[Mapping[str, Value]], Sequence[Value]]
 EMPTY = "empty"  # the style of a trial in which some dimension is 0, as recorded
+
+
+def read_examples(inputs: ExampleInputs) -> list[Mapping[str, Value]]:
+    """Return the user's inputs, which may be in an .npz file."""
+    if inputs is None:
+        return []
+    if isinstance(inputs, (str, Path)):
+        return [dict(read_arrays(Path(inputs)))]
+    return [inputs] if isinstance(inputs, Mapping) else list(inputs)
 
 
 class Plan(Struct, frozen=True):
@@ -197,7 +216,7 @@ class Inputs:
         plans += [Plan(seed(0), 0, Style.NORMAL, sizes=sizes) for sizes in self._edges()]
         broken = self._dims.broken_formulas(self._sizes(plans[0], 0))
         plans += [Plan(seed(0), 0, Style.NORMAL, sizes=(pin,)) for pin in broken]
-        if not self._dims.names and self._has_floats and self.cost(plans[0]) <= _HEAVY:
+        if not self._dims.names and self._has_floats and self.cost(plans[0]) <= _HEAVY_TRIAL:
             plans.append(Plan(seed(2), 0, Style.NORMAL))  # a batch of one leaves many units inactive in a single trial
             plans.append(Plan(seed(3), 0, Style.LARGE))
         if any(use.normalized for use in self._uses.values()):
@@ -229,7 +248,7 @@ class Inputs:
 
     @property
     def _has_floats(self) -> bool:
-        return any(v.dtype is not None and v.dtype.is_floating_point() for v in self._required)
+        return any(map(_is_real, self._required))
 
     @property
     def masked(self) -> bool:
@@ -280,7 +299,7 @@ class Inputs:
 
     def _affordable(self, pins: tuple[tuple[str, int], ...]) -> bool:
         plan = Plan(0, 0, Style.NORMAL, sizes=pins)
-        return self.cost(plan) <= _MOST_ELEMENTS and self.fits(plan)
+        return self.cost(plan) <= _MOST_LONG_ELEMENTS and self.fits(plan)
 
     def _longest(self) -> tuple[tuple[str, int], ...]:
         """Return lengths beyond the numbers that the graph compares them with, as far as the budget allows."""
@@ -289,7 +308,7 @@ class Inputs:
             for value in self._model.graph.initializers.values()
             if value.const_value is not None and value.const_value.dtype.is_floating_point() and not _is_table(value)
         )
-        most = min(_MOST_ELEMENTS, int(_MOST_WORK / max(weights, 1)))
+        most = min(_MOST_LONG_ELEMENTS, int(_MOST_LONG_WORK / max(weights, 1)))
         pins: dict[str, int] = {}
         for name, bounds in self._bounds.items():  # a length below the next such number shows nothing new
             sizes = [size for size in bounds.test_lengths if _LONGEST_USUAL < size <= most]
@@ -361,6 +380,10 @@ class Inputs:
                 if declared is not None and 0 <= declared != size:
                     return True
         return False
+
+    def sizes_near(self, sizes: Sizes, pinned: Sizes) -> dict[str, int]:
+        """Return these sizes of the dynamic dimensions, changed where the model would reject them."""
+        return self._dims.near(sizes, pinned)
 
     def fits(self, plan: Plan, way: int = 0) -> bool:
         """Return whether a trial is within the limits on elements."""

@@ -12,15 +12,13 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.errors import RuntimeFailure
+from sardonyx.inputs.roles import HIDING, Role, Use
+from sardonyx.inputs.thresholds import Threshold
 from sardonyx.runtime import Array, Value
-from sardonyx.verification.input_roles import Role, Use
-from sardonyx.verification.input_thresholds import Threshold
 
 # Masks: the items of one batch are padded in different ways, so that one trial covers them all. A whole row is masked
 # only if the plan asks for it: models return NaN, zeros or a mean for such rows, and only they distinguish masks of
 # -1e4, the lowest number and -inf.
-
-HIDING = -1e3  # a number at or below it, added to a score, masks the position
 
 
 class Pattern(StrEnum):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx.numpy_helper
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
 from narrowing import array
 from sardonyx.errors import UsageError
-from sardonyx.measurement.feeds import at_size, dynamic_dims, sizes_of
+from sardonyx.inputs.at_size import at_size, dynamic_dims, sizes_of
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -65,3 +67,37 @@ def test_random_feeds_follow_the_seed(model: ir.Model) -> None:
     arrays = [array(at_size(model, {}, seed=seed)["x"]) for seed in (1, 1, 2)]
     assert (arrays[0] == arrays[1]).all()
     assert (arrays[0] != arrays[2]).any()
+
+
+WAVE = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch, samples] x) => (float[batch, 4, frames] y) {
+    axes = Constant <value = int64[1] {1}> ()
+    c = Unsqueeze (x, axes)
+    y = Conv <strides = [256]> (c, w)
+}
+"""
+
+
+@pytest.fixture
+def wave() -> ir.Model:
+    """A convolution over windows of 512 samples."""
+    proto = onnx.parser.parse_model(WAVE)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones((4, 1, 512), np.float32), "w"))
+    return ir.from_proto(proto)
+
+
+def test_sizes_that_the_model_rejects_are_replaced(wave: ir.Model) -> None:
+    assert dynamic_dims(wave) == {"batch": 1, "samples": 512}
+    assert dynamic_dims(wave, {"batch": 3}) == {"batch": 3, "samples": 512}
+    assert array(at_size(wave)["x"]).shape == (1, 512)
+
+
+def test_given_sizes_are_never_replaced(wave: ir.Model) -> None:
+    assert dynamic_dims(wave, {"samples": 300}) == {"batch": 1, "samples": 300}
+
+
+def test_a_dimension_of_one_that_broadcasts_keeps_its_size() -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, t, 4] x, float[k, 4] z) => (float[a, b, 4] y)'
+    proto = onnx.parser.parse_model(text + " { y = Add (x, z) }")
+    assert dynamic_dims(ir.from_proto(proto)) == {"n": 1, "k": 1, "t": 128}

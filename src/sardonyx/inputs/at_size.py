@@ -1,4 +1,4 @@
-"""Generate inputs to time a model on, at chosen sizes, in the same way as verification does."""
+"""Generate inputs for a run at chosen sizes, in the same way as for verification."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.errors import UsageError
+from sardonyx.inputs.generator import Inputs, Plan, Style
+from sardonyx.inputs.sizes import DynamicDims
 from sardonyx.runtime import Feeds
-from sardonyx.verification.input_sizes import DynamicDims
-from sardonyx.verification.inputs import Inputs, Plan, Style
 
 BATCH, LENGTH = 1, 128  # default sizes of dynamic dimensions: of the first one of an input, and of all others
 
 
-def dynamic_dims(model: ir.Model) -> dict[str, int]:
-    """Return the dynamic dimensions of the inputs by name, with their default sizes.
+def dynamic_dims(model: ir.Model, given: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Return the dynamic dimensions of the inputs by name, with the given sizes, and sizes for the others.
 
-    A dimension without a name is called by its position: "input_ids[1]". Formulas ("past + seq") are not listed.
+    These are 1 and 128, or the next ones found if the graph shows that the model rejects them, such as a window of 512
+    samples. A dimension without a name is called by its position: "input_ids[1]". Formulas ("past + seq") are not
+    listed.
+
+    Raises:
+        UsageError: A size is given for a dimension that no input has.
     """
-    dims = DynamicDims(_required(model))
-    return dict.fromkeys(dims.batch, BATCH) | dict.fromkeys(dims.others, LENGTH)
+    dims, given = DynamicDims(_required(model)), given or {}
+    usual = dict.fromkeys(dims.batch, BATCH) | dict.fromkeys(dims.others, LENGTH)
+    for name in given:
+        if name not in usual:
+            hint = f"the dynamic dimensions are {', '.join(usual)}" if usual else "all its sizes are static"
+            raise UsageError(f"no input has a dynamic dimension {name!r}", hint=hint)
+    if usual.keys() == given.keys():
+        return usual | dict(given)
+    return Inputs(model).sizes_near(usual | dict(given), given)
 
 
 def at_size(model: ir.Model, sizes: Mapping[str, int] | None = None, *, seed: int = 0) -> Feeds:
@@ -30,12 +42,7 @@ def at_size(model: ir.Model, sizes: Mapping[str, int] | None = None, *, seed: in
     Raises:
         UsageError: A size is given for a dimension that no input has.
     """
-    defaults = dynamic_dims(model)
-    for name in sizes or ():
-        if name not in defaults:
-            hint = f"the dynamic dimensions are {', '.join(defaults)}" if defaults else "all its sizes are static"
-            raise UsageError(f"no input has a dynamic dimension {name!r}", hint=hint)
-    required, chosen = _required(model), defaults | dict(sizes or {})
+    required, chosen = _required(model), dynamic_dims(model, sizes)
     dims = DynamicDims(required)
     shapes = [value.shape for value in required]
     try:
@@ -50,7 +57,7 @@ def at_size(model: ir.Model, sizes: Mapping[str, int] | None = None, *, seed: in
 
 def sizes_of(model: ir.Model, feeds: Feeds) -> dict[str, int]:
     """Return the sizes that the dynamic dimensions have in these feeds."""
-    dynamic = dynamic_dims(model)
+    dynamic = DynamicDims(_required(model)).names
     sizes: dict[str, int] = {}
     for value in _required(model):
         array = feeds.get(value.name or "")

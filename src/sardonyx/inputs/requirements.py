@@ -26,10 +26,10 @@ from sardonyx.ir.ops import (
     READS_SHAPE,
     RECURRENT,
 )
-from sardonyx.ir.scopes import bodies, nested_graphs
+from sardonyx.ir.scopes import bodies, label, nested_graphs
 from sardonyx.ir.shapes import Expr, Shape, Size, expr
 
-_MOST = 400  # distinct requirements; more only make the search slower
+_MOST_CONDITIONS = 400  # distinct requirements; more only make the search slower
 _WINDOWS = CONVOLUTIONS | QUANTIZED_CONVOLUTIONS | POOLS | {"SpaceToDepth"}
 _RESHAPES = frozenset(("Reshape", "Flatten", "SpaceToDepth", "DepthToSpace"))
 _CHECKS: dict[str, Callable[[int, int], bool]] = {
@@ -69,12 +69,13 @@ class Requirement(Struct, frozen=True):
     one: Shape
     other: Shape
 
-    def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether it holds when the named dimensions have these sizes."""
+    def holds(self, sizes: Mapping[str, int], *, broadcasts: bool = False) -> bool:
+        """Return whether it holds when the named dimensions have these sizes, or may hold because 1 broadcasts."""
         try:
-            return _CHECKS[self.kind](*self._products(sizes))
+            products = self._products(sizes)
         except ZeroDivisionError:
             return False
+        return _CHECKS[self.kind](*products) or (broadcasts and self.kind == "same" and 1 in products)
 
     def root(self, sizes: Mapping[str, int], name: str) -> int | None:
         """Return the size of one dimension at which both products are equal, if they are linear in it."""
@@ -112,17 +113,22 @@ class Requirements(Struct):
         values = {atom_name(name): size for name, size in sizes.items()}
         return sum(not requirement.holds(values) for requirement in self._conditions)
 
+    def rejects(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether the model certainly rejects these sizes; dimensions of 1 may broadcast."""
+        values = {atom_name(name): size for name, size in sizes.items()}
+        return any(not requirement.holds(values, broadcasts=True) for requirement in self._conditions)
+
     def solutions(self, sizes: Mapping[str, int], name: str) -> list[int]:
         """Return the sizes of one dimension that meet one of the requirements which do not hold, given the others."""
         values, atom = {atom_name(name): size for name, size in sizes.items()}, atom_name(name)
         broken = (requirement for requirement in self._conditions if not requirement.holds(values))
         roots = (requirement.root(values, atom) for requirement in broken)
-        return sorted({root for root in roots if root is not None and 0 < root < _LARGEST})
+        return sorted({root for root in roots if root is not None and 0 < root < _NO_LIMIT})
 
     def require(self, kind: str, one: Shape, other: Shape) -> None:
         """Add a requirement, unless it depends on no named dimension or on others too."""
         names = set(expr.names_in((*one, *other)))
-        if one == other or not names or not names <= self.names or len(self._conditions) >= _MOST:
+        if one == other or not names or not names <= self.names or len(self._conditions) >= _MOST_CONDITIONS:
             return
         self._conditions[Requirement(kind, one, other)] = None
         for dim in (*one, *other):
@@ -273,8 +279,8 @@ _PASSES = _MOVES | ARITHMETIC | {
 }  # fmt: skip
 _KEEPS = _MOVES | {"Range", "Concat"}  # after these a position is still the same position
 _WINDOWED = {"GroupQueryAttention": ("local_window_size",)}
-_LARGEST = 1 << 24  # a larger number means "no limit"
-_FEW = 64  # larger constants are not read
+_NO_LIMIT = 1 << 24  # a larger number means "no limit"
+_READ_ELEMENTS = 64  # larger constants are not read
 
 
 class Bounds(Struct, frozen=True):
@@ -378,14 +384,14 @@ class _Walk(Struct):
         return frozenset(self.names[name] for name in expr.names_in(sizes) if name in self.names)
 
     def _note(self, where: dict[str, set[int]], dims: Iterable[str], numbers: Iterable[float]) -> None:
-        sizes = {abs(int(number)) for number in numbers if abs(number) < _LARGEST}
+        sizes = {abs(int(number)) for number in numbers if abs(number) < _NO_LIMIT}
         for dim in dims:
             where.setdefault(dim, set()).update(size for size in sizes if size > 1)
 
     def _constants(self, node: ir.Node) -> Iterator[float]:
         for value in node.inputs:
             array = self.facts.array(_uncast(value))
-            if array is not None and 0 < array.size <= _FEW and array.dtype.kind in "iuf":
+            if array is not None and 0 < array.size <= _READ_ELEMENTS and array.dtype.kind in "iuf":
                 yield from (float(number) for number in array.reshape(-1))
 
     def _compare(self, node: ir.Node, dims: frozenset[str]) -> None:
@@ -445,3 +451,83 @@ def find_bounds(facts: Facts, names: Iterable[str]) -> dict[str, Bounds]:
         name: Bounds(sizes(walk.compared, name), sizes(walk.rows, name), sizes(walk.exact, name))
         for name in walk.names.values()
     }
+
+
+# The windows of convolutions and pools along dynamic axes, and the lengths at which a whole window fits. On a shorter
+# axis the outer taps of a window only meet padding, so that their weights have no effect.
+
+_HAS_TAPS = CONVOLUTIONS - {"ConvTranspose"} | QUANTIZED_CONVOLUTIONS | POOLS
+_WEIGHT = {"QLinearConv": 3}  # the operand with the weight, if not the second
+# Tried in turn; models that halve an axis accept these.
+_WINDOW_LENGTHS = (*range(32, 1025, 32), *(1024 << step for step in range(1, 9)))
+
+
+class Window(Struct, frozen=True):
+    """A window along one axis of a node."""
+
+    node: str  # the operator and the label
+    reach: int  # positions from the first tap to the last
+    axis: Size  # the size of the axis
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether the axis is at least as long as the window, for these sizes of the named dimensions."""
+        return self.length(sizes) >= self.reach
+
+    def length(self, sizes: Mapping[str, int]) -> int:
+        """Return the size of the axis, or 0 if it has none for these sizes."""
+        try:
+            return expr.value_of(self.axis, {atom_name(name): size for name, size in sizes.items()})
+        except (KeyError, ZeroDivisionError):
+            return 0
+
+
+def find_windows(facts: Facts, names: Iterable[str]) -> list[Window]:
+    """Return the windows of more than one tap along axes whose size depends only on the named dimensions."""
+    atoms = frozenset(atom_name(name) for name in names)
+    found: dict[tuple[int, Size], Window] = {}  # one of several equal ones
+    for graph in nested_graphs(facts.model.graph):
+        for node in graph:
+            for window in _windows(facts, node) if node.op_type in _HAS_TAPS else ():
+                used = set(expr.names_in((window.axis,)))
+                if used and used <= atoms and window.reach > 1:
+                    found.setdefault((window.reach, window.axis), window)
+    return list(found.values())
+
+
+def _windows(facts: Facts, node: ir.Node) -> Iterator[Window]:
+    shape = facts.shape(node.inputs[0])
+    kernel: Sequence[Size | None] | None = node.attributes.get_ints("kernel_shape")
+    if kernel is None and node.op_type not in POOLS:
+        weight = facts.shape(node.inputs[_WEIGHT.get(node.op_type, 1)])
+        kernel = weight[2:] if weight is not None else None
+    if shape is None or kernel is None or len(kernel) != len(shape) - 2:
+        return
+    dilations = node.attributes.get_ints("dilations") or (1,) * len(kernel)
+    for axis, taps, dilation in zip(shape[2:], kernel, dilations, strict=False):
+        if isinstance(taps, int):
+            yield Window(f"{node.op_type} '{label(node)}'", (taps - 1) * dilation + 1, axis)
+
+
+def fitting_length(windows: Iterable[Window], names: Sequence[str], name: str, usual: int) -> int | None:
+    """Return a length of one dimension at which every window along it fits; None if all fit at the usual length.
+
+    All dimensions are taken to have the same length.
+    """
+    atom = atom_name(name)
+    wide = [window for window in windows if atom in expr.names_in((window.axis,))]
+    for length in (usual, *_WINDOW_LENGTHS):
+        wide = [window for window in wide if not window.fits(dict.fromkeys(names, length))]
+        if not wide:
+            return length if length != usual else None
+    return None
+
+
+def window_notes(windows: Iterable[Window], trials: Sequence[Mapping[str, int]]) -> list[str]:
+    """Return a note about the windows that were longer than their axis in every trial, the largest as an example."""
+    wide = [window for window in windows if not any(window.fits(sizes) for sizes in trials)]
+    if not wide:
+        return []
+    window = max(wide, key=lambda window: window.reach)
+    longest = max((window.length(sizes) for sizes in trials), default=0)
+    others = f" (and {len(wide) - 1} more of this kind)" if len(wide) > 1 else ""
+    return [f"the window of {window.node} spans {window.reach}; its axis was tried up to {longest}{others}"]

@@ -31,7 +31,7 @@ _CONTINUES: dict[str, dict[int, int]] = {
     "ScatterElements": {0: 0},
     "TensorScatter": {0: 0},
 }
-_FARTHEST = 200  # values visited on the way back from one output
+_MOST_VISITED = 200  # values visited on the way back from one output
 _BEFORE = re.compile(r"past|prev(ious)?|in(put)?|init(ial)?|old|0$")
 _AFTER = re.compile(r"present|next|new|out(put)?|n$|cur(rent)?|final")
 
@@ -73,7 +73,7 @@ def _continued(output: ir.Value) -> Iterator[tuple[ir.Value, bool]]:
     """Yield the values that an output concatenates or updates, nearest first, and whether the output may be longer."""
     queue: list[tuple[ir.Value | None, bool | None]] = [(output, None)]
     seen: set[ir.Value] = set()
-    while queue and len(seen) < _FARTHEST:
+    while queue and len(seen) < _MOST_VISITED:
         value, grows = queue.pop(0)
         if value is None or value in seen:
             continue

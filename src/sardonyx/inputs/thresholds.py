@@ -28,9 +28,9 @@ from sardonyx.ir.ops import (
 )
 from sardonyx.ir.scopes import bodies
 
-_MOST_STEPS = 3000
-_FEW = 64  # larger constants are not read
-_MOST_NUMBERS = 12
+_MOST_VISITED = 3000  # values on the way from one input
+_READ_ELEMENTS = 64  # larger constants are not read
+_MOST_NUMBERS = 12  # that one input is compared with
 _MOST_INVERTED = 12  # operators along one path
 _SAME_BUT_FIRST = VARIADIC | {"Concat", "Where"}  # their other operands are data too
 # Operators whose results are in the units of the input, even if they are other numbers.
@@ -147,7 +147,7 @@ class _Walk(Struct):
 def find_thresholds(model: ir.Model, value: ir.Value) -> tuple[Threshold, ...]:
     """Return the numbers that a graph input is compared with; at most a dozen, spread over their range."""
     walk, seen, queue = _Walk(model), set[_Step](), [_Step(value)]
-    while queue and len(seen) < _MOST_STEPS:
+    while queue and len(seen) < _MOST_VISITED:
         step = queue.pop()
         if step in seen or len(step.applied) > _MOST_INVERTED:
             continue
@@ -165,7 +165,7 @@ def find_words(model: ir.Model, value: ir.Value) -> tuple[str, ...]:
     """Return the strings that a graph input is compared with or looked up among; at most a dozen."""
     words: dict[str, None] = {}
     seen, queue = set[ir.Value](), [value]
-    while queue and len(seen) < _MOST_STEPS:
+    while queue and len(seen) < _MOST_VISITED:
         value = queue.pop()
         if value in seen:
             continue
@@ -187,7 +187,7 @@ def find_words(model: ir.Model, value: ir.Value) -> tuple[str, ...]:
 
 def _strings(value: ir.Value | None) -> list[str]:
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    if tensor is None or tensor.dtype != ir.DataType.STRING or tensor.size > _FEW:
+    if tensor is None or tensor.dtype != ir.DataType.STRING or tensor.size > _READ_ELEMENTS:
         return []
     return [word.decode(errors="replace") for word in tensor.numpy().reshape(-1).tolist()]
 
@@ -220,7 +220,7 @@ def small_constant(value: ir.Value | None) -> np.ndarray | None:
     producer = value.producer() if value is not None else None
     value = producer.inputs[0] if producer is not None and producer.op_type in CASTS else value
     tensor = ir.convenience.get_const_tensor(value) if value is not None else None
-    if tensor is None or not 0 < tensor.size <= _FEW or tensor.dtype == ir.DataType.STRING:
+    if tensor is None or not 0 < tensor.size <= _READ_ELEMENTS or tensor.dtype == ir.DataType.STRING:
         return None
     array = tensor.numpy()
     return None if array.dtype.kind == "c" else array.astype(np.float64).reshape(-1)

@@ -1,7 +1,7 @@
 """Choose sizes for dynamic dimensions: equal for equal names, distinct for unrelated ones, and several per dimension.
 
-The first rule reads what the graph requires (`size_requirements`) and searches for the smallest sizes that meet it,
-under a limit on elements (`element_limits`). The other rules are guesses for models whose requirements cannot be read.
+The first rule reads what the graph requires (`requirements`) and searches for the smallest sizes that meet it,
+under a limit on elements (`limits`). The other rules are guesses for models whose requirements cannot be read.
 
 A dimension named "past + seq" is taken as that sum, to choose sizes only, if `past` and `seq` are dimensions elsewhere
 in the inputs. All other names, such as "batch-size", are plain names.
@@ -10,6 +10,7 @@ in the inputs. All other names, such as "batch-size", are plain names.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import operator
 import sys
@@ -18,10 +19,10 @@ from typing import Protocol
 
 import onnx_ir as ir
 
+from sardonyx.inputs.limits import Footprint
+from sardonyx.inputs.requirements import Requirements
 from sardonyx.ir.scopes import declared_shape
 from sardonyx.ir.shapes import Size, expr
-from sardonyx.verification.element_limits import Footprint
-from sardonyx.verification.size_requirements import Requirements
 
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -37,7 +38,7 @@ _SYMBOLIC: dict[type[ast.operator], Callable[[Size, Size], Size]] = {
     ast.FloorDiv: expr.floor_quotient,
     ast.Mod: expr.remainder,
 }
-_BATCHES = (2, 1, 3, 4)
+_BATCHES = (2, 1, 3, 4)  # the size of the first batch, by round
 _LENGTHS = ((7, 3), (16, 1), (11, 2), (4, 1))  # the first size and the step to the next symbol's size, by round
 _COMPACT = ((2, 3, 4), (2, 3), (1, 2), (1,))  # sizes taken in turn, if the usual ones have too many elements
 _RANKS = (2, 3, 4, 1)  # tried in turn if the rank is not declared
@@ -146,6 +147,20 @@ class DynamicDims:
         self._requirements, self._footprint = requirements, footprint
         self._solved.clear()
 
+    def near(self, sizes: Sizes, pinned: Sizes) -> dict[str, int]:
+        """Return these sizes if the model may accept them, otherwise the next ones found that differ in few dimensions.
+
+        Args:
+            sizes: The preferred size of every dimension.
+            pinned: The sizes that must stay.
+        """
+        requirements = self._requirements
+        if requirements is None or not requirements.rejects(sizes):
+            return dict(sizes)
+        changed, _ = self._climb([dict(sizes)], pinned, requirements, self.fits)
+        found = (choice for choice in (changed, self._required(0, pinned)) if choice is not None)
+        return next((choice for choice in found if not requirements.rejects(choice | dict(pinned))), dict(sizes))
+
     @property
     def reduced(self) -> bool:
         """Whether the usual sizes exceed the limits on elements, so that smaller ones are chosen."""
@@ -172,13 +187,10 @@ class DynamicDims:
         yield self._equal_lengths
         for total, first, second in itertools.islice(itertools.permutations(self.others, 3), 12):
             if first < second:
-                yield _Summed(self, total, first, second)
-        yield _Fixed(self, ((2, 64), (1, 96), (1, 128)))
-        yield _Fixed(self, ((1, 224), (2, 256)))
-        yield _Fixed(self, ((4, 4), (8, 8), (6, 6)))
-        yield _Fixed(self, ((1, 1), (2, 2)))
-        for length in _LAST_RESORTS:
-            yield _Fixed(self, ((1, length), (2, length + length // 4)))
+                yield functools.partial(self._summed, total=total, parts=(first, second))
+        guesses = [((2, 64), (1, 96), (1, 128)), ((1, 224), (2, 256)), ((4, 4), (8, 8), (6, 6)), ((1, 1), (2, 2))]
+        for rounds in (*guesses, *(((1, length), (2, length + length // 4)) for length in _LAST_RESORTS)):
+            yield functools.partial(self._fixed, rounds=rounds)
 
     def _required(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
         """Return sizes that violate the fewest requirements of the graph."""
@@ -279,33 +291,17 @@ class DynamicDims:
         length = next(lengths, _LENGTHS[round_ % len(_LENGTHS)][0])
         return dict.fromkeys(self.batch, batch) | dict.fromkeys(self.others, length) | dict(pinned)
 
-    def summed(self, round_: int, pinned: Sizes, total: str, parts: tuple[str, str]) -> dict[str, int]:
+    def _summed(self, round_: int, pinned: Sizes = _NONE, *, total: str, parts: tuple[str, str]) -> dict[str, int]:
         """Return independent sizes in which one dimension is the sum of two others."""
         sizes = self._independent(round_) | dict.fromkeys(self.batch, _BATCHES[round_ % len(_BATCHES)]) | dict(pinned)
         if total in pinned and not any(part in pinned for part in parts):
             return sizes
         return sizes | {total: sum(sizes[part] for part in parts)}
 
-
-class _Summed:
-    """One length is the sum of two others."""
-
-    def __init__(self, dims: DynamicDims, total: str, first: str, second: str) -> None:
-        self._dims, self._total, self._parts = dims, total, (first, second)
-
-    def __call__(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
-        return self._dims.summed(round_, pinned, self._total, self._parts)
-
-
-class _Fixed:
-    """The same batch size and length for all dimensions, by round."""
-
-    def __init__(self, dims: DynamicDims, rounds: Sequence[tuple[int, int]]) -> None:
-        self._dims, self._rounds = dims, rounds
-
-    def __call__(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
-        batch, length = self._rounds[round_ % len(self._rounds)]
-        return dict.fromkeys(self._dims.batch, batch) | dict.fromkeys(self._dims.others, length) | dict(pinned)
+    def _fixed(self, round_: int, pinned: Sizes = _NONE, *, rounds: Sequence[tuple[int, int]]) -> dict[str, int]:
+        """Return the same batch size and length for all dimensions, by round."""
+        batch, length = rounds[round_ % len(rounds)]
+        return dict.fromkeys(self.batch, batch) | dict.fromkeys(self.others, length) | dict(pinned)
 
 
 def _parse(text: str) -> ast.expr | None:

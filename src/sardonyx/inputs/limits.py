@@ -14,21 +14,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
+from sardonyx.inputs.requirements import atom_name
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import bodies
 from sardonyx.ir.shapes import Shape, Size, expr
-from sardonyx.verification.size_requirements import atom_name
 
-MOST_INPUT_ELEMENTS = 1 << 22
-MOST_VALUE_ELEMENTS = 1 << 24
-MOST_WORK = 1 << 36
+MOST_INPUT_ELEMENTS = 1 << 22  # of all inputs of a trial together
+MOST_VALUE_ELEMENTS = 1 << 24  # of the largest value
+MOST_WORK = 1 << 36  # operations: some seconds
 _HUGE = (  # of a trial that is never run
     (1 << 28, "an input of {:.1e} elements"),
     (1 << 29, "a value of {:.1e} elements"),
     (1 << 40, "a run of {:.1e} operations"),
 )
-_KEPT = 64  # shapes of values that are evaluated for every choice of sizes: the largest ones
-_TYPICAL = 8  # the size at which they are compared
+_EVALUATED_SHAPES = 64  # shapes of values that are evaluated for every choice of sizes: the largest ones
+_TYPICAL_SIZE = 8  # the size at which they are compared
 
 
 class Footprint(Struct, frozen=True):
@@ -52,11 +52,13 @@ class Footprint(Struct, frozen=True):
             return [tuple(dim for dim in shape or () if atoms.issuperset(expr.names_in((dim,)))) for shape in shapes]
 
         nodes = list(_nodes(facts.model.graph, facts))
-        typical = dict.fromkeys(atoms, _TYPICAL)
+        typical = dict.fromkeys(atoms, _TYPICAL_SIZE)
         computed = dict.fromkeys(known(facts.shape(value) for node, _ in nodes for value in node.outputs))
         values = sorted(computed, key=lambda shape: _elements(shape, typical), reverse=True)
         loops = Counter(known((*steps, *shape) for node, steps in nodes for shape in _loops(node, facts)))
-        unlimited = cls(tuple(known(map(facts.shape, inputs))), tuple(values[:_KEPT]), tuple(loops.items()), ())
+        unlimited = cls(
+            tuple(known(map(facts.shape, inputs))), tuple(values[:_EVALUATED_SHAPES]), tuple(loops.items()), ()
+        )
         least = unlimited._count(dict.fromkeys(atoms, 1))
         usual = (MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS, MOST_WORK)
         limits = tuple(max(most, count + min(count, most)) for most, count in zip(usual, least, strict=True))

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from sardonyx.inputs.thresholds import Threshold, find_thresholds, find_words, small_constant
 from sardonyx.ir.ops import (
     ARITHMETIC,
     BINARY,
@@ -28,7 +29,6 @@ from sardonyx.ir.ops import (
     attention_operands,
 )
 from sardonyx.ir.scopes import bodies, declared_shape, has_references, label
-from sardonyx.verification.input_thresholds import Threshold, find_thresholds, find_words, small_constant
 
 
 class Role(StrEnum):
@@ -110,8 +110,8 @@ _NORMS = NORMALIZES - {"BatchNormalization"} | {"ReduceMean", "ReduceL2"}  # use
 _DECODES = CASTS | {"DequantizeLinear", "Identity"}  # keep the shape of a stored table
 _EPSILON = "epsilon"  # the attribute of a norm that matters only for rows of small variance
 _UNUSUAL = (-1, 2, 3)  # numbers of a mask that x > 0, x != 0, x == 1 and x > 1 tell apart
-_HIDDEN = -1e3  # a constant at or below it masks a position when it reaches a softmax
-_MOST_STEPS = 5000
+HIDING = -1e3  # a number at or below it, added to a score, masks the position
+_MOST_VISITED = 5000  # values on the way from one input
 
 
 def find_use(model: ir.Model, value: ir.Value) -> Use:
@@ -121,7 +121,7 @@ def find_use(model: ir.Model, value: ir.Value) -> Use:
     queue = [_Step(value)]
     while queue:
         step = queue.pop()
-        if step in seen or len(seen) > _MOST_STEPS:
+        if step in seen or len(seen) > _MOST_VISITED:
             continue
         seen.add(step)
         for node, operand in step.value.uses():
@@ -318,7 +318,7 @@ def _hides(node: ir.Node) -> bool:
 
 
 def _is_hiding(number: float | None) -> bool:
-    return number is not None and number <= _HIDDEN
+    return number is not None and number <= HIDING
 
 
 def _is_scores(value: ir.Value) -> bool:
