@@ -25,9 +25,9 @@ Example:
   sardonyx quantize folder -o folder-int4 --to int4 --keep lm_head
   sardonyx quantize models/ --out-dir small --to int8
 
-Chooses the precision of every module by measurement: the fastest model within the budget is written, by default with a
-relative L2 of 1 % and a top-1 agreement of 99 %. With --to and no --budget, all modules get that precision. The loss is
-judged on samples that the choice has not seen. docs/quantize.md explains the method.
+Chooses the precision of every module by measurement: the fastest model within the budget is written, or the smallest if
+none is faster. Without --budget, it follows from what the outputs are. With --to and no --budget, all modules get that
+precision. The loss is judged on samples that the choice has not seen. docs/quantize.md explains the method.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met or budget not met.
 """
@@ -102,7 +102,7 @@ BudgetOption = Annotated[
     typer.Option(
         "--budget",
         metavar="EXPR",
-        help="What the result must meet: 'top1>=99%'. Repeatable. [default: relative_l2<=0.01,top1>=0.99 for auto]",
+        help="What the result must meet: 'top1>=99%'. Repeatable. [default: by the outputs for auto]",
     ),
 ]
 For = Annotated[
@@ -183,26 +183,31 @@ def quantize(
     fixed = options.parse_sizes(sizes)
 
     from sardonyx import quantize as run_quantize
+    from sardonyx.quantization.quantize import BudgetNotMet
 
-    with progress(not quiet) as report:
-        result = run_quantize(
-            model,
-            destination,
-            to=to.value,
-            target=None if target is None else target.value,
-            keep=keep or (),
-            only=only or (),
-            data=data or None,
-            metric=metric,
-            budget=budget or (),
-            objective=None if objective is None else objective.value,
-            sizes=fixed,
-            seed=seed,
-            threads=threads,
-            force=force,
-            progress=report,
-        )
-        result = with_command(result)
+    unmet: BudgetNotMet | None = None
+    try:
+        with progress(not quiet) as report:
+            result = run_quantize(
+                model,
+                destination,
+                to=to.value,
+                target=None if target is None else target.value,
+                keep=keep or (),
+                only=only or (),
+                data=data or None,
+                metric=metric,
+                budget=budget or (),
+                objective=None if objective is None else objective.value,
+                sizes=fixed,
+                seed=seed,
+                threads=threads,
+                force=force,
+                progress=report,
+            )
+    except BudgetNotMet as error:
+        result, unmet = error.record, error
+    result = with_command(result)
     files.write_record(record, result, force=force)
     if svg is not None and result.choice is not None:
         from sardonyx.reporting.plots.precision import front
@@ -216,6 +221,9 @@ def quantize(
         as_json=as_json,
         quiet=quiet,
     )
+    if unmet is not None:
+        complain(unmet)
+        return unmet.exit_code
     return max(gating.outcome(result, quantization_sentence(result)), _check_budget(result))
 
 
