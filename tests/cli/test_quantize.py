@@ -32,6 +32,19 @@ def test_the_command_prints_one_screen_and_writes_its_record(command: Command, t
     assert (unknown.code, unknown.err.splitlines()[0]) == (2, "error: there is no module 'decoder'")
 
 
+def test_a_budget_that_nothing_meets_prints_the_front_and_writes_the_record(command: Command, tmp_path: Path) -> None:
+    model, record = build(tmp_path / "m.onnx"), tmp_path / "record.json"
+    asked = ("--to", "int8", "--for", "bytes", "--budget", "relative_l2<=1e-6", "--record", record)
+    shown = command("quantize", model, "-o", tmp_path / "q.onnx", *asked)
+    assert shown.code == 4
+    assert "all int8" in shown.out
+    assert "nothing was written; nearest: " in shown.out
+    assert shown.err.startswith("error: nothing meets the budget relative_l2<=1e-6; nearest: ")
+    assert "is met by" in shown.err
+    assert Quantization.from_json(record.read_bytes()).status == "not met"
+    assert not (tmp_path / "q.onnx").exists()
+
+
 def test_a_folder_gets_the_record_and_the_page(command: Command, tmp_path: Path) -> None:
     model, folder = build(tmp_path / "m.onnx"), tmp_path / "run"
     asked = ("quantize", model, "-o", tmp_path / "q.onnx", "--to", "int8", "--run", folder)

@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 import sardonyx
 from quantization.small_model import build
-from sardonyx.errors import GateNotMet, UsageError
+from sardonyx.errors import UsageError
 from sardonyx.quantization import choice, timing
 from sardonyx.quantization.budget import Budget, loss_measures
 from sardonyx.quantization.front import Option, pareto, predicted_loss, sweep
 from sardonyx.quantization.groups import coarsened, find_groups
 from sardonyx.quantization.job import Job
 from sardonyx.quantization.precisions import Assignment, Recipes
+from sardonyx.quantization.quantize import BudgetNotMet
 from sardonyx.quantization.recipe import Selection, Simulated
+from sardonyx.quantization.task import Task
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.expressions import Number
 from sardonyx.records.quantization import Interval, Quantization, Scores
@@ -50,7 +52,7 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Ratios of times by label, in place of measurements, which differ from run to run."""
     ratios: dict[str, float] = {}
 
-    def time(_timer: timing.Timer, models: Any) -> timing.Timed:
+    def time(_timer: timing.Timer, models: Any, _seconds: float = 0) -> timing.Timed:
         found = {}
         for label in models:
             ratio = ratios.get(label, 0.9)
@@ -175,33 +177,68 @@ def test_products_of_no_module_are_grouped_with_their_neighbours(sizes: list[int
     assert sum(group.elements for group in groups) == sum(sizes)
 
 
-def test_modules_that_are_not_faster_stay_in_float32(model: Path, data: Any, times: dict[str, float]) -> None:
-    times.update({"int8": 0.7, "int4": 1.3, "int8-weights": 1.0, "int8-static": 1.0, "all int8": 0.8})
+def test_modules_get_what_is_faster_or_smaller(model: Path, data: Any, times: dict[str, float]) -> None:
+    times.update({"int8": 0.7, "int4": 1.3, "int8-weights": 1.0, "int8-static": 1.0, "all int8": 0.8, "all fp16": 1.5})
     made = sardonyx.quantize(model, budget="relative_l2<=0.5", data=data)
     assert made.choice is not None
     assert {group.chosen for group in made.choice.groups} == {"int8"}
     assert made.choice.objective == "time"
     why = {option.precision: option.excluded for option in made.choice.groups[-1].options}
-    assert why == {"int8": None, "int4": "slower", "int8-weights": "not faster", "int8-static": "not faster"}
+    assert why == {"int8": None, "int4": "slower", "int8-weights": None, "int8-static": None}
+    assert "all fp16" in {point.label for point in made.choice.points}  # slower: tried for no module alone
 
 
-def test_a_model_that_is_not_faster_is_not_written(model: Path, data: Any, times: dict[str, float]) -> None:
-    times.update({"int8": 1.0, "all int8": 1.1})
+def test_float16_is_mixed_with_others_where_it_is_faster(model: Path, data: Any, times: dict[str, float]) -> None:
+    times.update({"all fp16": 0.6, "fp16": 0.6, "int8": 1.2, "int4": 1.2, "int8-weights": 1.2, "int8-static": 1.2})
+    times["all int8"] = 1.2
+    made = sardonyx.quantize(model, budget="relative_l2<=0.0005", data=data)
+    assert made.choice is not None
+    chosen = {group.name: group.chosen for group in made.choice.groups}
+    assert "fp16" in chosen.values()
+    assert chosen.keys() == {"embed", "encoder.first", "encoder.second", "head"}  # no groups of sums and activations
+    assert {product.recipe for product in made.products} == {"quantize-to-fp16"}
+
+
+def test_the_smallest_model_is_written_if_none_is_faster(model: Path, data: Any, times: dict[str, float]) -> None:
+    times.update({f"all {each}": 1.0 for each in ("int8", "int8-static", "int8-weights", "int4", "fp16")})
+    times.update({f"mixed {number}": 1.0 for number in range(20)})
+    made = sardonyx.quantize(model, budget="relative_l2<=0.02", data=data)
+    assert made.choice is not None
+    within = [point for point in made.choice.points if point.within]
+    assert made.after.bytes == min(point.bytes for point in within) < 0.4 * made.before.bytes
+
+
+def test_a_model_that_is_neither_faster_nor_smaller_is_not_written(
+    model: Path, data: Any, tmp_path: Path, times: dict[str, float]
+) -> None:
+    times.update({"int8": 1.1, "all int8": 1.1})
     with pytest.raises(
-        GateNotMet, match="nothing within the budget is faster than float32; nearest: all int8"
+        BudgetNotMet, match=r"nothing within the budget .* is faster by 5% or smaller by 10%; nearest: all int8"
     ) as error:
-        sardonyx.quantize(model, to="int8", budget="relative_l2<=0.5", data=data)
+        sardonyx.quantize(model, tmp_path / "q.onnx", to="int8", budget="relative_l2<=0.5", data=data)
     assert error.value.exit_code == 4
+    assert not (tmp_path / "q.onnx").exists()
 
 
-def test_a_budget_that_nothing_meets_names_the_nearest_model(
+def test_a_budget_that_nothing_meets_returns_the_front_and_names_one_that_is_met(
     model: Path, data: Any, tmp_path: Path, times: dict[str, float]
 ) -> None:
     with pytest.raises(
-        GateNotMet, match=r"nothing meets the budget relative_l2<=1e-6; nearest: mixed 1, relative_l2 0\.0\d+ \[0\.0\d+"
-    ):
+        BudgetNotMet,
+        match=r"nothing meets the budget relative_l2<=1e-6; nearest: mixed 1, relative_l2 0\.0\d+ \[0\.0\d+",
+    ) as error:
         sardonyx.quantize(model, tmp_path / "q.onnx", to="int8", budget="relative_l2<=1e-6", data=data)
     assert not (tmp_path / "q.onnx").exists()
+    record = Quantization.from_json(error.value.record.to_json())
+    assert (record.status, record.result.path) == ("not met", None)
+    assert record.choice is not None
+    assert record.choice.points[record.choice.chosen].label == "mixed 1"
+    assert len(record.choice.points) > 2
+    assert error.value.hint is not None
+    named = error.value.hint.split("'")[1]
+    made = sardonyx.quantize(model, tmp_path / "q.onnx", to="int8", budget=named, data=data)
+    assert made.choice is not None
+    assert "mixed 1" in {point.label for point in made.choice.points if point.within}
 
 
 def test_modules_are_measured_in_groups_if_there_are_many(
@@ -223,8 +260,9 @@ def test_the_default_budget_is_named(model: Path, data: Any, times: dict[str, fl
     made = sardonyx.quantize(model, data=data, only=["encoder.first"])
     assert made.choice is not None
     assert made.choice.is_default
-    assert made.choice.budget == ("relative_l2<=0.01", "top1>=0.99")
-    assert made.choice.precisions == ("int8", "int8-static", "int8-weights", "int4")
+    assert made.choice.budget == ("relative_l2<=0.01",)
+    assert "the default budget: the outputs are neither scores of classes nor embeddings" in made.notes
+    assert made.choice.precisions == ("int8", "int8-static", "int8-weights", "int4", "fp16")
 
 
 def test_a_model_that_breaks_the_budget_on_unseen_samples_is_reported(
@@ -244,13 +282,20 @@ def test_budgets_hold_for_the_whole_interval_or_for_the_value() -> None:
     measures = loss_measures(scores) | {"bytes": Number(0.3, 1.0)}
     assert budget.broken(measures) == []
     assert budget.broken(measures, surely=True) == [
-        "relative_l2<=1% (relative_l2 is 0.009, and its interval reaches 0.011)"
+        "relative_l2<=1% (relative_l2 is 0.009, and its interval reaches 0.0118)"
     ]
     assert budget.broken({"relative_l2": Number(0.0100004, 1.0)}) == ["relative_l2<=1% (relative_l2 is 0.0100004)"]
     few_rows = Number(0.95, 1.0, 0.8, 1.0)
     assert budget.broken({"top1": few_rows}, surely=True) == []
     assert budget.excess(measures) == pytest.approx(0.9)
-    assert Budget.of([], has_metric=False).texts == ("relative_l2<=0.01", "top1>=0.99")
+    assert Budget.of([], has_metric=False).of_task(Task(("cosine>=0.999",), "", frozenset())).texts == (
+        "cosine>=0.999",
+    )
+    assert budget.widened(measures) == ["relative_l2<=0.012", "top1>=0.9", "bytes<0.5"]
+    near_one = {"cosine": Number(0.9991, 1.0, 0.99873, 0.9993)}
+    wider = Budget.of(["cosine>=0.9995"], has_metric=False).widened(near_one)
+    assert wider == ["cosine>=0.9985"]
+    assert Budget.of(wider, has_metric=False).broken(near_one, surely=True) == []
 
 
 @pytest.mark.parametrize(

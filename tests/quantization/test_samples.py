@@ -55,7 +55,7 @@ def test_few_samples_make_a_weak_claim() -> None:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.integers(0, 3))
 def test_an_interval_contains_its_value(errors: list[float], seed: int) -> None:
-    sums = np.array([[[error, 1.0, 1.0, 1.0 - error / 2, 3.0, 4.0]] for error in errors])
+    sums = np.array([[[error, 1.0, 1.0, 1.0 - error / 2, 3.0, 4.0, 1.0]] for error in errors])
     scores = Measured(("y",), sums, tuple(errors), (0.0,) * len(errors), "none").scores(seed)
     assert scores is not None
     assert scores.top1 is not None

@@ -18,20 +18,23 @@ from sardonyx.errors import GateNotMet, VerificationFailed
 from sardonyx.quantization.budget import Budget, Objective, loss_measures
 from sardonyx.quantization.front import Option, pareto, predicted_loss, sweep
 from sardonyx.quantization.groups import Group, find_groups, shape_classes
+from sardonyx.quantization.job import NothingQuantized
 from sardonyx.quantization.precisions import Assignment, Plan, Precision
 from sardonyx.quantization.recipe import Selection, Simulated
 from sardonyx.quantization.sensitivity import Single, Trial, Trials
-from sardonyx.quantization.timing import Timer
+from sardonyx.quantization.timing import BRIEF, SECONDS, Timer
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.expressions import Number
 from sardonyx.records.progress import Clock
 from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, GroupPrecision, ModuleGroup
 
+_HALF: Precision = "fp16"
 _MOST_SINGLES = 96  # models with one quantized group
 _FEWEST_GROUPS = 4  # even if that takes more models
 _MOST_POINTS = 8  # whole models of the front whose loss is measured
-_TIMED = 3  # whole models that are timed at once
-_NOT_FASTER = ("not faster", "slower")  # why a precision is no option
+_TIMED = 8  # whole models that are timed at once
+_FASTER, _SMALLER = 0.95, 0.9  # a result takes at most so much of the source's time, or of its bytes
+_BYTES_SHARE = 0.05  # of the time: what all bytes of the source are worth if time is the objective
 _TOGETHER = 1 << 28  # bytes of constants up to which several models are timed at once
 
 
@@ -49,7 +52,8 @@ class Chosen(Struct, frozen=True):
 
     plan: Plan
     choice: Choice
-    budget: Budget  # without what the outputs do not have
+    budget: Budget
+    refusal: GateNotMet | None  # why the model is only the nearest to what was asked for, and is not to be written
 
 
 class _Point(Struct, frozen=True, eq=False):
@@ -68,7 +72,7 @@ def choose(request: Request, trials: Trials, timer: Timer, clock: Clock) -> Chos
     """Return the best plan within the budget.
 
     Raises:
-        GateNotMet: No measured model meets the budget, or none is faster than the source.
+        GateNotMet: Every model has NaN or infinities.
         NothingQuantized: No product can be quantized.
     """
     return _Chooser(request, trials, timer, clock).chosen()
@@ -78,6 +82,7 @@ class _Chooser:
     def __init__(self, request: Request, trials: Trials, timer: Timer, clock: Clock) -> None:
         self._request, self._trials, self._timer, self._clock = request, trials, timer, clock
         self._budget = request.budget
+        self._precisions: tuple[Precision, ...] = request.precisions  # that are tried for every group
         self._groups: list[Group] = []
         self._classes: list[int] = []
         self._singles: dict[tuple[int, Precision], Single] = {}
@@ -89,20 +94,25 @@ class _Chooser:
     def chosen(self) -> Chosen:
         with self._clock.phase("measuring modules"):
             self._find_groups()
-            for single in self._trials.singles(self._groups, self._request.precisions, self._clock.tell):
+            self._try_half()
+            for single in self._trials.singles(self._groups, self._precisions, self._clock.tell):
                 self._singles[single.group, single.precision] = single
-        self._fit_budget()
         if self._request.objective == "time":
             with self._clock.phase("timing shapes"):
                 self._time_classes()
         with self._clock.phase("measuring the front"):
             self._measure_front()
         with self._clock.phase("timing the choice"):
-            best = self._best()
-        return Chosen(best.plan, self._record(best), self._budget)
+            best = self._best() or self._smallest()
+        refusal = None
+        if best is None:
+            best, refusal = self._nearest()
+        return Chosen(best.plan, self._record(best), self._budget, refusal)
 
     def _find_groups(self) -> None:
-        precisions, selection, job = self._request.precisions, self._request.selection, self._trials.job
+        selection, job = self._request.selection, self._trials.job
+        # Conversion to float16 also has a simulation of each sum and activation, which are no groups of their own.
+        precisions = self._without_half() or self._precisions
         found = [job.simulated((Assignment(precision, selection),))[1] for precision in precisions]
         order = {name: at for at, name in enumerate(job.labels)}
         every = sorted((product for each in found for product in each), key=lambda each: order.get(each.node, -1))
@@ -114,10 +124,25 @@ class _Chooser:
         self._groups = find_groups(list(products.values()), max(_FEWEST_GROUPS, _MOST_SINGLES // len(precisions)))
         self._classes = shape_classes(self._groups)
 
-    def _fit_budget(self) -> None:
-        trial = next((single.trial for single in self._singles.values() if single.trial is not None), None)
-        if trial is not None and trial.scores.top1 is None:
-            self._budget = self._budget.without_rows()
+    def _without_half(self) -> tuple[Precision, ...]:
+        return tuple(each for each in self._precisions if each != _HALF)
+
+    def _try_half(self) -> None:
+        """Number and time the model in float16; without a gain, it is tried for no module alone.
+
+        CPUs without arithmetic in float16 are slower with it, and integers are smaller.
+        """
+        if _HALF not in self._precisions or self._precisions == (_HALF,):
+            return
+        try:
+            self._measure(f"all {_HALF}", (_HALF,) * len(self._groups))
+        except NothingQuantized:
+            self._precisions = self._without_half()
+            return
+        if self._request.objective == "time":
+            self._time(self._points, BRIEF)
+        if not any(point.time is not None and point.time.finding is Finding.FASTER for point in self._points):
+            self._precisions = self._without_half()
 
     # Gain
 
@@ -130,13 +155,13 @@ class _Chooser:
             members = [self._groups[number] for number in numbers]
             precisions: list[Precision] = [
                 precision
-                for precision in self._request.precisions
+                for precision in self._precisions
                 if any(self._excluded(self._singles[number, precision]) is None for number in numbers)
             ]
             at_once = len(precisions) if self._trials.job.before.bytes <= _TOGETHER else 1
             for first in range(0, len(precisions), max(1, at_once)):
                 batch: list[Precision] = precisions[first : first + at_once]
-                timed = self._timer.time({each: self._whole(each, members) for each in batch})
+                timed = self._timer.time({each: self._whole(each, members) for each in batch}, BRIEF)
                 self._milliseconds, self._sizes = timed.milliseconds, timed.sizes
                 for precision in batch:
                     self._times[shape, precision] = timed.comparisons[precision]
@@ -160,30 +185,42 @@ class _Chooser:
         """Return why a precision is no option for a group."""
         if single.trial is None or single.failure is not None:
             return single.failure
+        is_smaller = single.trial.bytes < self._trials.job.before.bytes
         if self._request.objective == "bytes":
-            return None if single.trial.bytes < self._trials.job.before.bytes else "not smaller"
+            return None if is_smaller else "not smaller"
         comparison = self._times.get((self._classes[single.group], single.precision))
         if comparison is None or comparison.finding is Finding.FASTER:
             return None
-        return _NOT_FASTER[comparison.finding is Finding.SLOWER]
+        if comparison.finding is Finding.SLOWER:
+            return "slower"
+        return None if is_smaller else "neither faster nor smaller"
 
     def _options(self, group: int, *, every: bool = False) -> list[Option]:
         """Return the options of a group for the sweep; `every`: also those that were excluded."""
         options: list[Option] = []
-        for precision in self._request.precisions:
+        for precision in self._precisions:
             single = self._singles[group, precision]
             if single.trial is None or (not every and self._excluded(single) is not None):
                 continue
-            saved = self._saved(group, precision) or 0.0
-            gain = saved if self._request.objective == "time" else self._trials.job.before.bytes - single.trial.bytes
+            gain = self._gain(group, precision, self._trials.job.before.bytes - single.trial.bytes)
             options.append(Option(precision, gain, single.trial.scores.relative_l2.value))
         return options
+
+    def _gain(self, group: int, precision: Precision, fewer_bytes: int) -> float:
+        """Return the bytes, or the milliseconds, that a group saves in a precision; where both matter, as one."""
+        if self._request.objective == "bytes":
+            return fewer_bytes
+        comparison = self._times.get((self._classes[group], precision))
+        is_faster = comparison is not None and comparison.finding is Finding.FASTER
+        saved = (self._saved(group, precision) or 0.0) if is_faster else 0.0
+        share = fewer_bytes / max(1, self._trials.job.before.bytes)
+        return saved + _BYTES_SHARE * share * (self._milliseconds or 1.0)
 
     # Whole models
 
     def _measure_front(self) -> None:
-        """Measure the uniform models, and points of the front: a bisection for the budget, then evenly."""
-        for precision in self._request.precisions:
+        """Number the uniform models, and points of the front: a bisection for the budget, then evenly."""
+        for precision in self._precisions:
             usable: tuple[Precision | None, ...] = tuple(
                 precision if self._singles[number, precision].trial is not None else None
                 for number in range(len(self._groups))
@@ -207,7 +244,7 @@ class _Chooser:
                 visited[step] = self._measure(f"mixed {step}", front[step])
 
     def _measure(self, label: str, precisions: tuple[Precision | None, ...]) -> bool:
-        """Measure a whole model, and return whether its loss is within the budget."""
+        """Number a whole model, and return whether its loss is within the budget."""
         known = next((point for point in self._points if point.precisions == precisions), None)
         if known is not None:
             return not self._broken(known, surely=True)
@@ -217,11 +254,15 @@ class _Chooser:
             trial = self._trials.measured(plan)
         except VerificationFailed:
             return False
-        every = [self._options(number, every=True) for number in range(len(self._groups))]
+        self._budget.check_rows(trial.scores)
         saved = sum(
             self._saved(group, precision) or 0.0 for group, precision in enumerate(precisions) if precision is not None
         )
-        point = _Point(label, precisions, plan, trial, predicted_loss(every, precisions), saved)
+        predicted = trial.scores.relative_l2.value
+        if self._singles:
+            every = [self._options(number, every=True) for number in range(len(self._groups))]
+            predicted = predicted_loss(every, precisions)
+        point = _Point(label, precisions, plan, trial, predicted, saved)
         self._points.append(point)
         return not self._broken(point, surely=True)
 
@@ -230,48 +271,93 @@ class _Chooser:
         for group, precision in zip(self._groups, precisions, strict=True):
             if precision is not None:
                 chosen[precision].append(group)
-        return self._trials.plan(chosen)
+        owned = {module for group in self._groups for module in group.modules}
+        between = tuple(dict.fromkeys(each for each in self._trials.job.owners if each not in owned))
+        return self._trials.plan(chosen, between)
 
     def _measures(self, point: _Point) -> dict[str, Number]:
         ratio = point.trial.bytes / self._trials.job.before.bytes
         timed = {} if point.time is None else {"time": Number(point.time.ratio, 1.0)}
-        return loss_measures(point.trial.scores) | {"bytes": Number(ratio, 1.0)} | timed
+        losses = loss_measures(point.trial.scores)
+        if (top1 := losses.get("top1")) is not None and point.trial.expected_top1 is not None:
+            losses["top1"] = Number(min(top1.value, point.trial.expected_top1), 1.0)
+        return losses | {"bytes": Number(ratio, 1.0)} | timed
 
     def _broken(self, point: _Point, *, surely: bool) -> list[str]:
         return self._budget.broken(self._measures(point), surely=surely)
 
     # The best
 
-    def _best(self) -> _Point:
+    def _best(self) -> _Point | None:
+        """Return the point within the budget that costs least, if it is faster or smaller by a margin."""
         within = [point for point in self._points if not self._broken(point, surely=True)]
-        if not within:
-            raise self._unmet()
         within.sort(key=self._cost)
-        uniform = [point for point in self._points if point.label.startswith("all ")]
+        uniform = [point for point in self._points if point.label in (f"all {each}" for each in self._precisions)]
         at_once = _TIMED if self._trials.job.before.bytes <= _TOGETHER else 1
-        while within:
-            batch = within[:at_once]
+        for first in range(0, len(within), at_once):
+            batch = within[first : first + at_once]
             self._time([*batch, *(point for point in uniform[:1] if point not in batch)])
             for point in sorted((self._current(point) for point in batch), key=self._cost):
-                if not self._broken(point, surely=True) and self._is_fast(point):
+                is_small = self._request.objective == "bytes" and self._is_small(point)
+                if not self._broken(point, surely=True) and (is_small or self._is_fast(point)):
                     return point
-            within = within[at_once:]
-        raise self._unmet()
+        return None
+
+    def _smallest(self) -> _Point | None:
+        """Return the smallest point within the budget that is not slower, if it is smaller by a margin."""
+        timed = sorted(map(self._current, self._points), key=lambda point: point.trial.bytes)
+        for point in timed:
+            is_slower = point.time is not None and point.time.finding is Finding.SLOWER
+            if self._is_small(point) and not is_slower and not self._broken(point, surely=True):
+                return point
+        return None
 
     def _is_fast(self, point: _Point) -> bool:
-        """Return whether a model is not slower than the source, and faster if some of its modules alone are not."""
-        if self._request.objective == "bytes" or point.time is None:
-            return True
-        singles = [self._singles[group, each] for group, each in enumerate(point.precisions) if each is not None]
-        if any(self._excluded(single) in _NOT_FASTER for single in singles):
-            return point.time.finding is Finding.FASTER
-        return point.time.finding is not Finding.SLOWER
+        """Return whether a model is faster than the source by a margin."""
+        return point.time is not None and point.time.finding is Finding.FASTER and point.time.ratio <= _FASTER
 
-    def _time(self, points: Sequence[_Point]) -> None:
+    def _is_small(self, point: _Point) -> bool:
+        """Return whether a model is smaller than the source by a margin."""
+        return point.trial.bytes <= _SMALLER * self._trials.job.before.bytes
+
+    def _nearest(self) -> tuple[_Point, GateNotMet]:
+        """Return the point that is nearest to the budget, and the error that says why it is not written.
+
+        Raises:
+            GateNotMet: There is none.
+        """
+        if not self._points:
+            raise GateNotMet("nothing can be quantized without NaN or infinities", hint="nothing was written")
+        points, wanted = [self._current(point) for point in self._points], ", ".join(self._budget.texts)
+        within = [point for point in points if not self._broken(point, surely=True)]
+        if within:
+            best = min(within, key=self._cost)
+            gains = f"faster by {1 - _FASTER:.0%} or smaller by {1 - _SMALLER:.0%}"
+            why = f"nothing within the budget {wanted} is {gains}; nearest: {self._described(best)}"
+            return best, GateNotMet(why, hint="nothing was written")
+        nearest = min(points, key=lambda point: self._budget.excess(self._measures(point)))
+        self._time([nearest])
+        nearest = self._current(nearest)
+        why = f"nothing meets the budget {wanted}; nearest: {self._described(nearest)}"
+        wider = ", ".join(self._budget.widened(self._measures(nearest)))
+        return nearest, GateNotMet(why, hint=f"nothing was written; the budget {wider!r} is met by {nearest.label!r}")
+
+    def _described(self, point: _Point) -> str:
+        scores = point.trial.scores
+        loss = scores.relative_l2
+        parts = [point.label, f"relative_l2 {loss.value:.2g} [{loss.low:.2g}, {loss.high:.2g}]"]
+        parts += [f"cosine {scores.cosine.value:.6g}"] if self._budget.bounds("cosine") else []
+        parts += [f"top1 {scores.top1.value:.4g}"] if scores.top1 is not None else []
+        parts += [f"metric drop {scores.metric.value:.3g}"] if scores.metric is not None else []
+        parts.append(f"bytes {point.trial.bytes / self._trials.job.before.bytes:.2f}")
+        parts += [f"time {point.time.ratio:.2f}"] if point.time is not None else []
+        return ", ".join(parts)
+
+    def _time(self, points: Sequence[_Point], seconds: float = SECONDS) -> None:
         untimed = [point for point in map(self._current, points) if point.time is None]
         if not untimed:
             return
-        timed = self._timer.time({point.label: self._trials.model(point.plan) for point in untimed})
+        timed = self._timer.time({point.label: self._trials.model(point.plan) for point in untimed}, seconds)
         self._milliseconds, self._sizes = timed.milliseconds, timed.sizes
         self._points = [replace(point, time=timed.comparisons.get(point.label, point.time)) for point in self._points]
 
@@ -281,29 +367,11 @@ class _Chooser:
     def _cost(self, point: _Point) -> float:
         if self._request.objective == "bytes":
             return point.trial.bytes
-        return self._predicted_time(point) if point.time is None else point.time.ratio
+        time = self._predicted_time(point) if point.time is None else point.time.ratio
+        return time + _BYTES_SHARE * point.trial.bytes / max(1, self._trials.job.before.bytes)
 
     def _predicted_time(self, point: _Point) -> float:
         return 1 - point.saved / self._milliseconds if self._milliseconds else 1.0
-
-    def _unmet(self) -> GateNotMet:
-        if not self._points:
-            return GateNotMet("nothing can be quantized without NaN or infinities", hint="nothing was written")
-        nearest = min(self._points, key=lambda point: self._budget.excess(self._measures(point)))
-        broken = self._broken(nearest, surely=True)
-        scores = nearest.trial.scores
-        loss = scores.relative_l2
-        parts = [f"relative_l2 {loss.value:.2g} [{loss.low:.2g}, {loss.high:.2g}]"]
-        parts += [f"top1 {scores.top1.value:.4g}"] if scores.top1 is not None else []
-        parts += [f"metric drop {scores.metric.value:.3g}"] if scores.metric is not None else []
-        parts.append(f"bytes {nearest.trial.bytes / self._trials.job.before.bytes:.2f}")
-        parts += [f"time {nearest.time.ratio:.2f}"] if nearest.time is not None else []
-        why = (
-            f"nothing meets the budget {', '.join(self._budget.texts)}"
-            if broken
-            else "nothing within the budget is faster than float32"
-        )
-        return GateNotMet(f"{why}; nearest: {nearest.label}, {', '.join(parts)}", hint="nothing was written")
 
     # The record
 
@@ -339,7 +407,7 @@ class _Chooser:
 
     def _group(self, number: int, best: _Point) -> ModuleGroup:
         group = self._groups[number]
-        singles = [self._singles[number, precision] for precision in self._request.precisions]
+        singles = [self._singles[number, precision] for precision in self._precisions]
         options = tuple(
             GroupPrecision(
                 single.precision,
@@ -368,7 +436,7 @@ class _Chooser:
         if chosen != FLOAT32:
             return "within the budget"
         reasons: Mapping[str, str | None] = {
-            precision: self._excluded(self._singles[number, precision]) for precision in self._request.precisions
+            precision: self._excluded(self._singles[number, precision]) for precision in self._precisions
         }
         if all(reasons.values()):
             return ", ".join(dict.fromkeys(reason for reason in reasons.values() if reason))

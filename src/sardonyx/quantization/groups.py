@@ -16,7 +16,7 @@ from msgspec import Struct
 from sardonyx.provenance import lineage, lowest_common, module_of
 from sardonyx.quantization.recipe import Simulated
 
-_MOST_SHAPES = 8  # different shapes that are timed; the smallest of more are timed together
+_MOST_SHAPES = 4  # different shapes that are timed; the smallest of more are timed together
 
 
 class Group(Struct, frozen=True):

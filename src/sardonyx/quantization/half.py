@@ -30,7 +30,7 @@ from sardonyx.quantization.recipe import Selection, Simulated
 from sardonyx.quantization.weights import lazy
 from sardonyx.runtime import Feeds
 
-_OPSET = 9  # the first with what measures the ranges
+HALF_OPSET = 9  # the first with what measures the ranges
 _ROUNDINGS = 8  # of a result, relative to its scale; kernels have up to 4
 _UNKNOWN = 1024  # terms of a sum along a dynamic dimension
 _MOST = 0.2  # relative error of a result
@@ -203,8 +203,8 @@ def measure_half_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | No
     Raises:
         UsageError: The opset is too old.
     """
-    if graph.scopes[graph.model.graph].opset < _OPSET:
-        raise UsageError(f"fp16 needs opset {_OPSET}", hint="export the model again with a newer opset")
+    if graph.scopes[graph.model.graph].opset < HALF_OPSET:
+        raise UsageError(f"fp16 needs opset {HALF_OPSET}", hint="export the model again with a newer opset")
     graph.infer()
     for value in masks.find_masks(graph).constants:
         tensor, node = graph.tensor(value), value.producer()

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from sardonyx.errors import UsageError
 from sardonyx.ir import io
+from sardonyx.ir.origins import owner
 from sardonyx.ir.scopes import label
 from sardonyx.ir.tagged_model import Source
 from sardonyx.optimizer import run_tables
@@ -16,6 +17,7 @@ from sardonyx.optimizer.candidates import Candidate, RewriteJob
 from sardonyx.passes import Pass
 from sardonyx.passes.cleanup import UNUSED
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
+from sardonyx.provenance import module_of
 from sardonyx.quantization.merge_products import MergeProducts
 from sardonyx.quantization.precisions import Plan, Recipes, simulated
 from sardonyx.quantization.recipe import Simulated
@@ -36,6 +38,7 @@ class Job:
         unchanged = self._first.candidate()
         self.before = unchanged.before.counts
         self.labels = [label(node) for node in unchanged.model.graph]  # in the order in which they run
+        self.owners = [module_of(owner(node)) or label(node) for node in unchanged.model.graph]
         self.opsets = self._first.opsets
 
     def quantized(self, plan: Plan) -> tuple[Candidate, tuple[PassRecord, ...]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 from msgspec import Struct
 
@@ -13,7 +16,7 @@ from sardonyx.verification.subject import Subject
 
 RESAMPLES = 1000
 LEVEL = 0.95
-_SUMS = 6  # numbers of one output of one sample: see `_sums`
+_SUMS = 7  # numbers of one output of one sample: see `_sums`
 
 
 class Measured(Struct, frozen=True, eq=False):
@@ -25,13 +28,19 @@ class Measured(Struct, frozen=True, eq=False):
     result_metric: tuple[float, ...]
     runtime: str
 
-    def scores(self, seed: int = 0) -> Scores | None:
-        """Return the numbers over all samples, with intervals; None if there is no output to compare."""
+    def scores(self, seed: int = 0, ranked: frozenset[str] | None = None) -> Scores | None:
+        """Return the numbers over all samples, with intervals; None if there is no output to compare.
+
+        `ranked` are the outputs whose rows count for top-1 agreement; None: all.
+        """
         if not self.names:
             return None
-        counts = resampled(len(self.sums), seed)
-        drawn = np.tensordot(counts, self.sums, axes=1)  # resamples × outputs × sums
-        whole = self.sums.sum(0)[None]
+        counts, sums = resampled(len(self.sums), seed), self.sums
+        if ranked is not None:
+            sums = sums.copy()
+            sums[:, [name not in ranked for name in self.names], 4:] = 0
+        drawn = np.tensordot(counts, sums, axes=1)  # resamples × outputs × sums
+        whole = sums.sum(0)[None]
         top1 = None
         if whole[0, :, 5].any():
             top1 = _interval(_lowest_agreement(whole), _lowest_agreement(drawn))
@@ -46,7 +55,21 @@ class Measured(Struct, frozen=True, eq=False):
             metric,
         )
 
-    def loss(self, measured_on: str, metric: str | None, seed: int = 0) -> Loss:
+    def expected_agreement(self, ranked: frozenset[str] | None = None) -> float | None:
+        """Return the top-1 agreement to expect on other samples; None if no output has rows.
+
+        A few rows that all agree say little. How close the two largest numbers of each row are, beside the errors of
+        its numbers, says how many of them will change places.
+        """
+        whole = self.sums.sum(0)
+        shares = [
+            1 - sums[6] / sums[5]
+            for name, sums in zip(self.names, whole, strict=True)
+            if sums[5] and (ranked is None or name in ranked)
+        ]
+        return float(min(shares, default=1.0)) if whole[:, 5].any() else None
+
+    def loss(self, measured_on: str, metric: str | None, seed: int = 0, ranked: frozenset[str] | None = None) -> Loss:
         """Return the record."""
         whole, each = self.sums.sum(0)[None], _relative(self.sums)
         relative, cosine = _relative(whole)[0], _cosine(whole)[0]
@@ -64,7 +87,7 @@ class Measured(Struct, frozen=True, eq=False):
         means = None
         if metric is not None and self.source_metric:
             means = MetricMeans(metric, float(np.mean(self.source_metric)), float(np.mean(self.result_metric)))
-        return Loss(measured_on, len(self.sums), self.runtime, outputs, self.scores(seed), means)
+        return Loss(measured_on, len(self.sums), self.runtime, outputs, self.scores(seed, ranked), means)
 
 
 def resampled(count: int, seed: int) -> Array:
@@ -95,8 +118,8 @@ def _lowest_agreement(sums: Array) -> Array:
     return np.where(rows > 0, sums[..., 4] / np.where(rows > 0, rows, 1), 1.0).min(1)
 
 
-def measure(result: Subject, answers: Answers, threads: int | None) -> Measured:
-    """Run the result on the samples of the source's answers, with the runtime's optimizations on as users run it.
+def measure(result: Subject, answers: Answers, threads: int | None, most: int | None = None) -> Measured:
+    """Run the result on (some of) the samples of the source's answers, with optimizations on as users run it.
 
     Raises:
         VerificationFailed: The result has NaN or infinities where the source has none.
@@ -105,7 +128,7 @@ def measure(result: Subject, answers: Answers, threads: int | None) -> Measured:
     rows: list[dict[str, list[float]]] = []
     scored: list[float] = []
     with result.session(threads=threads, optimize=True) as engine:
-        for label, sample, feeds, expected in answers:
+        for label, sample, feeds, expected in itertools.islice(answers, most):
             outputs = arrays(answers.names, engine.run(feeds))
             rows.append(
                 {
@@ -122,12 +145,16 @@ def measure(result: Subject, answers: Answers, threads: int | None) -> Measured:
     names = [name for name in known if any(row.get(name, blank)[1] or row.get(name, blank)[5] for row in rows)]
     table = np.array([[row.get(name, blank) for name in names] for row in rows], np.float64)
     return Measured(
-        tuple(names), table.reshape(len(rows), len(names), _SUMS), tuple(answers.scored), tuple(scored), runtime
+        tuple(names),
+        table.reshape(len(rows), len(names), _SUMS),
+        tuple(answers.scored[: len(rows)]),
+        tuple(scored),
+        runtime,
     )
 
 
 def _sums(source: Array, result: Array) -> list[float]:
-    """Return the squares of error, source and result, their product, and the agreeing rows of all rows."""
+    """Return the squares of error, source and result, their product, agreeing rows, all rows, and expected changes."""
     a, b = source.astype(np.float64), result.astype(np.float64)
     both = np.isfinite(a) & np.isfinite(b)  # masks of -inf are the same on both sides
     error = float(np.square(np.subtract(a, b, where=both, out=np.zeros_like(a))).sum())
@@ -138,9 +165,23 @@ def _sums(source: Array, result: Array) -> list[float]:
         float((a[both] * b[both]).sum()),
     ]
     if a.ndim < 1 or a.shape[-1] < 2:
-        return [*squares, 0.0, 0.0]
+        return [*squares, 0.0, 0.0, 0.0]
     same = a.argmax(-1) == b.argmax(-1)
-    return [*squares, float(np.count_nonzero(same)), float(same.size)]
+    return [*squares, float(np.count_nonzero(same)), float(same.size), _expected_changes(a, b)]
+
+
+def _expected_changes(source: Array, result: Array) -> float:
+    """Return in how many rows the largest number is expected to change, if errors were drawn anew.
+
+    The errors of two numbers differ by a normal number with twice the variance of one: the probability that it exceeds
+    the gap between the two largest is erfc(gap / (2 deviation)) / 2.
+    """
+    finite = np.isfinite(source) & np.isfinite(result)
+    deviation = np.subtract(result, source, where=finite, out=np.zeros_like(source)).std(-1)
+    largest = np.partition(np.where(finite, source, -np.inf), -2, axis=-1)[..., -2:]
+    is_known = np.isfinite(largest).all(-1) & (deviation > 0)
+    gap = np.subtract(largest[..., 1], largest[..., 0], where=is_known, out=np.zeros_like(deviation))
+    return float(sum(math.erfc(ratio) for ratio in gap[is_known] / (2 * deviation[is_known]))) / 2
 
 
 def _comparable(name: str, a: Array, b: Array) -> bool:

@@ -111,6 +111,6 @@ def simulated(passes: tuple[Pass, ...]) -> list[Simulated]:
     return [product for recipe in recipes for product in recipe.simulated]
 
 
-def candidates(*, has_data: bool) -> tuple[Precision, ...]:
-    """Return the precisions that "auto" tries; fp16 is slower than float32 on most CPUs."""
-    return ("int8", *(("int8-static",) if has_data else ()), "int8-weights", "int4")
+def candidates(*, has_data: bool, has_half: bool) -> tuple[Precision, ...]:
+    """Return the precisions that "auto" tries: those with ranges from data, and fp16 if the opset has it."""
+    return ("int8", *(("int8-static",) if has_data else ()), "int8-weights", "int4", *(("fp16",) if has_half else ()))

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.atomic_write import check_free
-from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.errors import GateNotMet, RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.inputs.at_size import at_size, dynamic_dims
 from sardonyx.inputs.values import Style
 from sardonyx.ir import io, made_by
@@ -31,7 +31,7 @@ from sardonyx.quantization.answers import Answers
 from sardonyx.quantization.budget import Budget, Objective, loss_measures
 from sardonyx.quantization.calibration import calibrate
 from sardonyx.quantization.choice import Chosen, Request, choose
-from sardonyx.quantization.half import measure_half_ranges
+from sardonyx.quantization.half import HALF_OPSET, measure_half_ranges
 from sardonyx.quantization.half_placement import OVERFLOW
 from sardonyx.quantization.job import Job, NothingQuantized
 from sardonyx.quantization.loss import measure
@@ -43,6 +43,7 @@ from sardonyx.quantization.recipe import Selection, Simulated
 from sardonyx.quantization.samples import Data, Samples, divide, required_inputs
 from sardonyx.quantization.samples import Feeds as SampleFeeds
 from sardonyx.quantization.sensitivity import Trials
+from sardonyx.quantization.task import Task, find_task
 from sardonyx.quantization.timing import Timer
 from sardonyx.records.environment import environment
 from sardonyx.records.progress import Clock, Progress
@@ -68,6 +69,14 @@ class Quantized(Quantization, HasModel, frozen=True):
     """A Quantization record together with the model."""
 
     model: ir.Model | None = None
+
+
+class BudgetNotMet(GateNotMet):
+    """No model meets the budget, or none within it is faster or smaller by a margin; with what was measured."""
+
+    def __init__(self, error: GateNotMet, record: Quantized) -> None:
+        super().__init__(error.message, hint=error.hint)
+        self.record = record
 
 
 def quantize(
@@ -112,8 +121,9 @@ def quantize(
         metric: "FILE.py:FUNCTION" or a function that returns a number, higher is better, for the outputs of a run, by
             name, and its sample.
         budget: What the result has to meet: "relative_l2<=0.01", "top1>=0.99", limits of `cosine`, of the drop of the
-            `metric`, and of `bytes` and `time` relative to the source. If empty, "auto" has relative_l2<=0.01 and
-            top1>=0.99, and the other precisions are used for all modules.
+            `metric`, and of `bytes` and `time` relative to the source. If empty, "auto" has top1>=0.99 and
+            relative_l2<=0.05 for scores of classes, cosine>=0.999 for embeddings, and relative_l2<=0.01 for other
+            outputs; the other precisions are used for all modules.
         objective: What to make small within the budget: "time" or "bytes". By default bytes for "int8-weights" and
             "int4", otherwise time.
         sizes: Sizes of dynamic dimensions at which models are timed.
@@ -127,7 +137,8 @@ def quantize(
 
     Raises:
         VerificationFailed: Every product differs from its simulation, or the result has new NaN. Nothing is written.
-        GateNotMet: No measured model meets the budget, or none is faster than the source. Nothing is written.
+        BudgetNotMet: No measured model meets the budget, or none within it is faster or smaller by a margin. Nothing
+            is written; the record of the nearest model is in `.record`.
         UsageError: A pattern matches no module, nothing can be quantized, the data does not fit the inputs, or the
             metric fails.
     """
@@ -214,15 +225,16 @@ def _quantize(
     judged = run.judged(plan, chosen)
     checked = judged.checked
     made_by.write(checked.candidate.model, "quantize", arguments)
+    refusal = None if chosen is None else chosen.refusal
     with clock.phase("writing"):
-        model = checked.candidate.model
-        saved = io.save(model, output, force=force, hashed=True) if output is not None else io.Saved(None)
-    return Quantized(
-        status="done",
+        model, path = checked.candidate.model, output if refusal is None else None
+        saved = io.save(model, path, force=force, hashed=True) if path is not None else io.Saved(None)
+    result = Quantized(
+        status="done" if refusal is None else "not met",
         environment=environment(),
         options={**arguments, "seed": seed, "data": data is not None, "metric": scored and scored.name},
         source=run.job.artifact(),
-        result=run_tables.artifact(model, output, saved.digest),
+        result=run_tables.artifact(model, path, saved.digest),
         **_tables(run.job, checked),
         ranges=(measured := _module_ranges(run.recipes.ranges, checked.candidate)),
         notes=(
@@ -232,6 +244,7 @@ def _quantize(
             *_overflows(measured),
             *_calibrated(run.recipes, plan),
             *_joined(judged.choice),
+            *(() if run.task is None or not limit.is_default else (f"the default budget: {run.task.reason}",)),
         ),
         check=checked.errors.record,
         data=run.parts.record(run.kind),
@@ -240,6 +253,9 @@ def _quantize(
         seconds={**clock.seconds, "total": time.perf_counter() - began},
         model=model,
     )
+    if refusal is not None:
+        raise BudgetNotMet(refusal, result)
+    return result
 
 
 class _Checked(Struct, frozen=True, eq=False):
@@ -283,6 +299,7 @@ class _Run:
         self._metric, self._sizes, self._seed, self._threads, self._clock = metric, sizes, seed, threads, clock
         if sizes:
             dynamic_dims(self._subject.model, sizes)
+        self.task: Task | None = None  # known once there is a choice
         self._samples = samples or self._generated(chooses=chooses)
         needed = _RANGES if samples is None else (*_RANGES, *_MOMENTS)
         calibrates = any(precision in needed for precision in precisions)
@@ -310,7 +327,10 @@ class _Run:
         answers = self._answers(self.parts.choose)
         sample = answers.feeds[0] if self.kind == "data" else None
         timer = Timer(self.source, self._sizes, sample, self._threads or 1, self._seed)
-        trials = Trials(self.job, request.selection, answers, threads=self._threads, seed=self._seed)
+        self.task = find_task(self._subject.model, (outputs for _, _, _, outputs in answers))
+        request = replace(request, budget=request.budget.of_task(self.task))
+        ranked = self.task.classes if request.budget.is_default else None
+        trials = Trials(self.job, request.selection, answers, ranked, threads=self._threads, seed=self._seed)
         return choose(request, trials, timer, self._clock)
 
     def judged(self, plan: Plan, chosen: Chosen | None) -> _Judged:
@@ -320,7 +340,9 @@ class _Run:
         candidate = checked.candidate
         with self._clock.phase("measuring the loss"):
             measured = measure(Subject(candidate.model), answers, self._threads)
-            loss = measured.loss(self.kind, self._metric and self._metric.name, self._seed)
+            is_default = chosen is not None and chosen.budget.is_default
+            ranked = self.task.classes if self.task is not None and is_default else None
+            loss = measured.loss(self.kind, self._metric and self._metric.name, self._seed, ranked)
         choice = None
         if chosen is not None:
             broken = chosen.budget.broken(loss_measures(loss.scores)) if loss.scores is not None else []
@@ -402,7 +424,11 @@ def _request(
     *,
     has_data: bool,
 ) -> Request:
-    precisions = candidates(has_data=has_data) if to == AUTO else (to,)
+    if to == AUTO:
+        has_half = tagged(source).model.opset_imports.get("", 0) >= HALF_OPSET
+        precisions = candidates(has_data=has_data, has_half=has_half)
+    else:
+        precisions = (to,)
     default: Objective = "bytes" if to in _BYTES else "time"
     return Request(precisions, _selection(source, keep, only), budget, objective or default)
 

@@ -19,12 +19,15 @@ from sardonyx.records.progress import Progress
 from sardonyx.records.quantization import Scores
 from sardonyx.verification.subject import Subject
 
+_FEW = 8  # samples for a single group: its loss orders the search, and is not compared with the budget
+
 
 class Trial(Struct, frozen=True):
     """What was measured of the model of a plan."""
 
     scores: Scores
     bytes: int  # of constants
+    expected_top1: float | None  # of other samples: see `loss`
 
 
 class Single(Struct, frozen=True):
@@ -39,17 +42,36 @@ class Single(Struct, frozen=True):
 class Trials:
     """Builds the models of plans and measures their loss on the samples to choose with, one at a time."""
 
-    def __init__(self, job: Job, selection: Selection, answers: Answers, *, threads: int | None, seed: int) -> None:
+    def __init__(
+        self,
+        job: Job,
+        selection: Selection,
+        answers: Answers,
+        ranked: frozenset[str] | None,
+        *,
+        threads: int | None,
+        seed: int,
+    ) -> None:
         self.job = job
         self._selection = selection
-        self._answers = answers
+        self._answers, self._ranked = answers, ranked
         self._threads, self._seed = threads, seed
         self.models = 0  # whose loss was measured
 
-    def plan(self, precisions: Mapping[Precision, Sequence[Group]]) -> Plan:
-        """Return the plan that assigns precisions to groups."""
+    def plan(self, precisions: Mapping[Precision, Sequence[Group]], between: Sequence[str] = ()) -> Plan:
+        """Return the plan that assigns precisions to groups.
+
+        Args:
+            precisions: The groups of each precision.
+            between: Modules of no group; they follow those that are in float16, where this saves casts.
+        """
+
+        def owners(precision: Precision, groups: Sequence[Group]) -> list[str]:
+            inner = [module for group in groups for module in group.modules]
+            return [*inner, *between] if precision == "fp16" else inner
+
         return tuple(
-            Assignment(precision, self._selection.of_owners(module for group in groups for module in group.modules))
+            Assignment(precision, self._selection.of_owners(owners(precision, groups)))
             for precision, groups in precisions.items()
             if groups
         )
@@ -62,8 +84,8 @@ class Trials:
         """
         return self.job.quantized(plan)[0].model
 
-    def measured(self, plan: Plan) -> Trial:
-        """Build the model of a plan and measure its loss.
+    def measured(self, plan: Plan, samples: int | None = None) -> Trial:
+        """Build the model of a plan and measure its loss, on so many samples or all.
 
         Raises:
             UsageError: No product can be quantized, or the metric fails.
@@ -71,10 +93,13 @@ class Trials:
         """
         self.models += 1
         candidate, _ = self.job.quantized(plan)
-        scores = measure(Subject(candidate.model), self._answers, self._threads).scores(self._seed)
+        measured = measure(Subject(candidate.model), self._answers, self._threads, samples)
+        scores = measured.scores(self._seed, self._ranked)
         if scores is None:
             raise UsageError("the model has no float outputs to compare", hint="without a loss, nothing can be chosen")
-        return Trial(scores, run_tables.snapshot(candidate.facts).counts.bytes)
+        return Trial(
+            scores, run_tables.snapshot(candidate.facts).counts.bytes, measured.expected_agreement(self._ranked)
+        )
 
     def singles(self, groups: Sequence[Group], precisions: Sequence[Precision], tell: Progress) -> Iterator[Single]:
         """Yield every group in every precision, with all other modules in float32."""
@@ -84,7 +109,7 @@ class Trials:
             for at, precision in enumerate(precisions):
                 tell(f"measuring module {number + 1} of {len(groups)}", (number * len(precisions) + at) / total)
                 try:
-                    trial = self.measured(self.plan({precision: (group,)}))
+                    trial = self.measured(self.plan({precision: (group,)}), _FEW)
                 except VerificationFailed:
                     yield Single(number, precision, None, "NaN or infinities")
                 except NothingQuantized:

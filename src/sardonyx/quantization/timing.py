@@ -13,6 +13,7 @@ from sardonyx.quantization.samples import Sample
 from sardonyx.records.bench import Comparison
 
 SECONDS = 4.0  # of the turns of one measurement; fewer if the result is clear
+BRIEF = 1.5  # the same for models that are not results
 
 
 class Timed(Struct, frozen=True):
@@ -32,12 +33,12 @@ class Timer(Struct, frozen=True):
     threads: int
     seed: int
 
-    def time(self, models: Mapping[str, ir.Model]) -> Timed:
+    def time(self, models: Mapping[str, ir.Model], seconds: float = SECONDS) -> Timed:
         """Time models beside the source."""
         generated = bool(self.sizes) or self.sample is None
         timed = bench(
             {"source": self.source, **models},
-            seconds=SECONDS,
+            seconds=seconds,
             sizes=self.sizes if generated else None,
             inputs=None if generated else self.sample,
             threads=self.threads,

@@ -176,7 +176,7 @@ class Quantization(Record, frozen=True, tag="quantization"):
     """A model in lower precision."""
 
     title = "a quantization"
-    status: str  # "done"
+    status: str  # "done" | "not met": this is the nearest model to the budget, which was not written
     environment: Environment
     options: dict[str, Any]
     source: Artifact

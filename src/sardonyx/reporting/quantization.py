@@ -51,6 +51,8 @@ def quantization_sentence(quantization: Quantization) -> str:
         clauses.append(f"time {_ratio(time)}")
     clauses.append(f"relative L2 {loss.relative_l2:.2g} on {_samples(quantization)}")
     path = quantization.result.path
+    if quantization.status != "done":
+        clauses[0] = f"nothing was written; nearest: {clauses[0]}"
     return ", ".join(clauses) + ("" if path is None else f" → {formatting.name(path, 100)}")
 
 

@@ -6,9 +6,9 @@ Example:
   sardonyx quantize folder -o folder-int4 --to int4 --keep lm_head
   sardonyx quantize models/ --out-dir small --to int8
 
-Chooses the precision of every module by measurement: the fastest model within the budget is written, by default with a
-relative L2 of 1 % and a top-1 agreement of 99 %. With --to and no --budget, all modules get that precision. The loss is
-judged on samples that the choice has not seen. docs/quantize.md explains the method.
+Chooses the precision of every module by measurement: the fastest model within the budget is written, or the smallest if
+none is faster. Without --budget, it follows from what the outputs are. With --to and no --budget, all modules get that
+precision. The loss is judged on samples that the choice has not seen. docs/quantize.md explains the method.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met or budget not met.
 """
@@ -43,12 +43,23 @@ def _run(given: Given) -> int:
     model, destination = planned.source, planned.destination
     _check(given, model, destination)
     given.check(beside=[destination])
-    result: Quantization = with_command(given.call(model, destination))
+
+    from sardonyx.quantization.quantize import BudgetNotMet
+
+    unmet: BudgetNotMet | None = None
+    try:
+        result: Quantization = with_command(given.call(model, destination))
+    except BudgetNotMet as error:
+        result, unmet = with_command(error.record), error
     if given.run_folder is not None:
         from sardonyx.cli.run_folder import add_quantization
 
         add_quantization(given.run_folder, result)
-    return max(given.finish(result, after=files.results_line(given.run_folder)), _check_budget(result))
+    code = given.finish(result, after=files.results_line(given.run_folder))
+    if unmet is not None:
+        complain(unmet)
+        return unmet.exit_code
+    return max(code, _check_budget(result))
 
 
 def _check(given: Given, model: Path, destination: Path) -> None:
@@ -111,7 +122,7 @@ VERB = Verb(
         Option("metric", "FILE.py:FUNCTION", "A number for the outputs and the sample of a run; higher is better.",
             group=MORE, type=str, none="none"),
         listed("budget", "EXPR", "What the result must meet: 'top1>=99%'. Repeatable.",
-            none="relative_l2<=0.01,top1>=0.99 for auto"),
+            none="by the outputs for auto"),
         Option("objective", None, "What to make small within the budget.", ("--for",), MORE, Literal["time", "bytes"],
             none="bytes for int8-weights and int4, otherwise time"),
         options.SIZES, options.FORCE, options.SEED, options.THREADS,
