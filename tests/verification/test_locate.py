@@ -47,6 +47,45 @@ def nudged(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def test_a_module_that_was_left_in_training_mode_is_named(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 8)).eval()
+    example = (torch.randn(5, 8),)
+    sardonyx.export(model, example, tmp_path / "m.onnx")
+    mean = model[1].running_mean.clone()
+    model[1].train()
+    location = sardonyx.locate(model, tmp_path / "m.onnx", inputs=example)
+    assert not location.same
+    assert location.module is not None
+    assert location.module.module == "1"
+    assert "in training mode, as they were given: 1" in location.notes
+    assert torch.equal(mean, model[1].running_mean)
+    assert model[1].training
+    whole = sardonyx.locate(model.train(), tmp_path / "m.onnx", inputs=example)
+    assert whole.same
+    assert whole.notes == ("the PyTorch module is in training mode, and was compared in eval mode",)
+
+
+def untagged(model: onnx.ModelProto) -> onnx.ModelProto:
+    for number, node in enumerate(model.graph.node):
+        node.name = f"n{number}"
+    return model
+
+
+@pytest.mark.parametrize("block", [0, 3, 5])
+@pytest.mark.parametrize("other", ["second", "first", "both"])
+def test_a_file_without_tags_is_paired_by_the_names_of_values(block: int, other: str) -> None:
+    a, b = network(), network({f"blocks.{block}.linear.weight": nudged})
+    a, b = (untagged(a) if other != "second" else a), (untagged(b) if other != "first" else b)
+    location = sardonyx.locate(a, b, threads=1)
+    assert location.module is not None
+    named = f"n{3 * block}" if other == "both" else f"blocks.{block}.linear"
+    assert location.module.module == named
+    assert location.module.nodes[-1] == (f"n{3 * block}" if other != "first" else f"/blocks.{block}/linear/MatMul")
+    assert [share.module for share in location.shares] == [named]
+
+
 @pytest.mark.parametrize("block", [0, 3, 5])
 def test_the_module_with_a_changed_weight_causes_the_whole_error(block: int) -> None:
     location = sardonyx.locate(network(), network({f"blocks.{block}.linear.weight": nudged}), threads=1)

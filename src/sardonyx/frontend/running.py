@@ -48,10 +48,14 @@ def run_widened_if_needed(module: nn.Module, args: Sequence[Any], kwargs: Mappin
         return run(widened_copy(module), wide_args, wide_kwargs)
 
 
-def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the module's result in eval mode, without gradients and terminal output; its state is restored."""
+def run(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], *, keep_modes: bool = False) -> Any:
+    """Return the module's result in eval mode, without gradients and terminal output; its state is restored.
+
+    With `keep_modes`, every module stays in the mode that it is in.
+    """
     with unchanged(module), uncompiled(), torch.no_grad(), quietly():
-        evaluate(module)
+        if not keep_modes:
+            evaluate(module)
         return module(*args, **kwargs)
 
 

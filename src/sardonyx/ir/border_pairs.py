@@ -2,7 +2,8 @@
 
 A border value is read by another module than the one that computes it, or is an output of the model. Two border values
 correspond if they have the same name and module, or if they are the only remaining outputs (or inputs) of a module that
-both models have, or the only ones that the same other module computes.
+both models have, or the only ones that the same other module computes. If a model has no modules, all values of the
+same name correspond.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sardonyx.ir import module_region
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.scopes import is_constant
-from sardonyx.provenance import ROOT, is_within, lineage, lowest_common, merge, owner_of
+from sardonyx.provenance import ROOT, is_within, lineage, lowest_common, merge, module_of, owner_of
 
 
 class BorderPair(Struct, frozen=True, eq=False):
@@ -104,7 +105,10 @@ def pair_borders(
     for one, other in outputs:
         if is_data(first, one) and is_data(second, other):
             add(one, other)
-    _pair_names(first, second, [*_values(a), *_values(b)], add)
+    if has_modules(first) and has_modules(second):
+        _pair_names(first, second, [*_values(a), *_values(b)], add)
+    else:
+        _pair_all_names(first, second, add)
     for path in sorted(a.calls.keys() & b.calls.keys(), key=lambda path: -path.count(".")):
         for one, other in (
             (a.calls[path].outputs, b.calls[path].outputs),
@@ -140,6 +144,11 @@ def owning(flow: Flow) -> frozenset[str]:
     return merge(flow.origins.values())
 
 
+def has_modules(flow: Flow) -> bool:
+    """Return whether some node of a model belongs to a module."""
+    return any(module_of(path) for origins in flow.origins.values() for path in origins)
+
+
 def _values(borders: Borders) -> Iterable[ir.Value]:
     return (value for border in borders.calls.values() for value in (*border.inputs, *border.outputs))
 
@@ -153,6 +162,14 @@ def _pair_names(
         left, right = one.get(name), other.get(name)
         if left is not None and right is not None and owner(first, left) == owner(second, right):
             add(left, right)
+
+
+def _pair_all_names(first: Flow, second: Flow, add: Callable[[ir.Value, ir.Value], None]) -> None:
+    """Pair every value of the same name: tools that drop the tags keep most of the names."""
+    known = _by_name(first)
+    for name, value in _by_name(second).items():
+        if name in known:
+            add(known[name], value)
 
 
 def _by_name(flow: Flow) -> dict[str | None, ir.Value]:

@@ -24,7 +24,7 @@ class QuantizeConvolutions(Recipe):
 
     name = "quantize-convolutions"
     roots = ("Conv", "ConvTranspose")
-    opset = 11
+    opset = 7
     needs = 11
 
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:

@@ -36,8 +36,8 @@ class QuantizeDynamically(Recipe):
 
     name = "quantize-dynamically"
     roots = PRODUCTS
-    opset = 11  # the first with DynamicQuantizeLinear
-    needs = 11
+    opset = 7
+    needs = 11  # the first with DynamicQuantizeLinear
     is_fusible = True
 
     def __init__(

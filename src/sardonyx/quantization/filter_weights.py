@@ -20,7 +20,7 @@ class QuantizeFilters(Recipe):
 
     name = "quantize-filters"
     roots = ("Conv", "ConvTranspose")
-    opset = 11
+    opset = 7
     needs = 13  # the first with scales for each channel
 
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:

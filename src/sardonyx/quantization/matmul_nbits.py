@@ -28,7 +28,7 @@ class QuantizeToMatMulNBits(BlockRecipe):
 
     name = "quantize-to-matmul-nbits"
     targets = ("ort",)
-    opset = 9
+    opset = 7
     needs = 11
     pads_rows = True
     symmetric_bits = 4

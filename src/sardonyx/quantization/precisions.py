@@ -22,7 +22,8 @@ from sardonyx.quantization.merge_products import MergeProducts
 from sardonyx.quantization.ranges import Ranges
 from sardonyx.quantization.recipe import Quantizer, Selection, Simulated
 from sardonyx.quantization.shared_tables import QuantizeSharedTables
-from sardonyx.quantization.static_int8 import QuantizeStatically
+from sardonyx.quantization.stacked_weights import QuantizeStacks
+from sardonyx.quantization.static_int8 import QuantizeStatically, RaiseForScales
 from sardonyx.quantization.stored_weights import QuantizeStoredWeights
 from sardonyx.quantization.tied_head import QuantizeTiedHead
 from sardonyx.quantization.weight_only import QuantizeWeights
@@ -62,6 +63,9 @@ class Recipes(Struct, frozen=True):
         filters = [each.selection for each in plan if each.precision in _WEIGHTS]
         if filters:
             passes.append(QuantizeFilters(Selection.any_of(filters), simulate=simulate))
+        stacks = [each.selection for each in plan if each.precision in _STACKS]
+        if stacks:
+            passes.append(QuantizeStacks(Selection.any_of(stacks), simulate=simulate))
         for each in plan:
             passes += self._products(each.precision, each.selection, simulate=simulate)
         return tuple(sorted(passes, key=_rank))
@@ -74,7 +78,7 @@ class Recipes(Struct, frozen=True):
                 return (products, QuantizeConvolutions(selection, simulate=simulate))
             case "int8-static":
                 assert self.calibration is not None
-                return (QuantizeStatically(self.calibration, selection, simulate=simulate),)
+                return (RaiseForScales(selection), QuantizeStatically(self.calibration, selection, simulate=simulate))
             case "int8-weights":
                 recipe = QuantizeToMatMulNBits if self.target == "ort" else QuantizeStoredWeights
                 return (recipe(8, selection, simulate=simulate, moments=self.moments),)
@@ -94,7 +98,7 @@ def _rank(each: Pass) -> int:
 
     Products in blocks of 4 bits store the tables that they share with lookups; other tables are stored in 8 bits.
     """
-    if isinstance(each, QuantizeStatically):
+    if isinstance(each, RaiseForScales | QuantizeStatically):
         return 0
     is_early = isinstance(each, MergeProducts | QuantizeSharedTables)
     is_early |= isinstance(each, QuantizeToMatMulNBits) and each.is_symmetric
@@ -102,6 +106,7 @@ def _rank(each: Pass) -> int:
 
 
 _INTEGERS: tuple[Precision, ...] = ("int8", "int8-static", "int8-weights", "int4")  # whose embedding tables are in int8
+_STACKS: tuple[Precision, ...] = ("int8", "int8-weights", "int4")  # whose stacks of matrices are in int8
 _WEIGHTS: tuple[Precision, ...] = ("int8-weights", "int4")  # whose filters are in int8
 
 

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from msgspec import Struct, structs
 
 from sardonyx.ir.origins import origins, owner
-from sardonyx.ir.scopes import label, operand
+from sardonyx.ir.scopes import label, operand, operator
 from sardonyx.passes.base import Accuracy, Builder, Facts, Match, NodePass, Pass, Refused, Replacement
 from sardonyx.provenance import lineage, module_of
 from sardonyx.quantization.error_compensation import Moments
@@ -22,6 +22,9 @@ _TINY = 2.0**-100
 _AXES_AS_INPUT = 18  # the opset since which the axes of ReduceMax are an input
 _NOT_SPLIT = ("FusedGemm", "Attention")  # operators of ONNX Runtime with more in them than a product
 PRODUCTS = ("MatMul", "Gemm", *(f"com.microsoft::{name}" for name in ("FusedMatMul", *_NOT_SPLIT)))
+_READERS = frozenset({*PRODUCTS, "Conv", "Gather"})  # that can read a weight in fewer bits
+STORED_TWICE = "other nodes read its weight in float32: it would be stored twice"
+_FACTORS = ("alpha", "beta")
 _TRANSPOSES = ("transA", "transBatchA", "transBatchB")
 _NAME = "sardonyx_name_in_source"
 NARROWEST = 8  # columns or rows; with fewer, the scales are as large as the weight
@@ -76,6 +79,12 @@ class Product(Struct, frozen=True, eq=False):
     weight: ir.Value
     matrix: Matrix
     bias: ir.Value | None
+
+
+class Reversed(Product, frozen=True, eq=False):
+    """A product W x: its transpose is the product of the transpose of x and that of W."""
+
+    rank: int  # of the activation
 
 
 class Simulated(Struct, frozen=True, eq=False):
@@ -147,12 +156,17 @@ class Recipe(Quantizer, NodePass):
             return Refused(f"its weight is {tensor.dtype.name.lower()} and not float", found.nodes)
         if not is_large(tensor):
             return Refused(f"its weight has fewer than {SMALLEST} elements or {NARROWEST} columns", found.nodes)
+        if reads_in_float32(found.weight, self._selection):
+            return Refused(STORED_TWICE, found.nodes)
         views = frozenset(found.nodes[:-1])  # a transpose of the weight may belong to any of its readers
         return Match(found.nodes, {"product": found}, separate=views)
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the quantized product, and beside it the simulation if there is to be one."""
-        product = self._with_moments(match.details["product"])
+        found: Product = match.details["product"]
+        if isinstance(found, Reversed):
+            found = structs.replace(found, activation=_swapped(found.activation, found.rank, op))
+        product = self._with_moments(found)
         if (product.weight, product.matrix.is_transposed) not in self._stored:
             product.matrix.check_finite()
         result = self.quantized(product, op)
@@ -174,7 +188,7 @@ class Recipe(Quantizer, NodePass):
                     is_compensated=None if not self.compensates else matrix.moments is not None,
                 )
             )
-        return result
+        return _swapped(result, product.rank, op) if isinstance(product, Reversed) else result
 
     def _with_moments(self, product: Product) -> Product:
         """Return a product whose weight has the moments of its activation; the first product of a weight decides."""
@@ -241,25 +255,59 @@ def matrix_product(node: ir.Node, graph: Facts) -> Product | Refused | None:
             is_transposed ^= tuple(perm) == (1, 0)
     tensor = graph.tensor(weight)
     if tensor is None or not tensor.dtype.is_floating_point():
-        return Refused("its weight is the first operand", nodes) if graph.tensor(activation) is not None else None
+        return _reversed(node, graph)
     if node.op_type in _NOT_SPLIT:
         return Refused(f"{node.op_type} is not quantized; quantize before optimizing for the target `ort`", nodes)
     if len(tensor.shape) != 2:
-        return Refused("its weight does not have two axes", nodes)
-    if not _is_plain(node):
-        return Refused("it scales or transposes its operands", nodes)
+        return None if len(tensor.shape) == 3 else Refused("its weight does not have two or three axes", nodes)
+    if any(node.attributes.get_int(name, 0) for name in _TRANSPOSES):
+        return Refused("it transposes its operands", nodes)
     return Product(nodes, activation, weight, Matrix(tensor, is_transposed), operand(node, 2))
 
 
-def _is_plain(node: ir.Node) -> bool:
-    scaled = node.attributes.get_float("alpha", 1.0) != 1.0
-    scaled |= operand(node, 2) is not None and node.attributes.get_float("beta", 1.0) != 1.0
-    return not scaled and not any(node.attributes.get_int(name, 0) for name in _TRANSPOSES)
+def _reversed(node: ir.Node, graph: Facts) -> Product | Refused | None:
+    """Return MatMul(W, x) with a constant matrix W."""
+    weight, activation = operand(node, 0), operand(node, 1)
+    tensor = graph.tensor(weight)
+    if weight is None or activation is None or tensor is None or not tensor.dtype.is_floating_point():
+        return None
+    rank = graph.rank(activation)
+    if node.op_type != "MatMul" or len(tensor.shape) != 2 or rank is None or rank < 2:
+        return Refused("its weight is the first operand", (node,))
+    return Reversed((node,), activation, weight, Matrix(tensor, is_transposed=True), None, rank)
+
+
+def _swapped(value: ir.Value, rank: int, op: Builder) -> ir.Value:
+    return op.Transpose(value, perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+def reads_in_float32(weight: ir.Value, selection: Selection) -> bool:
+    """Return whether some node reads a weight, or its transpose, that no recipe would change: it is stored twice."""
+    if weight.is_graph_output():
+        return True
+    for use in weight.uses():
+        node = use.node
+        if node.op_type == "Transpose" and not node.domain:
+            if reads_in_float32(node.outputs[0], selection):
+                return True
+        elif operator(node) not in _READERS or not selection.includes(node):
+            return True
+    return False
+
+
+def is_scaled(node: ir.Node) -> bool:
+    """Return whether a product or its bias is multiplied by a number."""
+    return any(node.attributes.get_float(name, 1.0) != 1.0 for name in _FACTORS)
 
 
 def with_bias(product: Product, result: ir.Value, op: Builder) -> ir.Value:
-    """Return the result with the bias of the product added, if it has one."""
-    return result if product.bias is None else op.Add(result, product.bias)
+    """Return the result times alpha, with the bias times beta added, if the product has these."""
+    alpha, beta = (product.nodes[-1].attributes.get_float(name, 1.0) for name in _FACTORS)
+    if alpha != 1.0:
+        result = op.Mul(result, op.constant(scalar(alpha)))
+    if product.bias is None:
+        return result
+    return op.Add(result, product.bias if beta == 1.0 else op.Mul(product.bias, op.constant(scalar(beta))))
 
 
 def largest_of_rows(value: ir.Value, op: Builder) -> ir.Value:

@@ -17,7 +17,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import operator
 from sardonyx.ir.storage import Array
 from sardonyx.quantization.error_compensation import Moments
-from sardonyx.quantization.recipe import PRODUCTS, Product, is_large, matrix_product
+from sardonyx.quantization.recipe import PRODUCTS, Product, Reversed, is_large, matrix_product
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.observe import Observed
 from sardonyx.temporary import temporary_folder
@@ -67,7 +67,10 @@ def _activations(model: ir.Model) -> dict[str, int]:
     return {
         product.activation.name: product.matrix.rows
         for product in products
-        if isinstance(product, Product) and product.activation.name and is_large(product.matrix.tensor)
+        if isinstance(product, Product)
+        and not isinstance(product, Reversed)
+        and product.activation.name
+        and is_large(product.matrix.tensor)
         if facts.dtype(product.activation) is ir.DataType.FLOAT
     }
 

@@ -21,13 +21,21 @@ from msgspec.structs import replace
 from sardonyx.ir.origins import owner
 from sardonyx.ir.scopes import label, operand
 from sardonyx.ir.storage import Array
-from sardonyx.passes.base import Builder, Facts, Match, ModelPass, Proposal, Refused
+from sardonyx.passes.base import Accuracy, Builder, Facts, Match, ModelPass, NodePass, Proposal, Refused, Replacement
 from sardonyx.quantization import static_simulation
 from sardonyx.quantization.calibration import Calibration, Range
 from sardonyx.quantization.convolutions import column_scales, filter_integers
 from sardonyx.quantization.integer_regions import HARD, REARRANGEMENTS, last_value, stored_values
-from sardonyx.quantization.recipe import Quantizer, Selection, Simulated, scalar, with_bias
-from sardonyx.quantization.static_products import ROOTS, StaticProduct, static_product
+from sardonyx.quantization.recipe import (
+    STORED_TWICE,
+    Quantizer,
+    Selection,
+    Simulated,
+    reads_in_float32,
+    scalar,
+    with_bias,
+)
+from sardonyx.quantization.static_products import ROOTS, SCALES_OPSET, StaticProduct, static_product
 from sardonyx.quantization.weights import lazy
 
 _MOST = 255  # the largest integer of an activation
@@ -57,6 +65,29 @@ class Step(Struct, frozen=True, eq=False):
     is_continued: bool  # an activation follows, whose result is stored in integers
 
 
+class RaiseForScales(NodePass):
+    """Raises the opset for `quantize-statically`; it rewrites nothing."""
+
+    name = "raise-for-scales"
+    accuracy = Accuracy.EXACT
+    roots = ROOTS
+    opset = 7
+    needs = SCALES_OPSET
+
+    def __init__(self, selection: Selection) -> None:
+        """Raise it if a selected module has a product."""
+        self._selection = selection
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | None:
+        """Match a product in an older opset."""
+        is_old = graph.opset(node) < self.needs and self._selection.includes(node)
+        return Match((node,)) if is_old and graph.tensor(operand(node, 1)) is not None else None
+
+    def rewrite(self, match: Match, op: Builder) -> Replacement:
+        """Return the same node; it is never called, because nothing matches in the newer opset."""
+        return op.like(match.root, tuple(match.root.inputs))
+
+
 class QuantizeStatically(Quantizer, ModelPass):
     """Products in 8-bit integers, with activations quantized by ranges that are known before."""
 
@@ -78,7 +109,9 @@ class QuantizeStatically(Quantizer, ModelPass):
         for node in graph.model.graph:
             if node.op_type in ROOTS and not node.domain and self._selection.includes(node):
                 found = static_product(node, graph, self._ranges)
-                if isinstance(found, StaticProduct):
+                if isinstance(found, StaticProduct) and reads_in_float32(found.weight, self._selection):
+                    yield Refused(STORED_TWICE, found.nodes)
+                elif isinstance(found, StaticProduct):
                     products[node] = found
                 elif found is not None:
                     yield found

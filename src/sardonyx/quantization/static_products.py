@@ -17,12 +17,12 @@ from sardonyx.passes.base import Facts, Refused
 from sardonyx.quantization.calibration import Range
 from sardonyx.quantization.convolutions import Convolution, convolution
 from sardonyx.quantization.integer_regions import MATRIX_PRODUCTS, last_value
-from sardonyx.quantization.recipe import SMALLEST, Product, matrix_product
+from sardonyx.quantization.recipe import SMALLEST, Product, Reversed, is_scaled, matrix_product
 from sardonyx.quantization.saturation import REDUCED_MOST, saturates
 from sardonyx.quantization.weights import SIGNED_MOST, DerivedTensor
 
 ROOTS = ("Conv", "ConvTranspose", *MATRIX_PRODUCTS)
-_OPSET = 13  # the first with scales for each channel
+SCALES_OPSET = 13  # the first with scales for each channel
 
 
 class StaticProduct(Product, frozen=True, eq=False):
@@ -64,6 +64,8 @@ def static_product(node: ir.Node, graph: Facts, ranges: Mapping[str, Range]) -> 
         return found
     if isinstance(found.matrix.tensor, DerivedTensor):
         return None
+    if isinstance(found, Reversed):
+        return Refused("its weight is the first operand", found.nodes)
     if reason := _obstacle(found, graph, ranges):
         return Refused(reason, found.nodes)
     matrix, bias, is_filter = found.matrix, graph.tensor(found.bias), isinstance(found, Convolution)
@@ -103,8 +105,10 @@ def _obstacle(product: Product, graph: Facts, ranges: Mapping[str, Range]) -> st
         return f"its weight is {tensor.dtype.name.lower()} and not float"
     if node.op_type in MATRIX_PRODUCTS and tensor.size < SMALLEST:
         return f"its weight has fewer than {SMALLEST} elements"
-    if graph.scope(node).opset < _OPSET:
-        return f"needs opset {_OPSET}"
+    if is_scaled(node):
+        return "it scales its operands"
+    if graph.scope(node).opset < SCALES_OPSET:
+        return f"needs opset {SCALES_OPSET}"
     if _precedes_foldable_norm(node, graph):
         return "a batch normalization follows; fold it first with `sardonyx optimize`"
     if product.activation.name not in ranges:

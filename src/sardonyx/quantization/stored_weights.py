@@ -25,7 +25,7 @@ class QuantizeStoredWeights(BlockRecipe):
     """Weights in integers, which become float32 when the file is loaded."""
 
     name = "quantize-stored-weights"
-    opset = 9
+    opset = 7
     needs = 11
     is_fusible = False
     pads_rows = True

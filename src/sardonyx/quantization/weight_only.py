@@ -126,7 +126,7 @@ class QuantizeWeights(BlockRecipe):
     """Weights in blocks, dequantized before the product."""
 
     name = "quantize-weights"
-    opset = 9
+    opset = 7
     needs = 21  # the first with blocks and 4-bit integers
 
     def quantized(self, product: Product, op: Builder) -> ir.Value:

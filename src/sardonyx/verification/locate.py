@@ -17,7 +17,16 @@ from msgspec import Struct
 
 from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.inputs.generator import ExampleInputs, read_examples
-from sardonyx.ir.border_pairs import Between, BorderPair, between, in_order, module_borders, owning, pair_borders
+from sardonyx.ir.border_pairs import (
+    Between,
+    BorderPair,
+    between,
+    has_modules,
+    in_order,
+    module_borders,
+    owning,
+    pair_borders,
+)
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.scopes import declared_shape, label
 from sardonyx.ir.tagged_model import Source, Tagged, tagged
@@ -301,15 +310,19 @@ def _slices(flow: Flow, pairs: Sequence[BorderPair]) -> list[Between]:
 
 
 def _modules(flows: tuple[Flow | None, Flow], pairs: Sequence[BorderPair], slices: Sequence[Between]) -> list[str]:
-    """Return for every border the module that computes it from the borders before it, in both models."""
+    """Return for every border the module that computes it from the borders before it, in both models.
+
+    A model without tags says nothing about it; if neither has tags, it is the node that computes the border.
+    """
     first, second = flows
     known = frozenset(pair.first for pair in pairs if pair.first is not None)
     modules: list[str] = []
     for pair, part in zip(pairs, slices, strict=True):
-        own = [part.module(second)]
-        if first is not None and pair.first is not None:
+        own = [part.module(second)] if has_modules(second) else []
+        if first is not None and pair.first is not None and has_modules(first):
             own.append(between(first, pair.first, known).module(first))
-        modules.append(lowest_common(own))
+        producer = pair.second.producer()
+        modules.append(lowest_common(own) if own or producer is None else label(producer))
     return modules
 
 
@@ -330,7 +343,7 @@ def _borders(flows: tuple[Flow | None, Flow], pairs: Sequence[BorderPair], slice
 def _located(pair: _Pair, second: Tagged, most_runs: int, report: Progress, began: float) -> Location:
     """Search the first difference and measure the shares."""
     search, finding, shares = pair.search, None, ()
-    notes: list[str] = []
+    notes = [] if pair.live is None else list(pair.live.notes)
     if search is not None:
         report("searching the first module that differs", None)
         finding = search.first_difference()
@@ -374,9 +387,10 @@ def _differing(pair: _Pair, search: ModuleSearch, finding: Finding, second: Tagg
     compared = frozenset(one.second for place, one in enumerate(pair.pairs) if place not in search.left_out)
     part = between(flow, pair.pairs[finding.index].second, compared)
     modules = part.modules(flow)
-    module = border.module if not search.left_out else lowest_common([border.module, part.module(flow)])
+    is_tagged = has_modules(flow)
+    module = lowest_common([border.module, part.module(flow)]) if search.left_out and is_tagged else border.module
     share = search.share_of(finding)
-    side = part.side_nodes(flow)
+    side = part.side_nodes(flow) if is_tagged else []
     if not _is_only_cause(share, side, [other for other in pair.slices if other.nodes != part.nodes]):
         module = lowest_common([module, *(owner_of(flow.origins[node]) for node in side)])
     return DifferingModule(

@@ -34,7 +34,7 @@ class LiveCall(Struct):
 
 
 class LiveValues:
-    """A PyTorch module on one example.
+    """A PyTorch module on one example, in eval mode; parts of it that are in training mode alone stay in it.
 
     Args:
         module: The module.
@@ -50,6 +50,13 @@ class LiveValues:
         self.name = f"PyTorch {torch.__version__}"
         self.calls: dict[str, LiveCall] = {}
         self.runs = 0
+        trained = [name for name, child in module.named_modules() if child.training]
+        self._keep_modes = bool(trained) and not module.training
+        self.notes: tuple[str, ...] = ()
+        if module.training:
+            self.notes = ("the PyTorch module is in training mode, and was compared in eval mode",)
+        elif trained:
+            self.notes = (f"in training mode, as they were given: {', '.join(trained)}",)
         self._run(self._count)
 
     def _count(self, path: str, kind: str, tensors: list[torch.Tensor]) -> None:
@@ -113,7 +120,7 @@ class LiveValues:
             hooks.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
             hooks.append(module.register_forward_hook(after, with_kwargs=True))
         try:
-            run(self._module, *copied(self._args, self._kwargs))
+            run(self._module, *copied(self._args, self._kwargs), keep_modes=self._keep_modes)
         except Exception as error:  # a forward may raise anything
             raise UsageError(
                 f"the PyTorch module does not run on these inputs: {reason(error)}", hint="check their types and sizes"
