@@ -20,6 +20,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from sardonyx.frontend.module_state import is_control_flow, run_under_mode, uncompiled
+
 
 @dataclass(frozen=True, eq=False)
 class Traced:
@@ -40,7 +42,7 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # one kernel for a whole layer, which no exporter writes
     try:
-        with torch.no_grad(), log:
+        with torch.no_grad(), uncompiled(), log:
             module(*args, **kwargs)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
@@ -87,6 +89,8 @@ class _Frame:
 class _Log(TorchDispatchMode):
     """The stack of executing instances, and what was computed while each was on top."""
 
+    supports_higher_order_operators = True  # branches and loops run as they are
+
     def __init__(self, root: nn.Module) -> None:
         super().__init__()
         self._names: dict[nn.Module, set[str]] = defaultdict(set)
@@ -132,7 +136,9 @@ class _Log(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and note its results."""
         operands = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if func._schema.is_mutable:
+        if is_control_flow(func):
+            args = run_under_mode(self, args)
+        elif func._schema.is_mutable:
             operands = [operand.clone() for operand in operands]
         result = func(*args, **(kwargs or {}))
         if len(self._stack) == 1:  # nothing of the model is running

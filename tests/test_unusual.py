@@ -27,7 +27,7 @@ def test_a_file_that_forgets_its_state_is_wrong(name: str, answer: str, tmp_path
     batch = {"x": {0: "batch"}}
     arguments, _ = unusual.call_of(case.example)
     torch.onnx.export(case.module.eval(), arguments, path, dynamo=False, input_names=["x"], dynamic_axes=batch)
-    assert unusual.judged(path, case, ["x"], unusual.expected(CASES[name]())) == answer
+    assert unusual.judged(path, case, ["x"], {"right": unusual.expected(CASES[name]())}) == answer
 
 
 def test_only_a_wrong_file_without_a_note_is_silent() -> None:

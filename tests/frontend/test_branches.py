@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sardonyx
-from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.errors import ModelError, UsageError, VerificationFailed
 from sardonyx.exporting import export as exporting
 from sardonyx.frontend.inputs.example_resolution import unpadded
 from sardonyx.frontend.inputs.examples import derive
@@ -267,6 +268,24 @@ def test_limits_and_equal_sizes_are_not_noted_twice() -> None:
     axes = {"x": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}}
     made = sardonyx.export(model, (X, MASK), dynamic=axes, verify=False)
     assert made.notes == ("length at most 20",)
+
+
+def test_a_file_is_not_verified_beyond_the_sizes_that_it_declares(tmp_path: Path) -> None:
+    def arrays(length: int) -> dict[str, np.ndarray]:
+        return {"x": np.ones((2, length, 4), np.float32), "mask": np.ones((2, length), np.int64)}
+
+    path = tmp_path / "model.onnx"
+    model = Model(lambda model, x, mask: (model.linear(x) if 5 <= x.shape[1] < 9 else x * 2) * mask[..., None])
+    made = sardonyx.export(model, (X, MASK), path, dynamic=LENGTHS)
+    assert set(made.notes) == {"length at least 5", "length at most 8"}
+    assert made.verdict is not None
+    sizes = {trial.dims["length"] for trial in made.verdict.trials}
+    assert len(sizes) > 1
+    assert sizes <= {5, 6, 7, 8}
+    for length in (4, 9):
+        with pytest.raises(UsageError, match=f"length is {length}, at "):
+            sardonyx.verify(path, path, inputs=arrays(length))
+    assert sardonyx.verify(path, path, inputs=arrays(7)).passed
 
 
 DYNAMIC_ROPE = (

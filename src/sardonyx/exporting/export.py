@@ -55,7 +55,7 @@ from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.rehearsal import CallsInARow, StateMode, mode_notes, with_state
 from sardonyx.frontend.tracing.traced import Attempt, Exporter, TagStyle, with_hint
 from sardonyx.frontend.tracing.translations import Operation, recorded
-from sardonyx.ir import io, made_by
+from sardonyx.ir import io, made_by, size_limits
 from sardonyx.ir import state as states
 from sardonyx.ir.io.decoder_folder import move_into
 from sardonyx.ir.tagged_model import HasModel
@@ -289,6 +289,7 @@ def _trace(call: Call, examples: Sequence[Feeds], settings: _Settings, dims: Dyn
     operations = recorded(model) if settings.verify else None
     made_by.write(model, "export", settings.arguments)
     states.write(model, _declared(call))
+    size_limits.write(model, with_lowest_limits((*dims.notes, *notes)))
     job = _ExportJob(call, examples, model, settings, notes, branches)
     job.round_without_kernels()
     if settings.verify:

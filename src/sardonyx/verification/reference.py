@@ -16,6 +16,7 @@ from msgspec import Struct
 from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.inputs.generator import Inputs, Plan, TrialInputs
 from sardonyx.ir.facts import Facts
+from sardonyx.ir.size_limits import outside
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Engine, Value
 from sardonyx.runtime.engines import Runtime
@@ -190,6 +191,9 @@ class Reference:
             if missing:
                 needed = ", ".join(self.inputs.required)
                 raise UsageError(f"the example inputs lack '{missing[0]}'", hint=f"needed: {needed}")
+            limit = outside(self.subject.model, self.inputs.from_user(feeds).dims) if live is None else None
+            if limit is not None:
+                raise UsageError(f"the model is not for inputs of this size: {limit}", hint="give other `inputs`")
         plans = [plan for plan in self.inputs.plans(seeds) if live is None or not plan.empty]
         steps = sum(plan.one_step for plan in plans)
         self._plans = plans if trials is None else plans[: trials + steps]
@@ -371,6 +375,9 @@ class Reference:
                 continue
             try:
                 inputs = self.inputs.generate(plan, way, run=engine.run)
+                if (limit := outside(self.subject.model, inputs.dims)) is not None:
+                    self._reasons.append(limit)
+                    continue
                 outputs, seconds = _timed(engine, inputs.feeds)
             except RuntimeFailure as failure:
                 self._stalls += isinstance(failure, RuntimeTimeout)

@@ -13,6 +13,7 @@ from sardonyx.errors import ModelError
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
+from sardonyx.ir.size_limits import CONDITION
 from sardonyx.provenance import UNKNOWN
 from sardonyx.records.run import How
 
@@ -111,7 +112,7 @@ def _relation(model: ir.Model, axes: Axes, guard: str, limits: Mapping[str, Sequ
     for sizes in itertools.product(*(limits.get(dim, range(2, 66)) for dim in dims)):
         if not eval(condition, functions, {f"d{index}": size for index, size in enumerate(sizes)}):  # torch wrote it
             named = re.sub(r"d(\d)", lambda match: dims[int(match[1])], code)
-            return f"exported for sizes with {named}"
+            return f"{CONDITION}{named}"
     return None
 
 
