@@ -191,7 +191,7 @@ class SiteNodes:
 
 # The number and width of the heads, as far as shapes and attributes determine them.
 
-_FAR = 32  # values visited between the product with the values and the next layer
+_MAX_VISITED = 32  # values visited between the product with the values and the next layer
 # Operators after which the last axis still holds the results of all heads: moves and elementwise operators.
 _MOVES = KEEPS_ORDER | CASTS | {"Dropout", "Transpose"}
 _KEEPS = _MOVES | ARITHMETIC | UNARY | LAYER_NORMS | RMS_NORMS | QUANTIZES | {"Where"}
@@ -273,7 +273,7 @@ class HeadCounting:
     def _heads_after(self, result: ir.Node, width: int | None) -> int | None:
         """Count the heads at the next layer, which reads all of them: its input width divided by that of one head."""
         waiting, seen = [result.outputs[0]], {result.outputs[0]}
-        while waiting and len(seen) < _FAR:
+        while waiting and len(seen) < _MAX_VISITED:
             value = waiting.pop(0)
             for reader in self._view.readers(value):
                 if reader in self._layers:
@@ -304,7 +304,7 @@ class HeadCounting:
     def _heads_before(self, scores: ir.Node, size: int | None) -> int | None:
         """Count the heads at the layer that computes the queries of all heads, if only moves follow it."""
         value = scores.inputs[0]
-        for _ in range(_FAR):
+        for _ in range(_MAX_VISITED):
             producer = value.producer() if value is not None else None
             if producer is None or value is None:
                 return None

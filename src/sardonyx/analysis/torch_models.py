@@ -143,7 +143,16 @@ class _Forms:
             return [self._subject(STANDARD, self._module)], [Missing(DECOMPOSED, error.message), Missing(FUSED, why)]
         decomposition = decomposition_of(decomposed)
         assert decomposition is not None, "decompose attaches it to its result"
-        subjects = [self._standard(decomposition), self._decomposed(decomposition, decomposed)]
+        graph = symbolic_graph(self._module) if decomposition.method == "symbolic-trace" else None
+        nodes = None if graph is None else len(graph.nodes)
+        subjects = [
+            self._subject(STANDARD, self._module, decomposition, nodes=nodes),
+            replace(
+                self._subject(DECOMPOSED, decomposed, decomposition, nodes=len(decomposed.graph.nodes)),
+                attentions=tuple(attention_costs(decomposition)),
+                notes=tuple(decomposition_notes(decomposition)),
+            ),
+        ]
         try:
             with self._clock.phase("fusing"):
                 fused = _fuse(decomposed, args, kwargs)
@@ -151,16 +160,6 @@ class _Forms:
             return subjects, [Missing(FUSED, error.message)]
         nodes, notes = len(fused.graph.nodes), tuple(_fusion_notes(fusion_of(fused)))
         return [*subjects, self._subject(FUSED, fused, decomposition, nodes=nodes, notes=notes)], []
-
-    def _standard(self, decomposition: Decomposition) -> Subject:
-        graph = symbolic_graph(self._module) if decomposition.method == "symbolic-trace" else None
-        nodes = None if graph is None else len(graph.nodes)
-        return self._subject(STANDARD, self._module, decomposition, nodes=nodes)
-
-    def _decomposed(self, decomposition: Decomposition, module: fx.GraphModule) -> Subject:
-        subject = self._subject(DECOMPOSED, module, decomposition, nodes=len(module.graph.nodes))
-        costs, notes = attention_costs(decomposition), decomposition_notes(decomposition)
-        return replace(subject, attentions=tuple(costs), notes=tuple(notes))
 
     def _subject(
         self, name: str, module: nn.Module, decomposition: Decomposition | None = None, **details: Any

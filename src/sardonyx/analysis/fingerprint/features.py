@@ -18,7 +18,7 @@ _TRANSFORMS = frozenset({"DFT", "STFT", "Rfft", "Irfft"})
 _LOOKUPS = frozenset({"Gather", "GatherBlockQuantized"})
 _COUNTED = ALL_CONVOLUTIONS | ALL_PRODUCTS | POOLS | _TRANSFORMS | _LOOKUPS
 _RECURRENT = RECURRENT | {"AttnLSTM", "DynamicQuantizeLSTM"}
-_STEPS = 4  # an unrolled recurrence has at least this many steps
+_MIN_STEPS = 4  # an unrolled recurrence has at least this many steps
 
 
 class Window(Struct, frozen=True):
@@ -130,7 +130,7 @@ def _count_unrolled(view: GraphView, layers: Container[ir.Node]) -> int:
     for node, name in view.names.items():
         if name in PARTS and node not in layers and node.inputs[0] is not None and view.is_data(node.inputs[0]):
             slices[node.inputs[0]].extend(node.outputs)
-    candidates = [pieces for pieces in slices.values() if len(pieces) >= _STEPS]
+    candidates = [pieces for pieces in slices.values() if len(pieces) >= _MIN_STEPS]
     unshared = _unshared_layers(view, layers) if candidates else set[ir.Node]()
     return sum(_is_chain(view, [_join(view, piece) for piece in pieces], unshared) for pieces in candidates)
 
@@ -143,7 +143,7 @@ def _unshared_layers(view: GraphView, layers: Container[ir.Node]) -> set[ir.Node
             for weight in node.inputs[:2]:
                 if weight is not None and not view.is_data(weight):
                     uses[_root(weight)].append(node)
-    return {node for nodes in uses.values() if len(nodes) < _STEPS for node in nodes}
+    return {node for nodes in uses.values() if len(nodes) < _MIN_STEPS for node in nodes}
 
 
 def _root(weight: ir.Value) -> ir.Value:
@@ -167,13 +167,13 @@ def _join(view: GraphView, piece: ir.Value) -> ir.Node | None:
 
 
 def _is_chain(view: GraphView, joins: list[ir.Node | None], unshared: set[ir.Node]) -> bool:
-    """Return whether at least `_STEPS` nodes depend on one another in a chain without layers of their own."""
+    """Return whether at least `_MIN_STEPS` nodes depend on one another in a chain without layers of their own."""
     steps = {node for node in joins if node is not None}
-    if len(steps) < _STEPS:
+    if len(steps) < _MIN_STEPS:
         return False
     stop = steps | unshared
     dependent = sum(
         any(value.producer() in steps for source in view.data(node) for value in view.upward(source, stop, NEAR))
         for node in steps
     )
-    return dependent >= _STEPS - 1
+    return dependent >= _MIN_STEPS - 1

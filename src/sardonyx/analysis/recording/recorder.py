@@ -416,11 +416,11 @@ class DynamicDims:
 #   copies the result back; in float32 only if the channels need no padding, otherwise it needs nothing. Grouped
 #   convolutions follow no known rule and are left out.
 
-_KEY_TILE = 512
-_ALIGNED = 16  # bytes
-_WIDEST_PADDING = 8  # measured: with wider padding no blocks are used
-_SMALL_IMAGE = 20480  # elements
-_LARGE_WINDOW = 3
+_KEY_TILE = 512  # keys in a tile of scores of torch's fused attention on the CPU
+_ALIGNED = 16  # bytes to which cuDNN pads channels
+_MAX_PADDING = 8  # measured: with wider padding no blocks are used
+_MAX_UNROLLED = 20480  # elements of a single image up to which torch unrolls the windows (`use_mkldnn`)
+_MAX_SMALL_WINDOW = 3  # above it torch uses oneDNN for any image (`use_mkldnn`)
 
 
 class Machine(Struct, frozen=True):
@@ -505,7 +505,7 @@ def _convolution(
     depthwise = groups > 1 and weight.shape[1] == 1
     if last:
         return weight.bytes if depthwise or pointwise else multiply(2, weight.bytes)
-    if max(cast("Sequence[int]", scalars["padding"])) > _WIDEST_PADDING:
+    if max(cast("Sequence[int]", scalars["padding"])) > _MAX_PADDING:
         return result.bytes
     block = lanes if groups == 1 or depthwise else 1
     few = groups == 1 and not pointwise and isinstance(source.shape[1], int) and source.shape[1] < lanes
@@ -517,10 +517,10 @@ def _convolution(
 
 def _in_blocks(source: Value, window: Sequence[int], groups: int) -> bool:
     """Return whether torch uses oneDNN; dynamic sizes are assumed to be large enough."""
-    if groups > 1 or (min(window) > _LARGE_WINDOW and len(window) > 1) or len(window) > 2:
+    if groups > 1 or (min(window) > _MAX_SMALL_WINDOW and len(window) > 1) or len(window) > 2:
         return True
     several = source.shape[0] != 1
-    return several or not isinstance(source.elements, int) or source.elements > _SMALL_IMAGE
+    return several or not isinstance(source.elements, int) or source.elements > _MAX_UNROLLED
 
 
 def _blocked(value: Value, axes: Sequence[int], block: int) -> Size:

@@ -125,23 +125,11 @@ def _attempt(model: nn.Module, fixed: Mapping[str, Any]) -> fx.GraphModule | Exc
     """Return a trace with some arguments fixed, or the exception that stopped it."""
     try:
         with gc_pause.paused():
-            traced = tracer.trace(model, dict(fixed) or None)
+            return tracer.trace(model, dict(fixed))
     except SardonyxError:
         raise
     except Exception as error:  # a forward may raise anything on symbolic values
         return error
-    if fixed:
-        _rename(traced, fixed)
-    return traced
-
-
-def _rename(traced: fx.GraphModule, fixed: Mapping[str, Any]) -> None:
-    """Restore the names of fixed arguments, to which torch adds a number (`mask_1`)."""
-    for node in traced.graph.find_nodes(op="placeholder"):
-        name = str(node.target).rpartition("_")[0]
-        if node.target not in fixed and name in fixed:
-            node.target = name
-    traced.recompile()
 
 
 def _defaults(model: nn.Module, besides: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -186,9 +186,9 @@ def _read(value: Any, nodes: Mapping[str, fx.Node]) -> Any:
         return value
     ((kind, inner),) = cast("dict[str, Any]", value).items()
     if kind == "torch":
-        if not isinstance(found := getattr(torch, inner), _TORCH_VALUES):
+        if not isinstance(constant := getattr(torch, inner), _TORCH_VALUES):
             raise ValueError(f"torch.{inner}")
-        return found
+        return constant
     readers = {
         "node": lambda: nodes[inner],
         "float": lambda: float(inner),
@@ -206,10 +206,10 @@ def _read(value: Any, nodes: Mapping[str, fx.Node]) -> Any:
 
 def _read_target(op: str, name: str, args: Any, root: nn.Module) -> Any:
     if op == "call_function":
-        found = _function(name)
-        if found is getattr and args[1] not in _ATTRIBUTES:
+        function = _function(name)
+        if function is getattr and args[1] not in _ATTRIBUTES:
             raise ValueError(f"the attribute {args[1]}")
-        return found
+        return function
     if op == "call_method":
         if name not in _methods() or not isinstance(args[0], fx.Node):
             raise ValueError(f"the method {name}")
@@ -239,12 +239,12 @@ def _checked_path(path: str) -> str:
 def _functions() -> dict[str, Any]:
     """Return the functions that compute with tensors, by name."""
     spaces = _OVERRIDES.get_overridable_functions()
-    found = {name: f for space, each in spaces.items() if space is not torch.Tensor for f in each if (name := _name(f))}
-    found |= {f"operator.{name}": getattr(operator, name) for name in _OPERATORS}
-    found |= {f"torch.{name}": getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)}
+    named = {name: f for space, each in spaces.items() if space is not torch.Tensor for f in each if (name := _name(f))}
+    named |= {f"operator.{name}": getattr(operator, name) for name in _OPERATORS}
+    named |= {f"torch.{name}": getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)}
     checks: Any = (_TORCH._assert, _TORCH.fx._symbolic_trace._assert_is_none)
-    found |= {f"torch.{check.__name__}": check for check in checks}
-    return found | {"dict": dict, "getattr": getattr, "tuple": tuple}
+    named |= {f"torch.{check.__name__}": check for check in checks}
+    return named | {"dict": dict, "getattr": getattr, "tuple": tuple}
 
 
 def _name(function: Any) -> str | None:
@@ -288,9 +288,9 @@ def _function(name: str) -> Any:
         return _functions()[name]
     packet, _, overload = rest.partition(".")
     if space in _SPACES and name in _operators():
-        found = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
-        if not any(argument.name == "filename" for argument in found._schema.arguments):
-            return found
+        function = getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+        if not any(argument.name == "filename" for argument in function._schema.arguments):
+            return function
     raise ValueError(f"the function {name}")
 
 

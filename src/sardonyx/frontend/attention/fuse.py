@@ -111,7 +111,10 @@ def fuse_attention(
         record_examples(result, *call_arguments(inputs, kwargs))
     surveyed = survey(result.graph)
     outcomes = [_outcome(result, site) for site in surveyed]
-    packed = _packed(result.graph, surveyed, separate=pack_projections)
+    groups = [group for site in surveyed if isinstance(site, AttentionMatch) for group in parallel(site)]
+    packed = tuple(
+        tuple(node.name for node in group) for group in groups if pack(result.graph, group, separate=pack_projections)
+    )
     remove_examples(result.graph)
     result.graph.lint()
     result.recompile()
@@ -127,13 +130,6 @@ def _outcome(module: fx.GraphModule, site: AttentionMatch | NotAttention) -> Fus
     if isinstance(site, NotAttention) or isinstance(plan, str):
         return Unfused(site.softmax.name, str(plan))
     return _fuse(module, site, plan)
-
-
-def _packed(
-    graph: fx.Graph, surveyed: list[AttentionMatch | NotAttention], *, separate: bool
-) -> tuple[tuple[str, ...], ...]:
-    groups = [group for site in surveyed if isinstance(site, AttentionMatch) for group in parallel(site)]
-    return tuple(tuple(node.name for node in group) for group in groups if pack(graph, group, separate=separate))
 
 
 def _keep_decomposition(original: fx.GraphModule, fused: fx.GraphModule) -> None:

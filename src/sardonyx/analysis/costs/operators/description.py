@@ -164,7 +164,8 @@ REDUCTIONS: Mapping[str, int] = {
     **dict.fromkeys(("var", "var_mean", "std", "std_mean", "logsumexp", "mse_loss"), 3),
 }
 
-SOFTMAX = 5
+# flops per element
+SOFTMAX = 5  # maximum, difference, exp, sum, quotient
 LAYER_NORM, RMS_NORM, BATCH_NORM, BATCH_NORM_IN_TRAINING = 5, 3, 2, 6
 
 # name -> flops per element of the result

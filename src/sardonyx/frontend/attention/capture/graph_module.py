@@ -27,7 +27,8 @@ class FrozenModule(fx.GraphModule):
 
     def share_weights(self, model: nn.Module) -> None:
         """Share all parameters and buffers of the model, in its order, used or not."""
-        own = _attributes(self)
+        names = {str(node.target): None for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
+        own = [(name, attribute(self, name)) for name in names]
         tree = _skeleton(model, {})
         for path, value in own:
             _add_constant(tree, path, value)
@@ -95,12 +96,6 @@ def _with_graph(body: dict[str, Any], graph: fx.Graph) -> FrozenModule:
     module.__dict__.update({name: value for name, value in body.items() if name != "_graph"})
     module.graph = graph  # also writes the code
     return module
-
-
-def _attributes(module: fx.GraphModule) -> list[tuple[str, Any]]:
-    """Return what the graph refers to by name."""
-    names = {str(node.target): None for node in module.graph.nodes if node.op in ("get_attr", "call_module")}
-    return [(name, attribute(module, name)) for name in names]
 
 
 def attribute(module: nn.Module, path: str) -> Any:

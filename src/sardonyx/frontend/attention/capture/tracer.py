@@ -17,6 +17,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from sardonyx.errors import ModelError
+from sardonyx.frontend.attention.capture.nesting import PLAIN
 from sardonyx.frontend.attention.decompositions import multihead, opaque_ops, sdpa
 from sardonyx.frontend.attention.decompositions.graph_writer import TORCH, AttentionWriter
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, attach
@@ -33,7 +34,6 @@ _TRACED_LAYERS = (
 )
 _SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)
 _KNOWN_PACKAGES = ("torch", "_operator", "builtins", "math", "sardonyx")  # their functions contain no attention
-_PLAIN = (int, float, bool, str, type(None))
 _DROPOUT = "attention_dropout"  # name of the dropout module that is added to a multi-head attention
 
 
@@ -43,10 +43,10 @@ def trace(model: nn.Module, concrete_args: dict[str, Any] | None = None) -> fx.G
     Raises what symbolic tracing raises, and ModelError for an attention that cannot be decomposed.
     """
     tracer = AttentionTracer()
-    flags = _flags(model)
+    fixed = {**_flags(model), **(concrete_args or {})}
     with unchanged(model):
-        graph = tracer.trace(model, {**flags, **(concrete_args or {})} or None)
-        tracer.restore_names(flags)
+        graph = tracer.trace(model, fixed or None)
+        tracer.restore_names(fixed)
         module = tracer.graph_module(model, graph)
     attach(module, tracer.decomposition(graph))
     return module
@@ -98,7 +98,7 @@ class AttentionTracer(fx.Tracer):
     def decomposition(self, graph: fx.Graph) -> Decomposition:
         """Return the attentions and roles of the traced graph."""
         called = dict.fromkeys(node.target for node in graph.nodes if node.op == "call_function")
-        opaque = tuple(_qualified(target) for target in called if _is_opaque(target))
+        opaque = tuple(f"{target.__module__}.{target.__qualname__}" for target in called if _is_opaque(target))
         return Decomposition("symbolic-trace", "", tuple(self._attentions), self._primitives, self._modules, opaque)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -158,7 +158,7 @@ class AttentionTracer(fx.Tracer):
         """Convert an argument as `fx.Tracer.create_arg`, with a fast path for common types."""
         if type(a) is fx.Proxy:
             return a.node
-        if type(a) in _PLAIN:
+        if type(a) in PLAIN:
             return a
         if type(a) is tuple:
             return tuple(map(self.create_arg, cast("tuple[Any, ...]", a)))
@@ -264,10 +264,6 @@ def _is_opaque(target: Any) -> bool:
     """Return whether a function of the model stays a single node in the trace."""
     package = getattr(target, "__module__", None) or "torch"
     return not isinstance(target, type) and package.partition(".")[0] not in _KNOWN_PACKAGES
-
-
-def _qualified(function: Any) -> str:
-    return f"{function.__module__}.{function.__qualname__}"
 
 
 # Traceable forwards of `nn.Transformer` and its layers.
