@@ -23,7 +23,7 @@ GOLDEN = Path(__file__).parent / "golden" / "analysis.txt"
 
 
 def test_the_page_is_the_golden_one() -> None:
-    page = in_terminal(analysis_document, sample_analysis())
+    page = in_terminal(analysis_document, sample_analysis(), View(verbose=True))
     if os.environ.get("REWRITE_GOLDEN"):
         GOLDEN.write_text(page, encoding="utf-8")
     assert page == GOLDEN.read_text(encoding="utf-8"), "REWRITE_GOLDEN=1 writes it anew"
@@ -75,7 +75,7 @@ def test_every_figure_of_the_record_has_a_row() -> None:
 
 
 def test_markdown_tables_are_complete_and_have_the_numbers() -> None:
-    page = in_markdown(analysis_document, sample_analysis())
+    page = in_markdown(analysis_document, sample_analysis(), View(verbose=True))
     for block in page.split("\n\n"):
         lines = block.splitlines()
         if lines[0].startswith("| "):

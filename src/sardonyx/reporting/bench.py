@@ -223,7 +223,7 @@ def timing_table(bench: Benchmark) -> Table:
     if several_files:
         columns += [
             Column(f"time / {formatting.name(bench.files[0].label, 30)}", right=False, whole=True),
-            text_column(""),
+            Column("", right=False, whole=True),
         ]
     columns.append(Column("rounds", detail=5))
     if has_starts:
