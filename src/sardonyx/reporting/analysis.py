@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from msgspec import Struct
-
 from sardonyx.records.analysis import Analysis, AnalysisSource, AttentionCost, Decomposed, Form, ModuleCost
 from sardonyx.records.inspection import Port
 from sardonyx.reporting import formatting
@@ -27,14 +25,14 @@ from sardonyx.reporting.document import (
     View,
     text_column,
 )
+from sardonyx.reporting.measures import Reading
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.name_groups import grouped
+from sardonyx.reporting.record_kinds import FIGURES
 from sardonyx.reporting.writers import csv
 
 REDUCTION_WARNING = "not a saving: the reference is a run that never frees memory (docs/memory.md)"
 MODEL, MODULE = "model", "module"  # scopes of a line of CSV
-
-Number = float | None
 
 
 def analysis_document(analysis: Analysis, view: View) -> Document:
@@ -85,7 +83,7 @@ def analysis_sentence(analysis: Analysis) -> str:
 
 def analysis_csv(analysis: Analysis) -> str:
     """Return one line for each form as a whole and one for each of its modules, with every number in full."""
-    keys = [figure.key for figure in FIGURES]
+    keys = [measure.name for measure in FIGURES]
     own = [name for name in ModuleCost.__struct_fields__ if name not in ("path", "kind")]
     extra = [name for name in own if name not in keys]
     rows: list[list[object]] = []
@@ -101,98 +99,32 @@ def analysis_csv(analysis: Analysis) -> str:
 # The figures of the forms side by side.
 
 
-class Figure(Struct, frozen=True):
-    """A number of a form: its label, its key in `Form.figures`, and how it is written."""
-
-    label: str
-    key: str
-    write: Callable[[float], str]
-    depth: int = 0  # 1 for a part of the figure above
-    main: bool = False  # shown on one screen too
-
-
-class FigureRow(Struct, frozen=True):
-    """A figure for every form, and how each differs from the first."""
-
-    figure: Figure
-    values: tuple[Number, ...]
-
-    def cells(self) -> Iterator[str]:
-        """Yield the first value, then each other one with its difference."""
-        first = self.values[0]
-        yield self._written(first)
-        for value in self.values[1:]:
-            yield self._written(value)
-            yield _difference(self.figure, first, value)
-
-    def _written(self, value: Number) -> str:
-        return "·" if value is None else self.figure.write(value)
-
-
-def _count(value: float) -> str:
-    return formatting.count(int(value))
-
-
-def _amount(value: float) -> str:
-    return formatting.amount(int(value))
-
-
-def _bytes(value: float) -> str:
-    return formatting.size(int(value))
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.1f}"
-
-
-FIGURES = (
-    Figure("graph nodes", "nodes", _count),
-    Figure("attentions", "attentions", _count, main=True),
-    Figure("operations", "operations", _count, main=True),
-    Figure("views, which cost nothing", "views", _count),
-    Figure("multiply-adds", "macs", _amount),
-    Figure("flops", "flops", _amount, main=True),
-    Figure("bytes moved", "traffic_bytes", _bytes, main=True),
-    Figure("read", "bytes_read", _bytes, depth=1),
-    Figure("written", "bytes_written", _bytes, depth=1),
-    Figure("bytes moved if regions were fused", "traffic_if_fused_bytes", _bytes, main=True),
-    Figure("traffic reduction", "traffic_reduction", _share),
-    Figure("flops per byte moved", "intensity", _ratio),
-    Figure("fusable regions", "regions", _count),
-    Figure("parameters", "parameters", _count),
-    Figure("weights", "weight_bytes", _bytes),
-    Figure("inputs", "input_bytes", _bytes),
-    Figure("activations at the peak", "activation_bytes", _bytes, main=True),
-    Figure("as torch frees them", "activation_as_run_bytes", _bytes, depth=1),
-    Figure("peak: weights, inputs, activations", "peak_bytes", _bytes, main=True),
+_MAIN = (
+    *("attentions", "operations", "flops", "traffic_bytes", "traffic_if_fused_bytes"),
+    *("activation_bytes", "peak_bytes"),
 )
-
-
-def figure_rows(analysis: Analysis) -> list[FigureRow]:
-    """Return all figures that at least one form has."""
-    figures = [form.figures() for form in analysis.forms]
-    rows = (FigureRow(figure, tuple(values[figure.key] for values in figures)) for figure in FIGURES)
-    return [row for row in rows if any(value is not None for value in row.values)]
+_PARTS = ("bytes_read", "bytes_written", "activation_as_run_bytes")  # of the figure above
 
 
 def _figures(analysis: Analysis, view: View) -> Table:
+    """Return the figures that at least one form has; the first form's, then each other one's with the change."""
     first, *others = (formatting.name(form.name) for form in analysis.forms)
     headings = [first, *(text for name in others for text in (name, "change"))]
-    shown = [row for row in figure_rows(analysis) if view.verbose or row.figure.main]
-    rows = [Row((Cell(row.figure.label, row.figure.depth), *row.cells())) for row in shown]
+    rows: list[Row] = []
+    for measure in FIGURES:
+        values = [measure.read(form) for form in analysis.forms]
+        if any(value.known for value in values) and (view.verbose or measure.name in _MAIN):
+            label = Cell(measure.heading, int(measure.name in _PARTS))
+            rows.append(Row((label, *_side_by_side(values))))
     return Table((text_column(""), *map(Column, headings)), rows)
 
 
-def _difference(figure: Figure, before: Number, after: Number) -> str:
-    if before is None or after is None or before == after:
-        return "·"
-    if figure.write is _share:
-        return formatting.signed(100 * (after - before), "points")
-    return formatting.signed(100 * (after - before) / before) if before else f"+{figure.write(after)}"
+def _side_by_side(values: Sequence[Reading]) -> Iterator[str]:
+    first = values[0]
+    yield first.short if first.known else "·"
+    for value in values[1:]:
+        yield value.short if value.known else "·"
+        yield value.change(first) or "·"
 
 
 def _sizes(analysis: Analysis) -> Facts:

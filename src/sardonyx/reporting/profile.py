@@ -207,13 +207,8 @@ def hottest(model: ProfiledModel) -> list[KernelTime]:
 
 
 def ms(milliseconds: float) -> str:
-    """Return milliseconds with three digits, down to a microsecond."""
-    if 0 < milliseconds < 0.0005:
-        return "<0.001"
-    if milliseconds >= 99.95:
-        return f"{milliseconds:,.0f}"
-    digits = 1 if milliseconds >= 9.995 else 2 if milliseconds >= 0.9995 else 3
-    return f"{milliseconds:.{digits}f}" if milliseconds else "·"
+    """Return milliseconds without the unit, or a dot for none."""
+    return formatting.milliseconds(milliseconds) if milliseconds else "·"
 
 
 def share(part: float) -> str:
