@@ -16,14 +16,15 @@ import schemas
 from reporting.sample_analysis import sample_analysis
 from reporting.written import in_markdown, in_terminal
 from sardonyx.records.analysis import Analysis
-from sardonyx.reporting.analysis import FIGURES, MODEL, MODULE, analysis_csv, analysis_document, analysis_sentence
+from sardonyx.reporting.analysis import MODEL, MODULE, analysis_csv, analysis_document, analysis_sentence
 from sardonyx.reporting.document import View
+from sardonyx.reporting.record_kinds import FIGURES
 
 GOLDEN = Path(__file__).parent / "golden" / "analysis.txt"
 
 
 def test_the_page_is_the_golden_one() -> None:
-    page = in_terminal(analysis_document, sample_analysis())
+    page = in_terminal(analysis_document, sample_analysis(), View(verbose=True))
     if os.environ.get("REWRITE_GOLDEN"):
         GOLDEN.write_text(page, encoding="utf-8")
     assert page == GOLDEN.read_text(encoding="utf-8"), "REWRITE_GOLDEN=1 writes it anew"
@@ -71,11 +72,11 @@ def test_csv_has_every_number_of_the_record() -> None:
 
 
 def test_every_figure_of_the_record_has_a_row() -> None:
-    assert {figure.key for figure in FIGURES} == set(sample_analysis().forms[0].figures())
+    assert {measure.name for measure in FIGURES} == set(sample_analysis().forms[0].figures())
 
 
 def test_markdown_tables_are_complete_and_have_the_numbers() -> None:
-    page = in_markdown(analysis_document, sample_analysis())
+    page = in_markdown(analysis_document, sample_analysis(), View(verbose=True))
     for block in page.split("\n\n"):
         lines = block.splitlines()
         if lines[0].startswith("| "):

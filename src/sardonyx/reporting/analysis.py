@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from msgspec import Struct
-
 from sardonyx.records.analysis import Analysis, AnalysisSource, AttentionCost, Decomposed, Form, ModuleCost
 from sardonyx.records.inspection import Port
 from sardonyx.reporting import formatting
@@ -27,35 +25,41 @@ from sardonyx.reporting.document import (
     View,
     text_column,
 )
+from sardonyx.reporting.measures import Reading
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.name_groups import grouped
+from sardonyx.reporting.record_kinds import FIGURES
 from sardonyx.reporting.writers import csv
 
-ALIVE_SHOWN = 6
 
 MODEL, MODULE = "model", "module"  # scopes of a line of CSV
 
-Number = float | None
-
 
 def analysis_document(analysis: Analysis, view: View) -> Document:
-    """Return the answer of `analyze`."""
-    detailed = analysis.forms if view.verbose else analysis.forms[:1]
+    """Return the answer of `analyze`: modules and main figures, or everything if verbose."""
+    title = " and ".join(source.label for source in analysis.sources)
+    sentence = Span(analysis_sentence(analysis), Tone.STRONG)
+    missing = Notes([(Span(f"no {m.name}", Tone.BAD), f": {formatting.one_line(m.reason)}") for m in analysis.missing])
+    figures = _figures(analysis, view)
+    if not view.verbose:
+        caches = (_cache(source, analysis) for source in analysis.sources)
+        blocks = (_modules(analysis.forms[0], analysis, view), figures, missing, *caches, _notes(analysis))
+        return Document(title=title, head=(_sizes(analysis),), blocks=blocks, sentence=sentence)
     return Document(
-        title=" and ".join(source.label for source in analysis.sources),
-        head=(_facts(analysis, view),),
+        title=title,
+        head=(_facts(analysis),),
         blocks=(
-            _figures(analysis),
-            Notes([(Span(f"no {m.name}", Tone.BAD), f": {formatting.one_line(m.reason)}") for m in analysis.missing]),
-            _attention(analysis, view),
-            *(_regions(form, analysis) for form in detailed),
-            *(_peak(form, analysis, view) for form in detailed),
-            *_formulas(analysis, detailed),
+            figures,
+            missing,
+            _attention(analysis),
+            *(_regions(form, analysis) for form in analysis.forms),
+            *(_peak(form, analysis) for form in analysis.forms),
+            *_formulas(analysis, analysis.forms),
             *(_cache(source, analysis) for source in analysis.sources),
-            *(_modules(form, analysis, view) for form in detailed),
+            *(_modules(form, analysis, view) for form in analysis.forms),
             _notes(analysis),
         ),
-        sentence=Span(analysis_sentence(analysis), Tone.STRONG),
+        sentence=sentence,
     )
 
 
@@ -78,7 +82,7 @@ def analysis_sentence(analysis: Analysis) -> str:
 
 def analysis_csv(analysis: Analysis) -> str:
     """Return one line for each form as a whole and one for each of its modules, with every number in full."""
-    keys = [figure.key for figure in FIGURES]
+    keys = [measure.name for measure in FIGURES]
     own = [name for name in ModuleCost.__struct_fields__ if name not in ("path", "kind")]
     extra = [name for name in own if name not in keys]
     rows: list[list[object]] = []
@@ -94,109 +98,49 @@ def analysis_csv(analysis: Analysis) -> str:
 # The figures of the forms side by side.
 
 
-class Figure(Struct, frozen=True):
-    """A number of a form: its label, its key in `Form.figures`, and how it is written."""
-
-    label: str
-    key: str
-    write: Callable[[float], str]
-    depth: int = 0  # 1 for a part of the figure above
-
-
-class FigureRow(Struct, frozen=True):
-    """A figure for every form, and how each differs from the first."""
-
-    figure: Figure
-    values: tuple[Number, ...]
-
-    def cells(self) -> Iterator[str]:
-        """Yield the first value, then each other one with its difference."""
-        first = self.values[0]
-        yield self._written(first)
-        for value in self.values[1:]:
-            yield self._written(value)
-            yield _difference(self.figure, first, value)
-
-    def _written(self, value: Number) -> str:
-        return "·" if value is None else self.figure.write(value)
-
-
-def _count(value: float) -> str:
-    return formatting.count(int(value))
-
-
-def _amount(value: float) -> str:
-    return formatting.amount(int(value))
-
-
-def _bytes(value: float) -> str:
-    return formatting.size(int(value))
-
-
-def _share(value: float) -> str:
-    return f"{100 * value:.1f} %"
-
-
-def _ratio(value: float) -> str:
-    return f"{value:.1f}"
-
-
-FIGURES = (
-    Figure("graph nodes", "nodes", _count),
-    Figure("attentions", "attentions", _count),
-    Figure("operations", "operations", _count),
-    Figure("views, which cost nothing", "views", _count),
-    Figure("multiply-adds", "macs", _amount),
-    Figure("flops", "flops", _amount),
-    Figure("bytes moved", "traffic_bytes", _bytes),
-    Figure("read", "bytes_read", _bytes, depth=1),
-    Figure("written", "bytes_written", _bytes, depth=1),
-    Figure("bytes moved if regions were fused", "traffic_if_fused_bytes", _bytes),
-    Figure("traffic reduction", "traffic_reduction", _share),
-    Figure("flops per byte moved", "intensity", _ratio),
-    Figure("fusable regions", "regions", _count),
-    Figure("parameters", "parameters", _count),
-    Figure("weights", "weight_bytes", _bytes),
-    Figure("inputs", "input_bytes", _bytes),
-    Figure("activations at the peak", "activation_bytes", _bytes),
-    Figure("as torch frees them", "activation_as_run_bytes", _bytes, depth=1),
-    Figure("peak: weights, inputs, activations", "peak_bytes", _bytes),
+_MAIN = (
+    *("attentions", "operations", "flops", "traffic_bytes", "traffic_if_fused_bytes"),
+    *("activation_bytes", "peak_bytes"),
 )
+_PARTS = ("bytes_read", "bytes_written", "activation_as_run_bytes")  # of the figure above
 
 
-def figure_rows(analysis: Analysis) -> list[FigureRow]:
-    """Return all figures that at least one form has."""
-    figures = [form.figures() for form in analysis.forms]
-    rows = (FigureRow(figure, tuple(values[figure.key] for values in figures)) for figure in FIGURES)
-    return [row for row in rows if any(value is not None for value in row.values)]
-
-
-def _figures(analysis: Analysis) -> Table:
+def _figures(analysis: Analysis, view: View) -> Table:
+    """Return the figures that at least one form has; the first form's, then each other one's with the change."""
     first, *others = (formatting.name(form.name) for form in analysis.forms)
     headings = [first, *(text for name in others for text in (name, "change"))]
-    rows = [Row((Cell(row.figure.label, row.figure.depth), *row.cells())) for row in figure_rows(analysis)]
+    rows: list[Row] = []
+    for measure in FIGURES:
+        values = [measure.read(form) for form in analysis.forms]
+        if any(value.known for value in values) and (view.verbose or measure.name in _MAIN):
+            label = Cell(measure.heading, int(measure.name in _PARTS))
+            rows.append(Row((label, *_side_by_side(values))))
     return Table((text_column(""), *map(Column, headings)), rows)
 
 
-def _difference(figure: Figure, before: Number, after: Number) -> str:
-    if before is None or after is None or before == after:
-        return "·"
-    if figure.write is _share:
-        return formatting.signed(100 * (after - before), "points")
-    return formatting.signed(100 * (after - before) / before) if before else f"+{figure.write(after)}"
+def _side_by_side(values: Sequence[Reading]) -> Iterator[str]:
+    first = values[0]
+    yield first.short if first.known else "·"
+    for value in values[1:]:
+        yield value.short if value.known else "·"
+        yield value.change(first) or "·"
 
 
-def _facts(analysis: Analysis, view: View) -> Facts:
+def _sizes(analysis: Analysis) -> Facts:
+    """Return the sizes of the dynamic dimensions, which every number depends on."""
+    sizes = ", ".join(f"{formatting.name(dim)}={size}" for dim, size in analysis.sizes.items())
+    return Facts({"dynamic dimensions": sizes} if sizes else {})
+
+
+def _facts(analysis: Analysis) -> Facts:
     facts: dict[str, Text] = {}
     for source in analysis.sources:
         if source.class_name:
             facts["class"] = formatting.name(source.class_name, 100)
         facts["inputs" if len(analysis.sources) == 1 else f"inputs of {source.label}"] = _inputs(source)
-    if analysis.sizes:
-        facts["dynamic dimensions"] = ", ".join(f"{formatting.name(d)}={size}" for d, size in analysis.sizes.items())
+    facts |= _sizes(analysis).values
     facts["units"] = "1 MB is 10^6 bytes; docs/memory.md defines each number"
-    if view.verbose:
-        facts["time"] = formatting.phases(analysis.seconds)
+    facts["time"] = formatting.phases(analysis.seconds)
     return Facts(facts)
 
 
@@ -215,13 +159,14 @@ def _of(form: Form, analysis: Analysis) -> str:
     return "" if len(analysis.forms) == 1 else f" ({formatting.name(form.name)})"
 
 
-def _attention(analysis: Analysis, view: View) -> Section:
-    """Count attentions that are made of the same parts together; list each of them if verbose."""
+def _attention(analysis: Analysis) -> Section:
+    """Count attentions that are made of the same parts together, and list each of them."""
     columns = (text_column("form"), Column("attentions"), text_column("written as"), text_column("made of, each"))
     rows = [row for form in analysis.forms for row in _attention_rows(form, is_only=len(analysis.forms) == 1)]
     richest = max(analysis.forms, key=lambda form: sum(len(attention.roles) for attention in form.attentions))
-    listed = richest.attentions if view.verbose else ()
-    notes = [Span(f"{formatting.module(a.module)}: {formatting.name(a.written_as)}", Tone.FAINT) for a in listed]
+    notes = [
+        Span(f"{formatting.module(a.module)}: {formatting.name(a.written_as)}", Tone.FAINT) for a in richest.attentions
+    ]
     return Section("Attention", (Table(columns, rows), Notes(notes)))
 
 
@@ -258,16 +203,16 @@ def _regions(form: Form, analysis: Analysis) -> Section:
     return Section(f"Fusable regions{_of(form, analysis)}", (table,))
 
 
-def _peak(form: Form, analysis: Analysis, view: View) -> Section:
+def _peak(form: Form, analysis: Analysis) -> Section:
     peak = form.memory.peak
     where = f"{formatting.name(peak.operator)} in {formatting.module(peak.module)}, step {formatting.count(peak.step)}"
     columns = (Column("bytes"), text_column("produced by"), text_column("in module"))
-    alive = peak.alive if view.verbose else peak.alive[:ALIVE_SHOWN]
-    rows = [Row((formatting.size(v.bytes), formatting.name(v.operation), formatting.module(v.module))) for v in alive]
+    rows = [
+        Row((formatting.size(v.bytes), formatting.name(v.operation), formatting.module(v.module))) for v in peak.alive
+    ]
     if peak.workspace:
         rows.append(Row((formatting.size(peak.workspace), "workspace", "only while it runs")))
-    rest = peak.others + len(peak.alive) - len(alive)
-    more = f"and {rest} smaller ones" if rest else ""
+    more = f"and {peak.others} smaller ones" if peak.others else ""
     title = f"Alive at the peak{_of(form, analysis)}: {formatting.size(peak.bytes)} during {where}"
     return Section(title, (Table(columns, rows), Paragraph(more, Tone.FAINT)))
 
@@ -338,8 +283,15 @@ def _modules(form: Form, analysis: Analysis, view: View) -> Section:
         )
         for row in module_rows(numbers, view)
     ]
-    headings = ("operations", "flops", "moved", "parameters", "most alive while it runs")
-    columns = (text_column("module"), *map(Column, headings), text_column("kind", detail=1))
+    columns = (
+        text_column("module"),
+        Column("operations", detail=3),
+        Column("flops"),
+        Column("moved"),
+        Column("parameters", detail=2),
+        Column("peak"),
+        text_column("kind", detail=1),
+    )
     return Section(f"Modules{_of(form, analysis)}", (Table(columns, rows),))
 
 

@@ -68,12 +68,8 @@ def bench_csv(bench: Benchmark) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Return seconds in milliseconds with at least three digits and without the unit."""
-    if seconds is None:
-        return UNKNOWN
-    ms = 1000 * seconds
-    digits = 0 if ms >= 100 else 1 if ms >= 10 else 2 if ms >= 1 else 3
-    return f"{ms:,.{digits}f}"
+    """Return seconds in milliseconds without the unit."""
+    return UNKNOWN if seconds is None else formatting.milliseconds(1000 * seconds)
 
 
 def ratio(compared: Comparison | Pace) -> str:
@@ -223,7 +219,7 @@ def timing_table(bench: Benchmark) -> Table:
     if several_files:
         columns += [
             Column(f"time / {formatting.name(bench.files[0].label, 30)}", right=False, whole=True),
-            text_column(""),
+            Column("", right=False, whole=True),
         ]
     columns.append(Column("rounds", detail=5))
     if has_starts:

@@ -135,7 +135,8 @@ class View(Struct, frozen=True):
     """How much of a record a document shows."""
 
     verbose: bool = False
-    depth: int | None = None  # levels of the module tree; None: as many as are readable, or all if verbose
+    depth: int | None = None  # levels of the module tree; None: as many as fit into `rows`, or all if verbose
+    rows: int = 14  # of a module tree: a document that is not verbose is one screen
 
 
 def table_section(

@@ -207,7 +207,7 @@ def _run_cells(row: ModelRow, fleet: Fleet) -> tuple[str, ...]:
         formatting.percent(before, after),
         _size(numbers),
         numbers["opset"],
-        _verified(numbers),
+        *_verified(numbers),
         _written(row, fleet),
     )
 
@@ -216,11 +216,14 @@ def _size(numbers: Mapping[str, Any]) -> str:
     return formatting.from_to(formatting.size(numbers["bytes_before"]), formatting.size(numbers["bytes_after"]))
 
 
-def _verified(numbers: Mapping[str, Any]) -> str:
+_VERIFIED = (text_column("verification"), text_column("tolerance used", detail=1))
+
+
+def _verified(numbers: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the cells of the columns above."""
     if numbers["verification"] != "passed":
-        return numbers["verification"]
-    how = closeness(numbers["max_abs"], numbers.get("tolerance_used"))
-    return f"same outputs on {formatting.plural(numbers['trials'], 'trial')} ({how})"
+        return numbers["verification"], "·"
+    return "same outputs", closeness(numbers["max_abs"], numbers.get("tolerance_used"), "")
 
 
 def _written(row: ModelRow, fleet: Fleet) -> str:
@@ -242,7 +245,7 @@ def _inspection_cells(row: ModelRow, _fleet: Fleet) -> tuple[str, ...]:
 
 
 def _verdict_cells(row: ModelRow, _fleet: Fleet) -> tuple[str, ...]:
-    return ("yes" if row.numbers["accepted"] else "no", _verified(row.numbers))
+    return ("yes" if row.numbers["accepted"] else "no", *_verified(row.numbers))
 
 
 def _quantization_cells(row: ModelRow, fleet: Fleet) -> tuple[str, ...]:
@@ -263,10 +266,10 @@ _VERBS = {
         (
             Column("nodes"),
             Column("change"),
-            Column("size"),
-            Column("opset", detail=2),
-            text_column("verification"),
-            text_column("result", detail=1),
+            Column("size", detail=2),
+            Column("opset", detail=4),
+            *_VERIFIED,
+            text_column("result", detail=3),
         ),
         _run_cells,
         saves="nodes",
@@ -284,7 +287,7 @@ _VERBS = {
         ),
         _inspection_cells,
     ),
-    "verify": _Verb("compared", (text_column("match"), text_column("verification")), _verdict_cells),
+    "verify": _Verb("compared", (text_column("match"), *_VERIFIED), _verdict_cells),
     "quantize": _Verb(
         "quantized",
         (

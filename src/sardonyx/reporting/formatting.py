@@ -122,6 +122,13 @@ def seconds(duration: float) -> str:
     return f"{duration:.0f} s" if duration >= 100 else f"{duration:.1f} s"
 
 
+def milliseconds(number: float) -> str:
+    """Return milliseconds with three digits, down to a microsecond, without the unit."""
+    if 0 < number < 0.0005:
+        return "<0.001"
+    return f"{number:,.{0 if number >= 99.95 else 1 if number >= 9.995 else 2 if number >= 0.9995 else 3}f}"
+
+
 def date(recorded: str) -> str:
     """Return 2026-11-17T07:50:03Z as 2026-11-17 07:50 UTC; anything else as it is."""
     day, _letter, clock = visible(recorded).partition("T")

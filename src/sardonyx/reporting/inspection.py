@@ -40,28 +40,68 @@ from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.name_groups import grouped
 from sardonyx.reporting.run import skipped_row
 
-_PLACES_SHOWN = 6  # axes of a dynamic dimension
+_PLACES_SHOWN = 4  # groups of inputs or outputs on one screen
+_OPERATORS_SHOWN = 10
 _WEIGHTS_SHOWN = 12
 _SHARED_SHOWN = 5  # nodes
 _FAMILY_NAMES = {Family.VISION_TRANSFORMER: "vision transformer", Family.MLP: "MLP"}
 
 
 def inspection_document(inspection: Inspection, view: View) -> Document:
-    """Return the answer of `inspect`."""
+    """Return the answer of `inspect`: one screen, the modules first, or everything if verbose."""
+    title = inspection.path or formatting.name(inspection.graph) or "model in memory"
+    sentence = Span(inspection_sentence(inspection), Tone.STRONG)
+    if not view.verbose:
+        modules = module_table(inspection.modules, view)
+        return Document(title=title, blocks=(modules, _summary(inspection)), sentence=sentence)
     return Document(
-        title=inspection.path or formatting.name(inspection.graph) or "model in memory",
-        head=(_facts(inspection, view),),
+        title=title,
+        head=(_facts(inspection),),
         blocks=(
             interface(inspection.inputs, inspection.outputs),
-            _dynamic(inspection, view),
+            _dynamic(inspection),
             _functions(inspection),
             operators(inspection.ops),
             module_table(inspection.modules, view),
-            weight_table("Weights of several modules", inspection.tied if view.verbose else ()),
-            root_table(inspection.root_nodes if view.verbose and not is_untagged(inspection.coverage) else ()),
+            weight_table("Weights of several modules", inspection.tied),
+            root_table(() if is_untagged(inspection.coverage) else inspection.root_nodes),
         ),
-        sentence=Span(inspection_sentence(inspection), Tone.STRONG),
+        sentence=sentence,
     )
+
+
+def _summary(inspection: Inspection) -> Facts:
+    """Return what is not a module in a line each: operators, interface, how the modules are known."""
+    ports = {"inputs": inspection.inputs, "outputs": inspection.outputs}
+    facts: dict[str, Text] = {"operators": _main_operators(inspection)}
+    facts |= {label: listed(_port_groups(group), _PLACES_SHOWN) for label, group in ports.items() if group}
+    facts["nodes by module"] = coverage_line(inspection.coverage)
+    facts["architecture (guess)"] = architecture(inspection.fingerprint)
+    folded = [
+        formatting.plural(len(found), what, several)
+        for what, several, found in (
+            ("function", None, inspection.functions),
+            ("body of control flow", "bodies of control flow", inspection.bodies),
+        )
+        if found
+    ]
+    return Facts(facts | ({"also": f"{', '.join(folded)} (-v lists them)"} if folded else {}))
+
+
+def _main_operators(inspection: Inspection) -> str:
+    """Return the most frequent operators, and the number of Constant nodes, which depends on the exporter."""
+    uses = [use for use in inspection.ops if (use.domain, use.op_type) != ("", "Constant")]
+    names = [f"{operator_name(use.domain, use.op_type)} {formatting.count(use.count)}" for use in uses]
+    constants = inspection.counts.constants
+    return listed(names, _OPERATORS_SHOWN) + (f" (plus {formatting.count(constants)} Constant)" if constants else "")
+
+
+def _port_groups(ports: Iterable[Port]) -> list[str]:
+    """Return names of inputs or outputs with their type and shape; those that share both are listed together."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for label, (port, *_) in grouped(ports, lambda port: port.name, _port):
+        names.setdefault(_port(port), []).append(label)
+    return [f"{', '.join(labels)} {type_name} {shape}" for (type_name, shape), labels in names.items()]
 
 
 def inspection_sentence(inspection: Inspection) -> str:
@@ -79,7 +119,7 @@ def inspection_sentence(inspection: Inspection) -> str:
     return ", ".join(parts)
 
 
-def _facts(inspection: Inspection, view: View) -> Facts:
+def _facts(inspection: Inspection) -> Facts:
     counts = inspection.counts
     opsets = (f"{formatting.name(domain) or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
     facts: dict[str, Text] = {
@@ -93,9 +133,9 @@ def _facts(inspection: Inspection, view: View) -> Facts:
         "nodes": node_count(counts.nodes, counts.constants),
         "nodes by module": coverage_line(inspection.coverage),
     }
-    if view.verbose:
-        facts |= {formatting.name(key): formatting.name(value, 100) for key, value in inspection.metadata.items()}
-    return Facts(facts)
+    return Facts(
+        facts | {formatting.name(key): formatting.name(value, 100) for key, value in inspection.metadata.items()}
+    )
 
 
 def node_count(nodes: int, constants: int) -> str:
@@ -152,11 +192,8 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
     return f"[{', '.join('?' if dim is None else formatting.name(str(dim)) for dim in shape)}]"
 
 
-def _dynamic(inspection: Inspection, view: View) -> Section:
-    rows: list[Row] = []
-    for dim in inspection.dynamic_dims:
-        places = _places(dim.where)
-        rows.append(Row((formatting.name(dim.name), listed(places, None if view.verbose else _PLACES_SHOWN))))
+def _dynamic(inspection: Inspection) -> Section:
+    rows = [Row((formatting.name(dim.name), ", ".join(_places(dim.where)))) for dim in inspection.dynamic_dims]
     return Section("Dynamic dimensions", (Table((text_column("dimension"), text_column("where")), rows),))
 
 
@@ -214,10 +251,15 @@ def module_table(modules: Sequence[Module], view: View, top: str = "") -> Sectio
         )
         for row in module_rows(((m.path, m.tag, (m.nodes, m.parameters)) for m in modules), view, top)
     ]
-    headings = ("own nodes", "nodes", "own parameters", "parameters")
-    return Section(
-        "Modules", (Table((text_column("module"), *map(Column, headings), text_column("kind", detail=1)), rows),)
+    columns = (
+        text_column("module"),
+        Column("own nodes", detail=2),
+        Column("nodes"),
+        Column("own parameters", detail=3),
+        Column("parameters"),
+        text_column("kind", detail=1),
     )
+    return Section("Modules", (Table(columns, rows),))
 
 
 def weight_table(title: str, weights: Iterable[Weight]) -> Section:

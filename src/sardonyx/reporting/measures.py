@@ -29,10 +29,6 @@ _FAIL_IF = Wording(
 Better: TypeAlias = Literal["lower", "higher", ""]
 
 
-def _milliseconds(number: float) -> str:
-    return f"{number:,.{0 if number >= 100 else 1 if number >= 10 else 2 if number >= 1 else 3}f} ms"
-
-
 class Unit(Struct, frozen=True, eq=False):
     """How a number is written."""
 
@@ -45,10 +41,10 @@ COUNT = Unit(lambda number: formatting.count(round(number)))
 BYTES = Unit(lambda number: formatting.size(round(number)))
 MEGABYTES = Unit(lambda number: f"{shown(number)} MB")
 SECONDS = Unit(formatting.seconds, is_time=True)
-MILLISECONDS = Unit(_milliseconds, is_time=True)
+MILLISECONDS = Unit(lambda number: f"{formatting.milliseconds(number)} ms", is_time=True)
 DIFFERENCE = Unit(formatting.difference)
 PLAIN = Unit(shown)
-SHARE = Unit(lambda number: f"{100 * number:.3g} %", is_share=True)
+SHARE = Unit(lambda number: f"{100 * number:{'.2g' if 0 < abs(number) < 0.01 else '.1f'}} %", is_share=True)
 RATIO = Unit(lambda number: f"{number:.3f}", is_share=True)
 
 
@@ -118,11 +114,13 @@ class Reading(Number, frozen=True):
         return "" if self.whole is None else formatting.percent(round(self.whole), round(self.value))
 
     def change(self, earlier: Number) -> str:
-        """Return the change from an earlier number: −3.4 %, +5 from zero, a dot for none."""
+        """Return the change from an earlier number: −3.4 %, +5 from zero, +1.2 points of a share, a dot for none."""
         if not (self.known and earlier.known):
             return ""
         if self.value == earlier.value:
             return "·"
+        if self.measure.unit is SHARE:
+            return formatting.signed(100 * (self.value - earlier.value), "points")
         if earlier.value:
             return formatting.signed(100 * (self.value - earlier.value) / abs(earlier.value))
         return f"+{self.short}" if self.value > 0 else self.short

@@ -11,7 +11,6 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Cell, View
 
 DEEPEST = 20  # levels that are indented
-FITTING = 40  # rows of a tree that is not asked for in full
 
 
 Modules: TypeAlias = Iterable[tuple[str, str, module_tree.Numbers]]  # path, tag, own numbers
@@ -34,7 +33,8 @@ def tree_rows(modules: Modules, view: View, top: str = "") -> list[module_tree.R
     root = module_tree.build(entries, len(listed[0][2]))
     if top and len(root.children) == 1:
         (root,) = root.children  # containers in between own nothing, so the label of the top includes them
-    return list(module_tree.rows(root, view.depth)) if view.verbose or view.depth is not None else _fitting(root)
+    is_whole = view.verbose or view.depth is not None
+    return list(module_tree.rows(root, view.depth)) if is_whole else _fitting(root, view.rows)
 
 
 def module_cell(row: module_tree.Row) -> Cell:
@@ -44,12 +44,12 @@ def module_cell(row: module_tree.Row) -> Cell:
     return Cell(f"{formatting.module(row.branch.label, 48)}{copies}{hidden}", min(row.depth, DEEPEST))
 
 
-def _fitting(root: module_tree.Branch) -> list[module_tree.Row]:
-    """Return as many levels as fit into `FITTING` rows, at least one."""
+def _fitting(root: module_tree.Branch, most: int) -> list[module_tree.Row]:
+    """Return as many levels as fit into a number of rows, at least one."""
     shown = list(module_tree.rows(root, 1))
     for depth in itertools.count(2):
-        deeper = list(itertools.islice(module_tree.rows(root, depth), FITTING + 1))
-        if len(deeper) > FITTING or len(deeper) == len(shown):
+        deeper = list(itertools.islice(module_tree.rows(root, depth), most + 1))
+        if len(deeper) > most or len(deeper) == len(shown):
             return shown
         shown = deeper
     raise AssertionError("a tree has a depth")

@@ -25,11 +25,10 @@ from sardonyx.reporting.document import (
     View,
     text_column,
 )
-from sardonyx.reporting.inspection import listed
 from sardonyx.reporting.module_rows import module_cell, module_kind, module_rows
 from sardonyx.reporting.writers import csv
 
-KERNELS_SHOWN, OPERATORS_SHOWN = 8, 12
+OPERATORS_SHOWN = 4  # on one screen
 BAR = 12  # characters of a bar
 FIELDS = (
     "file", "scope", "name", "kind", "module", "self_ms", "total_ms", "share", "kernels", "calls", "traced_by", "nodes",
@@ -44,19 +43,26 @@ _TRACES = {
 
 
 def profile_document(profile: Profile, view: View) -> Document:
-    """Return the answer of `profile`."""
+    """Return the answer of `profile`: modules and operators, or everything if verbose."""
+    title = " → ".join(model.label for model in profile.models)
+    head = Facts(conditions(profile))
+    modules, notes = _modules(profile, view), Notes(_notes(profile))
+    sentence = Span(profile_sentence(profile), Tone.STRONG)
+    if not view.verbose:
+        operators = _operators(profile, view)
+        return Document(title=title, head=(head,), blocks=(modules, operators, notes), sentence=sentence)
     return Document(
-        title=" → ".join(model.label for model in profile.models),
-        head=(Facts(conditions(profile)),),
+        title=title,
+        head=(head,),
         blocks=(
             _totals(profile.models),
-            _modules(profile, view),
+            modules,
             _operators(profile, view),
-            *(_kernels(model, profile, view) for model in profile.models),
-            *(_unattributed(model, profile, view) for model in profile.models),
-            Notes(_notes(profile)),
+            *(_kernels(model, profile) for model in profile.models),
+            *(_unattributed(model, profile) for model in profile.models),
+            notes,
         ),
-        sentence=Span(profile_sentence(profile), Tone.STRONG),
+        sentence=sentence,
     )
 
 
@@ -195,19 +201,14 @@ def operator_times(models: Sequence[ProfiledModel]) -> list[OperatorTime]:
     return sorted(times, key=lambda time: (-max(ms for _, ms in time.spent), time.op_type))
 
 
-def hottest(model: ProfiledModel, most: int | None = None) -> list[KernelTime]:
+def hottest(model: ProfiledModel) -> list[KernelTime]:
     """Return kernels by their time, longest first."""
-    return sorted(model.kernels, key=lambda kernel: (-kernel.milliseconds, kernel.name))[:most]
+    return sorted(model.kernels, key=lambda kernel: (-kernel.milliseconds, kernel.name))
 
 
 def ms(milliseconds: float) -> str:
-    """Return milliseconds with three digits, down to a microsecond."""
-    if 0 < milliseconds < 0.0005:
-        return "<0.001"
-    if milliseconds >= 99.95:
-        return f"{milliseconds:,.0f}"
-    digits = 1 if milliseconds >= 9.995 else 2 if milliseconds >= 0.9995 else 3
-    return f"{milliseconds:.{digits}f}" if milliseconds else "·"
+    """Return milliseconds without the unit, or a dot for none."""
+    return formatting.milliseconds(milliseconds) if milliseconds else "·"
 
 
 def share(part: float) -> str:
@@ -234,7 +235,7 @@ def conditions(profile: Profile) -> dict[str, Text]:
     level = formatting.name(str(options.get("level")))
     facts: dict[str, Text] = {
         "measured": f"median of {formatting.plural(runs, 'run')} on {formatting.name(str(options.get('provider')))}, "
-        f"{formatting.plural(threads, 'thread')}, the runtime's optimizations: {level}"
+        f"{formatting.plural(threads, 'thread')}, runtime optimizations {level}"
     }
     sizes: dict[str, int] = options.get("sizes") or {}
     swept: list[dict[str, int]] = options.get("at") or []
@@ -368,8 +369,8 @@ def _operator_cells(spent: Sequence[tuple[int, float]]) -> list[str]:
     return cells
 
 
-def _kernels(model: ProfiledModel, profile: Profile, view: View) -> Section:
-    """Return the slowest kernels, each with its module and the nodes that it runs."""
+def _kernels(model: ProfiledModel, profile: Profile) -> Section:
+    """Return the kernels, the slowest first, each with its module and the nodes that it runs."""
     columns = (
         text_column("kernel"),
         text_column("operator"),
@@ -386,28 +387,25 @@ def _kernels(model: ProfiledModel, profile: Profile, view: View) -> Section:
                 ms(kernel.milliseconds),
                 share(part_of(kernel.milliseconds, model)),
                 "not attributed" if kernel.owner is None else formatting.module(kernel.owner),
-                listed([formatting.name(node, 40) for node in kernel.nodes], None if view.verbose else 1)
-                or "inserted by the runtime",
+                ", ".join(formatting.name(node, 40) for node in kernel.nodes) or "inserted by the runtime",
             )
         )
-        for kernel in hottest(model, None if view.verbose else KERNELS_SHOWN)
+        for kernel in hottest(model)
     ]
     return Section(f"Hottest kernels{_of(model, profile)}", (Table(columns, rows),))
 
 
-def _unattributed(model: ProfiledModel, profile: Profile, view: View) -> Section:
+def _unattributed(model: ProfiledModel, profile: Profile) -> Section:
     kernels = [kernel for kernel in hottest(model) if kernel.owner is None]
     spent = sum(kernel.milliseconds for kernel in kernels)
     title = (
         f"Not attributed{_of(model, profile)}: {ms(spent)} ms ({share(part_of(spent, model))}) "
         f"in {formatting.plural(len(kernels), 'kernel')}"
     )
-    shown = kernels if view.verbose else kernels[:KERNELS_SHOWN]
     lines = [
         f"{formatting.name(kernel.op_type)} {formatting.name(kernel.name)}: {ms(kernel.milliseconds)} ms"
-        for kernel in shown
+        for kernel in kernels
     ]
-    lines += [f"and {len(kernels) - len(shown)} more"] if len(kernels) > len(shown) else []
     return Section(title, (Notes(lines),))
 
 

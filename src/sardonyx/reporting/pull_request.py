@@ -192,7 +192,7 @@ def _modules(bundle: RunBundle) -> Section:
             formatting.change(row.total[1] - row.total[0]),
             *(_spent(times, row.paths) for times in timed),
         )
-        for row in module_rows(((m.path, m.tag, (m.before, m.after)) for m in bundle.run.modules), View())
+        for row in module_rows(((m.path, m.tag, (m.before, m.after)) for m in bundle.run.modules), View(rows=_ROWS))
     ]
     headings = ("module", "nodes before", "after", "change", *(("ms before", "ms after") if timed else ()))
     return _section("By module", headings, rows, above="Equal layers are one line, with the sums of all.")

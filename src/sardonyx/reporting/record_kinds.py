@@ -23,6 +23,7 @@ from sardonyx.records.profile import Profile
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run, Verdict
 from sardonyx.records.study import Study
+from sardonyx.reporting import formatting
 from sardonyx.reporting.measures import (
     BYTES,
     COUNT,
@@ -334,47 +335,58 @@ LOCATION = RecordKind(
 # Records about costs, times and studies.
 
 FORMS = ("standard", "decomposed", "fused")
-_OF_FORM = {
-    "nodes": "nodes of the graph, if there is one",
-    "attentions": "attentions",
-    "operations": "operations, without views",
-    "views": "views, which cost nothing",
-    "macs": "multiply-adds of matrix products",
-    "flops": "2 × macs and all other arithmetic",
-    "bytes_read": "bytes that operations read",
-    "bytes_written": "bytes that operations write",
-    "traffic_bytes": "bytes read and written",
-    "traffic_if_fused_bytes": "the same if every region were one kernel",
-    "traffic_reduction": "the share that fusing saves",
-    "intensity": "flops per byte moved",
-    "regions": "fusable regions, without single operations",
-    "parameters": "elements of parameters, tied ones once",
-    "weight_bytes": "bytes of parameters, buffers and constants",
-    "input_bytes": "bytes of the inputs",
-    "activation_bytes": "bytes of activations at the peak, freed after their last use",
-    "activation_as_run_bytes": "the same, freed when Python frees them (standard only)",
-    "peak_bytes": "weights, inputs and activations at the peak",
-}
-_FORM_UNITS = {"traffic_reduction": SHARE, "intensity": PLAIN}
+_AMOUNT = Unit(lambda number: formatting.amount(round(number)))
+_AT_PEAK = "bytes of activations at the peak, freed after their last use"
+_AS_RUN = "the same, freed when Python frees them (standard only)"
+_INTENSITY = Unit(lambda number: f"{number:.1f}")
+_OF_FORM = (  # name, title, meaning, unit
+    ("nodes", "graph nodes", "nodes of the graph, if there is one", COUNT),
+    ("attentions", "", "attentions", COUNT),
+    ("operations", "", "operations, without views", COUNT),
+    ("views", "views, which cost nothing", "views, which cost nothing", COUNT),
+    ("macs", "multiply-adds", "multiply-adds of matrix products", _AMOUNT),
+    ("flops", "", "2 × macs and all other arithmetic", _AMOUNT),
+    ("traffic_bytes", "bytes moved", "bytes read and written", BYTES),
+    ("bytes_read", "read", "bytes that operations read", BYTES),
+    ("bytes_written", "written", "bytes that operations write", BYTES),
+    ("traffic_if_fused_bytes", "bytes moved if regions were fused", "the same if every region were one kernel", BYTES),
+    ("traffic_reduction", "", "the share that fusing saves", SHARE),
+    ("intensity", "flops per byte moved", "flops per byte moved", _INTENSITY),
+    ("regions", "fusable regions", "fusable regions, without single operations", COUNT),
+    ("parameters", "", "elements of parameters, tied ones once", COUNT),
+    ("weight_bytes", "weights", "bytes of parameters, buffers and constants", BYTES),
+    ("input_bytes", "inputs", "bytes of the inputs", BYTES),
+    (
+        "activation_bytes",
+        "activations at the peak",
+        "bytes of activations at the peak, freed after their last use",
+        BYTES,
+    ),
+    ("activation_as_run_bytes", "as torch frees them", _AS_RUN, BYTES),
+    ("peak_bytes", "peak: weights, inputs, activations", "weights, inputs and activations at the peak", BYTES),
+)
 
 
-def _costs() -> Iterator[Measure]:
-    """Yield what a form costs; every number of bytes also in MB."""
+def _figure(name: str, scale: float = 1.0) -> Callable[[Form], float | None]:
+    def figure(form: Form) -> float | None:
+        found = form.figures()[name]
+        return None if found is None else found / scale
 
-    def of(name: str, scale: float) -> Callable[[Form], float | None]:
-        def figure(form: Form) -> float | None:
-            found = form.figures()[name]
-            return None if found is None else found / scale
+    return figure
 
-        return figure
 
-    for name, what in _OF_FORM.items():
-        unit = _FORM_UNITS.get(name, BYTES if "bytes" in name else COUNT)
-        yield Measure(name, what, of(name, 1), unit, "lower" if unit is BYTES else "")
-    for name, what in _OF_FORM.items():
-        if name.endswith("_bytes"):
-            in_mb = f"{name.removesuffix('_bytes')}_mb"
-            yield _lower(in_mb, f"{what}, in MB of 10⁶", of(name, 1e6), MEGABYTES)
+FIGURES = tuple(
+    Measure(name, what, _figure(name), unit, "lower" if unit is BYTES else "", title=title)
+    for name, title, what, unit in _OF_FORM
+)
+
+
+def _in_mb() -> Iterator[Measure]:
+    for measure in FIGURES:
+        name = measure.name.removesuffix("_bytes")
+        if name != measure.name:
+            meaning = f"{measure.meaning}, in MB of 10⁶"
+            yield _lower(f"{name}_mb", meaning, _figure(measure.name, 1e6), MEGABYTES)
 
 
 def _form(analysis: Analysis, name: str) -> Form | None:
@@ -384,7 +396,7 @@ def _form(analysis: Analysis, name: str) -> Form | None:
     return next((form for form in analysis.forms if form.name == name), None)
 
 
-ANALYSIS = RecordKind(Analysis, tuple(_costs()), FORMS, _form)
+ANALYSIS = RecordKind(Analysis, (*FIGURES, *_in_mb()), FORMS, _form)
 _TRACED = "nodes of the graph that torch traces, if it does"
 DECOMPOSED = RecordKind(
     Decomposed,

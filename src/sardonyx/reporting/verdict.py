@@ -76,11 +76,11 @@ def agreement(verdict: Verdict, where: str = "") -> str:
     return f"on {formatting.plural(len(verdict.trials), 'trial')}{where} ({how})"
 
 
-def closeness(largest: float, used: float | None) -> str:
+def closeness(largest: float, used: float | None, of_what: str = " of the tolerance used") -> str:
     """Return in words how close outputs that match are: an absolute difference says nothing without its tolerance."""
     if largest == 0:
         return "bit for bit"
-    return "only rounding differs" if used is None else f"{used_percent(used)} of the tolerance used"
+    return "only rounding differs" if used is None else used_percent(used) + of_what
 
 
 def used_percent(used: float) -> str:

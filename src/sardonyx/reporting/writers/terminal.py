@@ -1,8 +1,8 @@
 """Documents as plain text: aligned columns, an indent of two spaces, colour where the terminal has it.
 
 Unprintable characters are made visible here, so that no name can move the cursor, change the reading direction or
-colour the terminal. With a width, sentences are wrapped between words; a table leaves out its least important columns
-and the middle of long cells until each row is one line.
+colour the terminal. With a width, sentences are wrapped between words; a table halves the indent of its tree, leaves
+out its least important columns and then the middle of long cells until each row is one line.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ from sardonyx.reporting.formatting import visible
 
 _GAP = "  "
 _INDENT = "  "
+_NARROW_INDENT = " "  # of a level of a tree in a table that does not fit otherwise
 _READABLE = 24  # columns of the terminal that a shortened cell keeps while the table has columns to leave out
 _NARROWEST = 12  # and if it has none
+_NAME = 48  # columns that the names of the first column keep while the table has columns to leave out
 _HEADING = 8  # columns that the shortened heading of numbers keeps
 _CODES = {Tone.STRONG: "1", Tone.FAINT: "2", Tone.GOOD: "32", Tone.BAD: "1;31"}
 
@@ -74,14 +76,15 @@ def sentence(document: Document, style: Style = PLAIN) -> str:
 
 def table_lines(table: Table, style: Style = PLAIN, indent: str = _INDENT) -> list[str]:
     """Return the lines of a table: columns as wide as their contents, two spaces between them."""
-    columns, places, widths = _fitted(table, style.width, len(indent))
+    step = _INDENT if style.width is None or _fits(table, style.width, len(indent), _INDENT) else _NARROW_INDENT
+    columns, places, widths = _fitted(table, style.width, len(indent), step)
     headings = [
         _shortened(_Piece.of(column.heading, PLAIN), width) for column, width in zip(columns, widths, strict=True)
     ]
     lines = [style.paint(Tone.FAINT, _aligned(headings, columns, widths, indent))]
     for row in table.rows:
         if len(row.cells) == len(table.columns):
-            pieces = [_Piece.of(row.cells[place], style) for place in places]
+            pieces = [_Piece.of(row.cells[place], style, step) for place in places]
             cells = [_shortened(piece, width) for piece, width in zip(pieces, widths, strict=True)]
             lines.append(style.paint(row.tone, _aligned(cells, columns, widths, indent)))
         else:
@@ -95,13 +98,30 @@ def _remark(cell: Text | Cell, style: Style, indent: str) -> list[str]:
     return _wrapped(text, style, indent + _INDENT * depth, hanging=indent + _INDENT * (depth + 1))
 
 
-def _fitted(table: Table, width: int | None, indent: int) -> tuple[list[Column], list[int], list[int]]:
-    """Return the columns that fit into a width, their places in the table, and how wide each is."""
+def _cell_widths(table: Table, step: str) -> list[int]:
+    """Return how wide the cells of each column are, without the heading."""
     full = [row.cells for row in table.rows if len(row.cells) == len(table.columns)]
-    cells = [
-        max((_Piece.of(row[place], PLAIN).width for row in full), default=0) for place in range(len(table.columns))
+    return [
+        max((_Piece.of(row[place], PLAIN, step).width for row in full), default=0)
+        for place in range(len(table.columns))
     ]
-    needed = [max(cell, cell_len(visible(column.heading))) for cell, column in zip(cells, table.columns, strict=True)]
+
+
+def _needed(table: Table, cells: Sequence[int]) -> list[int]:
+    """Return how wide each column is if nothing is shortened."""
+    return [max(cell, cell_len(visible(column.heading))) for cell, column in zip(cells, table.columns, strict=True)]
+
+
+def _fits(table: Table, width: int, indent: int, step: str) -> bool:
+    """Return whether a table fits whole."""
+    needed = _needed(table, _cell_widths(table, step))
+    return indent + sum(needed) + len(_GAP) * (len(needed) - 1) <= width
+
+
+def _fitted(table: Table, width: int | None, indent: int, step: str) -> tuple[list[Column], list[int], list[int]]:
+    """Return the columns that fit into a width, their places in the table, and how wide each is."""
+    cells = _cell_widths(table, step)
+    needed = _needed(table, cells)
     places = [*range(len(needed))]
     if width is None:
         return [*table.columns], places, needed
@@ -109,20 +129,25 @@ def _fitted(table: Table, width: int | None, indent: int) -> tuple[list[Column],
     def excess(widths: Sequence[int]) -> int:
         return sum(widths[place] for place in places) + len(_GAP) * (len(places) - 1) + indent - width
 
+    def least(at: int, narrowest: int) -> int:
+        """Return the least width of a column: numbers are not shortened, and a heading only if the column must stay."""
+        column = table.columns[at]
+        if column.right or column.whole:
+            return needed[at] if column.detail else min(needed[at], max(cells[at], _HEADING))
+        return min(needed[at], narrowest)
+
     def shortened(narrowest: int) -> list[int]:
-        """Return the least widths if texts may be shortened; numbers are not, but their headings are."""
-        columns = zip(table.columns, needed, cells, strict=True)
-        return [
-            min(need, max(cell, _HEADING) if column.right or column.whole else narrowest)
-            for column, need, cell in columns
-        ]
+        """Return the least widths of all columns."""
+        return [least(at, narrowest) for at in range(len(needed))]
 
     for level in sorted({column.detail for column in table.columns if column.detail}, reverse=True):
-        if excess(shortened(_READABLE)) > 0:
+        readable = shortened(_READABLE)
+        readable[0] = min(needed[0], max(readable[0], _NAME))
+        if excess(readable) > 0:
             places = [place for place in places if table.columns[place].detail != level]
-    least = shortened(_NARROWEST)
-    while excess(needed) > 0 and (wide := [place for place in places if needed[place] > least[place]]):
-        needed[max(wide, key=lambda place: (not table.columns[place].right, needed[place]))] -= 1
+    narrow = shortened(_NARROWEST)
+    while excess(needed) > 0 and (wide := [place for place in places if needed[place] > narrow[place]]):
+        needed[max(wide, key=lambda place: (not table.columns[place].right, place > 0, needed[place]))] -= 1
     return [table.columns[place] for place in places], places, [needed[place] for place in places]
 
 
@@ -134,9 +159,9 @@ class _Piece(Struct, frozen=True):
     width: int
 
     @classmethod
-    def of(cls, cell: Text | Cell, style: Style) -> _Piece:
+    def of(cls, cell: Text | Cell, style: Style, step: str = _INDENT) -> _Piece:
         text, depth = (cell.text, cell.depth) if isinstance(cell, Cell) else (cell, 0)
-        indent = _INDENT * depth
+        indent = step * depth
         plain = indent + _text(text, PLAIN)
         return cls(indent + _text(text, style), plain, cell_len(plain))
 
