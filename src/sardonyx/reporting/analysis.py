@@ -31,7 +31,6 @@ from sardonyx.reporting.name_groups import grouped
 from sardonyx.reporting.record_kinds import FIGURES
 from sardonyx.reporting.writers import csv
 
-
 MODEL, MODULE = "model", "module"  # scopes of a line of CSV
 
 
