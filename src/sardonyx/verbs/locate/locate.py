@@ -15,7 +15,6 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.errors import ModelError, RuntimeFailure, UsageError
-from sardonyx.ir.border_pairs import Between, BorderPair, between, in_order, module_borders, owning, pair_borders
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.scopes import declared_shape, label
 from sardonyx.ir.tagged_model import Source, Tagged, tagged
@@ -27,9 +26,16 @@ from sardonyx.records.progress import Progress
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.engines import Runtime
-from sardonyx.verification.border_probe import BorderProbe
-from sardonyx.verification.compare import ExampleInputs, seeds_from
-from sardonyx.verification.module_search import (
+from sardonyx.verbs.locate.border_pairs import (
+    Between,
+    BorderPair,
+    between,
+    in_order,
+    module_borders,
+    owning,
+    pair_borders,
+)
+from sardonyx.verbs.locate.module_search import (
     Border,
     Disturbed,
     Finding,
@@ -38,6 +44,8 @@ from sardonyx.verification.module_search import (
     comparable_arrays,
     relative_error,
 )
+from sardonyx.verification.border_probe import BorderProbe
+from sardonyx.verification.compare import ExampleInputs, seeds_from
 from sardonyx.verification.output_comparison import Noise, NoiseSource, OutputComparer
 from sardonyx.verification.reference import Reference
 
