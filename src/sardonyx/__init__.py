@@ -13,8 +13,6 @@ from sardonyx.records import gc_pause
 
 if TYPE_CHECKING:
     from sardonyx.analysis.analyze import analyze as analyze
-    from sardonyx.analysis.dag import dag as dag
-    from sardonyx.analysis.diff import compare as compare
     from sardonyx.analysis.inspector import inspect as inspect
     from sardonyx.errors import GateNotMet as GateNotMet
     from sardonyx.errors import ModelError as ModelError
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from sardonyx.errors import SardonyxError as SardonyxError
     from sardonyx.errors import UsageError as UsageError
     from sardonyx.errors import VerificationFailed as VerificationFailed
-    from sardonyx.exporting.adopt import Adopted as Adopted
-    from sardonyx.exporting.adopt import adopt as adopt
     from sardonyx.exporting.export import Exported as Exported
     from sardonyx.exporting.export import export as export
     from sardonyx.exporting.extract import Extracted as Extracted
@@ -42,9 +38,6 @@ if TYPE_CHECKING:
     from sardonyx.ir.rules import Share as Share
     from sardonyx.measurement.bench import bench as bench
     from sardonyx.measurement.profiling.profiler import profile as profile
-    from sardonyx.optimizer.attestation import Rederivation as Rederivation
-    from sardonyx.optimizer.attestation import attest as attest
-    from sardonyx.optimizer.attestation import rederive as rederive
     from sardonyx.optimizer.opportunities import opportunities as opportunities
     from sardonyx.optimizer.options import OptimizeOptions as OptimizeOptions
     from sardonyx.optimizer.options import TuneOptions as TuneOptions
@@ -79,8 +72,15 @@ if TYPE_CHECKING:
     from sardonyx.runtime.library import custom_ops as custom_ops
     from sardonyx.studies.runner import Studied as Studied
     from sardonyx.studies.runner import study as study
+    from sardonyx.verbs.adopt.adopt import Adopted as Adopted
+    from sardonyx.verbs.adopt.adopt import adopt as adopt
+    from sardonyx.verbs.attest.attestation import Rederivation as Rederivation
+    from sardonyx.verbs.attest.attestation import attest as attest
+    from sardonyx.verbs.attest.attestation import rederive as rederive
+    from sardonyx.verbs.compare.compare import compare as compare
+    from sardonyx.verbs.dag.dag import dag as dag
+    from sardonyx.verbs.locate.locate import locate as locate
     from sardonyx.verification.compare import verify as verify
-    from sardonyx.verification.locate import locate as locate
 
     __version__: str
 
@@ -100,11 +100,11 @@ _DEFINED_IN = {
     name: f"sardonyx.{module}"
     for module, names in {
         "analysis.analyze": "analyze",
-        "analysis.dag": "dag",
-        "analysis.diff": "compare",
+        "verbs.dag.dag": "dag",
+        "verbs.compare.compare": "compare",
         "analysis.inspector": "inspect",
         "errors": "GateNotMet ModelError OutputError RuntimeFailure SardonyxError UsageError VerificationFailed",
-        "exporting.adopt": "Adopted adopt",
+        "verbs.adopt.adopt": "Adopted adopt",
         "exporting.export": "Exported export",
         "exporting.extract": "Extracted extract",
         "exporting.options": "ExportOptions",
@@ -116,7 +116,7 @@ _DEFINED_IN = {
         "ir.rules": "Drop Match Proposal Refused Share",
         "measurement.bench": "bench",
         "measurement.profiling.profiler": "profile",
-        "optimizer.attestation": "Rederivation attest rederive",
+        "verbs.attest.attestation": "Rederivation attest rederive",
         "optimizer.opportunities": "opportunities",
         "optimizer.options": "OptimizeOptions TuneOptions",
         "optimizer.pipeline": "Optimized optimize",
@@ -138,7 +138,7 @@ _DEFINED_IN = {
         "runtime.library": "custom_ops",
         "studies.runner": "Studied study",
         "verification.compare": "verify",
-        "verification.locate": "locate",
+        "verbs.locate.locate": "locate",
     }.items()
     for name in names.split()
 }

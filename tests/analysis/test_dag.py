@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from onnx import TensorProto, helper, numpy_helper
 
 import graphs
-from sardonyx.analysis.dag import dag
 from sardonyx.errors import UsageError
 from sardonyx.records.module_graph import BodyValue, HierarchyDag, TensorValue
 from sardonyx.records.run import How
+from sardonyx.verbs.dag.dag import dag
 
 
 def _is_within(path: str, module: str) -> bool:

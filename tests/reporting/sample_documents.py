@@ -28,7 +28,6 @@ from sardonyx.reporting import record_kinds
 from sardonyx.reporting.analysis import analysis_document, decomposition_document
 from sardonyx.reporting.bench import bench_document
 from sardonyx.reporting.ci_summary import JobSummary, summary_document
-from sardonyx.reporting.comparison import comparison_document
 from sardonyx.reporting.document import Document, View
 from sardonyx.reporting.export import export_document
 from sardonyx.reporting.extraction import extraction_document
@@ -47,6 +46,7 @@ from sardonyx.reporting.quantization import quantization_document
 from sardonyx.reporting.run import run_document
 from sardonyx.reporting.study.documents import findings_document, study_document, table_document
 from sardonyx.reporting.verdict import verdict_document
+from sardonyx.verbs.compare.view import comparison_document
 
 
 def documents(worsen: Callable[[str], str], view: View) -> Iterator[tuple[str, Document]]:

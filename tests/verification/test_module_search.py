@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sardonyx.runtime import Value
-from sardonyx.verification.module_search import Border, ModuleSearch
+from sardonyx.verbs.locate.module_search import Border, ModuleSearch
 
 COUNT = 12
 SHAPE = (16, 64)

@@ -62,7 +62,7 @@ class Option(Struct, frozen=True):
     @property
     def flag(self) -> str:
         """The option as messages name it."""
-        return max(self.flags[0].split("/")[0], *self.flags, key=len) if self.flags else _flag(self.name)
+        return max((flag.split("/")[0] for flag in self.flags), key=len, default=_flag(self.name))
 
     def completed(self, parameter: Parameter | None) -> Option:
         """Return the option with everything that the parameter of its name says.

@@ -88,12 +88,15 @@ class Given:
         self._resources, self._gating = ExitStack(), Gating()
 
     def __enter__(self) -> Self:
-        for name, option in self._options.items():
-            value = self._values[name]
-            if value and option.read is not None and not option.argument:
-                self._values[name] = option.read(value)
-            if value and option.resource is not None:
-                self._resources.enter_context(option.resource(value))
+        given = [option for option in self._options.values() if self._values[option.name]]
+        for option in given:
+            if option.read is not None and not option.argument:
+                self._values[option.name] = option.read(self._values[option.name])
+        with ExitStack() as resources:  # closes those before one that cannot be entered
+            for option in given:
+                if option.resource is not None:
+                    resources.enter_context(option.resource(self._values[option.name]))
+            self._resources = resources.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -130,12 +133,9 @@ class Given:
             many: Whether there are many models; the files of one are then not checked.
             outputs: Whether the files that options name are checked here.
         """
-        printing = [name for name in ("as_json", "quiet", "verbose") if name in self._values]
-        if "verbose" in printing:
-            self.reject("quiet", "verbose")
-        if "csv" in str(self._options["format"].type if "format" in self._options else "") and printing:
-            self.reject("as_json", "format")
-            self.reject("quiet", "format")
+        for first, other in (("quiet", "verbose"), ("as_json", "format"), ("quiet", "format")):
+            if {first, other} <= self._values.keys():
+                self.reject(first, other)
         if self.verb.record:
             others = [*beside, *self._paths()]
             tag = record or self.verb.record

@@ -36,7 +36,7 @@ VERB = Verb(
         *PRINTING,
     ),
     record="comparison",
-    document=later("sardonyx.reporting.comparison:comparison_document"),
-    sentence=later("sardonyx.reporting.comparison:comparison_sentence"),
+    document=later("sardonyx.verbs.compare.view:comparison_document"),
+    sentence=later("sardonyx.verbs.compare.view:comparison_sentence"),
     run=_run,
 )  # fmt: skip

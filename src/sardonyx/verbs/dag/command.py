@@ -59,7 +59,7 @@ def _run(given: Given) -> int:
 
 def _data_files(output: Path | None) -> dict[str, Path]:
     """Return the path of each kind of data of nodes, beside the graph."""
-    from sardonyx.reporting.viewers.model_explorer import KINDS
+    from sardonyx.verbs.dag.model_explorer import KINDS
 
     return {} if output is None else {kind: output.with_suffix(f".{kind}.json") for kind in KINDS}
 
@@ -71,7 +71,7 @@ def _node_data(graphs: HierarchyDag, sources: list[Path], output: Path) -> dict[
         UsageError: no record is about this model.
     """
     from sardonyx.reporting.record_files import record_groups
-    from sardonyx.reporting.viewers.model_explorer import render_node_data
+    from sardonyx.verbs.dag.model_explorer import render_node_data
 
     records = [located.record for group in record_groups(sources) for located in group.records]
     files = render_node_data(graphs, records)
@@ -91,11 +91,11 @@ def _rendered(graphs: HierarchyDag, as_format: Format) -> str:
         case "json":
             return formatting.printable_json(graphs.to_json()) + "\n"
         case "graphml":
-            from sardonyx.reporting.viewers.graphml import render_graphml
+            from sardonyx.verbs.dag.graphml import render_graphml
 
             return render_graphml(graphs)
         case "model-explorer":
-            from sardonyx.reporting.viewers.model_explorer import render_model_explorer
+            from sardonyx.verbs.dag.model_explorer import render_model_explorer
 
             return formatting.printable_json(render_model_explorer(graphs)) + "\n"
         case "mermaid":

@@ -17,16 +17,6 @@ from msgspec import Struct
 
 from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.inputs.generator import ExampleInputs, read_examples
-from sardonyx.ir.border_pairs import (
-    Between,
-    BorderPair,
-    between,
-    has_modules,
-    in_order,
-    module_borders,
-    owning,
-    pair_borders,
-)
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.scopes import declared_shape, label
 from sardonyx.ir.tagged_model import Source, Tagged, tagged
@@ -38,9 +28,17 @@ from sardonyx.records.progress import Progress
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.engines import Runtime, parse_runtimes
-from sardonyx.verification.border_probe import BorderProbe, Values
-from sardonyx.verification.compare import seeds_from
-from sardonyx.verification.module_search import (
+from sardonyx.verbs.locate.border_pairs import (
+    Between,
+    BorderPair,
+    between,
+    has_modules,
+    in_order,
+    module_borders,
+    owning,
+    pair_borders,
+)
+from sardonyx.verbs.locate.module_search import (
     Border,
     Finding,
     Interval,
@@ -48,6 +46,8 @@ from sardonyx.verification.module_search import (
     comparable_arrays,
     relative_error,
 )
+from sardonyx.verification.border_probe import BorderProbe, Values
+from sardonyx.verification.compare import seeds_from
 from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.reference import SECONDS, Reference
 

@@ -1,0 +1,1 @@
+"""`sardonyx adopt`: `command.py` has its options; everything else here is used by it alone."""

@@ -1,0 +1,1 @@
+"""`sardonyx attest`: `command.py` has its options; everything else here is used by it alone."""

@@ -1,0 +1,1 @@
+"""`sardonyx dag`: `command.py` has its options; everything else here is used by it alone."""
