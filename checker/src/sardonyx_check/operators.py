@@ -1,9 +1,9 @@
 """What operators compute on exact numbers.
 
 On integers, truth values and strings, the reference implementation in the onnx package computes all operators. On real
-numbers there are four kinds: `MOVING` ones move elements and `LINEAR` ones add or multiply them, so that the reference
-computes them on residues and on doubles. `TABLE` defines others. What has a function in the ONNX standard is computed
-by that. Any other operator is a random function of its inputs.
+numbers there are four kinds: `LINEAR` ones move, add or multiply elements, so that the reference computes them on
+residues and on doubles. `TABLE` defines others. What has a function in the ONNX standard is computed by that. Any other
+operator is a random function of its inputs.
 """
 # pyright: reportSelfClsParameterName=false
 
@@ -25,8 +25,8 @@ from sardonyx_check.numbers import STORED, Array, Numbers, Real, Undecided
 Tensor = Any  # Real, an array of integers, truth values or strings, a list of these, or None
 FLOATS = {1, 10, 11, 16, *range(17, 21), 23, 24, 25}  # ONNX element types that are real numbers here
 RANDOM = {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
-LINEAR = {"Add", "Sub", "Mul", "Neg", "Sum", "ReduceSum", "CumSum", "Einsum"}
-MOVING = {
+LINEAR = {
+    *("Add", "Sub", "Mul", "Neg", "Sum", "ReduceSum", "CumSum", "Einsum"),
     *("Identity", "Dropout", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand", "Tile", "Concat"),
     *("Split", "Slice", "Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements", "Where", "Trilu"),
     *("Pad", "OneHot", "Compress", "ReverseSequence", "DepthToSpace", "SpaceToDepth"),
@@ -68,21 +68,16 @@ class Call:
             if self.op == "ReduceMean" or (self.op in ("Div", "Mod") and (self[1] == 0).any()):
                 raise Undecided(f"{self.op} of integers")
             return [_each(self._lifted, value) for value in self._reference("f")]
-        if self.op in LINEAR or self.op in MOVING:
+        if self.op in LINEAR:
             self._refuse_unchecked()
             both = zip(self._reference("m"), self._reference("f"), strict=True)
-            return [_each(functools.partial(self._joined, reals), m, f) for m, f in both]
+            return [_each(lambda m, f: self.n.real(m, f, *reals), m, f) for m, f in both]
         return None if has_function else self._opaque(reals)
 
     def _reference(self, part: str) -> Sequence[Tensor]:
         """Return what the reference implementation of the ONNX standard computes on residues or doubles."""
         inputs = [_each(lambda x: getattr(x, part) if isinstance(x, Real) else x, value) for value in self.inputs]
         return _implementation(self.proto.SerializeToString(), self.version).run(*inputs)
-
-    def _joined(self, reals: list[Real], m: Array, f: Array) -> Real:
-        if self.op in LINEAR:
-            return self.n.real(m, f, *reals)
-        return Real(self.n, m, f, reals[0].type, min(x.known for x in reals))
 
     def _lifted(self, value: Array) -> Tensor:
         """Return floats of the reference implementation as real numbers."""
