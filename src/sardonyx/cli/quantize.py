@@ -45,6 +45,13 @@ class Precision(StrEnum):
     BF16 = "bf16"
 
 
+class Scheme(StrEnum):
+    """The integers of activations with static ranges."""
+
+    ASYMMETRIC = "asymmetric"
+    SYMMETRIC = "symmetric"
+
+
 class Objective(StrEnum):
     """What is made small within the budget."""
 
@@ -60,6 +67,14 @@ TargetOption = Annotated[
         "--target",
         help="Standard operators, or also those of ONNX Runtime. [default: ort for a decoder's folder, or portable]",
         show_default=False,
+        rich_help_panel=MORE,
+    ),
+]
+SchemeOption = Annotated[
+    Scheme,
+    typer.Option(
+        "--scheme",
+        help="For int8-static: symmetric has signed activations without zero points, for TensorRT and QNN.",
         rich_help_panel=MORE,
     ),
 ]
@@ -133,6 +148,7 @@ def quantize(
     out_dir: options.OutDir = None,
     to: To = Precision.AUTO,
     target: TargetOption = None,
+    scheme: SchemeOption = Scheme.ASYMMETRIC,
     keep: Keep = None,
     only: Only = None,
     data: Data = None,
@@ -193,6 +209,7 @@ def quantize(
                 destination,
                 to=to.value,
                 target=None if target is None else target.value,
+                scheme=scheme.value,
                 keep=keep or (),
                 only=only or (),
                 data=data or None,
