@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import sardonyx
 from quantization.small_model import TASK, build
-from sardonyx.quantization.loss import Measured
+from sardonyx.quantization.loss import Measured, _expected_changes  # pyright: ignore[reportPrivateUsage]
 from sardonyx.quantization.samples import FEWEST, Samples, divide
 
 
@@ -66,6 +66,19 @@ def test_an_interval_contains_its_value(errors: list[float], seed: int) -> None:
         assert interval.low <= interval.value <= interval.high
     if len(errors) == 1:
         assert scores.relative_l2.low == scores.relative_l2.high
+
+
+@pytest.mark.parametrize("columns", [2, 3, 10, 1000])
+def test_the_expected_changes_are_those_that_other_errors_make(columns: int) -> None:
+    rng = np.random.default_rng(0)
+    source = rng.standard_normal((400, columns))
+
+    def moved() -> np.ndarray:
+        return source + 0.05 * rng.standard_normal(source.shape)
+
+    changes = [np.count_nonzero(source.argmax(-1) != moved().argmax(-1)) for _ in range(40)]
+    expected = [_expected_changes(source, moved()) for _ in range(5)]
+    assert np.mean(expected) == pytest.approx(np.mean(changes), rel=0.15)
 
 
 def test_samples_come_from_files_folders_and_functions(task: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import sardonyx
 from quantization.static_models import checked, cnn, images, model_of, normal, quantized
@@ -323,3 +324,39 @@ def test_static_precision_from_the_command_of_quantize(monkeypatch: pytest.Monke
         np.abs(tensor.numpy().astype(int)).max() for tensor in stored if tensor is not None and tensor.size > 99
     ]
     assert max(integers) == 63
+
+
+@pytest.mark.parametrize("model", ["cnn", "HardSwish (a)", "Relu (a)"])
+def test_symmetric_integers_have_no_zero_points_and_keep_biases(model: str) -> None:
+    samples = images(2)
+    source = cnn()
+    if model != "cnn":
+        source = activated(model)
+        samples = [{"x": np.random.default_rng(1).standard_normal((2, 8, 6, 6)).astype(np.float32)}]
+    made = sardonyx.quantize(source, to="int8-static", scheme="symmetric", data=samples)
+    assert made.check.worst <= 1
+    assert made.loss.relative_l2 < 0.03
+    assert not [note for note in made.notes if "stays in float32" in note]
+    proto = made.to_proto()
+    constants = {each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear") and len(node.input) > 2:
+            zero = constants[node.input[2]]
+            assert (zero.dtype, zero.any()) == (np.int8, False)
+        if node.op_type == "Conv" and len(node.input) > 2:
+            assert constants[node.input[2]].dtype == np.float32
+        if node.op_type == "Conv":
+            readers = [other.op_type for other in proto.graph.node if node.input[0] in other.output]
+            assert readers == ["DequantizeLinear"]
+
+
+def test_a_wrong_step_of_symmetric_integers_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = static_int8.Grid.of
+    monkeypatch.setattr(static_int8.Grid, "of", lambda limits: replace(of(limits), scale=of(limits).scale * 1.01))
+    with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
+        sardonyx.quantize(cnn(), to="int8-static", scheme="symmetric", data=images(2))
+
+
+def test_the_scheme_needs_static_ranges() -> None:
+    with pytest.raises(sardonyx.UsageError, match="the scheme is that of static ranges"):
+        sardonyx.quantize(cnn(), to="int8", scheme="symmetric")

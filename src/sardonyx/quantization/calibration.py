@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.errors import UsageError
 from sardonyx.ir import io
@@ -40,6 +41,12 @@ class Range(Struct, frozen=True):
     high: float
     lowest: float  # the extremes; at most and at least 0
     highest: float
+    is_symmetric: bool = False  # stored in signed integers without a zero point
+
+    def symmetric(self) -> Range:
+        """Return the range that has 0 in its middle."""
+        most = max(-self.low, self.high)
+        return Range(-most, most, self.lowest, self.highest, is_symmetric=True)
 
 
 class Calibration(Struct, frozen=True):
@@ -49,6 +56,10 @@ class Calibration(Struct, frozen=True):
     samples: int
     runs: int  # of the model
     peak_bytes: int  # of activations that were held at once
+
+    def symmetric(self) -> Calibration:
+        """Return the same with ranges for signed integers without zero points."""
+        return replace(self, ranges={name: each.symmetric() for name, each in self.ranges.items()})
 
     @property
     def note(self) -> str:

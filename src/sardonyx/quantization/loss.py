@@ -16,6 +16,7 @@ from sardonyx.verification.subject import Subject
 
 RESAMPLES = 1000
 LEVEL = 0.95
+_NARROW = 10  # numbers of a row below which the rows of a sample share a deviation
 _SUMS = 7  # numbers of one output of one sample: see `_sums`
 
 
@@ -177,7 +178,11 @@ def _expected_changes(source: Array, result: Array) -> float:
     the gap between the two largest is erfc(gap / (2 deviation)) / 2.
     """
     finite = np.isfinite(source) & np.isfinite(result)
-    deviation = np.subtract(result, source, where=finite, out=np.zeros_like(source)).std(-1)
+    error = np.subtract(result, source, where=finite, out=np.zeros_like(source))
+    variance = error.var(-1, ddof=1)
+    if source.shape[-1] < _NARROW:  # a few numbers of one row say little about their deviation
+        variance = np.full_like(variance, variance.mean())
+    deviation = np.sqrt(variance)
     largest = np.partition(np.where(finite, source, -np.inf), -2, axis=-1)[..., -2:]
     is_known = np.isfinite(largest).all(-1) & (deviation > 0)
     gap = np.subtract(largest[..., 1], largest[..., 0], where=is_known, out=np.zeros_like(deviation))

@@ -30,6 +30,7 @@ from sardonyx.quantization.weight_only import QuantizeWeights
 
 Precision = Literal["int8", "int8-static", "int8-weights", "int4", "fp16", "bf16"]
 Target = Literal["portable", "ort"]
+Scheme = Literal["asymmetric", "symmetric"]  # of activations with static ranges
 AUTO = "auto"
 
 

@@ -36,7 +36,7 @@ from sardonyx.quantization.half_placement import OVERFLOW
 from sardonyx.quantization.job import Job, NothingQuantized
 from sardonyx.quantization.loss import measure
 from sardonyx.quantization.metric import Metric
-from sardonyx.quantization.precisions import AUTO, Assignment, Plan, Precision, Recipes, Target, candidates
+from sardonyx.quantization.precisions import AUTO, Assignment, Plan, Precision, Recipes, Scheme, Target, candidates
 from sardonyx.quantization.product_check import ProductErrors, check_products
 from sardonyx.quantization.ranges import Ranges, by_module
 from sardonyx.quantization.recipe import Selection, Simulated
@@ -85,6 +85,7 @@ def quantize(
     *,
     to: Precision | Literal["auto"] = "auto",
     target: Target | None = None,
+    scheme: Scheme = "asymmetric",
     keep: Sequence[str] = (),
     only: Sequence[str] = (),
     data: Data | None = None,
@@ -114,6 +115,9 @@ def quantize(
             bfloat16. "auto" chooses one of the integer precisions, or float32, for every module.
         target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well. If None, "ort" for the
             folder of a decoder, otherwise "portable".
+        scheme: "symmetric" gives activations of "int8-static" signed integers without zero points, and keeps biases in
+            float32, as compilers for devices expect it (TensorRT, QNN). "asymmetric" has smaller errors, and kernels on
+            CPUs.
         keep: Modules that stay in float32: paths, tags, globs or class names.
         only: Modules to quantize, named in the same way; all if empty.
         data: Samples: .npz files, folders of them, "FILE.py:FUNCTION" that yields arrays by name, or such arrays. A
@@ -147,6 +151,7 @@ def quantize(
         _quantize,
         to=to,
         target=target or ("portable" if folder is None else "ort"),
+        scheme=scheme,
         keep=keep,
         only=only,
         data=data,
@@ -195,6 +200,7 @@ def _quantize(
     *,
     to: Precision | Literal["auto"],
     target: Target,
+    scheme: Scheme,
     keep: Sequence[str],
     only: Sequence[str],
     data: Data | None,
@@ -217,11 +223,15 @@ def _quantize(
     limit = Budget.of(limits, has_metric=scored is not None)
     request = _request(source, to, keep, only, limit, objective, has_data=data is not None)
     chooses = to == AUTO or bool(limits)
+    if scheme == "symmetric" and to != "int8-static":
+        raise UsageError("the scheme is that of static ranges", hint='give to="int8-static" with scheme="symmetric"')
     samples = None if data is None else Samples(data)
-    run = _Run(source, target, request.precisions, samples, scored, sizes or {}, seed, threads, clock, chooses=chooses)
+    run = _Run(
+        source, target, scheme, request.precisions, samples, scored, sizes or {}, seed, threads, clock, chooses=chooses
+    )
     chosen = run.chosen(request) if chooses else None
     plan = chosen.plan if chosen is not None else (Assignment(request.precisions[0], request.selection),)
-    arguments = {"to": to, "target": target, "keep": tuple(keep), "only": tuple(only)}
+    arguments = {"to": to, "target": target, "scheme": scheme, "keep": tuple(keep), "only": tuple(only)}
     judged = run.judged(plan, chosen)
     checked = judged.checked
     made_by.write(checked.candidate.model, "quantize", arguments)
@@ -283,6 +293,7 @@ class _Run:
         self,
         source: Source,
         target: Target,
+        scheme: Scheme,
         precisions: tuple[Precision, ...],
         samples: Samples | None,
         metric: Metric | None,
@@ -305,17 +316,20 @@ class _Run:
         calibrates = any(precision in needed for precision in precisions)
         self.parts = divide(len(self._samples), seed, calibrate=calibrates, choose=chooses)
         with clock.phase("calibrating"):
-            self.recipes = self._calibrated(target, precisions)
+            self.recipes = self._calibrated(target, scheme, precisions)
         self.job = Job(self.source, self.recipes)
 
-    def _calibrated(self, target: Target, precisions: Sequence[Precision]) -> Recipes:
+    def _calibrated(self, target: Target, scheme: Scheme, precisions: Sequence[Precision]) -> Recipes:
         """Return the recipes with what they need to know about activations."""
         source, threads, samples = self.source, self._threads, self._feeds(self.parts.calibrate)
         facts = RewriteJob(source, (), "portable", lambda _phase, _fraction: None).source_facts
+        calibration = calibrate(source, samples, threads) if "int8-static" in precisions else None
+        if calibration is not None and scheme == "symmetric":
+            calibration = calibration.symmetric()
         has_moments = self.kind == "data" and bool(samples)  # generated inputs say nothing about them
         return Recipes(
             target,
-            calibration=calibrate(source, samples, threads) if "int8-static" in precisions else None,
+            calibration=calibration,
             ranges=measure_half_ranges(facts(), samples, threads) if "fp16" in precisions else {},
             moments=second_moments.measure(Subject(source), samples, threads)
             if has_moments and any(each in precisions for each in _MOMENTS)

@@ -36,7 +36,7 @@ from sardonyx.quantization.recipe import (
     with_bias,
 )
 from sardonyx.quantization.static_products import ROOTS, SCALES_OPSET, StaticProduct, static_product
-from sardonyx.quantization.weights import lazy
+from sardonyx.quantization.weights import SIGNED_MOST, lazy
 
 _MOST = 255  # the largest integer of an activation
 _UNIT = Range(0.0, 1.0, 0.0, 1.0)  # of HardSigmoid
@@ -44,16 +44,24 @@ _LARGEST_BIAS = 2.0**30  # levels; the sums of the products are added to it in 3
 
 
 class Grid(Struct, frozen=True):
-    """The numbers that a value can hold: (q - zero) * scale, for q from 0 to 255."""
+    """The numbers that a value can hold: (q - zero) * scale, for q from 0 to 255, or from -128 to 127 with zero = 0."""
 
     scale: float  # of float32
     zero: int
+    is_signed: bool
 
     @classmethod
     def of(cls, limits: Range) -> Grid:
         """Return the grid of a range, which includes 0."""
+        if limits.is_symmetric:
+            return cls(float(np.float32(limits.high / SIGNED_MOST)), 0, is_signed=True)
         scale = float(np.float32((limits.high - limits.low) / _MOST))
-        return cls(scale, int(np.clip(np.rint(-limits.low / scale), 0, _MOST)))
+        return cls(scale, int(np.clip(np.rint(-limits.low / scale), 0, _MOST)), is_signed=False)
+
+    @property
+    def zero_point(self) -> Array:
+        """The constant."""
+        return np.array(self.zero, np.int8 if self.is_signed else np.uint8)
 
 
 class Step(Struct, frozen=True, eq=False):
@@ -97,6 +105,7 @@ class QuantizeStatically(Quantizer, ModelPass):
         """Quantize the selected modules with these ranges; with `simulate`, compute each product in float32 as well."""
         super().__init__(selection, simulate=simulate)
         self._ranges = calibration.ranges
+        self._is_symmetric = any(each.is_symmetric for each in calibration.ranges.values())
         self._stored: set[ir.Value] = set()  # what integers were converted to
         self._dequantized: dict[ir.Value, ir.Value] = {}  # the same by the value in float32
         self._grids: dict[Grid, tuple[ir.Value, ir.Value]] = {}
@@ -164,7 +173,7 @@ class QuantizeStatically(Quantizer, ModelPass):
         weight, bias = self._weight(product, scales, op), bias_constants(product, scales)
         if node.op_type == "MatMul":
             return op.MatMul(activation, weight)
-        added = None
+        added = product.bias if product.is_filter else None
         if bias is not None:
             added = op.DequantizeLinear(*(op.constant(array, "bias") for array in bias), axis=0)
         if node.op_type == "Conv":
@@ -175,7 +184,7 @@ class QuantizeStatically(Quantizer, ModelPass):
     def _hard(self, node: ir.Node, op: Builder) -> ir.Value:
         """Build HardSigmoid or HardSwish from a sum and a product in integers, if the activation is in integers."""
         value, (alpha, beta) = operand(node, 0), _coefficients(node)
-        gate = affine(value, alpha, beta, op) if value in self._stored else None
+        gate = affine(value, alpha, beta, op) if value in self._stored and not self._is_symmetric else None
         if value is None or gate is None:
             return op.like(node, tuple(node.inputs))
         if node.op_type == "HardSigmoid":
@@ -200,7 +209,7 @@ class QuantizeStatically(Quantizer, ModelPass):
         grid = Grid.of(limits)
         known = self._grids.get(grid)
         if known is None or not all(constant.is_initializer() for constant in known):
-            known = (op.constant(scalar(grid.scale), "scale"), op.constant(np.array(grid.zero, np.uint8), "zero"))
+            known = (op.constant(scalar(grid.scale), "scale"), op.constant(grid.zero_point, "zero"))
             self._grids[grid] = known
         result = op.DequantizeLinear(op.QuantizeLinear(value, *known), *known)
         self._stored.add(result)

@@ -69,13 +69,16 @@ def static_product(node: ir.Node, graph: Facts, ranges: Mapping[str, Range]) -> 
     if reason := _obstacle(found, graph, ranges):
         return Refused(reason, found.nodes)
     matrix, bias, is_filter = found.matrix, graph.tensor(found.bias), isinstance(found, Convolution)
+    limits = ranges[found.activation.name or ""]
+    if limits.is_symmetric:  # compilers for devices expect a bias in float32
+        bias = None
     return StaticProduct(
         found.nodes,
         found.activation,
         found.weight,
         matrix,
         found.bias,
-        ranges[found.activation.name or ""],
+        limits,
         found.shape if isinstance(found, Convolution) else (matrix.rows, matrix.columns),
         bias.numpy().reshape(-1) if bias is not None and bias.size == matrix.columns else None,
         _merged_pads(found, graph) if is_filter else (),

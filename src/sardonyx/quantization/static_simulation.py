@@ -56,26 +56,36 @@ def rounded_filters(product: Convolution, most: int, op: Builder) -> ir.Value:
 
 
 def rounded_activation(value: ir.Value, limits: Range, op: Builder) -> ir.Value:
-    """Build (clip(round(x / s) + z, 0, 255) - z) * s, with s = (high - low) / 255 and z = round(-low / s)."""
+    """Build (clip(round(x / s) + z, 0, 255) - z) * s, with s = (high - low) / 255 and z = round(-low / s).
+
+    In a symmetric range, it is clip(round(x / s), -128, 127) * s with s = high / 127.
+    """
     step, center = op.constant(scalar(_step(limits))), op.constant(scalar(_center(limits)))
     level = op.Add(op.Round(op.Div(value, step)), center)
-    level = op.Clip(level, op.constant(scalar(0)), op.constant(scalar(255)))
+    level = op.Clip(level, *(op.constant(scalar(end)) for end in _ends(limits)))
     return op.Mul(op.Sub(level, center), step)
 
 
 def limited(value: ir.Value, limits: Range, op: Builder) -> tuple[ir.Value, float]:
     """Build the value without what lies outside of its range, and return the step between numbers in this range."""
     step, center = _step(limits), _center(limits)
-    low, high = op.constant(scalar(-center * step)), op.constant(scalar((255 - center) * step))
+    low, high = (op.constant(scalar((end - center) * step)) for end in _ends(limits))
     return op.Clip(value, low, high), step
 
 
+def _ends(limits: Range) -> tuple[int, int]:
+    """Return the smallest and the largest integer."""
+    return (-128, 127) if limits.is_symmetric else (0, 255)
+
+
 def _step(limits: Range) -> float:
+    if limits.is_symmetric:
+        return float(np.float32(limits.high / 127))
     return float(np.float32((limits.high - limits.low) / 255))
 
 
 def _center(limits: Range) -> float:
-    return float(np.rint(-limits.low / _step(limits)))
+    return 0.0 if limits.is_symmetric else float(np.rint(-limits.low / _step(limits)))
 
 
 def _weight_steps(values: Array, axis: int, bias: Array | None, step: float, most: int) -> list[np.float32]:

@@ -28,6 +28,7 @@ from sardonyx.records.quantization import Quantization
 
 # those of `sardonyx.quantize`, whose module is slow to import
 PRECISIONS = Literal["auto", "int8", "int8-static", "int8-weights", "int4", "fp16", "bf16"]
+SCHEMES = Literal["asymmetric", "symmetric"]
 
 
 def _run(given: Given) -> int:
@@ -114,6 +115,9 @@ VERB = Verb(
         choice("to", PRECISIONS, "The precision; auto chooses one for every module.", default="auto"),
         Option("target", None, "Standard operators, or also those of ONNX Runtime.", group=MORE, type=options.TARGETS,
             none="ort for a decoder's folder, or portable"),
+        choice("scheme", SCHEMES,
+            "For int8-static: symmetric has signed activations without zero points, for TensorRT and QNN.",
+            default="asymmetric", group=MORE),
         listed("keep", "NAME", "Leave this module in float32. A path, tag, glob or class; repeatable."),
         listed("only", "NAME", "Quantize this module alone. A path, tag, glob or class; repeatable.",
             none="all modules", group=MORE),
