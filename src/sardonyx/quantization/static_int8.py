@@ -48,7 +48,7 @@ class Grid(Struct, frozen=True):
 
     scale: float  # of float32
     zero: int
-    is_signed: bool
+    is_signed: bool = False
 
     @classmethod
     def of(cls, limits: Range) -> Grid:
@@ -56,7 +56,7 @@ class Grid(Struct, frozen=True):
         if limits.is_symmetric:
             return cls(float(np.float32(limits.high / SIGNED_MOST)), 0, is_signed=True)
         scale = float(np.float32((limits.high - limits.low) / _MOST))
-        return cls(scale, int(np.clip(np.rint(-limits.low / scale), 0, _MOST)), is_signed=False)
+        return cls(scale, int(np.clip(np.rint(-limits.low / scale), 0, _MOST)))
 
     @property
     def zero_point(self) -> Array:
