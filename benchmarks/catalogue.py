@@ -6,7 +6,8 @@ RESULTS is a folder with a file for every model and exporter; what is there is n
 stopped goes on where it was. Each model type of transformers (one for each of its packages), each family of torchvision
 and each module of timm gives one small model. Example inputs and dynamic dimensions are derived, nothing is given.
 Files are compared with the module on other values and sizes, and their tags with an eager run (`fresh_inputs.py`).
-Plain torch is `torch.onnx.export(dynamo=True)` on the same inputs. `--table` writes catalogue.md from what there is.
+Plain torch is `torch.onnx.export(dynamo=True)` on the same inputs; with `--retry`, its result is kept. `--table` writes
+catalogue.md from what there is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import fnmatch
 import gc
 import json
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -77,13 +79,14 @@ def run(subject: Subject, exporter: str, folder: Path, at: str) -> Row:
     """One model in a process of its own, its row in a file of its own."""
     path = folder / f"{subject.key}.{exporter}.json"
     known = folder / f"{subject.key}.dynamo.json"
-    plain = json.loads(known.read_text()).get("plain") if exporter != "dynamo" and known.exists() else None
+    plain = json.loads(known.read_text()).get("plain") if known.exists() else None
     began = time.monotonic()
     config = folder / "configs" / subject.key
     row = in_process(lambda: measure(subject, exporter, config, plain), LIMIT, 3 * WAITS)
     if "error" in row:
         row = {"ours": {"error": row["error"], "stage": "before"}}
-    row = {"library": subject.library, "name": subject.name, "exporter": exporter, "commit": at, **row}
+    about = {"exporter": exporter, "commit": at, "machine": platform.machine(), "dynamic": True}
+    row = {"library": subject.library, "name": subject.name, **about, **row}
     row["wall"] = round(time.monotonic() - began, 1)
     draft = path.with_suffix(".part")
     draft.write_text(json.dumps(row, indent=1))

@@ -105,6 +105,9 @@ def summary(rows: Sequence[Row]) -> list[str]:
     tagged = [row for row in fresh if tag_cell(row["fresh"].get("tags")) == RIGHT]
     silent = [row for row in built if is_silent(row)]
     unreached = [row for row in built if ours(row).get("exported") and row.get("unread")]
+    dynamic = [row for row in mine if row.get("dynamic")]
+    exact = [row for row in dynamic if plain(row).get("answers") == "same"]
+    missed = [row for row in exact if not ours(row).get("verified")]
     script = [row for row in rows if row["exporter"] == "torchscript" and "unbuildable" not in row]
     lines = [
         f"{len(built)} of {len(mine)} models could be built; {_count(built, 'exported')} are exported, "
@@ -116,6 +119,10 @@ def summary(rows: Sequence[Row]) -> list[str]:
         f"Inputs leave modules unreached in {len(unreached)} models, without a note in {len(silent)}{_names(silent)}.",
         f"Nodes without a module (root share): {_median(built, 'root'):.2%} in the median, "
         f"{max((ours(row).get('root', 0) for row in built), default=0):.1%} at most.",
+        f"With dynamic dimensions and torch.export, {len(dynamic)} models were run, {_count(dynamic, 'verified')} are "
+        f"verified. Plain torch exports {len(exact)} of the {len(dynamic)} right, without dynamic dimensions; of these "
+        f"Sardonyx verifies {len(exact) - len(missed)}, not: "
+        f"{', '.join(sorted(row['name'] for row in missed)) or 'none'}.",
         f"On other values, {len(right)} of {len(fresh)} files answer what the module does, "
         f"{sum(' + ' in row['fresh']['answer'] for row in right)} of them in other sizes; not: "
         f"{', '.join(others) or 'none'}.",
@@ -205,14 +212,16 @@ def page(rows: Sequence[Row], everything: Sequence[str]) -> str:
     commits = Counter(row["commit"] for row in rows)
     tried = {(row["library"], row["name"]) for row in rows}
     at = ", ".join(f"{commit} ({count} rows)" for commit, count in commits.most_common())
+    machines = " and ".join(sorted({row["machine"] for row in rows}))
     lines = [
         "# The catalogue",
         "",
         "One small model for each model package of transformers, each family of torchvision and each module of timm,",
         "on example inputs derived without help, compared with `torch.onnx.export(dynamo=True)` on the same inputs.",
-        'Rows with "other sizes" and "tags" were exported with `dynamic="auto"`, older ones with no dynamic dimension.',
+        'Newer rows, also all with "other sizes" and "tags", were exported with `dynamic="auto"`, older ones with no',
+        "dynamic dimension. What plain torch made of a model is kept when its row is measured again.",
         "Measured by `python benchmarks/catalogue.py RESULTS`, and with `--exporter torchscript`; `--table` writes it.",
-        f"{versions}, Python {platform.python_version()}, {platform.machine()}, one thread. Seconds are CPU seconds.",
+        f"{versions}, Python {platform.python_version()}, {machines}, one thread. Seconds are CPU seconds.",
         f"Rows were measured at commit {at}.",
         f"The catalogue has {len(everything)} models, in random order; {len(tried)} were run.",
         "",

@@ -143,6 +143,7 @@ def row(name: str, **changes: Any) -> dict[str, Any]:
         "name": name,
         "exporter": "dynamo",
         "commit": "abc",
+        "machine": "x86_64",
         "size": "as published",
     }
     whole |= {"class": "Net", "parameters": 10**6, "unread": [], "plain": plain}
@@ -160,12 +161,14 @@ def refused(name: str, at: int) -> dict[str, Any]:
 def test_the_figures_match_their_captions() -> None:
     rows = [
         row("good"),
-        row("slow", plain={"seconds": 1.0}),
+        row("slow", plain={"seconds": 1.0}) | {"dynamic": True},
         row("ours", plain={"exported": False, "error": "no"}, unread=["vision"]),
         row("noted", unread=["vision"], ours={"notes": ["vision: never reached"]}),
-        refused("A", 3),
+        refused("A", 3) | {"dynamic": True},
     ]
     text = "\n".join(catalogue_table.summary(rows))
+    assert "torch.export, 2 models were run, 1 are verified" in text
+    assert "2 of the 2 right, without dynamic dimensions; of these Sardonyx verifies 1, not: A." in text
     assert "5 of 5 models could be built; 4 are exported, 4 of them verified" in text
     assert "Plain torch exports 4 of them; of these Sardonyx exports 3 and verifies 3 (75.0%)" in text
     assert "Only Sardonyx exports, verified: 1 (ours)" in text

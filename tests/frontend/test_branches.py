@@ -94,6 +94,7 @@ def test_values_on_the_other_side_of_a_branch_fail_and_name_the_line(side: Forwa
     assert re.search(rf"does not compute what the module does if {Path(__file__).name}:\d+ \(", failure.value.message)
     assert "torch.where" in (failure.value.hint or "")
     assert "exporter" not in (failure.value.hint or "")  # torch.export refuses them as well
+    assert failure.value.__cause__ is not failure.value
     assert not list(tmp_path.iterdir())
 
 

@@ -373,3 +373,22 @@ def test_recurrences_keep_a_dynamic_length() -> None:
     assert {"LSTM", "GRU"} <= {node.op_type for node in made.to_proto().graph.node}
     assert len({trial.dims["length"] for trial in made.verdict.trials}) > 1
     assert made.notes == ()
+
+
+class Converting(nn.Module):
+    """Converts a layer to the type of its input, which it has already."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.layer = self.layer.to(x.dtype)
+        return self.layer.to("cpu")(x)
+
+
+def test_a_forward_may_convert_a_layer_that_has_the_type_already() -> None:
+    made = sardonyx.export(Converting(), torch.randn(2, 4))
+    assert made.verdict is not None
+    assert made.verdict.passed
+    assert made.counts.nodes == 1

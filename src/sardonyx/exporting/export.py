@@ -277,7 +277,10 @@ def _export(
     try:
         return with_fewer_dims(call, dims, functools.partial(_trace, call, examples, settings))
     except (ModelError, VerificationFailed) as error:
-        raise with_hint(error, settings.exporter, attempt) from error
+        hinted = with_hint(error, settings.exporter, attempt)
+        if hinted is error:
+            raise  # an error that is its own cause would be an endless chain
+        raise hinted from error
 
 
 def _trace(call: Call, examples: Sequence[Feeds], settings: _Settings, dims: DynamicDims) -> _ExportJob:

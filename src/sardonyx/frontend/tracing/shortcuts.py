@@ -17,6 +17,9 @@ _PROMOTES = "_TypePromotionInterpreter"  # torch's pass that inserts casts
 def shortcuts(*, stack_traces: bool) -> Generator[None]:
     """Export without strides in the metadata of every node, and without computing its shape a second time.
 
+    A forward may call `.to(dtype)` on a module that has this type already. That is left out as well: in a trace, torch
+    cannot exchange the parameters of a module.
+
     Args:
         stack_traces: Record the line of code of every node.
     """
@@ -24,12 +27,28 @@ def shortcuts(*, stack_traces: bool) -> Generator[None]:
     with (
         _replaced(proxy_tensor, "_extract_tensor_metadata", _nothing),
         _replaced(Interpreter, "run_node", _recorded(Interpreter.run_node)),
+        _replaced(torch.nn.Module, "to", _unless_converted(torch.nn.Module.to)),
         contextlib.nullcontext() if stack_traces else _replaced(untyped.config, "do_not_emit_stack_traces", True),
     ):
         yield
 
 
 def _nothing(*_args: object, **_kwargs: object) -> None: ...
+
+
+def _unless_converted(to: Any) -> Any:
+    """Return `Module.to` that leaves a module alone which has the type and device already."""
+
+    def run(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        untyped: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # what torch's own method parses with
+        device, dtype, *_ = untyped._nn._parse_to(*args, **kwargs)
+        is_kept = all(
+            device in (None, tensor.device) and (dtype in (None, tensor.dtype) or not tensor.is_floating_point())
+            for tensor in (*self.parameters(), *self.buffers())
+        )
+        return self if is_kept else to(self, *args, **kwargs)
+
+    return run
 
 
 def _recorded(run_node: Any) -> Any:
