@@ -68,9 +68,9 @@ class GroupAttentionQueries(NodePass):
     targets = ("ort",)
     example = Example(
         before="""
-            agraph (float[B, S, 2] x, float[B, S, 2] k, float[B, S, 2] v, float[B, 1, S, T] mask,
-                    float[B, 2, P, 1] past_k, float[B, 2, P, 1] past_v)
-                => (float[B, S, 2] y, float[B, 2, T, 1] all_k, float[B, 2, T, 1] all_v)
+            agraph (float[B, 3, 2] x, float[B, 3, 2] k, float[B, 3, 2] v, float[B, 1, 3, 7] mask,
+                    float[B, 2, 4, 1] past_k, float[B, 2, 4, 1] past_v)
+                => (float[B, 3, 2] y, float[B, 2, 7, 1] all_k, float[B, 2, 7, 1] all_v)
             <float[2, 4] wq = {1, 2, -3, 4, -5, 6, 7, 8}, float[4, 2] wo = {1, -2, 3, 4, 5, 6, -7, 8}> {
                 q = MatMul(x, wq)
                 a, all_k, all_v = Attention <q_num_heads = 4, kv_num_heads = 2> (q, k, v, mask, past_k, past_v)
@@ -78,25 +78,25 @@ class GroupAttentionQueries(NodePass):
             }
         """,
         after="""
-            agraph (float[B, S, 2] x, float[B, S, 2] k, float[B, S, 2] v, float[B, 1, S, T] mask,
-                    float[B, 2, P, 1] past_k, float[B, 2, P, 1] past_v)
-                => (float[B, S, 2] y, float[B, 2, T, 1] all_k, float[B, 2, T, 1] all_v)
+            agraph (float[B, 3, 2] x, float[B, 3, 2] k, float[B, 3, 2] v, float[B, 1, 3, 7] mask,
+                    float[B, 2, 4, 1] past_k, float[B, 2, 4, 1] past_v)
+                => (float[B, 3, 2] y, float[B, 2, 7, 1] all_k, float[B, 2, 7, 1] all_v)
             <float[2, 4] wq = {1, -3, 2, 4, -5, 7, 6, 8}, float[4, 2] wo = {1, -2, 5, 6, 3, 4, -7, 8},
-             int64[1] two = {2}, int64[1] four = {4}, int64[4] repeats = {1, 1, 1, 2}> {
+             int64[1] two = {2}, int64[1] three = {3}, int64[1] four = {4}, int64[4] repeats = {1, 1, 1, 2}> {
                 q = MatMul(x, wq)
-                batch = Shape <start = 0, end = 1> (x)  length = Shape <start = 1, end = 2> (x)
-                rows = Mul(length, two)  split = Concat <axis = 0> (batch, rows, two)  r = Reshape(q, split)
+                batch = Shape <start = 0, end = 1> (x)  rows = Mul(three, two)
+                split = Concat <axis = 0> (batch, rows, two)  r = Reshape(q, split)
                 m = Tile(mask, repeats)  first = Shape <start = 0, end = 2> (mask)  last = Shape <start = 3> (mask)
                 masked = Concat <axis = 0> (first, rows, last)  n = Reshape(m, masked)
                 a, all_k, all_v = Attention <q_num_heads = 2, kv_num_heads = 2> (r, k, v, n, past_k, past_v)
-                merge = Concat <axis = 0> (batch, length, four)  b = Reshape(a, merge)
+                merge = Concat <axis = 0> (batch, three, four)  b = Reshape(a, merge)
                 y = MatMul(b, wo)
             }
         """,
         near_miss="""
-            agraph (float[B, S, 2] x, float[B, S, 2] k, float[B, S, 2] v, float[B, 4, S, T] mask,
-                    float[B, 2, P, 1] past_k, float[B, 2, P, 1] past_v)
-                => (float[B, S, 2] y, float[B, 2, T, 1] all_k, float[B, 2, T, 1] all_v)
+            agraph (float[B, 3, 2] x, float[B, 3, 2] k, float[B, 3, 2] v, float[B, 4, 3, 7] mask,
+                    float[B, 2, 4, 1] past_k, float[B, 2, 4, 1] past_v)
+                => (float[B, 3, 2] y, float[B, 2, 7, 1] all_k, float[B, 2, 7, 1] all_v)
             <float[2, 4] wq = {1, 2, -3, 4, -5, 6, 7, 8}, float[4, 2] wo = {1, -2, 3, 4, 5, 6, -7, 8}> {
                 q = MatMul(x, wq)
                 a, all_k, all_v = Attention <q_num_heads = 4, kv_num_heads = 2> (q, k, v, mask, past_k, past_v)
