@@ -60,11 +60,6 @@ def shown(number: float) -> str:
     return f"{number:.0f}" if float(number).is_integer() and abs(number) < 1e15 else f"{number:.6g}"
 
 
-def share(part: float, whole: float) -> Number:
-    """Return a share from 0 to 1 that may be compared in percent; 1 if the whole is 0."""
-    return Number(part / whole if whole else 1.0, 1.0)
-
-
 def ratio(value: float, low: float, high: float, finding: str) -> Number:
     """Return a ratio of times with its interval, which includes 1 if no difference was found."""
     if finding == NO_DIFFERENCE:

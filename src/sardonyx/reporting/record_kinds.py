@@ -304,9 +304,7 @@ _COMPARED = {name: what for name, what in _COUNTED.items() if name != "bytes"}
 COMPARISON = RecordKind(
     Comparison,
     (
-        *map(
-            _of_second, _sizes(_side("after"), {n: of for n, of in _COUNTED.items() if n != "bytes"}, _side("before"))
-        ),
+        *map(_of_second, _sizes(_side("after"), _COMPARED, _side("before"))),
         Measure("added", "nodes of the second model without a counterpart", lambda compared: len(compared.added)),
         Measure("removed", "nodes of the first model without a counterpart", lambda compared: len(compared.removed)),
         Measure("moved", "nodes that another module owns", lambda compared: len(compared.moved)),
@@ -356,12 +354,7 @@ _OF_FORM = (  # name, title, meaning, unit
     ("parameters", "", "elements of parameters, tied ones once", COUNT),
     ("weight_bytes", "weights", "bytes of parameters, buffers and constants", BYTES),
     ("input_bytes", "inputs", "bytes of the inputs", BYTES),
-    (
-        "activation_bytes",
-        "activations at the peak",
-        "bytes of activations at the peak, freed after their last use",
-        BYTES,
-    ),
+    ("activation_bytes", "activations at the peak", _AT_PEAK, BYTES),
     ("activation_as_run_bytes", "as torch frees them", _AS_RUN, BYTES),
     ("peak_bytes", "peak: weights, inputs, activations", "weights, inputs and activations at the peak", BYTES),
 )
@@ -449,9 +442,7 @@ BENCHMARK = RecordKind(
     Benchmark,
     (
         _RATIO.at(_last(_ratio), _AGAINST_FIRST),
-        _lower(
-            "latency_ms", "milliseconds a run of the last file takes", _last(_latency), MILLISECONDS, title="latency"
-        ),
+        _lower("latency_ms", _LATENCY, _last(_latency), MILLISECONDS, title="latency"),
         _lower(
             "load_ms",
             "milliseconds to load it into a fresh process",
