@@ -1,15 +1,17 @@
 """Run a model in double precision: y₆₄ = f₆₄(x₃₂, w₃₂). The distance |y₃₂ - y₆₄| is its rounding error.
 
-ONNX Runtime has no kernels for doubles for some operators (Conv, Erf). These compute in single precision between casts;
-everything else adds up in double precision, so that the order of a long sum no longer shows.
+ONNX Runtime has no kernels for doubles for some operators (ConvTranspose, Erf). These compute in single precision
+between casts; everything else adds up in double precision, so that the order of a long sum no longer shows.
 
 Stored weights keep their values. If a rewrite or an exporter stored new ones in half precision, they are rounded, which
 outputs in double precision show. Such weights w are therefore also rounded otherwise, by an error of a pseudo-random
-part of half a unit in the last place: w + eps / 4 · sin(f · w) · w. The frequency f is an input; f = 0 changes nothing.
+part of half a unit in the last place: w + eps / 4 · sin(f · w + p) · w. The frequency f and the phase p are inputs; 0
+changes nothing. Of two phases, 0 and π / 2, one moves even a single number far.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -24,6 +26,7 @@ from sardonyx.exact.evaluate import Evaluator
 from sardonyx.exact.moves import tensor
 from sardonyx.exact.reals import Numbers, Order, Real
 from sardonyx.ir import io
+from sardonyx.ir.element_types import element_types
 from sardonyx.ir.ops import GELUS, RECURRENT
 from sardonyx.ir.scopes import nested_graphs
 from sardonyx.runtime import Value
@@ -31,15 +34,16 @@ from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification.output_comparison import Outputs
 from sardonyx.verification.subject import Subject
 from sardonyx.verification.upcast import Constants, upcast
+from sardonyx.verification.wide_convolution import without_convolutions
 
 _ROUGH = GELUS | {"Erf"}  # whose doubles are not precise in `exact`
 # How the runtime names an operator without kernel for doubles, and one that is not defined for them.
 _REFUSED = re.compile(r"implementation for (\w+)|of operator \((\w+)\)")
 
 
-_FREQUENCY = "sardonyx.rounding.frequency"
-_OTHER_ROUNDINGS = 4  # of other roundings of stored weights
-_EPS = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
+_FREQUENCY, _PHASE = "sardonyx.rounding.frequency", "sardonyx.rounding.phase"
+_OTHER_ROUNDINGS = tuple((frequency, phase) for frequency in (1e7, 1e7 + 79190.0) for phase in (0.0, math.pi / 2))
+_EPS: dict[ir.DataType | None, float] = {ir.DataType.FLOAT16: 2.0**-10, ir.DataType.BFLOAT16: 2.0**-7}
 
 
 class DoublePrecision:
@@ -67,7 +71,7 @@ class DoublePrecision:
         self._session: RemoteSession | None = None
         self._runs = True
 
-    def run(self, feeds: Mapping[str, Value], frequency: float = 0.0) -> list[Value] | None:
+    def run(self, feeds: Mapping[str, Value], rounding: tuple[float, float] = (0.0, 0.0)) -> list[Value] | None:
         """Return the outputs, or None if the model does not run in double precision."""
         if not self._runs:
             return None
@@ -76,7 +80,8 @@ class DoublePrecision:
             return result
         try:
             self._session = self._session or self._open()
-            added = {_FREQUENCY: np.asarray(frequency, np.float32)} if self._rounded else {}
+            numbers = zip((_FREQUENCY, _PHASE), rounding, strict=True) if self._rounded else ()
+            added = {name: np.asarray(number, np.float32) for name, number in numbers}
             return self._session.run({**feeds, **added})
         except RuntimeFailure:
             self._runs = False
@@ -84,8 +89,7 @@ class DoublePrecision:
 
     def roundings(self, feeds: Mapping[str, Value], outputs: Sequence[Value]) -> list[tuple[Outputs, Outputs]]:
         """Return pairs of the outputs and those with stored weights rounded otherwise."""
-        samples = range(_OTHER_ROUNDINGS) if self._rounded else ()
-        runs = [self.run(feeds, 1e7 + 79190.0 * sample) for sample in samples]
+        runs = [self.run(feeds, rounding) for rounding in _OTHER_ROUNDINGS] if self._rounded else []
         return [(outputs, run) for run in runs if run is not None]
 
     def close(self) -> None:
@@ -102,6 +106,7 @@ class DoublePrecision:
         """
         singles: set[str] = set()
         model = upcast(self._model) or self._model  # operators without kernel for doubles have one for singles
+        model = without_convolutions(model)
         if self._rounded:
             model = _rounding_otherwise(model, self._rounded)
         while True:
@@ -119,18 +124,22 @@ class DoublePrecision:
 def _rounding_otherwise(model: ir.Model, names: Collection[str]) -> ir.Model:
     """Return a copy in which the results of Casts of these weights have another rounding error, chosen by an input."""
     copy = model.clone()
-    frequency = ir.Value(name=_FREQUENCY, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]))
-    copy.graph.inputs.append(frequency)
+    frequency, phase = (
+        ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([])) for name in (_FREQUENCY, _PHASE)
+    )
+    copy.graph.inputs.extend((frequency, phase))
+    types = element_types(copy)
     for number, node in enumerate([n for graph in nested_graphs(copy.graph) for n in graph if n.op_type == "Cast"]):
         weight, graph = node.inputs[0], node.graph
         if weight is None or weight.name not in names or graph is None:
             continue
-        size = ir.tensor(np.float32(_EPS.get(weight.dtype or ir.DataType.FLOAT16, 0.0) / 4))
+        size = ir.tensor(np.float32(_EPS.get(types.get(weight), 0.0) / 4))
         clean, uses = node.outputs[0], list(node.outputs[0].uses())
         constant = ir.node("Constant", [], attributes={"value": size})
         added, last = [constant], clean
         for operator, other in (
             ("Mul", frequency),
+            ("Add", phase),
             ("Sin", None),
             ("Mul", constant.outputs[0]),
             ("Mul", clean),
