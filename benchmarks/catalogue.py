@@ -1,6 +1,6 @@
 """Every model that a small config can build, exported and compared with plain torch: one row each, nothing left out.
 
-    python benchmarks/catalogue.py RESULTS [PATTERN …] [--exporter torchscript] [--jobs 1] [--retry REASON] [--table]
+    python benchmarks/catalogue.py RESULTS [PATTERN …] [--exporter torchscript] [--jobs 1] [--limit 60] [--retry REASON]
 
 RESULTS is a folder with a file for every model and exporter; what is there is not run again, so that a run that was
 stopped goes on where it was. Each model type of transformers (one for each of its packages), each family of torchvision
@@ -32,8 +32,9 @@ import torch
 
 import catalogue_table
 import sardonyx
-from catalogue_case import LIMIT, WAITS, Row, in_process, measure, plainly
+from catalogue_case import WAITS, Row, in_process, measure, plainly
 from catalogue_models import Subject, subjects
+from catalogue_table import LIMIT
 from sardonyx.frontend.inputs.examples import Example
 
 HERE = Path(__file__).parent
@@ -75,17 +76,17 @@ def wanted(path: Path, retry: Sequence[str] = ()) -> bool:
     return any(named.get(each, each in reason) for each in retry)
 
 
-def run(subject: Subject, exporter: str, folder: Path, at: str) -> Row:
+def run(subject: Subject, exporter: str, folder: Path, at: str, limit: int) -> Row:
     """One model in a process of its own, its row in a file of its own."""
     path = folder / f"{subject.key}.{exporter}.json"
     known = folder / f"{subject.key}.dynamo.json"
     plain = json.loads(known.read_text()).get("plain") if known.exists() else None
     began = time.monotonic()
     config = folder / "configs" / subject.key
-    row = in_process(lambda: measure(subject, exporter, config, plain), LIMIT, 3 * WAITS)
+    row = in_process(lambda: measure(subject, exporter, config, plain, limit), limit, 3 * WAITS)
     if "error" in row:
         row = {"ours": {"error": row["error"], "stage": "before"}}
-    about = {"exporter": exporter, "commit": at, "machine": platform.machine(), "dynamic": True}
+    about = {"exporter": exporter, "commit": at, "machine": platform.machine(), "dynamic": True, "limit": limit}
     row = {"library": subject.library, "name": subject.name, **about, **row}
     row["wall"] = round(time.monotonic() - began, 1)
     draft = path.with_suffix(".part")
@@ -101,6 +102,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("patterns", nargs="*", help="of names such as transformers.bert, timm.*")
     parser.add_argument("--exporter", choices=EXPORTERS, default="dynamo")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=LIMIT, help="CPU seconds of one stage")
     parser.add_argument("--retry", nargs="+", default=(), metavar="REASON", help="failed, unreached, all, or a text")
     parser.add_argument("--table", action="store_true", help=f"write {catalogue_table.PAGE.name}, run nothing")
     asked = parser.parse_args(words)
@@ -116,7 +118,7 @@ def main(words: Sequence[str]) -> int:
     at = commit()
     print(f"{len(due)} of {len(cases)} to run, at {at}", flush=True)
     with ThreadPoolExecutor(asked.jobs) as pool:
-        for row in pool.map(lambda each: run(each, asked.exporter, asked.results, at), due):
+        for row in pool.map(lambda each: run(each, asked.exporter, asked.results, at, asked.limit), due):
             print(catalogue_table.line(row), flush=True)
     return 0
 

@@ -26,13 +26,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import sardonyx
 from catalogue_models import Subject, modules
+from catalogue_table import LIMIT
 from fresh_inputs import array, compared, tags
 from sardonyx.errors import SardonyxError
 from sardonyx.frontend.inputs.examples import Example, derive
 from sardonyx.frontend.tracing.adapter import Call
 
 Row = dict[str, Any]
-LIMIT = 60  # CPU seconds of one stage
 WAITS = 10  # times as long may pass on the clock, where other processes use the machine
 TRIES = 6  # configs, where the module accepts no example
 PATIENCE = 25  # CPU seconds, after which no other config is tried
@@ -85,7 +85,7 @@ def failure(error: BaseException) -> Row:
     return {"error": f"{type(inner).__name__}: {lines[0].strip()[:300]}", "kind": type(inner).__name__, "at": where}
 
 
-def measure(subject: Subject, exporter: str, folder: Path, plain: Row | None = None) -> Row:
+def measure(subject: Subject, exporter: str, folder: Path, plain: Row | None = None, limit: int = LIMIT) -> Row:
     """Everything about one model and exporter.
 
     Args:
@@ -93,6 +93,7 @@ def measure(subject: Subject, exporter: str, folder: Path, plain: Row | None = N
         exporter: ours; plain torch is always torch.export.
         folder: where its config is kept.
         plain: what plain torch made of it, where that is known already.
+        limit: CPU seconds of each stage.
     """
     row: Row = {}
     began = time.process_time()
@@ -116,13 +117,13 @@ def measure(subject: Subject, exporter: str, folder: Path, plain: Row | None = N
     row |= {"inputs": list(_described(example)), "unread": unread(module, example)}
     with tempfile.TemporaryDirectory() as written:
         path = Path(written) / "model.onnx"
-        row["ours"] = in_process(lambda: ours(module, exporter, path))
+        row["ours"] = in_process(lambda: ours(module, exporter, path), limit)
         if row["ours"].get("verified"):
             axes = row["ours"]["dynamic"]
-            row["fresh"] = in_process(lambda: {"answer": compared(path, module, example, axes)})
-            tagged = in_process(lambda: {"tags": tags(path, module, example, _feeds(module, example))})
+            row["fresh"] = in_process(lambda: {"answer": compared(path, module, example, axes)}, limit)
+            tagged = in_process(lambda: {"tags": tags(path, module, example, _feeds(module, example))}, limit)
             row["fresh"]["tags"] = tagged["tags"] if "tags" in tagged else [f"not compared: {tagged['error']}"]
-    row["plain"] = plain or in_process(lambda: plainly(module, example))
+    row["plain"] = plain or in_process(lambda: plainly(module, example), limit)
     return row
 
 

@@ -16,6 +16,7 @@ from fresh_inputs import RIGHT, tag_cell
 
 Row = dict[str, Any]
 NAMES = "models.txt"  # of all models, beside their results
+LIMIT = 60  # CPU seconds of one stage
 PAGE = Path(__file__).parent / "catalogue.md"
 PACKAGES = ("torch", "transformers", "timm", "torchvision", "onnx", "onnxscript", "onnxruntime")
 TITLES = (
@@ -212,6 +213,7 @@ def page(rows: Sequence[Row], everything: Sequence[str]) -> str:
     commits = Counter(row["commit"] for row in rows)
     tried = {(row["library"], row["name"]) for row in rows}
     at = ", ".join(f"{commit} ({count} rows)" for commit, count in commits.most_common())
+    longer = sorted(f"{row['name']} ({row['limit']} s)" for row in rows if row.get("limit", LIMIT) != LIMIT)
     machines = " and ".join(sorted({row["machine"] for row in rows}))
     lines = [
         "# The catalogue",
@@ -223,6 +225,7 @@ def page(rows: Sequence[Row], everything: Sequence[str]) -> str:
         "Measured by `python benchmarks/catalogue.py RESULTS`, and with `--exporter torchscript`; `--table` writes it.",
         f"{versions}, Python {platform.python_version()}, {machines}, one thread. Seconds are CPU seconds.",
         f"Rows were measured at commit {at}.",
+        f"A stage is stopped after {LIMIT} s of CPU, with other limits for: {', '.join(longer) or 'none'}.",
         f"The catalogue has {len(everything)} models, in random order; {len(tried)} were run.",
         "",
         *summary(rows),
