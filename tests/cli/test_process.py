@@ -81,9 +81,9 @@ READING = PRINTING | {"atomic_write", "ir", "provenance", "temporary"}
         (["dag", "model.onnx", "-o", "dag.json"], READING | {"analysis"}, 76),
         (["compare", "model.onnx", "model.onnx"], READING | {"analysis"}, 76),
         (["inspect", "model.onnx"], READING | {"analysis"}, 99),
-        (["verify", "model.onnx", "model.onnx"], READING - {"provenance"} | {"runtime", "verification"}, 109),
-        (["passes"], READING | {"passes"}, 183),
-        (["optimize", "model.onnx", "--verify", "off"], READING | {"analysis", "optimizer", "passes", "runtime"}, 224),
+        (["verify", "model.onnx", "model.onnx"], READING - {"provenance"} | {"inputs", "runtime", "verification"}, 109),
+        (["passes"], READING | {"passes"}, 184),
+        (["optimize", "model.onnx", "--verify", "off"], READING | {"analysis", "optimizer", "passes", "runtime"}, 225),
     ],
 )
 def test_a_command_loads_only_the_packages_that_it_uses(

@@ -18,7 +18,7 @@ PRECISIONS = ["int8", "int8-weights", "int4"]
 GRU = '<hidden_size = 24, direction = "bidirectional">'
 
 
-def _model(text: str, opset: int = 17, **shapes: tuple[int, ...]) -> onnx.ModelProto:
+def _model(text: str, shapes: dict[str, tuple[int, ...]], opset: int = 17) -> onnx.ModelProto:
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {text}')
     rng = np.random.default_rng(0)
     for name, shape in shapes.items():
@@ -62,7 +62,7 @@ FORMS: dict[str, tuple[str, dict[str, tuple[int, ...]], tuple[int, ...]]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_other_forms_are_quantized_and_checked(form: str, to: Any) -> None:
     text, shapes, shape = FORMS[form]
-    model, x = _model(text, **shapes), np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+    model, x = _model(text, shapes), np.random.default_rng(1).standard_normal(shape).astype(np.float32)
     made = sardonyx.quantize(model, to=to)
     assert [product.error is not None for product in made.products] == [True]
     assert made.after.bytes < 0.42 * made.before.bytes
@@ -82,14 +82,14 @@ def test_a_wrong_stack_is_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(stacked_weights, "lazy", wrong)
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(_model(text, **shapes), to="int8")
+        sardonyx.quantize(_model(text, shapes), to="int8")
 
 
 @pytest.mark.parametrize("to", PRECISIONS)
 def test_a_weight_that_other_nodes_read_is_left_alone(to: Any) -> None:
     text = """g (float[n, 64] x) => (float[n, 64] y) {
       a = MatMul (x, w) b = ReduceSum <keepdims = 0> (w) c = MatMul (a, v) y = Mul (c, b) }"""
-    made = sardonyx.quantize(_model(text, w=(64, 64), v=(64, 64)), to=to)
+    made = sardonyx.quantize(_model(text, {"w": (64, 64), "v": (64, 64)}), to=to)
     assert [group.reason for group in made.skipped] == [
         "other nodes read its weight in float32: it would be stored twice"
     ]
@@ -100,7 +100,7 @@ def test_a_weight_that_other_nodes_read_is_left_alone(to: Any) -> None:
 @pytest.mark.parametrize(("to", "opset"), [("int8", 11), ("int8-weights", 11), ("int8-static", 13), ("int4", 21)])
 def test_the_opset_of_an_old_file_is_raised(to: Any, opset: int) -> None:
     text = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul (x, w) b = Relu (a) y = MatMul (b, v) }"
-    model = _model(text, 9, w=(64, 64), v=(64, 64))
+    model = _model(text, {"w": (64, 64), "v": (64, 64)}, opset=9)
     rng = np.random.default_rng(1)
     data = [{"x": rng.standard_normal((4, 64)).astype(np.float32)} for _ in range(4)]
     made = sardonyx.quantize(model, to=to, data=data)

@@ -37,8 +37,8 @@ def _task(given: str, made: str, body: str, y: np.ndarray) -> Any:
 
 @pytest.mark.parametrize("name", BODIES)
 def test_normalized_outputs_are_known_by_the_graph(name: str) -> None:
-    *graph, limits = BODIES[name]
-    assert _task(*graph, np.random.default_rng(0).standard_normal((4, 10))).limits == limits
+    given, made, body, limits = BODIES[name]
+    assert _task(given, made, body, np.random.default_rng(0).standard_normal((4, 10))).limits == limits
 
 
 @given(st.integers(2, 2000), st.integers(0, 9), st.booleans())

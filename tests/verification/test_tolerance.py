@@ -143,7 +143,7 @@ def test_equal_bits_differ_by_nothing_and_have_the_scale_of_other_comparisons(dt
 
 def test_a_result_as_far_from_the_exact_value_as_the_reference_is_as_close() -> None:
     """By the root mean square or by the largest error: a Sigmoid has the same error near 0 as near 1."""
-    exact = (np.full(8, 1e-9),) * 2
+    exact = (np.full(8, 1e-9), np.full(8, 1e-9))
     reference = np.array([6e-8, 0, 0, 0, 0, 0, 0, 0], np.float32)
     close, far = np.full(8, 9e-8, np.float32), np.full(8, 5e-7, np.float32)
     assert is_as_close(exact, reference, reference)

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto, defs, helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, defs, helper
 
 from sardonyx.exact import arithmetic, contrib, moves, products
 from sardonyx.exact.call import DEFINITIONS, Call, Invalid, Undecided, Value, dtype_of
-from sardonyx.exact.reals import Numbers, Real
+from sardonyx.exact.reals import Numbers, Order, Real
 
 _DEFINED = (arithmetic, contrib, moves, products)  # importing them fills the table
 _NEWEST = 23  # the version that definitions call other operators in
@@ -286,3 +286,15 @@ def _stacked(items: Sequence[Value]) -> Value:
 
 
 _CONTROL = {"If": _if, "Loop": _loop, "Scan": _scan}
+
+
+def doubles(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any] | None:
+    """Return the outputs in double precision by the definitions of operators; None if one has no definition."""
+    numbers = Numbers(Order.TRUE, 0)
+    types = {info.name: info.type.tensor_type.elem_type or TensorProto.FLOAT for info in model.graph.input}
+    try:
+        values = {name: moves.tensor(numbers, np.asarray(feeds[name]), dtype) for name, dtype in types.items()}
+        results = Evaluator(model, numbers).run(values)
+    except (Undecided, Invalid):
+        return None
+    return [value.doubles if isinstance(value, Real) else value for value in results]

@@ -18,7 +18,6 @@ from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Tri
 from sardonyx.runtime import Choice, Feeds, Value
 from sardonyx.runtime.engines import Runtime, parse_runtimes
 from sardonyx.runtime.remote import RemoteSession, RuntimeTimeout
-from sardonyx.verification.double_precision import DoublePrecision
 from sardonyx.verification.interface import interface_changes
 from sardonyx.verification.output_comparison import OutputComparer, Outputs, Precise
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
@@ -32,6 +31,8 @@ from sardonyx.verification.upcast import narrow_types, new_constants
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from sardonyx.verification.double_precision import DoublePrecision
 
 DEFAULT_SEEDS = (0, 1, 2, 3)
 _CANDIDATE_SLOWDOWN = 20.0  # times the time of the reference, and a minute, after which a run is stopped
@@ -371,10 +372,14 @@ class Oracle:
 
     @functools.cached_property
     def _exact_reference(self) -> DoublePrecision:
+        from sardonyx.verification.double_precision import DoublePrecision  # loaded where results differ
+
         return DoublePrecision(self._reference.as_run(self._reference.subject).model, threads=self._threads)
 
     def _in_double(self, candidate: Subject) -> DoublePrecision:
         """Return a candidate in double precision."""
+        from sardonyx.verification.double_precision import DoublePrecision
+
         if self._reference.live is not None:
             return DoublePrecision(candidate.model, constants="widen", rounded=self._rounded, threads=self._threads)
         new = new_constants(candidate.model, self._reference.subject.model) if self._hides_weights else ()

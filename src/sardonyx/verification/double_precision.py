@@ -21,10 +21,6 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.exact import Invalid, Undecided
-from sardonyx.exact.evaluate import Evaluator
-from sardonyx.exact.moves import tensor
-from sardonyx.exact.reals import Numbers, Order, Real
 from sardonyx.ir import io
 from sardonyx.ir.element_types import element_types
 from sardonyx.ir.ops import GELUS, RECURRENT
@@ -163,19 +159,10 @@ def _evaluated(model: ir.Model, feeds: Mapping[str, Value]) -> list[Value] | Non
     operators = {node.op_type for node in model.graph.all_nodes()}
     if not operators & RECURRENT or operators & _ROUGH:
         return None
+
+    from sardonyx.exact.evaluate import doubles  # loaded where results differ
+
     return doubles(io.to_proto(model), feeds)
-
-
-def doubles(model: onnx.ModelProto, feeds: Mapping[str, Value]) -> list[Value] | None:
-    """Return the outputs in double precision by the definitions of operators; None if one has no definition."""
-    numbers = Numbers(Order.TRUE, 0)
-    types = {info.name: info.type.tensor_type.elem_type or onnx.TensorProto.FLOAT for info in model.graph.input}
-    try:
-        values = {name: tensor(numbers, np.asarray(feeds[name]), dtype) for name, dtype in types.items()}
-        results = Evaluator(model, numbers).run(values)
-    except (Undecided, Invalid):
-        return None
-    return [value.doubles if isinstance(value, Real) else value for value in results]
 
 
 def _with_operator(model: ir.Model, operator: str) -> set[str]:

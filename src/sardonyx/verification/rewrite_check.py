@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from onnx_ir import DataType
 
 from sardonyx.errors import RuntimeFailure
+from sardonyx.exact.evaluate import doubles
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import FILLS, MOVES_DATA, READS_SHAPE
@@ -37,7 +38,6 @@ from sardonyx.runtime.library import one_line
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.double_precision import doubles
 from sardonyx.verification.exact_check import EQUAL, Claim, Decision, decide
 from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.reproducer import Reproducers

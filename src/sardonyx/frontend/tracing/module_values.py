@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 import torch
 from msgspec import Struct
@@ -50,7 +50,8 @@ class LiveValues:
         self.name = f"PyTorch {torch.__version__}"
         self.calls: dict[str, LiveCall] = {}
         self.runs = 0
-        trained = [name for name, child in module.named_modules() if child.training]
+        named = cast("Iterable[tuple[str, torch.nn.Module]]", module.named_modules())
+        trained = [name for name, child in named if child.training]
         self._keep_modes = bool(trained) and not module.training
         self.notes: tuple[str, ...] = ()
         if module.training:
