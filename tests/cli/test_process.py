@@ -81,7 +81,7 @@ READING = PRINTING | {"atomic_write", "ir", "provenance", "temporary"}
         (["dag", "model.onnx", "-o", "dag.json"], READING | {"analysis"}, 76),
         (["compare", "model.onnx", "model.onnx"], READING | {"analysis"}, 76),
         (["inspect", "model.onnx"], READING | {"analysis"}, 99),
-        (["verify", "model.onnx", "model.onnx"], READING - {"provenance"} | {"inputs", "runtime", "verification"}, 109),
+        (["verify", "model.onnx", "model.onnx"], READING - {"provenance"} | {"inputs", "runtime", "verification"}, 111),
         (["passes"], READING | {"passes"}, 184),
         (["optimize", "model.onnx", "--verify", "off"], READING | {"analysis", "optimizer", "passes", "runtime"}, 225),
     ],

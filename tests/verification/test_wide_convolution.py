@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -21,7 +23,7 @@ def conv(
     *,
     bias: bool,
     dtype: type = np.float32,
-    **attributes: object,
+    **attributes: Any,
 ) -> tuple[ir.Model, np.ndarray, np.ndarray, np.ndarray | None]:
     channels, rank = 6, len(kernel)
     x = rng.standard_normal((2, channels, *(11,) * rank)).astype(dtype)
@@ -57,7 +59,7 @@ def test_products_of_taps_are_a_convolution(
     model, x, w, b = conv(np.random.default_rng(0), kernel, group, bias=bias, dtype=dtype, **attributes)
     assert not any(node.op_type == "Conv" for node in without_convolutions(model).graph)
     (y,) = DoublePrecision(model).run({"x": x}) or [None]
-    apply = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[len(kernel) - 1]
+    apply: Any = (torch.nn.functional.conv1d, torch.nn.functional.conv2d, torch.nn.functional.conv3d)[len(kernel) - 1]
     wide = [None if each is None else torch.tensor(each.astype(np.float64)) for each in (x, w, b)]
     expected = apply(
         *wide,
