@@ -11,6 +11,7 @@ from sardonyx import verify
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Value
 from sardonyx.verification.output_comparison import OutputComparer, Precise
+from sardonyx.verification.rounding import nearby
 
 
 def compared(a: Value, b: Value, *, hides_rows: bool = False) -> tuple[list[str], OutputComparer]:
@@ -131,6 +132,20 @@ def test_the_record_has_the_place_where_an_output_is_closest_to_its_limit() -> N
     (output,) = comparer.outputs()
     assert output.where == (1, 2)
     assert 0 < output.error < output.allowed
+
+
+def test_inputs_that_differ_by_rounding_are_one_unit_away() -> None:
+    x = np.array([1.0, -3e5, 0.0, np.inf, -np.inf], np.float32)
+    feeds = {"x": x, "ids": np.arange(5), "h": np.ones(3, np.float16)}
+    others = list(nearby(feeds))
+    assert len(others) > 1
+    for each in others:
+        assert {name: np.asarray(value).dtype for name, value in each.items()} == {k: v.dtype for k, v in feeds.items()}
+        assert np.array_equal(np.asarray(each["ids"]), feeds["ids"])
+        assert (np.abs(np.asarray(each["x"])[:3] - x[:3]) <= np.spacing(np.abs(x[:3]))).all()
+        assert np.array_equal(np.asarray(each["x"])[3:], x[3:])
+    assert any(not np.array_equal(np.asarray(each["x"]), x) for each in others)
+    assert not list(nearby({"ids": np.arange(5)}))
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(np.float32, 2.0**10), (np.float16, 2.0**4)])

@@ -319,6 +319,22 @@ def test_a_proven_rewrite_that_overflows_is_undone_and_the_operator_named() -> N
     assert "computes Mul, Sin" in undone.reason
 
 
+def test_a_proven_rewrite_may_be_as_far_as_the_source_is_for_inputs_that_differ_by_rounding() -> None:
+    """3 x - 2 x = x: where Sin is steep, the source is exact by chance, and inexact one unit beside it."""
+
+    def longer(match: Match, op: Builder) -> Replacement:
+        x = first(match)
+        return op.Sin(op.Sub(op.Mul(x, op.constant(number(3.0))), op.Mul(x, op.constant(number(2.0)))))
+
+    model = onnx.parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) { y = Sin(x) }")
+    one = planted("Sin", longer, Accuracy.REASSOCIATES)
+    x = np.random.default_rng(0).uniform(1e5, 1.3e5, 64).astype(np.float32)
+    run = optimize(model, passes=[one], only=[one.name], inputs={"x": x})
+    assert not run.rolled_back
+    assert run.verdict is not None
+    assert any("for inputs that differ by rounding" in note for note in run.verdict.notes)
+
+
 def test_a_proven_rewrite_may_be_nearer_to_the_exact_value_than_its_source() -> None:
     """x + 1e8 − 1e8 = x: the source loses the digits that the result keeps."""
     text = """g (float[N] x) => (float[N] y) <float big = {1e8}> { a = Add(x, big) b = Sub(a, big) y = Sin(b) }"""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sardonyx.errors import RuntimeFailure, UsageError
@@ -23,7 +23,7 @@ from sardonyx.verification.output_comparison import OutputComparer, Outputs, Pre
 from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import SECONDS, Answer, Progress, Reference
 from sardonyx.verification.requested_tolerance import Tolerance
-from sardonyx.verification.rounding import LiveEngine, shuffled
+from sardonyx.verification.rounding import LiveEngine, nearby, shuffled
 from sardonyx.verification.second_runtime import OtherRuntime, Result
 from sardonyx.verification.subject import Model, Subject
 from sardonyx.verification.ties import Ties, with_scores
@@ -354,7 +354,16 @@ class Oracle:
             stored = double.roundings(feeds, other) if double is not None and other is not None else []
             return stored if self._hides_weights and candidate is not None else [*stored, pairs[0]]
 
-        return Precise(exact, other, roundings)
+        return Precise(exact, other, roundings, lambda: self._nearby(feeds))
+
+    def _nearby(self, feeds: Feeds) -> Iterator[Outputs]:
+        """Yield the outputs of the reference for inputs whose floats differ by a unit in the last place."""
+        changed = list(nearby(feeds))
+        if not changed or self._reference.live is not None:
+            return
+        with self._open(self._reference.as_run(self._reference.subject)) as engine:
+            for each in changed:
+                yield engine.run(each)
 
     def _exact_outputs(self, number: int, answer: Answer) -> list[Value] | None:
         """Return the outputs of the reference in double precision in one trial, computed once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -60,6 +60,23 @@ def is_as_close(exact: tuple[Array, Array], reference: Array, result: Array) -> 
     rms = [float(np.sqrt(np.mean(np.square(each)))) if each.size else 0.0 for each in errors]
     largest = [float(np.max(each, initial=0.0)) for each in errors]  # a Sigmoid has the same error near 0 as near 1
     return any(far <= _AS_CLOSE * near for near, far in (rms, largest))
+
+
+_NEARBY = 4  # inputs
+
+
+def nearby(feeds: Feeds) -> Iterator[dict[str, Value]]:
+    """Yield inputs in which each float is the next larger or smaller one, or itself; nothing if no input has floats."""
+    floats = [name for name, value in feeds.items() if isinstance(value, np.ndarray) and value.dtype.kind == "f"]
+    rng = np.random.default_rng(0)
+    for _ in range(_NEARBY if floats else 0):
+        changed = dict(feeds)
+        for name in floats:
+            value = np.asarray(feeds[name])
+            toward = rng.choice(np.array([-np.inf, np.inf, np.nan], value.dtype), value.shape)
+            stays = np.isnan(toward) | ~np.isfinite(value)
+            changed[name] = np.where(stays, value, np.nextafter(value, toward))
+        yield changed
 
 
 # Copies of small models that compute in double precision: the distance of a model from its copy is its rounding error.
