@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.records import module_tree
 from sardonyx.records.bench import Comparison
-from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, Quantization
+from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, Quantization, Scores
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Cell, Document, Notes, Section, Span, Text, Tone, View, table_section
 from sardonyx.reporting.module_rows import module_cell, module_rows
@@ -85,6 +85,7 @@ def _samples(quantization: Quantization) -> str:
 def point_section(choice: Choice, view: View) -> Section:
     """Return the measured models, from the least loss to the largest."""
     rows: list[tuple[Text | Cell, ...]] = []
+    compares_directions = any(limit.startswith("cosine") for limit in choice.budget)
     for number in range(len(choice.points)) if view.verbose else _shown(choice):
         point = choice.points[number]
         scores = point.scores
@@ -92,17 +93,21 @@ def point_section(choice: Choice, view: View) -> Section:
             (
                 ("▸ " if number == choice.chosen else "  ") + _described(point),
                 f"{scores.relative_l2.value:.2g}",
-                "·" if scores.top1 is None else f"{100 * scores.top1.value:.1f} %",
+                f"{scores.cosine.value:.5f}" if compares_directions else _top1(scores),
                 f"{point.bytes_ratio:.2f}",
                 _point_time(point),
                 "yes" if point.within else "no",
             )
         )
     budget = ", ".join(choice.budget) + (" (the default)" if choice.is_default else "")
-    headings = ("  model", "rel. L2", "top-1", "bytes", "time", "within")
+    headings = ("  model", "rel. L2", "cosine" if compares_directions else "top-1", "bytes", "time", "within")
     predicted = any(point.time is None and point.predicted_time is not None for point in choice.points)
     below = "≈: predicted from the times of single shapes" if predicted else ""
     return table_section(f"Least {choice.objective} with {budget}", headings, rows, below=below)
+
+
+def _top1(scores: Scores) -> str:
+    return "·" if scores.top1 is None else f"{100 * scores.top1.value:.1f} %"
 
 
 def _shown(choice: Choice) -> list[int]:

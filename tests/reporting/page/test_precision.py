@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from msgspec.structs import replace
 
 from hostile import poisoned
@@ -12,10 +13,12 @@ from reporting.sample_run_bundle import sample_run_bundle
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import LoadedDecoder
 from sardonyx.reporting import formatting
+from sardonyx.reporting.document import View
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.page.precision import section, sections
-from sardonyx.reporting.quantization import quantization_sentence
+from sardonyx.reporting.quantization import quantization_document, quantization_sentence
 from sardonyx.reporting.run_bundle import QuantizationBundle
+from sardonyx.reporting.writers import terminal
 
 
 def shown(made: Quantization) -> str:
@@ -104,3 +107,13 @@ def test_texts_of_a_record_are_escaped() -> None:
     page = render_page([], [QuantizationBundle("m", bad)])
     assert "<script>window" not in page
     assert "<img src" not in page
+
+
+@pytest.mark.parametrize(("limit", "column"), [("cosine>=0.999", "cosine"), ("top1>=0.99", "top-1")])
+def test_the_measured_models_are_listed_with_what_the_budget_limits(limit: str, column: str) -> None:
+    made = sample_choice()
+    assert made.choice is not None
+    text = terminal.write(quantization_document(replace(made, choice=replace(made.choice, budget=(limit,))), View()))
+    (heading,) = (line for line in text.splitlines() if "rel. L2" in line)
+    assert column in heading.split("bytes")[0]
+    assert ("0.99944" if column == "cosine" else "75.0 %") in text.split(heading)[1].splitlines()[1]
