@@ -55,7 +55,9 @@ def test_the_boundary_and_the_verification_are_shown(command: Command, model: Pa
     assert "Against the whole model" in result.out
     written = model.parent / "two.layer.0.onnx"
     assert result.out.splitlines()[-1].startswith("layer.0: 2 nodes, 1 input, 1 output, ")
-    assert result.out.splitlines()[-1].endswith(f"against the whole model → {written}")
+    assert result.out.splitlines()[-1].endswith(
+        f"same outputs as the whole model on 7 trials (bit for bit) → {written}"
+    )
     onnx.checker.check_model(written, full_check=True)
 
 
@@ -149,7 +151,9 @@ def test_a_source_gives_the_live_module(command: Command, model: Path, tmp_path:
     result = command("extract", model, "-m", "layer.0", "--source", source)
     assert result.code == 0, result.err
     assert "Against the live module" in result.out
-    assert result.out.splitlines()[-1].split(" → ")[0].endswith("against the live module")
+    assert (
+        result.out.splitlines()[-1].split(" → ")[0].endswith("same outputs as the live module on 1 trial (bit for bit)")
+    )
 
 
 def test_a_source_that_computes_something_else_fails_verification(

@@ -22,16 +22,28 @@ def moved(reference: np.ndarray, sigma: np.ndarray, rng: np.random.Generator) ->
 
 
 @settings(max_examples=60, deadline=None)
-@given(SHAPES, st.integers(0, 2**31), st.floats(-8, -1), st.floats(0.3, 0.8))
-def test_errors_within_the_rounding_error_pass(
+@given(SHAPES, st.integers(0, 2**31), st.floats(-8, -1), st.floats(0.3, 3.9))
+def test_errors_within_four_times_the_rounding_error_pass(
     shape: tuple[int, ...], seed: int, exponent: float, ratio: float
 ) -> None:
-    """Errors below the measured one, of any size, with slices of scales a thousand apart."""
+    """Errors of any size, with slices of scales a thousand apart."""
     rng = np.random.default_rng(seed)
     reference = rng.standard_normal(shape)
-    sigma = 10.0**exponent * 10.0 ** rng.uniform(0, 3, shape[-1])
-    error = ratio * sigma * rng.standard_normal(shape)
-    assert Deviation(reference, reference + error, SINGLE).excess(moved(reference, sigma, rng)) is None
+    measured = moved(reference, 10.0**exponent * 10.0 ** rng.uniform(0, 3, shape[-1]), rng)
+    signs = rng.choice([-1, 1], shape)
+    assert Deviation(reference, reference + ratio * signs * measured, SINGLE).excess(measured) is None
+
+
+@pytest.mark.parametrize("shape", [(40,), (6, 16), (3, 4, 16), (2, 5, 4, 4), (1, 64), (16, 1, 9)])
+def test_other_rounding_errors_of_the_same_size_pass(shape: tuple[int, ...]) -> None:
+    """One measurement may be small by chance, mostly in small slices: about 3 of 1,000 tensors fail."""
+    failed = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        reference, sigma = rng.standard_normal(shape), np.full(shape, 0.1)
+        error = 0.8 * sigma * rng.standard_normal(shape)
+        failed += Deviation(reference, reference + error, SINGLE).excess(moved(reference, sigma, rng)) is not None
+    assert failed <= 2
 
 
 @settings(max_examples=40, deadline=None)

@@ -16,14 +16,13 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS
+from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, SOFTMAXES
 from sardonyx.ir.scopes import operand
 from sardonyx.runtime.values import Array
 
 Role = Literal["classes", "embeddings", "numbers"]
 _TOP1, _CLASSES_LOSS, _COSINE, _LOSS = "top1>=0.99", "relative_l2<=0.05", "cosine>=0.999", "relative_l2<=0.01"
 _KEEP_ROWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-_PROBABILITIES = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
 _INDICES = frozenset({"ArgMax", "TopK"})
 _NORMS = frozenset({"ReduceL2", "Sqrt"})
 _BEFORE_NORMS = frozenset({"Add", "Clip", "Expand", "Max"})  # between a norm and the division by it
@@ -79,7 +78,7 @@ def _role(value: ir.Value, facts: Facts, rows: Sequence[Array]) -> Role:
     node = source.producer()
     if node is not None and node.op_type in _INDICES:
         return "classes"
-    if node is not None and node.op_type in _PROBABILITIES:
+    if node is not None and node.op_type in SOFTMAXES:
         rank = facts.rank(source)
         axis = node.attributes.get_int("axis", -1 if facts.opset(node) >= 13 else 1)
         return "classes" if axis == -1 or (rank is not None and axis == rank - 1) else "numbers"

@@ -7,8 +7,8 @@ Example:
   sardonyx quantize models/ --out-dir small --to int8
 
 Chooses the precision of every module by measurement: the fastest model within the budget is written, or the smallest if
-none is faster. Without --budget, it follows from the outputs; with --to, all modules get that precision. The loss is
-judged on unseen samples. docs/quantize.md explains the method.
+none is faster. With --to, all modules get that precision. The loss is judged on unseen samples. docs/quantize.md
+explains the method and the default budget.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met or budget not met.
 """

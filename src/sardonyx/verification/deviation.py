@@ -10,7 +10,8 @@ each element (0 if not measured), all four rules must hold:
     whole       rms(e) ≤ max(rms · rms(a), 4 · rms(m))
     slices      rms_S(e) ≤ max(4 · rms · rms_S(|a| + s), 4 · rms_S(m)) for every slice S of at least 8 elements
     share       at most 20 % of all elements, and half of every slice, have e > rtol · |a|; with measured rounding at
-                most 30 %, and half of every slice, have e > max(rtol · |a|, 4 · m)
+                most 30 %, and half of every slice, have e > max(rtol · |a|, 4 · m), of slices of fewer than 16
+                elements e > max(rtol · |a|, 40 · m)
 
 Outputs of class "approximates" are compared as a whole only: s = median|a|, without the rules on slices and share.
 
@@ -33,6 +34,8 @@ SLICE_FACTOR = 4.0  # the mean error of a slice scatters more than that of the w
 _SMALLEST_SLICE = 8  # elements; smaller slices give no reliable scale
 _SHARE_BEYOND_OWN_SIZE = 0.2  # of elements beyond rtol · |a|: cancellation always leaves some near zero
 _SHARE_BEYOND_ROUNDING = 0.3  # equal rounding errors leave 22 % of elements beyond four times a single measurement
+_FEW_MEASURED = 16  # elements of a slice; half of fewer are often beyond the limit by chance
+_FAR = 10.0  # times the limit: what half of a small slice exceeds is no chance
 _ALWAYS_ALLOWED = 2  # so many elements are never too large a share
 
 
@@ -157,8 +160,10 @@ class Deviation:
         text = f"{count} of {self._count} elements differ by more than their own rounding explains"
         if count > share * self._count:
             return text
+        far_beyond = beyond if moves is None else self._error > np.maximum(allowed, _FAR * ROUNDING_FACTOR * moves)
         for axes in self._families:  # a slice too small to have a scale may still be wrong throughout
-            counts = np.count_nonzero(beyond, axis=axes, keepdims=True)
+            few = _inside(beyond.shape, axes) < _FEW_MEASURED
+            counts = np.count_nonzero(far_beyond if few else beyond, axis=axes, keepdims=True)
             place = np.unravel_index(int(np.argmax(counts)), counts.shape)
             most = max(_ALWAYS_ALLOWED, _inside(beyond.shape, axes) / 2)
             if counts[place] > most:

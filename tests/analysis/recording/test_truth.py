@@ -100,6 +100,16 @@ CONVOLUTIONS = [  # input, weight, stride, padding, groups
 ]
 
 
+@pytest.fixture
+def _two_threads():
+    """Run on two threads: on one, torch multiplies in place of a pointwise convolution, which needs no workspace."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("_two_threads")
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 def test_the_workspace_of_a_convolution(case: tuple) -> None:
     shape, weight, stride, padding, groups = case

@@ -411,7 +411,8 @@ class DynamicDims:
 # - A convolution on the CPU (oneDNN) copies its input and weight into blocks of channels as wide as the vectors of the
 #   machine, and computes the result in such blocks, which is copied at the end. An input with few channels is not
 #   copied, and nothing is copied if the padding is wide. With channels last, only weights are copied. For one small
-#   image the windows are unrolled instead; a pointwise convolution of one needs nothing.
+#   image the windows are unrolled instead; a pointwise convolution of one needs nothing. On a single thread pointwise
+#   convolutions of several images need nothing either; the rule for more threads is used there too.
 # - A convolution on CUDA (cuDNN) copies input and weight into channels-last order with channels padded to 16 bytes, and
 #   copies the result back; in float32 only if the channels need no padding, otherwise it needs nothing. Grouped
 #   convolutions follow no known rule and are left out.
