@@ -37,6 +37,7 @@ class BorderProbe:
         self._runtime, self._threads = runtime, threads
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._numbers = itertools.count()
+        self._source = model
         self._model = model if Subject(model).constant_bytes <= _SENT else self._stored(model)
         self.types = {value.name: kind for value, kind in element_types(self._model).items()}
         self.output_names = [value.name or "" for value in model.graph.outputs]
@@ -53,7 +54,7 @@ class BorderProbe:
 
     def run(self, feeds: Feeds, names: Sequence[str] = ()) -> Values:
         """Return the outputs, and the inner values with these names."""
-        with self._open(self._exposing(names)) as session:
+        with self._open(_exposing(self._model, names)) as session:
             results = self._run(session, feeds)
         return results[: self.outputs], self._named(names, results)
 
@@ -68,7 +69,8 @@ class BorderProbe:
 
     def in_double(self, feeds: Feeds, names: Sequence[str]) -> Values | None:
         """Return what `run` returns, computed in double precision; None if the model does not run in it."""
-        results = DoublePrecision(self._exposing(names), constants="widen", threads=self._threads).run(feeds)
+        model = _exposing(self._source, names)  # the stored model is only valid for files in its folder
+        results = DoublePrecision(model, constants="widen", threads=self._threads).run(feeds)
         self.runs += 1
         return None if results is None else (results[: self.outputs], self._named(names, results))
 
@@ -117,11 +119,6 @@ class BorderProbe:
         kind = self.types.get(name)
         return array if kind is None or kind.is_integer() else np.asarray(array.astype(kind.numpy()))
 
-    def _exposing(self, names: Sequence[str]) -> ir.Model:
-        observed = Observed(self._model.clone())
-        observed.show(names)
-        return observed.model
-
     def _open(self, model: ir.Model) -> RemoteSession:
         if self._folder is None:
             source: Path | bytes = io.to_proto(model).SerializeToString()
@@ -136,3 +133,10 @@ class BorderProbe:
         self.runs += 1
         self.peak_bytes = max(self.peak_bytes, session.usage.peak_bytes)
         return results
+
+
+def _exposing(model: ir.Model, names: Sequence[str]) -> ir.Model:
+    """Return a copy with these inner values as further outputs."""
+    observed = Observed(model.clone())
+    observed.show(names)
+    return observed.model
