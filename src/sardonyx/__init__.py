@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from sardonyx.records.inspection import Opportunities as Opportunities
     from sardonyx.records.location import Location as Location
     from sardonyx.records.module_graph import HierarchyDag as HierarchyDag
+    from sardonyx.records.placement import Placement as Placement
     from sardonyx.records.profile import Profile as Profile
     from sardonyx.records.quantization import Quantization as Quantization
     from sardonyx.records.run import Accuracy as Accuracy
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from sardonyx.verbs.compare.compare import compare as compare
     from sardonyx.verbs.dag.dag import dag as dag
     from sardonyx.verbs.locate.locate import locate as locate
+    from sardonyx.verbs.placement.placement import placement as placement
     from sardonyx.verification.compare import verify as verify
 
     __version__: str
@@ -88,11 +90,11 @@ __all__ = [
     "Accuracy", "Adopted", "Adoption", "Analysis", "Benchmark", "Builder", "Comparison", "Decomposed", "Drop",
     "Example", "Export", "ExportOptions", "Exported", "Extracted", "Extraction", "Facts", "GateNotMet",
     "HierarchyDag", "Inspection", "Location", "Match", "ModelError", "ModelPass", "ModuleInspection", "NodePass",
-    "Opportunities", "OptimizeOptions", "Optimized", "OutputError", "Pass", "Profile", "Proposal", "Quantization",
+    "Opportunities", "OptimizeOptions", "Optimized", "OutputError", "Pass", "Placement", "Profile", "Proposal", "Quantization",
     "Quantized", "Rederivation", "Refused", "Report", "Run", "RuntimeFailure", "SardonyxError", "Share", "Studied",
     "Study", "TuneOptions", "UsageError", "Verdict", "VerificationFailed", "__version__", "adopt", "analyze", "attest",
     "bench", "compare", "custom_ops", "dag", "decompose", "export", "extract", "fuse_attention", "inspect",
-    "load_decomposed", "locate", "opportunities", "optimize", "profile", "quantize", "rederive", "report", "study",
+    "load_decomposed", "locate", "opportunities", "optimize", "placement", "profile", "quantize", "rederive", "report", "study",
     "verify",
 ]  # fmt: skip
 
@@ -130,6 +132,7 @@ _DEFINED_IN = {
         "records.inspection": "Adoption Inspection ModuleInspection Opportunities",
         "records.location": "Location",
         "records.module_graph": "HierarchyDag",
+        "records.placement": "Placement",
         "records.profile": "Profile",
         "records.quantization": "Quantization",
         "records.run": "Accuracy Run Verdict",
@@ -139,6 +142,7 @@ _DEFINED_IN = {
         "studies.runner": "Studied study",
         "verification.compare": "verify",
         "verbs.locate.locate": "locate",
+        "verbs.placement.placement": "placement",
     }.items()
     for name in names.split()
 }

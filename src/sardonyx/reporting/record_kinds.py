@@ -19,6 +19,7 @@ from sardonyx.records.extraction import Extraction
 from sardonyx.records.fleet import Fleet
 from sardonyx.records.inspection import Adoption, Coverage, Inspection, ModuleInspection, Opportunities
 from sardonyx.records.location import Location
+from sardonyx.records.placement import Placement
 from sardonyx.records.profile import Profile
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run, Verdict
@@ -288,6 +289,18 @@ QUANTIZATION = RecordKind(
     ),
 )
 ADOPTION = RecordKind(Adoption, (_MODULES.at(lambda adoption: adoption.modules), *_placed()))
+
+_UNKNOWN_PLACE = "nodes that were not measured, or depend on attributes"
+PLACEMENT = RecordKind(
+    Placement,
+    (
+        _lower("fallback_nodes", "nodes that fall back to the CPU", lambda placed: placed.fallback_nodes, alone=True),
+        _lower("unsupported_nodes", "nodes that the runtime refuses", lambda placed: placed.unsupported_nodes, alone=True),
+        _lower("unknown_nodes", _UNKNOWN_PLACE, lambda placed: placed.unknown_nodes, alone=True),
+        _lower("copies", "values that cross between device and CPU", lambda placed: placed.copies),
+        _lower("away_flops", "share of the arithmetic away from the device", lambda placed: placed.away_flops, SHARE),
+    ),
+)
 
 
 def _side(which: str) -> Sizes:

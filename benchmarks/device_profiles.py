@@ -1,0 +1,298 @@
+"""Measure which operators, versions and element types a device runs, and write its profile.
+
+    python benchmarks/device_profiles.py cuda|openvino|webgpu|wasm OUTPUT.json [FILE.onnx …] [--web NODE_MODULES]
+
+Every case of `device_cases.py` is loaded by the runtime with its graph optimizations off, and the runtime says where it
+put the node: on the device, elsewhere (on the CPU), or that it cannot run it. Files of `sardonyx optimize --target ort` add
+operators of ONNX Runtime. `webgpu` and `wasm` run onnxruntime-web in the machine's own Chromium (`npm install
+onnxruntime-web`, then `--web` its folder); WebGPU has the adapter of SwiftShader there. Nothing is computed, so that a
+device needs the runtime and no data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import functools
+import http.server
+import json
+import platform
+import re
+import socketserver
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx.helper
+
+import chromium
+from device_cases import Case, node_cases, nodes_of, varied
+
+BATCH = 100  # nodes in one model
+IR_VERSION = 10
+HERE, THERE = "device", "elsewhere"
+Placements = dict[str, str]  # the provider of each node by its name
+
+
+def merged(cases: Sequence[tuple[int, Case]]) -> bytes:
+    """Cases of one opset as one model, whose nodes have the numbers of the cases as names."""
+    graph = onnx.GraphProto(name="cases")
+    for number, case in cases:
+        part = onnx.GraphProto()
+        part.CopyFrom(case.model.graph)
+        rename = lambda name, at=number: f"{at}_{name}" if name else ""  # noqa: E731
+        for port in (*part.input, *part.output, *part.initializer):
+            port.name = rename(port.name)
+        (node,) = part.node
+        node.name = str(number)
+        node.input[:] = [rename(name) for name in node.input]
+        node.output[:] = [rename(name) for name in node.output]
+        graph.MergeFrom(onnx.GraphProto(node=[node], input=part.input, output=part.output, initializer=part.initializer))
+    model = onnx.ModelProto(graph=graph, ir_version=IR_VERSION, opset_import=cases[0][1].model.opset_import)
+    return bytes(model.SerializeToString())
+
+
+class Native:
+    """ONNX Runtime with a provider in this process."""
+
+    def __init__(self, provider: str) -> None:
+        """Use a provider by its full name."""
+        import onnxruntime
+
+        self._runtime, self.provider = onnxruntime, provider
+        package = next(name for name in ("onnxruntime-gpu", "onnxruntime") if _installed(name))
+        self.runtime, self.machine = f"{package} {onnxruntime.__version__}", platform.machine()
+
+    def place(self, model: bytes) -> Placements | str:
+        """Where each node is put, or why the model cannot be loaded."""
+        options = self._runtime.SessionOptions()
+        options.graph_optimization_level = self._runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        providers = list(dict.fromkeys((self.provider, "CPUExecutionProvider")))
+        try:
+            session = self._runtime.InferenceSession(model, options, providers=providers)
+        except Exception as error:  # the runtime has an exception class for each of its status codes
+            return str(error)
+        parts = session.get_provider_graph_assignment_info()
+        return {node.name: part.ep_name for part in parts for node in part.get_nodes()}
+
+
+class OpenVino:
+    """OpenVINO on the CPU: one model for each case, since it runs all or nothing."""
+
+    provider = "CPU"
+
+    def __init__(self) -> None:
+        """Load the package."""
+        sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # it connects to a server
+        import openvino
+
+        self._core: Any = openvino.Core()
+        self.runtime, self.machine = f"openvino {metadata.version('openvino')}", platform.machine()
+
+    def place(self, model: bytes) -> Placements | str:
+        """Where each node is put, or why the model cannot be loaded."""
+        names = [node.name for node in onnx.ModelProto.FromString(model).graph.node]
+        try:
+            self._core.compile_model(self._core.read_model(model), "CPU")
+        except (RuntimeError, ValueError, TypeError) as error:
+            return str(error)
+        return dict.fromkeys(names, self.provider)
+
+
+class Browser:
+    """onnxruntime-web in Chromium, which says in its log where it puts nodes."""
+
+    PAGE = b"""<!doctype html><script src="/dist/ort.webgpu.min.js"></script><script>
+    ort.env.wasm.numThreads = 1; ort.env.wasm.wasmPaths = '/dist/'; ort.env.logLevel = 'verbose';
+    async function load(name, provider) {
+      try {
+        const session = await ort.InferenceSession.create('/model/' + name,
+          {executionProviders: [provider], graphOptimizationLevel: 'disabled', logSeverityLevel: 0, logVerbosityLevel: 1});
+        await session.release();
+        return '';
+      } catch (error) { return String(error) || 'fails'; }
+    }
+    </script>"""
+    GPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
+
+    def __init__(self, modules: Path, provider: str, driver: Any) -> None:
+        """Serve the package to a page, and open it."""
+        self._asked = provider
+        self.provider = {"webgpu": "WebGpuExecutionProvider", "wasm": "CPUExecutionProvider"}[provider]
+        package = modules / "onnxruntime-web"
+        self._models: dict[str, bytes] = {}
+        flags = [flag for flag in chromium.FLAGS if flag != "--disable-gpu"]
+        self._browser = driver.chromium.launch(executable_path=chromium.path(), args=[*flags, *self.GPU])
+        self._page = self._browser.new_page()
+        self._log: list[str] = []
+        self._page.on("console", lambda message: self._log.append(message.text))
+        self._page.goto(f"http://127.0.0.1:{self._serve(package / 'dist')}/")
+        version = json.loads((package / "package.json").read_text())["version"]
+        self.runtime = f"onnxruntime-web {version}"
+        adapter = ", SwiftShader" if provider == "webgpu" else ""
+        self.machine = f"{platform.machine()}, Chromium {self._browser.version}{adapter}"
+
+    def _serve(self, dist: Path) -> int:
+        models, first = self._models, self.PAGE
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def log_message(self, *_words: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                _, kind, *rest = self.path.split("/")
+                if kind and not rest:
+                    self.send_error(404)
+                    return
+                content = first if not kind else models[rest[0]] if kind == "model" else (dist / rest[0]).read_bytes()
+                types = {"wasm": "application/wasm", "mjs": "text/javascript", "js": "text/javascript"}
+                self.send_response(200)
+                self.send_header("Content-Type", types.get(self.path.rsplit(".", 1)[-1], "text/html"))
+                self.end_headers()
+                self.wfile.write(content)
+
+        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return int(server.server_address[1])
+
+    def place(self, model: bytes) -> Placements | str:
+        """Where each node is put, or why the model cannot be loaded."""
+        name = f"{len(self._models)}.onnx"
+        self._models.clear()
+        self._models[name] = model
+        self._log.clear()
+        error = str(self._page.evaluate("([name, provider]) => load(name, provider)", [name, self._asked]))
+        if error:
+            return error
+        found, provider = {}, ""
+        for line in "\n".join(self._log).splitlines():
+            if heading := re.search(r"placed on \[(\w+)\]", line):
+                provider = heading[1]
+            elif provider and (node := re.search(r"VerifyEachNodeIsAssignedToAnEp\]\s+\w+ \((\S+)\)", line)):
+                found[node[1]] = provider
+        return found
+
+
+def _installed(name: str) -> bool:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return bool(metadata.version(name))
+    return False
+
+
+def outcomes(device: Native | OpenVino | Browser, cases: Sequence[Case]) -> Iterator[tuple[Case, str]]:
+    """Where each case is put: on the device, elsewhere, or the reason why it fails."""
+    groups: dict[str, list[tuple[int, Case]]] = defaultdict(list)
+    native = Native("CPUExecutionProvider")  # what it refuses is tried alone, so that batches seldom have to be halved
+    for number, case in enumerate(cases):
+        single = isinstance(device, OpenVino) or isinstance(native.place(merged([(number, case)])), str)
+        imported = sorted((each.domain, each.version) for each in case.model.opset_import)
+        groups[str(number) if single else str(imported)].append((number, case))
+    done = 0
+    for group in groups.values():
+        for start in range(0, len(group), BATCH):
+            for number, outcome in _placed(device, group[start : start + BATCH]):
+                yield cases[number], outcome
+                done += 1
+            print(f"\r{done} of {len(cases)}", end="", file=sys.stderr, flush=True)
+
+
+def _placed(device: Native | OpenVino | Browser, cases: Sequence[tuple[int, Case]]) -> Iterator[tuple[int, str]]:
+    """Place a batch; one that cannot be loaded is halved until the case is found."""
+    found = device.place(merged(cases))
+    if isinstance(found, str):
+        if len(cases) == 1:
+            yield cases[0][0], f"fails: {' '.join(found.split())[:300]}"
+            return
+        half = len(cases) // 2
+        yield from _placed(device, cases[:half])
+        yield from _placed(device, cases[half:])
+        return
+    for number, case in cases:
+        if (provider := found.get(str(number))) is not None:
+            yield number, HERE if provider == device.provider else THERE
+        elif len(cases) > 1:  # its function is inlined: which nodes are its own shows only alone
+            yield from _placed(device, [(number, case)])
+        else:
+            inner = {name for node, name in found.items() if not node.startswith("Memcpy")}
+            yield number, HERE if inner <= {device.provider} else THERE
+
+
+def profile(name: str, device: Native | OpenVino | Browser, found: Iterable[tuple[Case, str]]) -> dict[str, Any]:
+    """The profile: for each operator and version, what becomes of each combination of element types."""
+    operators: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
+    depends: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+    for case, outcome in found:
+        key = f"{case.domain}:{case.node.op_type}" if case.domain else case.node.op_type
+        types = ",".join(case.types()) + (f">{case.result()}" if case.node.op_type in ("Cast", "CastLike") else "")
+        answer = outcome.split(":")[0]
+        known = operators[key][str(case.opset)]
+        # The same types with other attributes may be placed otherwise: then the node is said to depend on them.
+        known[types] = answer if known.get(types, answer) == answer else "depends"
+        depends[f"{key} {case.opset} {types}"].append((answer, _attributes(case.node)))
+    return {
+        "device": name,
+        "runtime": device.runtime,
+        "provider": device.provider,
+        "machine": device.machine,
+        "measured": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "how": f"python benchmarks/device_profiles.py {name}",
+        "operators": {key: {at: _grouped(each[at]) for at in sorted(each, key=int)} for key, each in sorted(operators.items())},
+        "depends": {key: cases for key, cases in sorted(depends.items()) if len({answer for answer, _ in cases}) > 1},
+    }
+
+
+def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    """The numbers and strings among the attributes."""
+    values = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+    plain = {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+    return {name: value for name, value in plain.items() if isinstance(value, (int, float, str, list))}
+
+
+def _grouped(answers: dict[str, str]) -> dict[str, list[str]]:
+    """The combinations of types by what becomes of them."""
+    return {answer: sorted(types for types, one in answers.items() if one == answer) for answer in sorted({*answers.values()})}
+
+
+@contextlib.contextmanager
+def device_named(name: str, web: Path | None) -> Iterator[Native | OpenVino | Browser]:
+    if name in ("webgpu", "wasm"):
+        from playwright.sync_api import sync_playwright
+
+        with sync_playwright() as driver:
+            yield Browser(web or Path("node_modules"), name, driver)
+    elif name == "openvino":
+        yield OpenVino()
+    else:
+        yield Native({"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}[name])
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("device", choices=("cpu", "cuda", "openvino", "webgpu", "wasm"))
+    parser.add_argument("output", type=Path)
+    parser.add_argument("files", type=Path, nargs="*")
+    parser.add_argument("--web", type=Path)
+    asked = parser.parse_args(words)
+    own = [case for file in asked.files for case in nodes_of(file)]
+    cases = list(varied([*node_cases(), *own]))
+    with device_named(asked.device, asked.web) as device:
+        found = list(outcomes(device, cases))
+        made = profile(asked.device, device, found)
+    asked.output.write_text(json.dumps(made, indent=0) + "\n")
+    answers: Callable[[str], int] = lambda start: sum(each.startswith(start) for _, each in found)  # noqa: E731
+    print(f"\n{len(found)} cases: {answers(HERE)} on the device, {answers(THERE)} elsewhere, {answers('fails')} fail")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
