@@ -65,6 +65,7 @@ def test_the_html_of_every_record_is_harmless() -> None:
         assert not re.search(r"<img src=x", html)
 
 
+@pytest.mark.campaign  # a kernel takes long to start; needs nbconvert and ipykernel
 def test_a_notebook_shows_a_run(tmp_path: Path) -> None:
     """In a real kernel, and converted to a page."""
     nbformat = pytest.importorskip("nbformat")

@@ -150,14 +150,12 @@ def export(
     options = options or ExportOptions()
     clock = Clock(progress)
     if is_program(source):
-        of_module = {"inputs": inputs is not None, "kwargs": kwargs is not None, "task": task is not None}
-        of_module |= {"dtype": dtype is not None, "dynamic": dynamic is not None, "training": training}
-        of_module |= {"for_generation": for_generation, "exporter": exporter != "dynamo"}
-        exported = export_program(
+        of_module = {"inputs": inputs, "kwargs": kwargs, "task": task, "dtype": dtype, "dynamic": dynamic}
+        of_module |= {"training": training or None, "for_generation": for_generation or None}
+        return Exported(**export_program(
             source, output, of_module=of_module, opset=opset, verify=verify, optimize=optimize, seed=seed,
             threads=threads, force=force, options=options, clock=clock,
-        )  # fmt: skip
-        return Exported(**exported)
+        ))  # fmt: skip
     assert isinstance(source, (nn.Module, str))
     _check_destination(output, force=force, for_generation=for_generation)
     with clock.phase("model"):

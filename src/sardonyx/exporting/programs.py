@@ -26,7 +26,7 @@ def export_program(
     source: Any,
     output: str | Path | None,
     *,
-    of_module: Mapping[str, bool],
+    of_module: Mapping[str, object],
     opset: int | None,
     verify: bool,
     optimize: bool,
@@ -39,7 +39,7 @@ def export_program(
     """Return the fields of the record of an export, after writing the graph.
 
     Args:
-        of_module: The arguments of `export` that say how a module is called, and whether each is given.
+        of_module: The arguments of `export` that say how a module is called; None if they are not given.
         output, opset, verify, optimize, seed, threads, force, options, clock: As in `export`.
         source: The program.
 
@@ -47,7 +47,7 @@ def export_program(
         UsageError: If an argument is given that only a module takes.
         VerificationFailed: If the graph does not compute what the program does. Nothing is written then.
     """
-    if given := [name for name, is_given in of_module.items() if is_given]:
+    if given := [name for name, value in of_module.items() if value is not None]:
         hint = f"leave out `{given[0]}`, or export the module"
         raise UsageError(f"an exported program has its own inputs and sizes: {given[0]} changes nothing", hint=hint)
     style = TagStyle(options.include_torch_nn, options.tag_attributes, options.keep_stack_traces)
