@@ -214,7 +214,8 @@ class Transactions:
         graph, tensor = value.graph, value.const_value
         assert graph is not None
         assert value.name is not None
-        assert not (value.is_graph_input() or value.is_graph_output() or bool(value.uses())), f"{value.name} is in use"
+        is_needed = value.is_graph_input() or value.is_graph_output() or bool(value.uses())
+        assert not is_needed, f"{value.name} is in use"
         del graph.initializers[value.name]
         self._facts.forget(value)
         return graph, tensor.nbytes if tensor is not None else 0

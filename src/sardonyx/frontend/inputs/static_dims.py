@@ -7,7 +7,7 @@ not dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from msgspec.structs import replace
