@@ -29,6 +29,7 @@ KINDS = {
     "decompose": (record_kinds.DECOMPOSED,),
     "analyze": (record_kinds.ANALYSIS,),
     "adopt": (record_kinds.ADOPTION,),
+    "placement": (record_kinds.PLACEMENT,),
     "compare": (record_kinds.COMPARISON,),
     "locate": (record_kinds.LOCATION,),
     "study": (record_kinds.STUDY,),

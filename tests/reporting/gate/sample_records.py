@@ -115,6 +115,7 @@ def records(folder: Path) -> dict[str, Any]:
         record_kinds.QUANTIZATION: sample_choice(),
         record_kinds.LOCATION: sample_location(),
         record_kinds.ADOPTION: Adoption("m.onnx", None, 4, 1, Coverage(2, 1, 1, 0), {}, (), False),
+        record_kinds.PLACEMENT: sardonyx.placement(path, "cuda"),
         record_kinds.COMPARISON: sardonyx.compare(path, small),
         record_kinds.ANALYSIS: sample_analysis(),
         record_kinds.DECOMPOSED: Decomposed("net.py:build", None, 12, 24, (attention,), (), {}),
