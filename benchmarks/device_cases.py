@@ -2,13 +2,14 @@
 
 Each operator's node cases in the `onnx` package give attributes and inputs that are valid. One of them is repeated with
 other element types and as each earlier version of the operator. Nodes of files given on the command line (optimized for
-ONNX Runtime, say) add operators that the `onnx` package does not have.
+ONNX Runtime, say) add operators that the `onnx` package does not have; their values need types (`typed`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,8 +20,8 @@ from onnx import checker, defs, helper, numpy_helper, shape_inference
 
 TYPES = ("float", "float16", "bfloat16", "double", "int64", "int32", "int16", "int8", "uint64", "uint8", "bool")
 FIRST_OPSET = 7
+LARGE = 256  # elements of a weight that is an input of the case
 LARGEST_CONSTANT = 64  # elements: an integer input of at most this is a parameter of the node, as in real models
-MICROSOFT = "com.microsoft"
 
 
 def code(name: str) -> int:
@@ -96,28 +97,65 @@ def node_cases() -> Iterator[Case]:
 
 
 def nodes_of(path: Path) -> Iterator[Case]:
-    """Each different node of ONNX Runtime's own in a file whose shapes are known, as a case."""
+    """Each different node of a file whose types are known, as a case."""
     model = onnx.load(path, load_external_data=False)
     ports = {each.name: each for each in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
     constants = {each.name: each for each in model.graph.initializer}
     seen: set[str] = set()
     for node in model.graph.node:
-        if node.domain != MICROSOFT:
+        if any(each.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.TENSOR) for each in node.attribute):
             continue
         graph = onnx.GraphProto(name="one", node=[node])
         for name in dict.fromkeys(filter(None, node.input)):
             if name in constants:
                 kept = constants[name]
-                shape = list(kept.dims)
-                graph.input.append(helper.make_tensor_value_info(name, kept.data_type, shape))
+                if kept.data_location == onnx.TensorProto.EXTERNAL or kept.ByteSize() > 8 * LARGEST_CONSTANT:
+                    graph.input.append(helper.make_tensor_value_info(name, kept.data_type, list(kept.dims)))
+                else:
+                    graph.initializer.append(kept)
             elif name in ports:
                 graph.input.append(ports[name])
-        graph.output.extend(helper.make_tensor_value_info(name, 0, None) for name in node.output if name)
-        key = str((node.op_type, sorted(map(str, node.attribute)), [each.type for each in graph.input]))
-        if key in seen or len(graph.input) < len({name for name in node.input if name}):
+        graph.output.extend(ports.get(name, onnx.ValueInfoProto(name=name)) for name in node.output if name)
+        complete = len(graph.input) + len(graph.initializer) == len({name for name in node.input if name})
+        if not complete or any(not each.type.HasField("tensor_type") for each in graph.input):
             continue
-        seen.add(key)
-        yield Case(helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version))
+        imported = {each.domain: each.version for each in model.opset_import}
+        if node.domain in ("", "ai.onnx"):
+            imported = {"": defs.get_schema(node.op_type, imported[""]).since_version}
+        opsets = [helper.make_opsetid(*item) for item in imported.items()]
+        case = Case(helper.make_model(graph, opset_imports=opsets, ir_version=model.ir_version))
+        key = str((node.op_type, sorted(map(str, node.attribute)), case.types()))
+        if key not in seen:
+            seen.add(key)
+            yield case
+
+
+def typed(path: Path) -> onnx.ModelProto:
+    """A model with the types of all values, as far as Sardonyx knows them, and large weights as inputs."""
+    import onnx_ir as ir
+
+    from sardonyx.ir.facts import Facts
+
+    model = onnx.load(path, load_external_data=False)
+    kept: list[onnx.TensorProto] = []
+    for each in model.graph.initializer:
+        if each.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16) and math.prod(each.dims) > LARGE:
+            model.graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, list(each.dims)))
+        else:
+            kept.append(each)
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+    facts = Facts(ir.from_proto(model))
+    facts.infer()
+    del model.graph.value_info[:]
+    for value in (value for node in facts.model.graph for value in node.outputs):
+        dtype, shape = facts.dtype(value), facts.static_shape(value)
+        if dtype is not None and value.name and not value.is_graph_output():
+            sizes = shape if shape is not None else None if (rank := facts.rank(value)) is None else [None] * rank
+            model.graph.value_info.append(helper.make_tensor_value_info(value.name, int(dtype), sizes))
+    return model
 
 
 def _retyped(case: Case, old: int, new: int) -> Case:
@@ -166,8 +204,11 @@ def _valid(case: Case) -> bool:
 
 
 def _versions(name: str) -> list[int]:
-    found = {each.since_version for each in defs.get_all_schemas_with_history() if (each.domain, each.name) == ("", name)}
-    return sorted(version for version in found if version >= FIRST_OPSET)
+    found = sorted(
+        each.since_version for each in defs.get_all_schemas_with_history() if (each.domain, each.name) == ("", name)
+    )
+    first = max((version for version in found if version <= FIRST_OPSET), default=0)
+    return [version for version in found if version >= first]
 
 
 def varied(cases: Iterable[Case]) -> Iterator[Case]:

@@ -1,10 +1,10 @@
 """Measure which operators, versions and element types a device runs, and write its profile.
 
-    python benchmarks/device_profiles.py cuda|openvino|webgpu|wasm OUTPUT.json [FILE.onnx …] [--web NODE_MODULES]
+    python benchmarks/device_profiles.py cuda|openvino|webgpu|wasm OUTPUT.json [FILE.onnx …] [--add] [--web NODE_MODULES]
 
 Every case of `device_cases.py` is loaded by the runtime with its graph optimizations off, and the runtime says where it
 put the node: on the device, elsewhere (on the CPU), or that it cannot run it. Files of `sardonyx optimize --target ort` add
-operators of ONNX Runtime. `webgpu` and `wasm` run onnxruntime-web in the machine's own Chromium (`npm install
+operators of ONNX Runtime. With `--add`, what the profile in OUTPUT has is kept, and only what it lacks is measured. `webgpu` and `wasm` run onnxruntime-web in the machine's own Chromium (`npm install
 onnxruntime-web`, then `--web` its folder); WebGPU has the adapter of SwiftShader there. Nothing is computed, so that a
 device needs the runtime and no data.
 """
@@ -37,6 +37,7 @@ from device_cases import Case, node_cases, nodes_of, varied
 BATCH = 100  # nodes in one model
 IR_VERSION = 10
 HERE, THERE = "device", "elsewhere"
+Answered = list[tuple[str, dict[str, Any]]]  # what becomes of a node with these attributes
 Placements = dict[str, str]  # the provider of each node by its name
 
 
@@ -229,10 +230,9 @@ def _placed(device: Native | OpenVino | Browser, cases: Sequence[tuple[int, Case
 def profile(name: str, device: Native | OpenVino | Browser, found: Iterable[tuple[Case, str]]) -> dict[str, Any]:
     """The profile: for each operator and version, what becomes of each combination of element types."""
     operators: dict[str, dict[str, dict[str, str]]] = defaultdict(lambda: defaultdict(dict))
-    depends: dict[str, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
+    depends: dict[str, Answered] = defaultdict(list)
     for case, outcome in found:
-        key = f"{case.domain}:{case.node.op_type}" if case.domain else case.node.op_type
-        types = ",".join(case.types()) + (f">{case.result()}" if case.node.op_type in ("Cast", "CastLike") else "")
+        key, types = _key(case), _types(case)
         answer = outcome.split(":")[0]
         known = operators[key][str(case.opset)]
         # The same types with other attributes may be placed otherwise: then the node is said to depend on them.
@@ -246,8 +246,26 @@ def profile(name: str, device: Native | OpenVino | Browser, found: Iterable[tupl
         "measured": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "how": f"python benchmarks/device_profiles.py {name}",
         "operators": {key: {at: _grouped(each[at]) for at in sorted(each, key=int)} for key, each in sorted(operators.items())},
-        "depends": {key: cases for key, cases in sorted(depends.items()) if len({answer for answer, _ in cases}) > 1},
+        "depends": {key: deciding(cases) for key, cases in sorted(depends.items()) if len(set(_answers(cases))) > 1},
     }
+
+
+def _answers(cases: Answered) -> list[str]:
+    return [answer for answer, _ in cases]
+
+
+def deciding(cases: Answered) -> Answered:
+    """The cases with the one flag or word that decides alone, if there is one; otherwise with all attributes."""
+    values = [item for _, attributes in cases for item in attributes.items()]
+    sizes = {name for name, value in values if not isinstance(value, str) and value not in (0, 1)}
+    for name in sorted({name for name, _ in values} - sizes):
+        by_value: dict[str, Answered] = defaultdict(list)
+        for answer, attributes in cases:
+            kept = {name: attributes[name]} if name in attributes else {}
+            by_value[str(kept)].append((answer, kept))
+        if all(len(set(_answers(group))) == 1 for group in by_value.values()):
+            return [group[0] for group in by_value.values()]
+    return cases
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
@@ -257,9 +275,32 @@ def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {name: value for name, value in plain.items() if isinstance(value, (int, float, str, list))}
 
 
+def _key(case: Case) -> str:
+    return f"{case.domain}:{case.node.op_type}" if case.domain else case.node.op_type
+
+
+def _types(case: Case) -> str:
+    return ",".join(case.types()) + (f">{case.result()}" if case.node.op_type in ("Cast", "CastLike") else "")
+
+
 def _grouped(answers: dict[str, str]) -> dict[str, list[str]]:
     """The combinations of types by what becomes of them."""
     return {answer: sorted(types for types, one in answers.items() if one == answer) for answer in sorted({*answers.values()})}
+
+
+def _has(made: dict[str, Any], case: Case) -> bool:
+    answers = made["operators"].get(_key(case), {}).get(str(case.opset), {})
+    return any(_types(case) in listed for listed in answers.values())
+
+
+def _joined(before: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
+    operators = before["operators"]
+    for key, versions in made["operators"].items():
+        for version, answers in versions.items():
+            known = operators.setdefault(key, {}).setdefault(version, {})
+            for answer, listed in answers.items():
+                known[answer] = sorted({*known.get(answer, ()), *listed})
+    return {"operators": dict(sorted(operators.items())), "depends": before["depends"] | made["depends"]}
 
 
 @contextlib.contextmanager
@@ -281,13 +322,21 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("device", choices=("cpu", "cuda", "openvino", "webgpu", "wasm"))
     parser.add_argument("output", type=Path)
     parser.add_argument("files", type=Path, nargs="*")
+    parser.add_argument("--add", action="store_true")
     parser.add_argument("--web", type=Path)
-    asked = parser.parse_args(words)
+    asked = parser.parse_intermixed_args(words)
     own = [case for file in asked.files for case in nodes_of(file)]
-    cases = list(varied([*node_cases(), *own]))
+    cases = [*varied(node_cases()), *own]
+    before: dict[str, Any] = json.loads(asked.output.read_text()) if asked.add else {}
+    if before:
+        cases = [case for case in cases if not _has(before, case)]
     with device_named(asked.device, asked.web) as device:
         found = list(outcomes(device, cases))
         made = profile(asked.device, device, found)
+    if before:
+        if made["runtime"] != before["runtime"]:
+            parser.error(f"{asked.output} was measured with {before['runtime']}, and this is {made['runtime']}")
+        made |= _joined(before, made)
     asked.output.write_text(json.dumps(made, indent=0) + "\n")
     answers: Callable[[str], int] = lambda start: sum(each.startswith(start) for _, each in found)  # noqa: E731
     print(f"\n{len(found)} cases: {answers(HERE)} on the device, {answers(THERE)} elsewhere, {answers('fails')} fail")

@@ -17,31 +17,18 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx import helper
 
+from device_cases import typed
 from device_profiles import Browser, Native, OpenVino, device_named
 from sardonyx.ir.facts import Facts
 from sardonyx.verbs.placement import profiles
 from sardonyx.verbs.placement.placement import placed_nodes
 from sardonyx.verbs.placement.profiles import Where
 
-LARGE = 1024  # bytes of a weight that becomes an input
-
 
 def light(path: Path) -> onnx.ModelProto:
     """The model with large weights as inputs, and its nodes named by number."""
-    model = onnx.load(path, load_external_data=False)
-    kept: list[onnx.TensorProto] = []
-    for each in model.graph.initializer:
-        count = 1
-        for size in each.dims:
-            count *= size
-        if count * 4 > LARGE and each.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16):
-            model.graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, list(each.dims)))
-        else:
-            kept.append(each)
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
+    model = typed(path)
     for number, node in enumerate(model.graph.node):
         node.name = str(number)
     return model
@@ -62,7 +49,7 @@ def compared(device: Native | OpenVino | Browser, name: str, files: Sequence[Pat
         model = light(path)
         expected = predicted(model, name)
         found = device.place(bytes(model.SerializeToString()))
-        label = f"{path.parent.name}/{path.stem}"
+        label = path.stem
         if isinstance(found, str):
             fails = sum(where is Where.FAILS for where in expected.values())
             yield {"file": label, "nodes": len(expected), "error": found[:200], "predicted_fails": fails}
@@ -89,7 +76,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
     parser.add_argument("--web", type=Path)
-    asked = parser.parse_args(words)
+    asked = parser.parse_intermixed_args(words)
     rows: list[dict[str, object]] = []
     with device_named(asked.device, asked.web) as device:
         for row in compared(device, asked.device, asked.files):

@@ -26,6 +26,7 @@ from sardonyx.verbs.placement import profiles
 from sardonyx.verbs.placement.profiles import Profile, Where
 
 _SIZES = frozenset({"Shape", "Size"})  # their results are in the memory of the CPU on every device
+_TAKES_SIZES = frozenset({"ConstantOfShape", "Range"})  # kernels of devices read these inputs on the CPU
 _AWAY = (Where.ELSEWHERE, Where.FAILS, Where.DEPENDS, Where.UNKNOWN)
 _SMALL = 64  # elements of a constant that goes with a shape computation
 _INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
@@ -113,7 +114,7 @@ def _type(facts: Facts, value: ir.Value) -> str:
 
 def _computes_sizes(node: ir.Node, facts: Facts, sizes: set[ir.Value]) -> bool:
     given = [value for value in node.inputs if value is not None]
-    return any(value in sizes for value in given) and all(
+    return node.op_type not in _TAKES_SIZES and any(value in sizes for value in given) and all(
         value in sizes or _is_small_integer(value, facts) for value in given
     )
 

@@ -82,8 +82,9 @@ class Profile(msgspec.Struct, frozen=True):
 
     def _nearest(self, cases: Sequence[tuple[Where, Attributes]], attributes: Attributes) -> Where:
         """Return the answer of the measured nodes with the fewest other attributes, if they agree."""
+        names = {name for _, measured in cases for name in measured}
         others = [
-            sum(measured.get(name) != attributes.get(name) for name in {*measured, *attributes})
+            sum(measured.get(name) != attributes.get(name) for name in names)
             for _, measured in cases
         ]
         nearest = {where for (where, _), number in zip(cases, others, strict=True) if number == min(others)}
