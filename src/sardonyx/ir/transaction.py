@@ -214,7 +214,8 @@ class Transactions:
         graph, tensor = value.graph, value.const_value
         assert graph is not None
         assert value.name is not None
-        assert not _is_needed(value), f"{value.name} is in use"
+        is_needed = value.is_graph_input() or value.is_graph_output() or bool(value.uses())
+        assert not is_needed, f"{value.name} is in use"
         del graph.initializers[value.name]
         self._facts.forget(value)
         return graph, tensor.nbytes if tensor is not None else 0
@@ -366,7 +367,3 @@ def _kind(match: Match, op: Builder) -> RewriteKind:
 def _constant_bytes(node: ir.Node) -> int:
     tensor = constant_tensor(node) if is_constant(node) else None
     return tensor.nbytes if tensor is not None else 0
-
-
-def _is_needed(value: ir.Value) -> bool:
-    return value.is_graph_input() or value.is_graph_output() or bool(value.uses())

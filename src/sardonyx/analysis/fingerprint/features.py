@@ -114,14 +114,10 @@ def _spatial_dims(node: ir.Node) -> tuple[int, ...]:
 def _count_recurrences(view: GraphView, layers: Container[ir.Node]) -> int:
     """Count the recurrences of a model; an unrolled one counts once."""
     explicit = sum(
-        name in _RECURRENT or (name in LOOPS and _has_layers(node, layers)) for node, name in view.names.items()
+        name in _RECURRENT or (name in LOOPS and any(inner in layers for _, body in bodies(node) for inner in body))
+        for node, name in view.names.items()
     )
     return explicit + _count_unrolled(view, layers)
-
-
-def _has_layers(node: ir.Node, layers: Container[ir.Node]) -> bool:
-    """Return whether the body of a loop contains layers."""
-    return any(inner in layers for _, body in bodies(node) for inner in body)
 
 
 def _count_unrolled(view: GraphView, layers: Container[ir.Node]) -> int:

@@ -61,7 +61,7 @@ def plan(facts: Facts, nodes: Mapping[str, Iterable[ir.Node]], new: int) -> Plan
     old = facts.scopes[facts.model.graph].opset
     if not OLDEST <= old < new <= NEWEST:
         raise CannotRaise(f"opset {old} is not raised")
-    ir_version = max(facts.model.ir_version, _least_ir_version(new))
+    ir_version = max(facts.model.ir_version, onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", new)]))
     _check_inputs(facts.model, ir_version)
     rewrites: list[tuple[ir.Node, Rewrite]] = []
     functions = bool(facts.model.functions)
@@ -104,7 +104,3 @@ def _check_functions(facts: Facts, new: int) -> None:
         for node in function.all_nodes():
             if not node.domain and since(node.op_type, own) != since(node.op_type, new):
                 raise CannotRaise(f"the function {function.name} uses {node.op_type} of opset {own}")
-
-
-def _least_ir_version(opset: int) -> int:
-    return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])

@@ -14,7 +14,6 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.name_groups import where
 from sardonyx.reporting.page.passes import pass_table
 from sardonyx.reporting.page.section import Section, Strings, rendered
-from sardonyx.reporting.plots.drawing import LONGEST, box_width, frame_of
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import claims_cell
 
@@ -23,7 +22,6 @@ from sardonyx.reporting.verdict import claims_cell
 # Rewrites of one pass with one shape are shown as one, and drawn from one layout with the names of each.
 
 LARGEST = 60  # nodes of a rewrite that is drawn and whose nodes are listed
-PORT = 15  # characters of a value's name that fit into a shared layout; REWRITE_PORT in rewrite_detail.js
 
 
 class State(StrEnum):
@@ -52,34 +50,6 @@ class Shape(Struct, frozen=True):
     root: int  # the number of the value that was replaced, -1 if no node mentions it
     parts: tuple[Part, ...]  # the matched nodes, then the new ones
     counted: tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]  # operators before and after
-
-    @property
-    def is_wired(self) -> bool:
-        """Whether the record lists the inputs and outputs of the nodes."""
-        return any(part.inputs or part.outputs for part in self.parts)
-
-    def drawings(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Return the drawings before and after, None if there is nothing to draw."""
-        if not self.is_wired:
-            return None, None
-        before = [at for at, part in enumerate(self.parts) if part.state is not State.MADE]
-        after = [at for at, part in enumerate(self.parts) if part.state is not State.GONE]
-        return self._drawn(before), self._drawn(after) if after else None
-
-    def _drawn(self, shown: Sequence[int]) -> dict[str, Any]:
-        """Return the layout of the nodes; inputs and outputs are boxes of their own (their numbers are in `ports`)."""
-        parts = [self.parts[at] for at in shown]
-        producers = {value: at for at, part in enumerate(parts) for value in part.outputs if value >= 0}
-        read = {value for part in parts for value in part.inputs if value >= 0}
-        inputs = sorted(read - producers.keys())
-        outputs = sorted(value for value in producers if value not in read or value == self.root)
-        ports = [*inputs, *outputs]
-        place = {value: len(parts) + at for at, value in enumerate(inputs)} | producers
-        edges = [(place[value], at) for at, part in enumerate(parts) for value in part.inputs if value >= 0]
-        edges += [(producers[value], len(parts) + len(inputs) + at) for at, value in enumerate(outputs)]
-        widths = [box_width(f"− {formatting.name(part.op_type, LONGEST)}") for part in parts]
-        widths += [box_width("n" * PORT)] * len(ports)
-        return {"nodes": shown, "ports": ports, "frame": frame_of(widths, list(dict.fromkeys(edges)))}
 
 
 class Shaped(Struct, frozen=True):
@@ -131,8 +101,6 @@ def _counted(nodes: Sequence[NodeRef]) -> tuple[tuple[str, int], ...]:
 
 # All rewrites of a run for the data island: each as numbers that refer to names, modules and its shape.
 
-DRAWN = 1000  # the most frequent shapes: if all rewrites differ, their drawings would make the page too large
-
 
 def rewrite_data(run: Run) -> dict[str, Any]:
     """Return the data that `assets/rewrites.js` reads.
@@ -183,22 +151,18 @@ def _shapes(events: Sequence[Event], rewrites: Sequence[Shaped], shapes: Sequenc
     owners = defaultdict[Shape, Counter[str]](Counter)
     for event, rewrite in zip(events, rewrites, strict=True):
         owners[rewrite.shape][event.owner] += 1
-    drawn = {shape for shape, _count in Counter(rewrite.shape for rewrite in rewrites).most_common(DRAWN)}
-    return [{**_shape(shape, shape in drawn), "where": where(owners[shape])} for shape in shapes]
-
-
-def _shape(shape: Shape, is_drawn: bool) -> dict[str, Any]:
-    before, after = shape.drawings() if is_drawn else (None, None)
-    return {
-        "pass": shape.pass_name,
-        "kind": shape.kind,
-        "source": shape.source,
-        "root": shape.root,
-        "parts": [[part.op_type, part.state.value, part.inputs, part.outputs] for part in shape.parts],
-        "counted": shape.counted,
-        "before": before,
-        "after": after,
-    }
+    return [
+        {
+            "pass": shape.pass_name,
+            "kind": shape.kind,
+            "source": shape.source,
+            "root": shape.root,
+            "parts": [[part.op_type, part.state.value, part.inputs, part.outputs] for part in shape.parts],
+            "counted": shape.counted,
+            "where": where(owners[shape]),
+        }
+        for shape in shapes
+    ]
 
 
 def _passes(run: Run) -> list[dict[str, Any]]:
