@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.measurement.profiling.events import Call, Run, match, read
 from sardonyx.measurement.profiling.steps import GraphStep, Steps
+from sardonyx.measurement.profiling.subject import Call, Run, match, read
 
 LOOP, IF = "Loop", "If"
 

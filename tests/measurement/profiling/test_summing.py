@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.measurement.profiling.events import Call, Run, match
 from sardonyx.measurement.profiling.steps import GraphStep, Steps
-from sardonyx.measurement.profiling.subject import kernel_times, module_times, timeline
+from sardonyx.measurement.profiling.subject import Call, Run, kernel_times, match, module_times, timeline
 from sardonyx.provenance import Hierarchy
 from sardonyx.records.profile import KernelTime, Slice, TracedBy
 
