@@ -126,9 +126,19 @@ def dynamic_activation(value: ir.Value, op: Builder) -> ir.Value:
 
     low = min(x, 0), high = max(x, 0), s = (high - low) / 255, z = round(-low / s): (clip(round(x / s) + z) - z) * s.
     """
+    return _quantized(value, op.ReduceMin(value, keepdims=0), op.ReduceMax(value, keepdims=0), op)
+
+
+def activation_by_steps(value: ir.Value, op: Builder) -> ir.Value:
+    """Build the same for every part along the first axis, each with its own range."""
+    flat = op.Reshape(value, op.constant(np.array([0, -1])))
+    low = op.Neg(maximum_of_rows(op.Neg(flat), op))
+    return op.Reshape(_quantized(flat, low, maximum_of_rows(flat, op), op), op.Shape(value))
+
+
+def _quantized(value: ir.Value, low: ir.Value, high: ir.Value, op: Builder) -> ir.Value:
     zero, most = op.constant(scalar(0)), op.constant(scalar(255))
-    low = op.Min(op.ReduceMin(value, keepdims=0), zero)
-    high = op.Max(op.ReduceMax(value, keepdims=0), zero)
+    low, high = op.Min(low, zero), op.Max(high, zero)
     span = op.Sub(high, low)
     step = op.Where(op.Equal(span, zero), op.constant(scalar(1)), op.Div(span, most))
     center = op.Round(op.Div(op.Sub(zero, low), step))

@@ -24,7 +24,6 @@ from sardonyx.reporting.page import (
     module_map,
     modules,
     outside,
-    passes,
     precision,
     rewrites,
     verification,
@@ -45,13 +44,13 @@ SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order 
     verification.section,
     location.section,
     precision.section,
-    passes.section,
     measurements.section,
 )
 SCRIPTS = (
     "core.js",
     "shell.js",
     "manners.js",
+    "saving.js",
     "diagram.js",
     "strings.js",
     "module_tree.js",

@@ -7,7 +7,8 @@ function graphsOf(model) {
   const data = model.data("graph");
   if (!data) return null;
   if (!drawnGraphs.has(model)) {
-    const tables = { ...data, strings: readStrings(data.strings) };
+    const strings = readStrings(data.strings);
+    const tables = { ...data, strings, forms: graphForms([data.before, data.after], strings) };
     const graph = (side) => new Graph(data[side], { ...tables, times: moduleTimes(model, side) });
     drawnGraphs.set(model, { before: graph("before"), after: graph("after") });
   }
