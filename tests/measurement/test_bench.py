@@ -18,7 +18,7 @@ from sardonyx.measurement import bench as bench_module
 from sardonyx.measurement import interleaving, sessions
 from sardonyx.measurement.bench import Conditions, PlannedSize, starts_limit
 from sardonyx.measurement.entrants import naming, read_entrants
-from sardonyx.measurement.interleaving import FEWEST
+from sardonyx.measurement.interleaving import MIN_ROUNDS
 from sardonyx.records.bench import Benchmark, Finding, Start
 
 SHORT = 0.05  # seconds: the minimum number of rounds
@@ -60,7 +60,7 @@ def test_every_size_has_every_file_with_every_round(swept: Benchmark) -> None:
         assert [timing.label for timing in point.timings] == ["a.onnx", "b.onnx"]
         assert len({len(timing.seconds) for timing in point.timings}) == 1
         for timing in point.timings:
-            assert len(timing.seconds) >= FEWEST
+            assert len(timing.seconds) >= MIN_ROUNDS
             assert min(timing.seconds) > 0
             assert min(timing.seconds) <= timing.low_whisker <= timing.low_quartile <= timing.median
             assert timing.median <= timing.high_quartile <= timing.high_whisker <= max(timing.seconds)

@@ -89,13 +89,13 @@ class Sessions:
     def race(self, planned: PlannedSize, seconds: float, progress: Progress) -> interleaving.Race:
         """Time all models in turns at one size; contenders are named by their index."""
         # Shorter slots let the smallest number of rounds fit into little time.
-        slot = min(interleaving.SLOT, seconds / (interleaving.FEWEST * len(self._sessions)))
+        slot = min(interleaving.SLOT, seconds / (interleaving.MIN_ROUNDS * len(self._sessions)))
         options = SlotOptions(slot, self._conditions.clock)
         a_round = 0.0
         for session, runner in zip(self._sessions, self._runners, strict=True):
             with naming(runner.label, planned.hint):
                 a_round += max(slot, session.feed(planned.feeds, options))
-        is_slow = interleaving.FEWEST * a_round > max(seconds, interleaving.SLOW)
+        is_slow = interleaving.MIN_ROUNDS * a_round > max(seconds, interleaving.SLOW)
         *turns, twin = [
             functools.partial(_turn, session.turn, runner.label)
             for session, runner in zip(self._sessions, self._runners, strict=True)
@@ -105,7 +105,7 @@ class Sessions:
             runs,
             twin=twin,
             seconds=seconds,
-            fewest=interleaving.FEWEST_SLOW if is_slow else interleaving.FEWEST,
+            fewest=interleaving.FEWEST_SLOW if is_slow else interleaving.MIN_ROUNDS,
             seed=self._conditions.seed,
             progress=progress,
         )
@@ -190,7 +190,7 @@ def _largest(numbers: Any) -> float:
     return float(np.abs(numbers).max()) if numbers.size else 0.0
 
 
-MOST = 1000  # combinations of a sweep; more are a mistake, and would take a day
+MAX_COMBINATIONS = 1000  # combinations of a sweep; more are a mistake, and would take a day
 
 
 def points(sizes: Mapping[str, int] | None, sweep: Mapping[str, Sequence[int]] | None) -> list[dict[str, int]]:
@@ -209,8 +209,10 @@ def points(sizes: Mapping[str, int] | None, sweep: Mapping[str, Sequence[int]] |
         if size < 1:
             raise UsageError(f"{dim} cannot be {size}", hint="sizes begin at 1")
     combinations = math.prod(map(len, swept.values()))
-    if combinations > MOST:
-        raise UsageError(f"the sweep has {combinations} combinations", hint=f"at most {MOST} are timed at once")
+    if combinations > MAX_COMBINATIONS:
+        raise UsageError(
+            f"the sweep has {combinations} combinations", hint=f"at most {MAX_COMBINATIONS} are timed at once"
+        )
     return [fixed | dict(zip(swept, values, strict=True)) for values in itertools.product(*swept.values())]
 
 

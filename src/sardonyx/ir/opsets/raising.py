@@ -163,7 +163,7 @@ def must_adapt(op_type: str, old: int, new: int) -> bool:
 HIGHEST = NEWEST  # the default limit for raising a model
 
 
-class Plan(Struct, frozen=True, eq=False):
+class OpsetPlan(Struct, frozen=True, eq=False):
     """The changes that convert a model to a newer operator set."""
 
     old: int
@@ -192,7 +192,7 @@ class RaiseOpset(Rule):
 RAISE = RaiseOpset()
 
 
-def plan(facts: Facts, nodes: Mapping[str, Iterable[ir.Node]], new: int) -> Plan:
+def plan(facts: Facts, nodes: Mapping[str, Iterable[ir.Node]], new: int) -> OpsetPlan:
     """Return how to raise a model; `nodes` are its nodes of standard operators, by operator.
 
     Raises:
@@ -214,7 +214,7 @@ def plan(facts: Facts, nodes: Mapping[str, Iterable[ir.Node]], new: int) -> Plan
         if must_adapt(op_type, old, new):
             rewrites.extend(_adapted(outside, facts, old, new))
     _check_functions(facts, new)
-    return Plan(old, new, ir_version, tuple(rewrites))
+    return OpsetPlan(old, new, ir_version, tuple(rewrites))
 
 
 def _adapted(nodes: Iterable[ir.Node], facts: Facts, old: int, new: int) -> Iterable[tuple[ir.Node, Rewrite]]:

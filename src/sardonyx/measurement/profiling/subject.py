@@ -35,7 +35,7 @@ MOST_EVENTS = 900_000  # up to which a profile is complete
 _KERNEL = "_kernel_time"
 
 
-class Call(Struct, frozen=True, eq=False):
+class KernelCall(Struct, frozen=True, eq=False):
     """One call of a kernel; times in microseconds."""
 
     name: str
@@ -50,7 +50,7 @@ class Run(Struct, frozen=True, eq=False):
 
     start: float
     duration: float
-    calls: Sequence[Call]  # in the order in which they ended: a call with a body comes after the calls inside it
+    calls: Sequence[KernelCall]  # in the order in which they ended: a call with a body comes after the calls inside it
 
 
 class _Arguments(msgspec.Struct):
@@ -77,11 +77,11 @@ def read(path: Path) -> list[Run]:
     except (OSError, msgspec.MsgspecError) as error:
         raise RuntimeFailure(f"ONNX Runtime's profile cannot be read: {error}") from error
     runs: list[Run] = []
-    calls: list[Call] = []
+    calls: list[KernelCall] = []
     for event in events:  # events are written when they end: that of a run comes right after those of its kernels
         if event.cat == "Node" and event.name.endswith(_KERNEL):
             name, args = event.name.removesuffix(_KERNEL), event.args
-            calls.append(Call(name, args.op_name, _short(args.provider), event.ts, event.dur))
+            calls.append(KernelCall(name, args.op_name, _short(args.provider), event.ts, event.dur))
         elif event.name == "model_run":
             runs.append(Run(event.ts, event.dur, calls))
             calls = []
@@ -96,7 +96,7 @@ class Match(Struct, frozen=True, eq=False):
     """One call of a step; `own` is its time in microseconds without that of the steps in its body."""
 
     step: GraphStep
-    call: Call
+    call: KernelCall
     own: float
 
 
@@ -112,7 +112,7 @@ def match(run: Run, graph: Steps) -> list[Match] | None:
     return matches if at == len(run.calls) else None
 
 
-def _match_step(calls: Sequence[Call], began: int, step: GraphStep, matches: list[Match]) -> int | None:
+def _match_step(calls: Sequence[KernelCall], began: int, step: GraphStep, matches: list[Match]) -> int | None:
     """Match one call of a step, after those of its bodies; return the index after it, or None if it does not match."""
     before = len(matches)
     at: int | None = began
@@ -127,7 +127,7 @@ def _match_step(calls: Sequence[Call], began: int, step: GraphStep, matches: lis
     return at + 1
 
 
-def _match_body(calls: Sequence[Call], began: int, body: Steps, matches: list[Match]) -> int | None:
+def _match_body(calls: Sequence[KernelCall], began: int, body: Steps, matches: list[Match]) -> int | None:
     """Match one run of a body; return the index after it, or None if it does not match or is empty.
 
     Bodies are saved in another order than they run in. Steps of the same operator without names are taken in the order
@@ -145,12 +145,12 @@ def _match_body(calls: Sequence[Call], began: int, body: Steps, matches: list[Ma
     return at if at > began else None
 
 
-def _encloses(calls: Sequence[Call], began: int, at: int, step: GraphStep) -> bool:
+def _encloses(calls: Sequence[KernelCall], began: int, at: int, step: GraphStep) -> bool:
     """Return whether a call is that of the step, and the calls since `began`, if any, ran inside it."""
     return at < len(calls) and _is_call_of(calls[at], step) and (at == began or calls[at].start <= calls[began].start)
 
 
-def _is_call_of(call: Call, step: GraphStep) -> bool:
+def _is_call_of(call: KernelCall, step: GraphStep) -> bool:
     """Return whether operator and name agree; the runtime invents names for steps without one."""
     return call.op_type == step.op_type and (not step.name or call.name == step.name)
 
