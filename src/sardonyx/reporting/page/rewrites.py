@@ -9,11 +9,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.records.run import Event, NodeRef, PassRecord, RewriteKind, Run
+from sardonyx.records.run import Event, NodeRef, PassRecord, RewriteKind, Run, Verdict
 from sardonyx.reporting import formatting
 from sardonyx.reporting.name_groups import where
+from sardonyx.reporting.page.passes import pass_table
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.verdict import claims_cell
 
 # The shape of a rewrite: the operators it matched, how they were connected, and what replaced them, without names.
 #
@@ -168,10 +170,10 @@ def _passes(run: Run) -> list[dict[str, Any]]:
     names = dict.fromkeys(event.pass_name for event in run.events)
     records = {record.name: record for record in run.passes}
     order = [name for name in records if name in names] + [name for name in names if name not in records]
-    return [_pass(name, records.get(name)) for name in order]
+    return [_pass(name, records.get(name), run.verdict) for name in order]
 
 
-def _pass(name: str, record: PassRecord | None) -> dict[str, Any]:
+def _pass(name: str, record: PassRecord | None, verdict: Verdict | None) -> dict[str, Any]:
     if record is None:
         return {"name": name}
     return {
@@ -183,6 +185,7 @@ def _pass(name: str, record: PassRecord | None) -> dict[str, Any]:
         "constants": record.constants,
         "initializers": record.initializers,
         "bytes": record.bytes,
+        "claims": claims_cell(verdict, name),
     }
 
 
@@ -198,9 +201,7 @@ KINDS = {
 def section(bundle: RunBundle) -> Section:
     """Return the table of passes, and the data that the script needs to open each rewrite."""
     run = bundle.run
-    active = sorted((r for r in run.passes if r.rewrites), key=lambda record: (-record.rewrites, record.name))
-    rows = [(record, where(record.modules)) for record in active]
     used = {event.kind for event in run.events}
     kinds = {kind.value: meaning for kind, meaning in KINDS.items() if kind in used}
-    markup = rendered("rewrites", rows=rows, total=len(run.events), kinds=kinds)
+    markup = rendered("rewrites", total=len(run.events), kinds=kinds, **pass_table(run))
     return Section("rewrites", "What was rewritten, and why", markup, rewrite_data(run) if run.events else None)
