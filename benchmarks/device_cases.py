@@ -42,7 +42,9 @@ class Case:
         self.model = model
         (self.node,) = model.graph.node
         self.domain = "" if self.node.domain == "ai.onnx" else self.node.domain
-        self.opset = {each.domain.replace("ai.onnx", ""): each.version for each in model.opset_import}.get(self.domain, 1)
+        self.opset = {each.domain.replace("ai.onnx", ""): each.version for each in model.opset_import}.get(
+            self.domain, 1
+        )
 
     def types(self) -> tuple[str, ...]:
         """The element types of the inputs; "" for one left out."""
@@ -220,13 +222,14 @@ def varied(cases: Iterable[Case]) -> Iterator[Case]:
         by_operator.setdefault((case.domain, case.node.op_type), []).append(case)
     for (domain, name), members in by_operator.items():
         # One with main type float, few attributes and few inputs is valid for most types.
-        base = min(members, key=lambda case: ("float" not in case.types(), len(case.node.attribute), len(case.node.input)))
+        base = min(
+            members, key=lambda case: ("float" not in case.types(), len(case.node.attribute), len(case.node.input))
+        )
         main = next((each for each in base.types() if each), "")
         forms = [base]
         if domain == "":
-            for version in _versions(name)[:-1]:
-                if (earlier := _earlier(base, version)) is not None:
-                    forms.append(earlier)
+            earlier = (_earlier(base, version) for version in _versions(name)[:-1])
+            forms.extend(form for form in earlier if form is not None)
         for form in forms:
             yield form
             for kind in TYPES if main else ():

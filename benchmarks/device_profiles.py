@@ -1,12 +1,12 @@
 """Measure which operators, versions and element types a device runs, and write its profile.
 
-    python benchmarks/device_profiles.py cuda|openvino|webgpu|wasm OUTPUT.json [FILE.onnx …] [--add] [--web NODE_MODULES]
+    python benchmarks/device_profiles.py cuda|openvino|webgpu|wasm OUTPUT.json [FILE.onnx …] [--add] [--web FOLDER]
 
 Every case of `device_cases.py` is loaded by the runtime with its graph optimizations off, and the runtime says where it
-put the node: on the device, elsewhere (on the CPU), or that it cannot run it. Files of `sardonyx optimize --target ort` add
-operators of ONNX Runtime. With `--add`, what the profile in OUTPUT has is kept, and only what it lacks is measured. `webgpu` and `wasm` run onnxruntime-web in the machine's own Chromium (`npm install
-onnxruntime-web`, then `--web` its folder); WebGPU has the adapter of SwiftShader there. Nothing is computed, so that a
-device needs the runtime and no data.
+put the node: on the device, elsewhere (on the CPU), or that it cannot run it. Files whose values have types add their
+nodes, such as operators of ONNX Runtime. With `--add`, what the profile in OUTPUT has is kept, and only what it lacks
+is measured. `webgpu` and `wasm` run onnxruntime-web in the machine's own Chromium (`npm install onnxruntime-web`, then
+`--web` its node_modules); WebGPU has the adapter of SwiftShader there. Nothing is computed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import functools
 import http.server
 import json
 import platform
@@ -54,7 +53,9 @@ def merged(cases: Sequence[tuple[int, Case]]) -> bytes:
         node.name = str(number)
         node.input[:] = [rename(name) for name in node.input]
         node.output[:] = [rename(name) for name in node.output]
-        graph.MergeFrom(onnx.GraphProto(node=[node], input=part.input, output=part.output, initializer=part.initializer))
+        graph.MergeFrom(
+            onnx.GraphProto(node=[node], input=part.input, output=part.output, initializer=part.initializer)
+        )
     model = onnx.ModelProto(graph=graph, ir_version=IR_VERSION, opset_import=cases[0][1].model.opset_import)
     return bytes(model.SerializeToString())
 
@@ -111,15 +112,21 @@ class OpenVino:
 class Browser:
     """onnxruntime-web in Chromium, which says in its log where it puts nodes."""
 
-    PAGE = b"""<!doctype html><script src="/dist/ort.webgpu.min.js"></script><script>
+    PAGE = b"""<!doctype html><script>
+    let log = [];  // of the page itself: messages reach the driver of the browser some time later
+    for (const level of ["log", "debug", "info", "warn", "error"])
+      console[level] = (...words) => log.push(words.join(" "));
+    </script><script src="/dist/ort.webgpu.min.js"></script><script>
     ort.env.wasm.numThreads = 1; ort.env.wasm.wasmPaths = '/dist/'; ort.env.logLevel = 'verbose';
     async function load(name, provider) {
+      log = [];
       try {
         const session = await ort.InferenceSession.create('/model/' + name,
-          {executionProviders: [provider], graphOptimizationLevel: 'disabled', logSeverityLevel: 0, logVerbosityLevel: 1});
+          {executionProviders: [provider], graphOptimizationLevel: 'disabled', logSeverityLevel: 0,
+           logVerbosityLevel: 1});
         await session.release();
-        return '';
-      } catch (error) { return String(error) || 'fails'; }
+        return {log: log.join('\\n'), error: ''};
+      } catch (error) { return {log: '', error: String(error) || 'fails'}; }
     }
     </script>"""
     GPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
@@ -133,8 +140,6 @@ class Browser:
         flags = [flag for flag in chromium.FLAGS if flag != "--disable-gpu"]
         self._browser = driver.chromium.launch(executable_path=chromium.path(), args=[*flags, *self.GPU])
         self._page = self._browser.new_page()
-        self._log: list[str] = []
-        self._page.on("console", lambda message: self._log.append(message.text))
         self._page.goto(f"http://127.0.0.1:{self._serve(package / 'dist')}/")
         version = json.loads((package / "package.json").read_text())["version"]
         self.runtime = f"onnxruntime-web {version}"
@@ -170,16 +175,19 @@ class Browser:
         name = f"{len(self._models)}.onnx"
         self._models.clear()
         self._models[name] = model
-        self._log.clear()
-        error = str(self._page.evaluate("([name, provider]) => load(name, provider)", [name, self._asked]))
-        if error:
-            return error
+        loaded: dict[str, str] = self._page.evaluate("([name, provider]) => load(name, provider)", [name, self._asked])
+        if loaded["error"]:
+            return loaded["error"]
         found, provider = {}, ""
-        for line in "\n".join(self._log).splitlines():
+        for line in loaded["log"].splitlines():
+            if whole := re.search(r"All nodes placed on \[(\w+)\]", line):  # they are not listed then
+                return {node.name: whole[1] for node in onnx.ModelProto.FromString(model).graph.node}
             if heading := re.search(r"placed on \[(\w+)\]", line):
                 provider = heading[1]
             elif provider and (node := re.search(r"VerifyEachNodeIsAssignedToAnEp\]\s+\w+ \((\S+)\)", line)):
                 found[node[1]] = provider
+        if not found:
+            raise RuntimeError("the log of the runtime has no placement")
         return found
 
 
@@ -245,7 +253,9 @@ def profile(name: str, device: Native | OpenVino | Browser, found: Iterable[tupl
         "machine": device.machine,
         "measured": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "how": f"python benchmarks/device_profiles.py {name}",
-        "operators": {key: {at: _grouped(each[at]) for at in sorted(each, key=int)} for key, each in sorted(operators.items())},
+        "operators": {
+            key: {at: _grouped(each[at]) for at in sorted(each, key=int)} for key, each in sorted(operators.items())
+        },
         "depends": {key: deciding(cases) for key, cases in sorted(depends.items()) if len(set(_answers(cases))) > 1},
     }
 
@@ -285,7 +295,10 @@ def _types(case: Case) -> str:
 
 def _grouped(answers: dict[str, str]) -> dict[str, list[str]]:
     """The combinations of types by what becomes of them."""
-    return {answer: sorted(types for types, one in answers.items() if one == answer) for answer in sorted({*answers.values()})}
+    return {
+        answer: sorted(types for types, one in answers.items() if one == answer)
+        for answer in sorted({*answers.values()})
+    }
 
 
 def _has(made: dict[str, Any], case: Case) -> bool:
@@ -305,6 +318,7 @@ def _joined(before: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def device_named(name: str, web: Path | None) -> Iterator[Native | OpenVino | Browser]:
+    """A device by the name of its profile."""
     if name in ("webgpu", "wasm"):
         from playwright.sync_api import sync_playwright
 

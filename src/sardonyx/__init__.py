@@ -90,12 +90,12 @@ __all__ = [
     "Accuracy", "Adopted", "Adoption", "Analysis", "Benchmark", "Builder", "Comparison", "Decomposed", "Drop",
     "Example", "Export", "ExportOptions", "Exported", "Extracted", "Extraction", "Facts", "GateNotMet",
     "HierarchyDag", "Inspection", "Location", "Match", "ModelError", "ModelPass", "ModuleInspection", "NodePass",
-    "Opportunities", "OptimizeOptions", "Optimized", "OutputError", "Pass", "Placement", "Profile", "Proposal", "Quantization",
-    "Quantized", "Rederivation", "Refused", "Report", "Run", "RuntimeFailure", "SardonyxError", "Share", "Studied",
-    "Study", "TuneOptions", "UsageError", "Verdict", "VerificationFailed", "__version__", "adopt", "analyze", "attest",
-    "bench", "compare", "custom_ops", "dag", "decompose", "export", "extract", "fuse_attention", "inspect",
-    "load_decomposed", "locate", "opportunities", "optimize", "placement", "profile", "quantize", "rederive", "report", "study",
-    "verify",
+    "Opportunities", "OptimizeOptions", "Optimized", "OutputError", "Pass", "Placement", "Profile", "Proposal",
+    "Quantization", "Quantized", "Rederivation", "Refused", "Report", "Run", "RuntimeFailure", "SardonyxError",
+    "Share", "Studied", "Study", "TuneOptions", "UsageError", "Verdict", "VerificationFailed", "__version__",
+    "adopt", "analyze", "attest", "bench", "compare", "custom_ops", "dag", "decompose", "export", "extract",
+    "fuse_attention", "inspect", "load_decomposed", "locate", "opportunities", "optimize", "placement", "profile",
+    "quantize", "rederive", "report", "study", "verify",
 ]  # fmt: skip
 
 _DEFINED_IN = {

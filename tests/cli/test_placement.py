@@ -70,7 +70,12 @@ def test_a_fallback_between_two_nodes_of_the_device_is_two_copies(toy: str) -> N
     placed = sardonyx.placement(model, toy)
     assert (placed.nodes, placed.device_nodes, placed.fallback_nodes, placed.copies) == (3, 2, 1, 2)
     (away,) = placed.away
-    assert (away.operator, away.types, away.where, away.nodes) == ("Softmax", ("float",), "elsewhere", ("/enc/Softmax_d",))
+    assert (away.operator, away.types, away.where, away.nodes) == (
+        "Softmax",
+        ("float",),
+        "elsewhere",
+        ("/enc/Softmax_d",),
+    )
     assert 0 < placed.away_flops < 1
     assert [(each.path, each.nodes, each.away) for each in placed.modules] == [("enc", 3, 1)]
 
@@ -91,7 +96,9 @@ def test_the_version_of_the_operator_and_the_types_decide() -> None:
     assert profile.answer("Relu", 13, ("float",), {}) == "device"
     assert profile.answer("Relu", 13, ("int64",), {}) == "unknown"  # version 6 has no int64
     assert profile.answer("Relu", 17, ("int64",), {}) == "fails"
-    assert profile.answer("Add", 17, ("int64", "int64", ""), {}) == "elsewhere"  # inputs left out at the end say nothing
+    assert (
+        profile.answer("Add", 17, ("int64", "int64", ""), {}) == "elsewhere"
+    )  # inputs left out at the end say nothing
     assert profile.answer("Add", 17, ("float",), {}) == "device"  # not measured, and all with a first float agree
     assert profile.answer("Add", 5, ("float", "float"), {}) == "unknown"
     assert profile.answer("Cast", 17, ("float",), {}, "float16") == "device"

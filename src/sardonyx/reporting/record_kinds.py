@@ -295,7 +295,9 @@ PLACEMENT = RecordKind(
     Placement,
     (
         _lower("fallback_nodes", "nodes that fall back to the CPU", lambda placed: placed.fallback_nodes, alone=True),
-        _lower("unsupported_nodes", "nodes that the runtime refuses", lambda placed: placed.unsupported_nodes, alone=True),
+        _lower(
+            "unsupported_nodes", "nodes that the runtime refuses", lambda placed: placed.unsupported_nodes, alone=True
+        ),
         _lower("unknown_nodes", _UNKNOWN_PLACE, lambda placed: placed.unknown_nodes, alone=True),
         _lower("copies", "values that cross between device and CPU", lambda placed: placed.copies),
         _lower("away_flops", "share of the arithmetic away from the device", lambda placed: placed.away_flops, SHARE),

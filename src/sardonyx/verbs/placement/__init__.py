@@ -1,0 +1,1 @@
+"""Which nodes of a model a device runs."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
+from typing import cast
 
 import onnx_ir as ir
 from msgspec import Struct
 
+from sardonyx.analysis.attributes import attributes_of
 from sardonyx.analysis.costs.liveness import chosen_sizes
 from sardonyx.analysis.costs.onnx_program import program_of
 from sardonyx.ir.facts import Facts
@@ -21,7 +23,7 @@ from sardonyx.ir.scopes import is_constant, label
 from sardonyx.ir.shapes.expr import value_of
 from sardonyx.ir.tagged_model import Source, tagged
 from sardonyx.provenance import module_of
-from sardonyx.records.placement import AwayNodes, PlacedModule, Placement
+from sardonyx.records.placement import Away, AwayNodes, PlacedModule, Placement
 from sardonyx.verbs.placement import profiles
 from sardonyx.verbs.placement.profiles import Profile, Where
 
@@ -90,21 +92,13 @@ def placed_nodes(facts: Facts, profile: Profile) -> Iterator[Placed]:
             operator = f"{domain}:{node.op_type}" if domain else node.op_type
             types = tuple("" if value is None else _type(facts, value) for value in node.inputs)
             result = _type(facts, node.outputs[0]) if node.outputs else ""
-            where = profile.answer(operator, facts.opset(node), types, _attributes(node), result)
+            where = profile.answer(operator, facts.opset(node), types, attributes_of(node), result)
             if profile.falls_back and _computes_sizes(node, facts, sizes):
                 where = Where.HOST
                 sizes |= set(node.outputs)
             elif node.op_type in _SIZES:
                 sizes |= set(node.outputs)
             yield Placed(node, operator, types, where)
-
-
-def _attributes(node: ir.Node) -> dict[str, object]:
-    return {
-        name: list(each.value) if isinstance(each.value, tuple) else each.value
-        for name, each in node.attributes.items()
-        if isinstance(each.value, (int, float, str, tuple, list))
-    }
 
 
 def _type(facts: Facts, value: ir.Value) -> str:
@@ -114,8 +108,10 @@ def _type(facts: Facts, value: ir.Value) -> str:
 
 def _computes_sizes(node: ir.Node, facts: Facts, sizes: set[ir.Value]) -> bool:
     given = [value for value in node.inputs if value is not None]
-    return node.op_type not in _TAKES_SIZES and any(value in sizes for value in given) and all(
-        value in sizes or _is_small_integer(value, facts) for value in given
+    return (
+        node.op_type not in _TAKES_SIZES
+        and any(value in sizes for value in given)
+        and all(value in sizes or _is_small_integer(value, facts) for value in given)
     )
 
 
@@ -152,7 +148,7 @@ def _groups(placed: Sequence[Placed]) -> tuple[AwayNodes, ...]:
         AwayNodes(
             operator,
             types,
-            where.value,
+            cast("Away", where.value),
             tuple(map(label, nodes)),
             tuple(sorted({module_of(owner(node)) for node in nodes})),
         )
@@ -168,7 +164,7 @@ def _copies(placed: Sequence[Placed]) -> int:
         value
         for node, side in sides.items()
         for value in node.inputs
-        if value is not None and sides.get(value.producer(), side) is not side
+        if value is not None and (maker := value.producer()) is not None and sides.get(maker, side) is not side
     }
     return len(crossing)
 

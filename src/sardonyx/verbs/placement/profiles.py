@@ -83,17 +83,14 @@ class Profile(msgspec.Struct, frozen=True):
     def _nearest(self, cases: Sequence[tuple[Where, Attributes]], attributes: Attributes) -> Where:
         """Return the answer of the measured nodes with the fewest other attributes, if they agree."""
         names = {name for _, measured in cases for name in measured}
-        others = [
-            sum(measured.get(name) != attributes.get(name) for name in names)
-            for _, measured in cases
-        ]
+        others = [sum(measured.get(name) != attributes.get(name) for name in names) for _, measured in cases]
         nearest = {where for (where, _), number in zip(cases, others, strict=True) if number == min(others)}
         return nearest.pop() if len(nearest) == 1 else Where.DEPENDS
 
 
 def names() -> list[str]:
     """Return the devices with a profile."""
-    folder = resources.files(__package__).joinpath(_FOLDER)
+    folder = resources.files("sardonyx.verbs.placement").joinpath(_FOLDER)
     return sorted(each.name.removesuffix(".json") for each in folder.iterdir() if each.name.endswith(".json"))
 
 
@@ -104,14 +101,16 @@ def read(device: str) -> Profile:
         UsageError: there is none, or the file is not a profile.
     """
     if device in names():
-        data = resources.files(__package__).joinpath(_FOLDER, f"{device}.json").read_bytes()
+        data = resources.files("sardonyx.verbs.placement").joinpath(_FOLDER, f"{device}.json").read_bytes()
     elif device.endswith(".json"):
         try:
             data = Path(device).read_bytes()
         except OSError as error:
             raise UsageError(f"{device} cannot be read: {reason(error)}") from error
     else:
-        raise UsageError(f"there is no device {device!r}", hint=f"known: {', '.join(names())}, or the file of a profile")
+        raise UsageError(
+            f"there is no device {device!r}", hint=f"known: {', '.join(names())}, or the file of a profile"
+        )
     try:
         return msgspec.json.decode(data, type=Profile)
     except msgspec.DecodeError as error:

@@ -36,7 +36,7 @@ _GROUPS = 8  # shown; -v shows all
 def placement_document(record: Placement, view: View) -> Document:
     """Return the answer of `placement`."""
     facts: dict[str, Text] = {
-        "profile": f"{record.device}: {formatting.one_line(record.runtime)}, measured {formatting.one_line(record.measured)}",
+        "profile": formatting.one_line(f"{record.device}: {record.runtime}, measured {record.measured}"),
         "nodes": _counted(record),
         "arithmetic not on the device": SHARE.write(record.away_flops),
         "copies between device and CPU": formatting.count(record.copies),
@@ -76,7 +76,8 @@ def _blocks(record: Placement, view: View) -> Iterator[Block]:
     rows = [
         Row((module_cell(row), *map(formatting.count, row.total[:2]), _share(row.total[3], record)))
         for row in module_rows(
-            ((each.path, each.tag, (each.nodes, each.away, each.flops, each.away_flops)) for each in record.modules), view
+            ((each.path, each.tag, (each.nodes, each.away, each.flops, each.away_flops)) for each in record.modules),
+            view,
         )
         if row.total[1]
     ]
