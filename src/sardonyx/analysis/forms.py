@@ -55,8 +55,8 @@ class MeasuredForm(Struct, frozen=True):
     peak: PeakFunction | None  # None without dynamic dimensions
 
 
-def measure(subject: Subject, sizes: Mapping[str, int]) -> MeasuredForm:
-    """Compute the costs of one form at these sizes of its dynamic dimensions."""
+def measure(subject: Subject, sizes: Mapping[str, int], *, formulas: bool = True) -> MeasuredForm:
+    """Compute the costs of one form at these sizes of its dynamic dimensions, and as formulas of them."""
     program = subject.program
     number = _numbers(sizes)
     alive = liveness(program)
@@ -64,7 +64,7 @@ def measure(subject: Subject, sizes: Mapping[str, int]) -> MeasuredForm:
     parts = partition(program)
     moves = moved(program)
     unfused, fused = total(operation.bytes for operation in moves), total(region.bytes for region in parts.regions)
-    function = peak_function(alive) if program.symbols else None
+    function = peak_function(alive) if program.symbols and formulas else None
     form = records.Form(
         name=subject.name,
         nodes=subject.nodes,

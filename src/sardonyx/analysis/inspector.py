@@ -11,7 +11,7 @@ from typing import overload
 import onnx_ir as ir
 
 from sardonyx.analysis.attributes import dtype_name
-from sardonyx.analysis.census import Census, coverage, modules, ops, port, root_nodes, tied, weights
+from sardonyx.analysis.census import Census, coverage, evidence, modules, ops, port, root_nodes, tied, weights
 from sardonyx.analysis.fingerprint import fingerprint
 from sardonyx.analysis.module_io import ModuleContents, module_contents
 from sardonyx.ir.facts import Facts
@@ -132,6 +132,7 @@ def _inspect_model(source: Tagged) -> Inspection:
         root_nodes=root_nodes(census.nodes),
         tied=tied(census.initializers),
         metadata=dict(model.metadata_props),
+        evidence=evidence(census.nodes),
     )
 
 
@@ -161,5 +162,6 @@ def _dynamic_dims(ports: Iterable[Port]) -> tuple[DynamicDim, ...]:
     for value in ports:
         for axis, dim in enumerate(value.shape or ()):
             if not isinstance(dim, int):
-                where[dim or "?"].append(f"{value.name}[{axis}]")
+                place = f"{value.name}[{axis}]"
+                where[dim or place].append(place)
     return tuple(DynamicDim(name, tuple(places)) for name, places in where.items())

@@ -41,6 +41,7 @@ from sardonyx.provenance.paths import (
     nearest,
     owner_of,
 )
+from sardonyx.provenance.scoped_names import ScopedNames
 
 __all__ = [
     "CALL",
@@ -63,6 +64,7 @@ __all__ = [
     "ModuleTable",
     "Origins",
     "Reading",
+    "ScopedNames",
     "bounded",
     "is_within",
     "lineage",

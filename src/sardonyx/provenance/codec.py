@@ -38,7 +38,7 @@ class Evidence(StrEnum):
     SCOPES = "scoped names"
 
 
-NO_TAGS = "the file has no module tags"
+NO_TAGS = "the file names no modules, neither in tags nor in names of nodes"
 UNTAGGED = f"{NO_TAGS}; `sardonyx export` writes them"  # how every command reports it
 
 
