@@ -25,7 +25,6 @@ from sardonyx.reporting.page import (
     module_map,
     modules,
     outside,
-    passes,
     precision,
     rewrites,
     verification,
@@ -46,7 +45,6 @@ SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order 
     verification.section,
     location.section,
     precision.section,
-    passes.section,
     measurements.section,
 )
 OF_A_MODEL: tuple[Callable[[RunBundle], Section | None], ...] = (  # those of a file that was not optimized
@@ -57,12 +55,12 @@ OF_A_MODEL: tuple[Callable[[RunBundle], Section | None], ...] = (  # those of a 
     rewrites.section,
     missed_fusions.section,
     attention.section,
-    passes.section,
 )
 SCRIPTS = (
     "core.js",
     "shell.js",
     "manners.js",
+    "saving.js",
     "diagram.js",
     "strings.js",
     "module_tree.js",
@@ -131,6 +129,11 @@ def render_models(bundles: Sequence[RunBundle]) -> str:
     """Return the page of model files that were not optimized; each has an inspection."""
     models = [Model(bundle.label, tuple(_sections_of_model(bundle))) for bundle in bundles]
     return whole(models, ", ".join(bundle.label for bundle in bundles), None)
+
+
+def graph_page(bundle: RunBundle) -> str:
+    """Return a page with the graph alone, for notebooks."""
+    return whole([Model(bundle.label, (graph.section(bundle),))], bundle.label, None)
 
 
 def render_locations(locations: Mapping[str, Location]) -> str:
