@@ -133,9 +133,9 @@ def measure(result: Subject, answers: Answers, threads: int | None, most: int | 
             outputs = arrays(answers.names, engine.run(feeds))
             rows.append(
                 {
-                    name: _sums(a, outputs[name])
+                    name: _sums(a, outputs[name]) if a.dtype.kind == "f" else _equal(a, outputs[name])
                     for name, a in expected.items()
-                    if a.dtype.kind == "f" and a.size and _comparable(name, a, outputs[name])
+                    if a.size and (a.dtype.kind != "f" or _comparable(name, a, outputs[name]))
                 }
             )
             if answers.metric is not None:
@@ -152,6 +152,12 @@ def measure(result: Subject, answers: Answers, threads: int | None, most: int | 
         tuple(scored),
         runtime,
     )
+
+
+def _equal(source: Array, result: Array) -> list[float]:
+    """Return the sums of an output of integers, such as classes: each is a row that agrees if it is equal."""
+    same = np.count_nonzero(source == result) if source.shape == result.shape else 0
+    return [0.0, 0.0, 0.0, 0.0, float(same), float(source.size), 0.0]
 
 
 def _sums(source: Array, result: Array) -> list[float]:

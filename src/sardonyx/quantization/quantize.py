@@ -35,6 +35,7 @@ from sardonyx.quantization.half import HALF_OPSET, measure_half_ranges
 from sardonyx.quantization.half_placement import OVERFLOW
 from sardonyx.quantization.job import Job, NothingQuantized
 from sardonyx.quantization.loss import measure
+from sardonyx.quantization.lstm_int8 import portable_notes
 from sardonyx.quantization.metric import Metric
 from sardonyx.quantization.precisions import AUTO, Assignment, Plan, Precision, Recipes, Scheme, Target, candidates
 from sardonyx.quantization.product_check import ProductErrors, check_products
@@ -254,6 +255,7 @@ def _quantize(
             *_overflows(measured),
             *_calibrated(run.recipes, plan),
             *_joined(judged.choice),
+            *portable_notes(model, target, request.precisions),
             *(() if run.task is None or not limit.is_default else (f"the default budget: {run.task.reason}",)),
         ),
         check=checked.errors.record,
