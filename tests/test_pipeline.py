@@ -128,11 +128,30 @@ def test_the_wrong_rewrite_is_searched_with_the_trials_that_failed(monkeypatch: 
     assert all([trial.style for trial in probe.trials] == failed for probe in probes)
 
 
+def negations(length: int) -> onnx.ModelProto:
+    """Negations with an Elu between each, so that two wrong ones do not cancel."""
+    nodes = "\n".join(f"n{i} = Neg({'x' if not i else f's{i - 1}'}) s{i} = Elu(n{i})" for i in range(length))
+    text = '<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {%s y = Elu(s%d) }'
+    return onnx.parser.parse_model(text % (nodes, length - 1))
+
+
 def test_a_pass_that_is_wrong_repeatedly_is_disabled() -> None:
-    nodes = "\n".join(f"n{i} = Neg({'x' if not i else f's{i - 1}'}) s{i} = Elu(n{i})" for i in range(9))
-    text = f'<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {{ {nodes} y = Elu(s8) }}'
-    run = optimize(onnx.parser.parse_model(text), passes=[Wrong()])
+    run = optimize(negations(9), passes=[Wrong()])
     assert [(each.pass_name, each.root) for each in run.rolled_back] == [("wrong", WHOLE_PASS)]
+    assert run.after == run.before
+
+
+@pytest.mark.parametrize(("wrong", "whole"), [(2, False), (3, True), (5, True)])
+def test_a_pass_that_fails_in_three_rounds_is_disabled(
+    wrong: int, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each verification of the whole model finds one wrong rewrite; two are rolled back one by one."""
+    from sardonyx.verification.rewrite_check import LocalChecks
+
+    monkeypatch.setattr(LocalChecks, "observe", lambda *_: None)  # otherwise all are found at once
+    run = optimize(negations(wrong), passes=[Wrong()], only=["wrong"])
+    undone = [(each.pass_name, each.root) for each in run.rolled_back]
+    assert sorted(undone) == ([("wrong", WHOLE_PASS)] if whole else [("wrong", f"n{i}") for i in range(wrong)])
     assert run.after == run.before
 
 

@@ -246,6 +246,33 @@ def test_near_misses_are_refused(body: str, reason: str) -> None:
     assert any(reason in each for each in reasons(log)), reasons(log)
 
 
+TWICE = "m = M (x)  c = Sub(x, m)  s = Mul(c, c)  v = M (s)  e = Add(v, eps)  d = Sqrt(e)  {second}  n = Div(k, d)"
+OUT = "m = M (x)  c = Sub(x, m)  s = Mul(c, c)  v = M (s)  e = Add(v, eps)  d = Sqrt(e)  r = Reciprocal(d)  {rest}"
+CENTRED_OTHERWISE = [
+    TWICE.format(second=f"o = {mean('-2, -1')} (x)  k = Sub(x, o)"),  # over other axes
+    TWICE.format(second="o = M (z)  k = Sub(z, o)"),  # another value
+    TWICE.format(second="o = M (x)  k = Sub(z, o)"),
+    TWICE.format(second="o = M (x)  k = Sub(o, x)"),
+    OUT.format(rest=f"o = {mean('-2, -1')} (x)  a = Mul(x, r)  b = Mul(o, r)  n = Sub(a, b)"),
+    OUT.format(rest="a = Mul(z, r)  b = Mul(m, r)  n = Sub(a, b)"),
+    OUT.format(rest="a = Mul(x, r)  b = Mul(m, r)  n = Sub(b, a)"),
+    OUT.format(rest="a = Mul(x, r)  b = Mul(m, r)  n = Add(a, b)"),
+    OUT.format(rest="a = Mul(x, r)  b = Mul(m, r)  n = Mul(a, b)"),
+    OUT.format(rest="a = Mul(x, r)  b = Add(m, r)  n = Sub(a, b)"),
+    OUT.format(rest="a = Mul(x, r)  b = Mul(m, r)  t = Sub(beta, b)  n = Add(z, t)"),
+    OUT.format(rest="a = Mul(x, r)  b = Mul(m, r)  t = Sub(beta, b)  n = Mul(a, t)"),
+    OUT.format(rest="a = Mul(x, r)  b = Mul(m, r)  t = Sub(b, b)  n = Add(a, t)"),
+    OUT.format(rest="a = Mul(x, r)  b = Mul(m, r)  p = Sub(a, b)  n = Mul(p, r)"),
+]
+
+
+@pytest.mark.parametrize("body", CENTRED_OTHERWISE)
+def test_a_numerator_that_is_not_the_value_squared_is_refused(body: str) -> None:
+    """The value of an operator would be another one, so the equal forms beside these must not match too widely."""
+    text = model(f"{body.replace('M (', f'{mean()} (')}  y = Mul(n, gamma)", x="float[N, S, 4] x, float[N, S, 4] z")
+    assert "LayerNormalization" not in op_types(run_passes(text, (*PASSES, FuseRmsNorm()))[0])
+
+
 def test_a_mean_that_drops_its_axis_is_refused() -> None:
     drop = mean("-1", ", keepdims = 0")
     text = model(

@@ -12,7 +12,20 @@ from msgspec.structs import replace
 
 from reporting.sample_fleet import sample_fleet
 from sardonyx.records.fleet import Fleet
-from sardonyx.reporting.fleet import failure_groups, fleet_document, fleet_sentence, quantile, tables
+from sardonyx.reporting.document import Document, Section, Table
+from sardonyx.reporting.fleet import (
+    failure_groups,
+    fleet_document,
+    fleet_sentence,
+    group_section,
+    memory_section,
+    missed_section,
+    pass_section,
+    quantile,
+    savings,
+    status_table,
+    tables,
+)
 from sardonyx.reporting.page.fleet import render_fleet
 from sardonyx.reporting.writers import csv as csv_writer
 from sardonyx.reporting.writers import parquet, terminal
@@ -46,6 +59,51 @@ def test_the_sentence_counts_every_model_once() -> None:
     assert fleet_sentence(fleet) == (
         "60 models: 56 optimized (1 by an earlier run), 3 failed, 1 did not meet a gate, 1 not run"
     )
+
+
+def small_fleet() -> Fleet:
+    """Four models whose numbers are added in the head, of two families."""
+    first = sample_fleet(1).models[0]
+    numbers = (
+        {"family": "mlp", "nodes_before": 100, "nodes_after": 50, "rewrites": {"a": 3, "b": 1},
+         "nodes_by_pass": {"a": -48, "b": -2}, "missed": [["a", "why", 3]]},
+        {"family": "mlp", "nodes_before": 300, "nodes_after": 270, "rewrites": {"a": 4},
+         "nodes_by_pass": {"a": -30}, "missed": [["a", "why", 2], ["b", "why", 9]]},
+        {"family": "encoder", "nodes_before": 1000, "nodes_after": 1200, "rewrites": {"b": 5},
+         "nodes_by_pass": {"b": 200}, "missed": []},
+    )  # fmt: skip
+    rows = [
+        replace(first, name=f"m{i}", source=f"m{i}.onnx", seconds=10.0 * (i + 1), peak=peak, estimate=200, numbers=n)
+        for i, (n, peak) in enumerate(zip(numbers, (100, 300, 400), strict=True))
+    ]
+    failed = replace(first, name="m3", source="m3.onnx", status="failed", code=1, seconds=5.0, peak=0, numbers={})
+    return replace(sample_fleet(1), models=(*rows, failed))
+
+
+def _rows(part: Section | Table) -> list[tuple[object, ...]]:
+    table = part if isinstance(part, Table) else next(block for block in part.blocks if isinstance(block, Table))
+    return [tuple(row.cells) for row in table.rows]
+
+
+def test_every_number_of_the_summary_is_the_one_that_its_heading_says() -> None:
+    fleet = small_fleet()
+    assert [(round(share, 3), row.name) for share, row in savings(fleet)] == [(0.5, "m0"), (0.1, "m1"), (-0.2, "m2")]
+    assert _rows(status_table(fleet)) == [
+        ("done", "3", "60.0 s", "1,400", "1,520", "+9 %"),
+        ("failed", "1", "5.0 s", "0", "0", "·"),
+    ]
+    assert _rows(group_section(fleet)) == [
+        ("mlp", "2", "·", "30.0 s", "400", "320", "−20 %", "30 %", "20 % to 40 %"),
+        ("encoder", "1", "·", "30.0 s", "1,000", "1,200", "+20 %", "−20 %", "−20 % to −20 %"),
+        ("not known", "1", "1", "5.0 s", "0", "0", "·", "·", "·"),
+    ]
+    assert _rows(pass_section(fleet)) == [("a", "2", "7", "−78"), ("b", "2", "6", "+198")]
+    assert _rows(missed_section(fleet)) == [("a", "why", "2", "5"), ("b", "why", "1", "9")]
+    memory = _rows(memory_section(fleet))
+    assert [row[-1] for row in memory] == ["0.50", "0.60", "1.50", "1.95", "2.00"]
+    assert (memory[0][1:3], memory[-1][1:3]) == (("100 B", "200 B"), ("400 B", "200 B"))
+    text = terminal.write(Document((memory_section(fleet),)), Style(color=False, width=None, wraps=False))
+    assert "2 of 3 models took more than estimated" in text
 
 
 @pytest.mark.slow

@@ -157,3 +157,46 @@ def test_the_scale_of_a_mask_is_finite() -> None:
         place = Deviation(mask, mask * np.float32(0.9), SINGLE).worst()
     assert place is not None
     assert place.ratio > 1
+
+
+def one_row_off(error: float) -> Deviation:
+    """A row of threes among 399 rows of ones, with this error in each of its elements."""
+    reference = np.ones((400, 16))
+    reference[7] = 3
+    result = reference.copy()
+    result[7] += error
+    return Deviation(reference, result, SINGLE)
+
+
+def test_the_rule_on_slices_alone_finds_a_wrong_row() -> None:
+    """The error is below the limits of elements, of the whole and of shares, and around the limit of its row."""
+    allowed = 4 * SINGLE.rms * (3 + 1)  # the elements and the scale
+    assert 1.05 * allowed < 3 * SINGLE.rtol
+    assert 1.05 * allowed / 20 < SINGLE.rms  # one row of 400
+    excess = one_row_off(1.05 * allowed).excess()
+    assert excess is not None
+    assert "in the slice [7, :]" in excess
+    assert one_row_off(0.95 * allowed).excess() is None
+    for part, found in ((3, False), (5, True)):  # below and above four times the measured rounding
+        measured = np.zeros((400, 16))
+        measured[7] = allowed / part
+        assert (one_row_off(1.05 * allowed).excess(measured) is not None) == found
+
+
+@pytest.mark.parametrize(("small", "found"), [(0.25, True), (0.125, False)])
+def test_the_rule_on_shares_alone_finds_elements_near_zero_that_are_wrong(small: float, found: bool) -> None:
+    """Elements far below the scale are off by more than their size explains; one in five may be, spread evenly."""
+    rows, columns = np.indices((16, 32))
+    tiny = (5 * rows + columns) % int(1 / small) == 0
+    reference = np.where(tiny, 1e-6, 1.0)
+    excess = Deviation(reference, reference + 0.1 * SINGLE.rms * tiny, SINGLE).excess()
+    assert (excess is not None) == found, excess
+
+
+@pytest.mark.parametrize(("wrong", "found"), [(16, False), (17, True)])
+def test_half_of_a_row_may_be_near_zero_and_wrong(wrong: int, found: bool) -> None:
+    reference = np.ones((16, 32))
+    reference[3, :wrong] = 1e-6
+    error = np.where(reference < 1, 0.1 * SINGLE.rms, 0)
+    excess = Deviation(reference, reference + error, SINGLE).excess()
+    assert (excess is not None and "in the slice [3, :]" in excess) == found, excess

@@ -24,7 +24,6 @@ from sardonyx.reporting.page import (
     module_map,
     modules,
     outside,
-    passes,
     precision,
     rewrites,
     verification,
@@ -45,13 +44,13 @@ SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order 
     verification.section,
     location.section,
     precision.section,
-    passes.section,
     measurements.section,
 )
 SCRIPTS = (
     "core.js",
     "shell.js",
     "manners.js",
+    "saving.js",
     "diagram.js",
     "strings.js",
     "module_tree.js",
@@ -114,6 +113,11 @@ def render_page(
     models += [Model(bundle.label, precision.sections(bundle)) for bundle in quantizations]
     labels = ", ".join(bundle.label for bundle in (*bundles, *quantizations))
     return whole(models, title or labels, first or overview(bundles))
+
+
+def graph_page(bundle: RunBundle) -> str:
+    """Return a page with the graph alone, for notebooks."""
+    return whole([Model(bundle.label, (graph.section(bundle),))], bundle.label, None)
 
 
 def render_locations(locations: Mapping[str, Location]) -> str:
