@@ -72,7 +72,10 @@ class Calibration(Struct, frozen=True):
 
     def chosen(self, losses: dict[Method, float]) -> Calibration:
         """Return the same with the method that loses least; the default, if it loses hardly more."""
-        best = min(losses or [DEFAULT], key=lambda method: losses.get(method, 0.0))
+        best: Method = DEFAULT
+        for method, loss in losses.items():
+            if best not in losses or loss < losses[best]:
+                best = method
         is_better = DEFAULT not in losses or losses[best] < _MUCH_LESS * losses[DEFAULT]
         return replace(self, method=best if is_better else DEFAULT, losses=losses)
 
