@@ -93,22 +93,15 @@ def test_rewrites_are_filtered_by_pass_and_shown_again(page: Page) -> None:
     expect(rewrites.locator(".rewrites-status")).to_contain_text(f"All {all_of_them:,} rewrites")
 
 
-def test_a_link_from_the_table_of_passes_filters(page: Page) -> None:
-    row = part(page, "passes").locator("tbody tr").first
-    count = int(row.locator("td").first.inner_text().replace(",", ""))
-    row.locator("th a").click()
-    expect(part(page).locator(".rewrites-status")).to_be_in_viewport()
-    assert visible_and_total(page)[0] == count
-
-
-def test_a_module_in_the_table_of_passes_filters_by_module_too(opened: Open) -> None:
-    page = opened("deep")
-    row = part(page, "passes").locator("tbody tr").filter(has_text="eliminate-identity")
-    row.locator("td a").first.click()
-    few, all_of_them = visible_and_total(page)
-    assert 0 < few < all_of_them
-    assert "module=" in page.url
-    assert "pass=eliminate-identity" in page.url
+def test_each_pass_is_listed_once(opened: Open) -> None:
+    page = opened("transformer")
+    part(page)
+    names = page.locator("details.rewrites-pass > summary > strong").all_inner_texts()
+    assert len(names) > 2
+    assert page.locator(".rewrites-static").is_hidden()
+    assert page.locator("main table:visible", has_text=names[0]).count() == 0
+    without = opened("transformer", java_script_enabled=False)
+    assert without.locator(".rewrites-static tbody tr").count() == len(names)
 
 
 def test_the_selected_module_filters_rewrites_and_missed_fusions(opened: Open) -> None:

@@ -130,6 +130,7 @@ class _Step(Struct, frozen=True):
     """A node, read once however often it is evaluated."""
 
     node: NodeProto
+    operator: str
     domain: str
     key: str  # in the table of definitions
     function: FunctionProto | None  # of the model
@@ -192,11 +193,12 @@ class Evaluator:
         while operands and operands[-1] is None:
             operands.pop()
         results = self._result(step, operands, scope, outer, opsets)
-        if any(isinstance(value, Real) for value in (*operands, *results)):
-            self.numbers.operators.add(step.node.op_type)
+        kinds = {*map(type, operands), *map(type, results)}
+        if Real in kinds:
+            self.numbers.operators.add(step.operator)
         for name, value in zip(step.outputs, results, strict=False):
             most = None if name in self._unlimited else self._most
-            if most is not None and isinstance(value, Real) and value.size > most:
+            if most is not None and type(value) is Real and value.size > most:
                 raise Undecided("its values are too large")
             if name:
                 scope[name] = value
@@ -278,7 +280,7 @@ def _step(node: NodeProto, functions: Mapping[tuple[str, str], FunctionProto]) -
     references = {each.name: each.ref_attr_name for each in node.attribute if each.ref_attr_name}
     key = f"{domain}::{node.op_type}" if domain else node.op_type
     function = functions.get((domain, node.op_type))
-    return _Step(node, domain, key, function, tuple(node.input), tuple(node.output), given, references)
+    return _Step(node, node.op_type, domain, key, function, tuple(node.input), tuple(node.output), given, references)
 
 
 @functools.cache
@@ -295,17 +297,24 @@ def _standard_body(
     node: NodeProto, operands: Sequence[Value], attributes: Mapping[str, Any], opset: int
 ) -> _Body | None:
     """Return the body that the standard defines an operator by."""
-    try:
-        schema: Any = defs.get_schema(node.op_type, opset, "")  # whose stubs do not know function bodies
-    except defs.SchemaError:
-        return None
-    if schema.has_function:
+    has_body, depends = _has_body(node.op_type, opset)
+    if has_body:
         return _plain_body(node.op_type, opset)
-    if not schema.has_context_dependent_function:
+    if not depends:
         return None
     types = tuple(_type(value).SerializeToString() for value in operands)
     plain = helper.make_node(node.op_type, node.input, node.output, **attributes)  # without references
     return _body_for(node.op_type, opset, plain.SerializeToString(), types)
+
+
+@functools.cache
+def _has_body(op_type: str, opset: int) -> tuple[bool, bool]:
+    """Return whether the standard has a body for an operator, and whether it has one that depends on the operands."""
+    try:
+        schema: Any = defs.get_schema(op_type, opset, "")  # whose stubs do not know function bodies
+    except defs.SchemaError:
+        return False, False
+    return schema.has_function, schema.has_context_dependent_function
 
 
 @functools.cache

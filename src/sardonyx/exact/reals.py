@@ -11,6 +11,7 @@ doubles are not asked: two computations that agree then agree for any values. By
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -332,7 +333,12 @@ class Numbers:
         return Real(packed, np.asarray(doubles, np.float64), like.dtype)
 
     def _salt(self, name: str) -> int:
-        return int.from_bytes(hashlib.sha256(f"{name} {self._seed}".encode()).digest()[:8], "little")
+        return _salt(name, self._seed)
+
+
+@functools.lru_cache(1024)
+def _salt(name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{name} {seed}".encode()).digest()[:8], "little")
 
 
 def snapped(doubles: Doubles) -> Doubles:

@@ -1,6 +1,6 @@
 """A record as Python and notebooks show it: `repr` in at most three lines, and HTML with the graph of a run.
 
-The HTML has no scripts, so that notebooks show it as they show a table.
+The HTML has no scripts of its own; the graph is in a frame, with the scripts of the report page.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sardonyx.records.base import Record
 from sardonyx.records.run import Run, Verdict
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import View, is_empty
-from sardonyx.reporting.plots.module_contents import top_module
+from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import verification
 from sardonyx.reporting.writers import html
 
@@ -61,10 +61,17 @@ def markup(record: Record) -> str:
         parts.append(Markup("<p><b>{}</b></p>").format(escape(_sentence(record))))
         parts += [html.write([block]) for block in (*document.head, *document.blocks) if not is_empty(block)]
     if isinstance(record, Run) and record.wiring_before is not None and record.wiring_after is not None:
-        from sardonyx.reporting.report import module_picture  # renders all formats, so it is loaded when needed
-
-        parts.append(Markup(module_picture(record, top_module(record)).file()))
+        parts.append(_graph(record))
     return f'<div class="sardonyx-record">{Markup("").join(parts)}</div>'
+
+
+def _graph(run: Run) -> Markup:
+    """Return the graph section of the report page in a frame, where modules are opened as on the page."""
+    from sardonyx.reporting.page import graph_page  # renders the page, so it is loaded when needed
+
+    name = "model" if run.source.path is None else run.source.path
+    frame = Markup('<iframe title="Graph" style="width: 100%; height: 52em; border: 0" srcdoc="{}"></iframe>')
+    return frame.format(str(graph_page(RunBundle(name, run))))  # as text, which is escaped
 
 
 def _shortened(line: str) -> str:

@@ -33,20 +33,9 @@ from sardonyx.verification.upcast import Constants, upcast
 from sardonyx.verification.wide_convolution import without_convolutions
 
 _ROUGH = GELUS | {"Erf"}  # whose doubles are not precise in `exact`
+_POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 # For which the runtime has no kernel for doubles. Others are found by its refusals, of which each takes another copy.
-SINGLE = frozenset(
-    [
-        "AveragePool",
-        "Conv",
-        "ConvTranspose",
-        "Erf",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "InstanceNormalization",
-        "OneHot",
-        "Resize",
-    ]
-)
+SINGLE = frozenset((*_POOLS, "Conv", "ConvTranspose", "Erf", "InstanceNormalization", "OneHot", "Resize"))
 # How the runtime names an operator without kernel for doubles, and one that is not defined for them.
 _REFUSED = re.compile(r"implementation for (\w+)|of operator \((\w+)\)")
 

@@ -263,18 +263,19 @@ class OutputComparer:
             self._keep(index, difference, allowed, None)
             return None
         is_near = difference.scaled <= _most_roundings(a.dtype)
+        if self.proven and is_near:
+            self._keep(index, difference, allowed, None)
+            return None
         deviation = Deviation(a, b, allowed, local=self._accuracy is not Accuracy.APPROXIMATES)
         line, place = deviation.excess(), deviation.worst()
-        if self.proven and is_near:
-            line, place = None, None
-        elif self.proven and line is not None:
+        if self.proven and line is not None:
             line = self._of_proven(a, b, path, line, precise())
         elif line is not None or self._strict:
             known = precise()
-            is_explained = is_near and known is not None and self._is_explained(deviation, a, index, path, known)
-            both = known.both(path, a.shape) if known is not None and not is_explained else None
-            if is_explained:
-                line = None
+            explained = self._explained(deviation, a, index, path, known) if is_near else None
+            both = known.both(path, a.shape) if known is not None and explained is None else None
+            if explained is not None:
+                line, place = None, explained
             elif known is None:
                 self._note(f"'{self._names[index]}' could not be compared in double precision")
             elif both is None:
@@ -288,18 +289,18 @@ class OutputComparer:
         self._keep(index, difference, allowed, place)
         return line
 
-    def _is_explained(self, deviation: Deviation, a: Array, index: int, path: Path, known: Precise) -> bool:
-        """Return whether the rounding error of an exported module explains a difference, and is small itself.
+    def _explained(self, deviation: Deviation, a: Array, index: int, path: Path, known: Precise | None) -> Place | None:
+        """Return the place nearest to the limit if the rounding error of an exported module, if small, is the reason.
 
         `_in_double` would accept the difference for the same reason. The graph need not run in double precision then.
         """
-        if not self._exported or self._strict or a.dtype != _SINGLE or known.exact is None:
-            return False
-        moves = next(iter(known.moves(path, deviation.shape)), None)
+        if known is None or known.exact is None or not self._exported or self._strict or a.dtype != _SINGLE:
+            return None
+        moves = next(known.moves(path, deviation.shape), None)
         if moves is None or deviation.excess(moves) or deviation.loud_share(moves, _WEAK_EVIDENCE) > _WEAK_SHARE:
-            return False
+            return None
         self._note(f"'{self._names[index]}' differs by rounding alone, as the module does from double precision")
-        return True
+        return deviation.worst(moves)
 
     def _of_proven(self, a: Array, b: Array, path: Path, line: str, known: Precise | None) -> str | None:
         """Return the line, unless the result is as close to double precision as the reference.

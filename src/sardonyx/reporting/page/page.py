@@ -115,6 +115,11 @@ def render_page(
     return whole(models, title or labels, first or overview(bundles))
 
 
+def graph_page(bundle: RunBundle) -> str:
+    """Return a page with the graph alone, for notebooks."""
+    return whole([Model(bundle.label, (graph.section(bundle),))], bundle.label, None)
+
+
 def render_locations(locations: Mapping[str, Location]) -> str:
     """Return the page of records of `locate` without a run; each has a label."""
     models = [Model(label, (location.location_section(record),)) for label, record in locations.items()]

@@ -17,7 +17,9 @@ function graphsOf(model) {
 
 /** Returns the time of each module by path, as in the table of modules; null if it was not measured. */
 function moduleTimes(model, side) {
-  const tree = new ModuleTree(model.data("modules"));
+  const data = model.data("modules"); // a page of the graph alone has none
+  if (!data) return null;
+  const tree = new ModuleTree(data);
   const times = tree.totals[`ms_${side}`];
   return times ? new Map(tree.paths.map((path, at) => [path, times[at]])) : null;
 }

@@ -251,7 +251,8 @@ class GraphSection {
     const boxes = Object.entries(this.graphs).map(([side, graph]) => [graph, side === panel.side ? box : this.other(box, panel)[1]]);
     const both = (amount) => {
       const [before, after] = boxes.map(([graph, each]) => (each ? amount(graph, each) : "none"));
-      return before === after ? before : `${before} → ${after}`;
+      const unit = before.slice(before.indexOf(" "));
+      return before === after ? before : `${after.endsWith(unit) ? before.slice(0, -unit.length) : before} → ${after}`;
     };
     const costs = Object.entries(GRAPH_UNITS).filter(([kind]) => panel.graph.costs[kind]).map(([kind, unit]) => both((graph, each) => unit(graph.cost(each, kind))));
     const title = box.kind === "module" ? ["Module ", this.moduleLink(box.path)] : ["Part of ", this.moduleLink(box.path)];

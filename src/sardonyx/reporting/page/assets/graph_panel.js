@@ -188,6 +188,8 @@ class GraphPanel {
     for (const [at, { label, points }] of placed.routes.entries()) {
       if (!texts[at] || !label || !this.isNear(...graphExtent(points, dx, dy))) continue;
       const title = s("title", null, [...edges[at].types].join("\n"));
+      const width = graphTextWidth(texts[at], GRAPH_LABEL_FONT) + 4;
+      parts.push(s("rect", { class: "nested-halo", x: label[0] + dx - width / 2, y: label[1] + dy - 7, width, height: 14, rx: 4 }));
       parts.push(s("text", { class: "nested-type", x: label[0] + dx, y: label[1] + dy + 3 }, title, texts[at]));
     }
   }
