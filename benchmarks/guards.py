@@ -3,11 +3,11 @@
     nice python benchmarks/guards.py --package passes --count 300 [--seed 0] [--budget 5] [--again] [--table]
 
 Packages are `passes`, `exact`, `verification` and `ir`. The tests are those of the package, for `ir` those of passes
-too, that need no torch (`pytest --quick`; for `exact` all). They are imported once; each mutant is judged in a forked process, in which the code of the mutated
-function is replaced. The first run records which statements each test reaches (`benchmarks/results/guards-reach.json`,
-renewed for test files that changed). A mutant is given the tests that reach its statement: those that detected others
-in its file first, then those of its own test file, then by time, until they took `--budget` CPU seconds without the
-mutant. It counts as killed when a test fails or takes too much time or memory.
+too, that need no torch (`pytest --quick`; for `exact` all). They are imported once; each mutant is judged in a forked
+process, in which the code of the mutated function is replaced. The first run records which statements each test reaches
+(`benchmarks/results/guards-reach.json`, renewed for test files that changed). A mutant is given the tests that reach its
+statement: those that detected others in its file first, then those of its own test file, then by time, until they took
+`--budget` CPU seconds without the mutant. It counts as killed when a test fails or takes too much time or memory.
 
 Mutants are taken in an order that the seed decides, so that every count is a random sample. The results
 (`benchmarks/guards.json`) are kept by mutant, and a second run continues; `--again` judges again what survived. A

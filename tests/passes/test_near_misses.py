@@ -79,6 +79,12 @@ CASES = {
         "y = Transpose <perm = [0, 2, 1]> (b) }",
         ["Transpose", "Add", "Transpose"],
     ),
+    "a maximum of three": (
+        "fold-where-branches",
+        "(bool[N] c, float[N] x) => (float[N] y) <float two = {2}, float one = {1}, float three = {3}> "
+        "{ a = Where(c, one, three)  y = Max(a, two, x) }",
+        ["Where", "Max"],
+    ),
     "a bias of unknown shape": (
         "fuse-matmul-add",
         "(float[N, 4] x, float[K] b, int64[R] to) => (float[N, 3] y) <float[4, 1] w = {1, 2, 3, 4}> "
