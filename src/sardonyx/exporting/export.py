@@ -150,11 +150,10 @@ def export(
     options = options or ExportOptions()
     clock = Clock(progress)
     if is_program(source):
-        of_module = {"inputs": inputs, "kwargs": kwargs, "task": task, "dtype": dtype, "dynamic": dynamic}
-        of_module |= {"training": training or None, "for_generation": for_generation or None}
+        given = {"inputs": inputs, "kwargs": kwargs, "task": task, "dtype": dtype, "training": training or None}
         return Exported(**export_program(
-            source, output, of_module=of_module, opset=opset, verify=verify, optimize=optimize, seed=seed,
-            threads=threads, force=force, options=options, clock=clock,
+            source, output, of_module=given | {"dynamic": dynamic}, opset=opset, verify=verify, optimize=optimize,
+            seed=seed, threads=threads, force=force, options=options, clock=clock,
         ))  # fmt: skip
     assert isinstance(source, (nn.Module, str))
     _check_destination(output, force=force, for_generation=for_generation)
