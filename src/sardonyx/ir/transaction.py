@@ -19,7 +19,7 @@ from sardonyx.ir.checks import check
 from sardonyx.ir.facts import Facts, constant_tensor
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.naming import Names
-from sardonyx.ir.opsets.raising import Plan
+from sardonyx.ir.opsets.raising import OpsetPlan
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Match, Replacement
 from sardonyx.ir.scopes import bodies, is_constant, label
@@ -159,7 +159,7 @@ class Transactions:
             origins.add_origins(match.survivor, merged)
         return merged
 
-    def raise_opset(self, planned: Plan) -> Change:
+    def raise_opset(self, planned: OpsetPlan) -> Change:
         """Convert a whole model to a newer operator set; every node keeps its origins."""
         model = self._facts.model
         model.ir_version = planned.ir_version

@@ -24,6 +24,7 @@ from sardonyx.ir.tagged_model import HasModel, is_program
 from sardonyx.optimizer import certificate as certificates
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, Source, VerifiedCandidate
+from sardonyx.optimizer.input_defaults import frozen, unfrozen_notes
 from sardonyx.optimizer.options import OptimizeOptions, TuneOptions, TuningOptions
 from sardonyx.optimizer.rollback import Inputs, VerificationOptions, Verifier
 from sardonyx.passes import Pass
@@ -130,6 +131,9 @@ def optimize(
     usual = select(target, only, skip, passes=passes, fewest_nodes=options.fewest_nodes)
     every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
     left_out = frozenset((rule.name, WHOLE_PASS) for rule in every if rule not in usual)
+    if options.freeze_inputs and certificate is not None:
+        raise UsageError("a certificate is for a result with the inputs of the source", hint="drop `freeze_inputs`")
+    source, defaults = frozen(source) if options.freeze_inputs else (source, ())
     job = _job(source, every, target, options, progress, certifies=certificate is not None)
     file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
     if certificate is not None:
@@ -163,7 +167,7 @@ def optimize(
     if job.path is None:  # a model in memory may be changed later, so its details are computed now
         run.read_details()
     seconds = {**verifier.seconds, **run.seconds, "total": time.perf_counter() - began}
-    return replace(run, notes=(*checked, *kept, *run.notes), seconds=seconds)
+    return replace(run, notes=(*checked, *kept, *defaults, *unfrozen_notes(model), *run.notes), seconds=seconds)
 
 
 def _program(source: object) -> Program | None:
@@ -197,7 +201,7 @@ def _as_program(program: Program, outcome: _Outcome, seed: int, threads: int | N
 
 def _of_result(options: OptimizeOptions) -> dict[str, Any]:
     """Return the options that decide what the result is, not how it is verified or stored."""
-    names = ("fewest_nodes", "max_opset", "keep_opset", "allow_growth", "keep_modules")
+    names = ("fewest_nodes", "max_opset", "keep_opset", "allow_growth", "freeze_inputs", "keep_modules")
     return {name: getattr(options, name) for name in names}
 
 

@@ -21,7 +21,7 @@ from sardonyx.quantization import simulation, weights
 from sardonyx.quantization.recipe import Quantizer, Selection, Simulated
 from sardonyx.quantization.saturation import REDUCED_MOST, saturates
 from sardonyx.quantization.stacked_weights import Stack, constant_stack, like_recurrent
-from sardonyx.quantization.weights import lazy
+from sardonyx.quantization.weights import lazy, simulated
 
 _WEIGHTS, _BIAS, _LENGTHS, _PEEPHOLES = (1, 2), 3, 4, 7  # places among the operands
 _SUMMED = 2  # the axis of both weights
@@ -132,8 +132,8 @@ def _simulation(
         state = simulation.activation_by_steps(before, op)
         sums.append(op.Add(op.MatMul(inputs, weight), op.MatMul(state, recurrent)))
     shape = (directions, gates, directions * gates)
-    identity = lazy(ir.DataType.FLOAT, shape, lambda: np.eye(directions * gates, dtype=np.float32).reshape(shape))
-    none = lazy(ir.DataType.FLOAT, stacks[2].shape, lambda: np.zeros(stacks[2].shape, np.float32))
+    identity = simulated(shape, lambda: np.eye(directions * gates, dtype=np.float32).reshape(shape))
+    none = simulated(stacks[2].shape, lambda: np.zeros(stacks[2].shape, np.float32))
     exact = [operand(node, place) for place in range(_PEEPHOLES + 1)]
     exact[0] = sums[0] if directions == 1 else op.Concat(*sums, axis=2)
     exact[1], exact[2] = op.constant(identity), op.constant(none)
@@ -166,7 +166,7 @@ def _transposed(stack: Stack, direction: int, scales: ir.Value, most: int) -> ir
         steps = simulation.read(scales)[direction]
         return simulation.nearest_signed(stack.tensor.numpy()[direction], 0, steps, most).T
 
-    return lazy(ir.DataType.FLOAT, (inputs, gates), rounded)
+    return simulated((inputs, gates), rounded)
 
 
 def _operand(node: ir.Node, place: int) -> ir.Value:

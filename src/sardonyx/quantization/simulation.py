@@ -18,7 +18,7 @@ from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder
 from sardonyx.quantization.error_compensation import upper_root
 from sardonyx.quantization.recipe import Product, largest_of_rows, maximum_of_rows, scalar, with_bias
-from sardonyx.quantization.weights import Matrix, lazy
+from sardonyx.quantization.weights import Matrix, simulated
 
 _SAME = 1.0001  # two squared errors are the same up to the rounding of their sums
 _HALF = 0.51  # of a step: numbers between two integers may be rounded to either
@@ -199,8 +199,7 @@ def product_of_columns(
     """
     matrix = product.matrix
     by = np.ones(matrix.rows, np.float32) if factors is None else factors
-    weight = lazy(
-        ir.DataType.FLOAT,
+    weight = simulated(
         (matrix.rows, matrix.columns),
         lambda: nearest_signed(matrix.array() * by[:, None], 1, read(stored).ravel(), most) / by[:, None],
     )
@@ -215,8 +214,7 @@ def product_of_columns(
 def lookup_of_rows(product: Product, stored: ir.Value, most: int, op: Builder) -> ir.Value:
     """Build the lookup in a table with one scale for each row."""
     tensor = product.matrix.tensor
-    table = lazy(
-        ir.DataType.FLOAT,
+    table = simulated(
         tuple(tensor.shape.numpy()),
         lambda: nearest_signed(tensor.numpy(), 0, read(stored).ravel(), most),
     )

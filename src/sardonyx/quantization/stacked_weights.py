@@ -19,7 +19,7 @@ from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.quantization import simulation
 from sardonyx.quantization.recipe import SMALLEST, Quantizer, Selection, Simulated
-from sardonyx.quantization.weights import SIGNED_MOST, DerivedTensor, lazy
+from sardonyx.quantization.weights import SIGNED_MOST, DerivedTensor, lazy, simulated
 
 _RECURRENT: Mapping[int, int] = {1: 2, 2: 2}
 _SUMMED: Mapping[str, Mapping[int, int]] = {"MatMul": {1: 1}, "LSTM": _RECURRENT, "GRU": _RECURRENT, "RNN": _RECURRENT}
@@ -143,4 +143,4 @@ def _simulated(stack: Stack, scales: ir.Value) -> ir.TensorProtocol:
         )
         return np.stack(list(each))
 
-    return lazy(ir.DataType.FLOAT, stack.shape, rounded)
+    return simulated(stack.shape, rounded)

@@ -13,7 +13,7 @@ import msgspec
 from sardonyx.records.base import Record
 
 
-class Question(msgspec.Struct, frozen=True):
+class TuningMeasurement(msgspec.Struct, frozen=True):
     """One measurement: the effect of a change of some units on the best model so far."""
 
     units: tuple[str, ...]
@@ -39,7 +39,7 @@ class Decision(msgspec.Struct, frozen=True):
     question: int | None  # index in `questions` of the measurement that decided it
 
 
-class Pace(msgspec.Struct, frozen=True):
+class RelativeTime(msgspec.Struct, frozen=True):
     """The time of one model relative to the source, all measured in the same rounds."""
 
     name: str  # "source" | "untuned" | "tuned"
@@ -56,11 +56,11 @@ class Tuning(msgspec.Struct, frozen=True):
 
     chosen: str  # name of the entry of `standing` that is the result
     why: str
-    standing: tuple[Pace, ...]  # of the final measurement
+    standing: tuple[RelativeTime, ...]  # of the final measurement
     gain: float | None  # time of the tuned model divided by that of the untuned one; None: tuning changed nothing
     floor: float  # relative noise of the final measurement
     decisions: tuple[Decision, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[TuningMeasurement, ...]
     sizes: dict[str, int]  # of the dynamic dimensions
     threads: int
     provider: str

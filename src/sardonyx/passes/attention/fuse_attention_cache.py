@@ -93,9 +93,10 @@ class FuseAttentionCache(NodePass):
 
 def _readers_before(node: ir.Node, appended: tuple[ir.Node, ...], graph: Facts) -> tuple[ir.Node, ...] | None:
     """Return the consumers before the attention, or None if another node depends on one, such as the mask."""
-    readers = dict.fromkeys(use.node for concat in appended for use in concat.outputs[0].uses() if use.node is not node)
-    if any(reader.graph is not node.graph for reader in readers):
-        return None
+    uses = [use for concat in appended for use in concat.outputs[0].uses()]
+    readers = dict.fromkeys(use.node for use in uses if use.node is not node)
+    if any(use.node.graph is not node.graph or (use.node is node and use.idx not in (_KEYS, _VALUES)) for use in uses):
+        return None  # a query or a mask would be what the attention itself returns
     early = tuple(reader for reader in readers if graph.first((reader, node)) is reader)
     unread = all(len(reader.outputs) == 1 and not reader.outputs[0].uses() for reader in early)
     return early if unread else None

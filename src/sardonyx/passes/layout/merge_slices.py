@@ -63,7 +63,9 @@ class MergeSlices(NodePass):
             if not isinstance(size, int) or before[2] < 0 or step < 0:
                 return Refused("both slice the same axis, whose size is dynamic or whose step is negative", nodes)
             combined = range(*slice(*before).indices(size))[slice(start, end, step)]
-            joint[axis] = (combined.start, max(combined.stop, combined.start), combined.step)
+            if len(combined) <= 1:  # its step and bounds may be beyond 64 bits
+                combined = range(combined[0], combined[0] + 1) if combined else range(0)
+            joint[axis] = (combined.start, combined.stop, combined.step)
         return Match(nodes, {"ranges": dict(sorted(joint.items()))})
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:

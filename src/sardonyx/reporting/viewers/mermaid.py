@@ -13,8 +13,8 @@ from sardonyx.records.run import Run, Wiring
 from sardonyx.reporting import formatting
 from sardonyx.reporting.plots.module_contents import ModuleContents, module_contents, module_sides
 
-LONGEST = 36  # characters of a label
-MOST = 280  # boxes or edges: Mermaid refuses a text of 50,000 characters or of 500 edges
+MAX_LABEL = 36  # characters of a label
+MAX_ELEMENTS = 280  # boxes or edges: Mermaid refuses a text of 50,000 characters or of 500 edges
 _HARMLESS = frozenset(" _-./:,()·…")
 _SHAPES = {"module": ('[["', '"]]'), "port": ('(["', '"])')}
 _SUFFIXES = {"made": " (new)", "gone": " (removed)"}
@@ -72,7 +72,7 @@ def _wiring(dag: HierarchyDag) -> Wiring:
 
 
 def _chart(contents: ModuleContents, kinds: Sequence[str]) -> str:
-    if max(len(kinds), len(contents.edges)) > MOST:
+    if max(len(kinds), len(contents.edges)) > MAX_ELEMENTS:
         boxes = formatting.plural(len(kinds), "box", "boxes")
         return _sentence(f"{contents.path or '(model)'}: {boxes}, too many for one drawing")
     return "\n".join(("flowchart TD", *_lines(contents, kinds))) + "\n"
@@ -81,7 +81,7 @@ def _chart(contents: ModuleContents, kinds: Sequence[str]) -> str:
 def _lines(contents: ModuleContents, kinds: Sequence[str]) -> Iterator[str]:
     for at, (part, kind) in enumerate(zip(contents.parts, kinds, strict=True)):
         start, end = _SHAPES.get(kind, ('["', '"]'))
-        text = f"{quoted(formatting.name(part.text, LONGEST))}{_SUFFIXES.get(kind, '')}"
+        text = f"{quoted(formatting.name(part.text, MAX_LABEL))}{_SUFFIXES.get(kind, '')}"
         yield f"  n{at}{start}{text}{end}"
     for producer, consumer in contents.edges:
         yield f"  n{producer} --> n{consumer}"
