@@ -7,7 +7,7 @@ graph and not the weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -23,7 +23,7 @@ _LONGEST = 200  # characters of an attribute
 
 def shortened(value: object) -> str:
     """Return the value of an attribute as text, cut if it is long."""
-    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    text = ", ".join(map(str, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else str(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 

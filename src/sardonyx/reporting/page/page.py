@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 from markupsafe import Markup
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sardonyx.records.location import Location
+from sardonyx.reporting.flags import notes_with_flags
 from sardonyx.reporting.history import recent
 from sardonyx.reporting.page import (
     attention,
@@ -120,7 +121,8 @@ def render_page(
     first: Section | None = None,
 ) -> str:
     """Return the page of one model, or of several with a selection among them; `first` replaces their overview."""
-    models = [Model(bundle.label, tuple(_sections(bundle))) for bundle in (bundles if first else recent(bundles))]
+    shown = map(_with_flags, bundles if first else recent(bundles))
+    models = [Model(bundle.label, tuple(_sections(bundle))) for bundle in shown]
     models += [Model(bundle.label, precision.sections(bundle)) for bundle in quantizations]
     labels = ", ".join(bundle.label for bundle in (*bundles, *quantizations))
     return whole(models, title or labels, first or overview(bundles))
@@ -130,6 +132,18 @@ def render_models(bundles: Sequence[RunBundle]) -> str:
     """Return the page of model files that were not optimized; each has an inspection."""
     models = [Model(bundle.label, tuple(_sections_of_model(bundle))) for bundle in bundles]
     return whole(models, ", ".join(bundle.label for bundle in bundles), None)
+
+
+def _with_flags(bundle: RunBundle) -> RunBundle:
+    """Return a bundle whose notes name flags if the command line made the run."""
+    if not bundle.run.environment.command:
+        return bundle
+    return structs.replace(
+        bundle,
+        bench=None if bundle.bench is None else notes_with_flags(bundle.bench),
+        analysis=None if bundle.analysis is None else notes_with_flags(bundle.analysis),
+        export=None if bundle.export is None else notes_with_flags(bundle.export),
+    )
 
 
 def graph_page(bundle: RunBundle) -> str:
