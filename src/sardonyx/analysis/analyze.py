@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 import onnx
 import onnx_ir as ir
 
-from sardonyx.analysis.cache_formula import cache_of_graph
 from sardonyx.analysis.census import Census, modules, port
 from sardonyx.analysis.costs.liveness import check_sizes
 from sardonyx.analysis.costs.onnx_program import program_of
 from sardonyx.analysis.costs.program import Program
-from sardonyx.analysis.forms import AnalysisResults, Subject, measure, overtaking
+from sardonyx.analysis.forms import AnalysisResults, Subject, cache_of_graph, measure, overtaking
 from sardonyx.errors import UsageError
 from sardonyx.frontend.installed import require_torch
 from sardonyx.frontend.models.sources import parse_source

@@ -27,18 +27,14 @@ from sardonyx.provenance.codec import (
     NAME_SCOPES,
     NAMESPACE,
     NO_TAGS,
+    ROOT,
     SOURCE_MODULE,
     TAG_KEYS,
+    UNKNOWN,
     UNTAGGED,
     Evidence,
-    Reading,
-    read_metadata,
-    read_scoped_name,
-)
-from sardonyx.provenance.paths import (
-    ROOT,
-    UNKNOWN,
     Origins,
+    Reading,
     bounded,
     is_within,
     lineage,
@@ -47,6 +43,8 @@ from sardonyx.provenance.paths import (
     module_of,
     nearest,
     owner_of,
+    read_metadata,
+    read_scoped_name,
 )
 from sardonyx.provenance.scoped_names import ScopedNames
 from sardonyx.records.run import How

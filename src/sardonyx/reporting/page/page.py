@@ -69,6 +69,7 @@ SCRIPTS = (
     "graph_data.js",
     "graph_layout.js",
     "graph_panel.js",
+    "node_details.js",
     "drawings.js",
     "graph.js",
     "map.js",
