@@ -5,7 +5,7 @@ Example:
   sardonyx optimize model.onnx -o small.onnx --run runs/today
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
 
-Rewrites the graph, verifies the result on random inputs, and undoes any rewrite that fails. Every node keeps its module.
+Rewrites the graph, verifies it on random inputs, and undoes any rewrite that fails. Every node keeps its module.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """
