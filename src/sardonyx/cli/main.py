@@ -34,11 +34,9 @@ INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
 HELP = """\b
 Example:
   sardonyx report model.onnx --open
-  sardonyx export model.py:build -o model.onnx
   sardonyx optimize model.onnx -o small.onnx --run runs/today
 
-Exports PyTorch models to ONNX, optimizes and verifies ONNX graphs, and keeps the module of every node. docs/ has a page
-for each command.
+From PyTorch to ONNX with the module of every node. docs/ describes it.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """
