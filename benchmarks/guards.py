@@ -5,7 +5,7 @@
 Packages are `passes`, `exact`, `verification` and `ir`. The tests are those of the package, for `ir` those of passes
 too, that need no torch (`pytest --quick`; for `exact` all). They are imported once; each mutant is judged in a forked
 process, in which the code of the mutated function is replaced. The first run records which statements each test reaches
-(`benchmarks/results/guards-reach.json`, renewed for test files that changed). A mutant is given the tests that reach its
+(`benchmarks/results/guards-reach.json`, renewed for test files that changed). A mutant gets the tests that reach its
 statement: those that detected others in its file first, then those of its own test file, then by time, until they took
 `--budget` CPU seconds without the mutant. It counts as killed when a test fails or takes too much time or memory.
 

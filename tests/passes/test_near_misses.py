@@ -79,6 +79,12 @@ CASES = {
         "y = Transpose <perm = [0, 2, 1]> (b) }",
         ["Transpose", "Add", "Transpose"],
     ),
+    "ranges along the first axis, counted from the end": (
+        "merge-slices",
+        "(float[8, 4] x) => (float[6, 4] y) <int64[1] one = {1}, int64[1] end = {99}, int64[1] axis = {-2}> "
+        "{ a = Slice(x, one, end, axis)  y = Slice(a, one, end, axis) }",
+        ["Slice"],
+    ),
     "a maximum of three": (
         "fold-where-branches",
         "(bool[N] c, float[N] x) => (float[N] y) <float two = {2}, float one = {1}, float three = {3}> "
