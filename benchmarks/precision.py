@@ -189,7 +189,7 @@ def raced(store: Store, case: Case, forms: Sequence[str], feeds: Feeds, seconds:
 
     runs = {form: contender(form) for form in (FLOAT32, *forms)}
     slow = runs[FLOAT32]() > 0.4
-    fewest = interleaving.FEWEST_SLOW if slow else interleaving.FEWEST
+    fewest = interleaving.FEWEST_SLOW if slow else interleaving.MIN_ROUNDS
     race = interleaving.race(runs, twin=contender(FLOAT32), seconds=seconds, fewest=fewest)
     base = 1000 * statistics.median(race.seconds[FLOAT32])
     found: dict[str, Timing] = {}

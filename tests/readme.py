@@ -6,7 +6,7 @@ A block marked `console` is a list of `$ command` lines, each followed by its wh
 the page, on two threads: kernels keep some memory for each. The output of a block marked `console measured` depends on
 the machine: the page keeps an earlier output, and the tests only run the commands. README.md and docs/tour.md run in an
 empty folder; every other page has its own copy of the files that `prepare` creates. llms.txt is docs/for-agents.md with
-links from the root.
+links from the root, and skills/sardonyx/SKILL.md the same with a header.
 """
 
 from __future__ import annotations
@@ -28,7 +28,14 @@ from reporting.gate.sample_records import write_model
 ROOT = Path(__file__).parent.parent
 PAGE, TOUR, AGENTS = ROOT / "README.md", ROOT / "docs" / "tour.md", ROOT / "docs" / "for-agents.md"
 DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page != TOUR and "\n```console" in page.read_text()]
-LLMS = ROOT / "llms.txt"
+LLMS, SKILL = ROOT / "llms.txt", ROOT / "skills" / "sardonyx" / "SKILL.md"
+_SKILL_HEAD = """---
+name: sardonyx
+description: Export PyTorch models to ONNX, optimize, quantize, verify, compare and measure ONNX files with the sardonyx
+  command. Use it when a task involves an ONNX file, ONNX Runtime, or a PyTorch model that is to be deployed.
+---
+
+"""
 _BLOCK = re.compile(r"(?<=```console\n)(.*?)(?=```)|(?<=```console measured\n)(.*?)(?=```)", re.DOTALL)
 _MEASURED = re.compile(r"(```console measured\n)(.*?)(?=```)", re.DOTALL)
 _VARIES = re.compile(r" *\b\d+(\.\d+)? (ms|s)\b| *\b\d(\.\d+)?e[-+]\d+\b")  # times, and differences in the last digits
@@ -78,7 +85,16 @@ def prepare(folder: Path) -> str:
 
 def for_llms(text: str) -> str:
     """Return the text of llms.txt: the page for coding agents, with links from the root."""
-    return re.sub(r"\]\((?!https?:)([^)]+)\)", lambda link: f"]({os.path.normpath(f'docs/{link[1]}')})", text)
+    return _linked(text, "docs")
+
+
+def for_skill(text: str) -> str:
+    """Return the skill: the page for coding agents, with a header that says when it is of use."""
+    return _SKILL_HEAD + _linked(text, "../../docs")
+
+
+def _linked(text: str, folder: str) -> str:
+    return re.sub(r"\]\((?!https?:)([^)]+)\)", lambda link: f"]({os.path.normpath(f'{folder}/{link[1]}')})", text)
 
 
 def copied(prepared: Path, folder: Path) -> Path:
@@ -117,6 +133,7 @@ def main(wanted: list[Path]) -> None:
         for page in [page for page in DOCS if page in wanted]:
             page.write_text(refreshed(page.read_text(), copied(begun, fresh / page.stem)))
     LLMS.write_text(for_llms(AGENTS.read_text()))
+    SKILL.write_text(for_skill(AGENTS.read_text()))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ import stage
 import time_contest
 from claims import Claim
 from sardonyx.ir import io
-from sardonyx.measurement.interleaving import FEWEST, Race
+from sardonyx.measurement.interleaving import MIN_ROUNDS, Race
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -57,8 +57,8 @@ def test_files_are_timed_from_the_command_line(model: Path, clock: str) -> None:
     words = [sys.executable, latency.__file__, f"one={model}", f"two={model}", "--seconds", "0.1", "--clock", clock]
     output = subprocess.run([*words, "--json"], check=True, capture_output=True).stdout
     race = Race(**json.loads(output))
-    assert {name: len(seconds) for name, seconds in race.seconds.items()} == {"one": FEWEST, "two": FEWEST}
-    assert race.rounds == FEWEST
+    assert {name: len(seconds) for name, seconds in race.seconds.items()} == {"one": MIN_ROUNDS, "two": MIN_ROUNDS}
+    assert race.rounds == MIN_ROUNDS
     assert 0.2 < race.comparison("two").ratio < 5
 
 
@@ -79,7 +79,7 @@ def test_the_faster_peer_is_the_baseline() -> None:
     """The faster of two peers is the baseline, and only a clear difference counts against us."""
     section, case = stage.Section("", "", []), stage.Case("a", "dynamo", Path("a"))
     times = {"source": 10.0, "portable": 8.0, "ort": 5.0, "slow": 9.0, "fast": 6.0}
-    race = Race("source", {name: (each,) * FEWEST for name, each in times.items()}, (10.0,) * FEWEST, 1.0, 0)
+    race = Race("source", {name: (each,) * MIN_ROUNDS for name, each in times.items()}, (10.0,) * MIN_ROUNDS, 1.0, 0)
     latency_contest._add(section, case, race, ["slow", "fast"])
     assert [claim.met for claim in section.claims] == [False, True]
     assert section.rows[0][1:3] == ["10000.0 ms", "0.80 [0.80, 0.80]"]

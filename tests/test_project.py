@@ -5,16 +5,20 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
+import shlex
 import subprocess
+import sys
 import tarfile
 import tomllib
 from pathlib import Path
 
+import onnx
 import pytest
 import yaml
 from packaging.requirements import Requirement
 
 import passes_page
+import sardonyx
 from sardonyx.passes import ALL
 
 ROOT = Path(__file__).parent.parent
@@ -178,3 +182,26 @@ def test_ci_runs_the_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
     assert script.read_text().rstrip().endswith("make test")
+
+
+@pytest.mark.slow
+def test_the_hooks_for_pre_commit_hold_files_to_gates(tmp_path: Path) -> None:
+    """Each entry is run as pre-commit runs it: with its arguments and the changed files behind them."""
+    source = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> agraph (float[N] x) => (float[N] y) { a = Identity(x)  y = Relu(a) }'
+    )
+    onnx.save(source, tmp_path / "model.onnx")
+    hooks = {hook["id"]: hook for hook in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
+    assert set(hooks) == {"sardonyx-inspect", "sardonyx-optimized"}
+    assert all(f"`{name}`" in (ROOT / "docs" / "gates.md").read_text() for name in hooks)
+
+    def code(name: str, *arguments: str) -> int:
+        assert re.search(hooks[name]["files"], "model.onnx")
+        command = [sys.executable, "-m", *shlex.split(hooks[name]["entry"]), *arguments, "model.onnx"]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, check=False).returncode
+
+    assert (code("sardonyx-inspect"), code("sardonyx-inspect", "--fail-if", "nodes > 1")) == (0, 4)
+    assert code("sardonyx-optimized") == 4
+    sardonyx.optimize(tmp_path / "model.onnx", tmp_path / "model.onnx", force=True)
+    assert code("sardonyx-optimized") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import readme
 
@@ -55,7 +56,7 @@ def test_every_shown_output_is_refreshed() -> None:
     shown = {
         page for page in readme.ROOT.rglob("*.md") if "\n```console" in page.read_text() and ".venv" not in str(page)
     }
-    assert shown == {readme.PAGE, readme.TOUR, *readme.DOCS}
+    assert shown == {readme.PAGE, readme.TOUR, readme.SKILL, *readme.DOCS}
 
 
 def test_the_readme_is_short() -> None:
@@ -67,6 +68,16 @@ def test_llms_txt_is_the_page_for_agents() -> None:
     assert text == readme.for_llms(readme.AGENTS.read_text()), "`python tests/readme.py docs/for-agents.md` writes it"
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
     assert [link for link in links if not (readme.ROOT / link).exists()] == []
+
+
+def test_the_skill_is_the_page_for_agents() -> None:
+    text = readme.SKILL.read_text()
+    assert text == readme.for_skill(readme.AGENTS.read_text()), "`python tests/readme.py docs/for-agents.md` writes it"
+    head = yaml.safe_load(text.split("---\n")[1])
+    assert head["name"] == readme.SKILL.parent.name  # as agents require
+    assert len(head["description"]) < 1024
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", text)
+    assert [link for link in links if not (readme.SKILL.parent / link).exists()] == []
 
 
 def test_measured_blocks_are_not_compared() -> None:

@@ -48,6 +48,11 @@ class GateNotMet(SardonyxError):
     exit_code = 4
 
 
+def install_hint(extra: str) -> str:
+    """Return how to install an extra: sardonyx is on no package index."""
+    return f'in a checkout of sardonyx: pip install ".[{extra}]"'
+
+
 _MAX_NAMES = 8  # in a hint
 _MAX_LENGTH = 240  # characters of a message
 _ADDRESS = re.compile(r" (?:object )?at 0x[0-9a-f]+")

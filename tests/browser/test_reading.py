@@ -11,7 +11,7 @@ from playwright.sync_api import Page
 
 from browser.conftest import Open
 
-ORDER = ["verdict", "graph", "modules", "map", "rewrites", "missed", "attention", "verification", "passes", "measured"]
+ORDER = ["verdict", "graph", "modules", "map", "rewrites", "missed", "attention", "verification", "measured"]
 LARGEST = 6_000_000  # bytes of the page of ten thousand nodes
 WIDE = """[...document.querySelectorAll("main *")]
   .filter((one) => one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1)
@@ -100,7 +100,7 @@ def test_without_a_script_the_results_are_readable(opened: Open) -> None:
     assert "nodes" in page.inner_text("[data-section=verdict]")
     assert page.locator("[data-section=modules] tbody tr").count() > 3
     assert "same outputs on" in page.inner_text("[data-section=verification]")
-    assert page.locator("[data-section=passes] tbody tr").count() > 3
+    assert page.locator("[data-section=rewrites] tbody tr").count() > 3
     assert page.locator("[data-section=measured] svg").is_visible()
     assert page.locator("#theme").is_hidden(), "what does not answer is not shown"
 

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from playwright.sync_api import Locator, Page, expect
 
 from browser.conftest import Open
+from reporting.sample_run import sample_run
+from sardonyx.records.run import Event, NodeRef, RewriteKind
+from sardonyx.reporting.page.page import render_page
+from sardonyx.reporting.run_bundle import RunBundle
 
 STATUS = re.compile(r"([\d,]+) of ([\d,]+) rewrites shown")
 
@@ -48,6 +54,31 @@ def test_a_rewrite_opens_with_its_graph_before_and_after(page: Page) -> None:
     expect(tags.get_by_role("row").filter(has_text="removed").first).to_be_visible()
 
 
+def test_a_drawing_shows_nodes_with_their_state_and_values_that_enter_and_leave(
+    open_page: Open, tmp_path: Path
+) -> None:
+    nodes = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
+    made = NodeRef("add", "Gemm", ("x", "w", "b", ""), ("y",))
+    fused = Event("p", RewriteKind.FUSE, "y", nodes, (made,), (), "", "", "")
+    dropped = Event("p", RewriteKind.DROP, "m", nodes, (), (), "", "", "")  # the replaced value is an output too
+    for events, drawn in (
+        ((fused,), [["− MatMul", "− Add", "x", "w", "b", "y"], ["+ Gemm", "x", "w", "b", "y"]]),
+        ((dropped,), [["− MatMul", "− Add", "x", "w", "b", "m", "y"]]),
+    ):
+        run = replace(sample_run(), events=events, wiring_after=None)
+        (tmp_path / "page.html").write_text(render_page([RunBundle("m", run)]), "utf-8")
+        page = open_page(tmp_path / "page.html", "#rewrite=0")
+        graphs = part(page).locator("svg.graph")
+        expect(graphs).to_have_count(len(drawn))
+        assert [graph.locator("text").all_text_contents() for graph in graphs.all()] == drawn
+        for graph, boxes in zip(graphs.all(), drawn, strict=True):
+            line = graph.locator(".graph-line").get_attribute("d") or ""
+            assert line.count("M") == len(boxes) - 1  # an edge for each value, here each box but one has one
+            tops = graph.locator("rect").evaluate_all("boxes => boxes.map((box) => +box.getAttribute('y'))")
+            assert tops[boxes.index("y")] == max(tops)
+            assert tops[boxes.index("x")] < tops[0]
+
+
 def test_rewrites_are_filtered_by_pass_and_shown_again(page: Page) -> None:
     rewrites = part(page)
     picker = rewrites.locator("select").first
@@ -62,22 +93,15 @@ def test_rewrites_are_filtered_by_pass_and_shown_again(page: Page) -> None:
     expect(rewrites.locator(".rewrites-status")).to_contain_text(f"All {all_of_them:,} rewrites")
 
 
-def test_a_link_from_the_table_of_passes_filters(page: Page) -> None:
-    row = part(page, "passes").locator("tbody tr").first
-    count = int(row.locator("td").first.inner_text().replace(",", ""))
-    row.locator("th a").click()
-    expect(part(page).locator(".rewrites-status")).to_be_in_viewport()
-    assert visible_and_total(page)[0] == count
-
-
-def test_a_module_in_the_table_of_passes_filters_by_module_too(opened: Open) -> None:
-    page = opened("deep")
-    row = part(page, "passes").locator("tbody tr").filter(has_text="eliminate-identity")
-    row.locator("td a").first.click()
-    few, all_of_them = visible_and_total(page)
-    assert 0 < few < all_of_them
-    assert "module=" in page.url
-    assert "pass=eliminate-identity" in page.url
+def test_each_pass_is_listed_once(opened: Open) -> None:
+    page = opened("transformer")
+    part(page)
+    names = page.locator("details.rewrites-pass > summary > strong").all_inner_texts()
+    assert len(names) > 2
+    assert page.locator(".rewrites-static").is_hidden()
+    assert page.locator("main table:visible", has_text=names[0]).count() == 0
+    without = opened("transformer", java_script_enabled=False)
+    assert without.locator(".rewrites-static tbody tr").count() == len(names)
 
 
 def test_the_selected_module_filters_rewrites_and_missed_fusions(opened: Open) -> None:

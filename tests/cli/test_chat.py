@@ -77,7 +77,7 @@ def test_what_is_missing_is_said_in_one_line(
     assert done.code == 2
     assert done.err.splitlines() == [
         "error: chat needs onnxruntime-genai, which is not installed",
-        'hint: pip install "sardonyx[chat]"',
+        'hint: in a checkout of sardonyx: pip install ".[chat]"',
     ]
     pytest.importorskip("onnxruntime_genai")
     done = command("chat", tmp_path)

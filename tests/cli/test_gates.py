@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -81,6 +82,25 @@ def test_json_stays_alone_on_standard_output(command: Command, model: Path) -> N
     failed = command("inspect", model, "--json", "--fail-if", "nodes>2")
     assert failed.code == 4
     assert json.loads(failed.out)["counts"]["nodes"] == 3
+
+
+def test_json_has_the_gates_whether_or_not_they_are_met(command: Command, model: Path) -> None:
+    done = command("inspect", model, "--json", "--fail-if", "nodes>2", "--fail-if", "bytes > 1 MB")
+    assert done.code == 4
+    nodes, size = json.loads(done.out)["gates"]
+    assert nodes == {"fail_if": "nodes>2", "met": False, "name": "nodes", "value": 3, "limit": "2", "baseline": None}
+    assert (size["met"], size["fail_if"], size["value"]) == (True, "bytes > 1 MB", 64)
+    assert "gates" not in json.loads(command("inspect", model, "--json").out)
+    Path("baseline.json").write_text(done.out, encoding="utf-8")  # such a record is a baseline too
+    compared = command("inspect", model, "--json", "--baseline", "baseline.json", "--fail-if", "nodes>baseline")
+    assert [(gate["met"], gate["baseline"]) for gate in json.loads(compared.out)["gates"]] == [(True, 3)]
+
+
+def test_json_of_several_models_has_the_gates_of_each(command: Command, model: Path) -> None:
+    shutil.copy(model, "other.onnx")
+    done = command("inspect", model, "other.onnx", "--json", "--fail-if", "nodes>2")
+    assert done.code == 4
+    assert [[gate["met"] for gate in each["gates"]] for each in json.loads(done.out)] == [[False], [False]]
 
 
 @pytest.mark.parametrize(

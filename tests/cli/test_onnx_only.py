@@ -31,7 +31,7 @@ class Hidden:
 
 sys.meta_path.insert(0, Hidden())
 """
-HINT = 'hint: pip install "sardonyx[torch]"'
+HINT = 'hint: in a checkout of sardonyx: pip install ".[torch]"'
 LAYER = """
 q{n} = MatMul(h{n}, wq) k{n} = MatMul(h{n}, wk) t{n} = Transpose<perm=[0,2,1]>(k{n}) s{n} = MatMul(q{n}, t{n})
 p{n} = Softmax<axis=-1>(s{n}) a{n} = MatMul(p{n}, h{n}) r{n} = Add(h{n}, a{n})

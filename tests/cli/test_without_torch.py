@@ -70,7 +70,7 @@ def test_commands_that_need_torch_print_how_to_install_it(arguments: tuple[str, 
     code, loaded, lines = hiding("torch", *(places.get(each, each) for each in arguments))
     assert (code, loaded) == (2, "False")
     assert lines[0].endswith("need torch, which is not installed")
-    assert lines[1:] == ['hint: pip install "sardonyx[torch]"']
+    assert lines[1:] == ['hint: in a checkout of sardonyx: pip install ".[torch]"']
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def test_hugging_face_models_need_transformers() -> None:
         2,
         [
             "error: Hugging Face models need transformers, which is not installed",
-            'hint: pip install "sardonyx[torch]"',
+            'hint: in a checkout of sardonyx: pip install ".[torch]"',
         ],
     )
 
@@ -112,7 +112,7 @@ def test_a_mistake_in_the_source_is_reported_before_torch_is_loaded(
 @pytest.mark.slow
 def test_from_python_it_is_a_sardonyx_error() -> None:
     done = subprocess.run([sys.executable, "-c", FROM_PYTHON], capture_output=True, text=True, check=True)
-    need = 'PyTorch models need torch, which is not installed pip install "sardonyx[torch]"'
+    need = 'PyTorch models need torch, which is not installed in a checkout of sardonyx: pip install ".[torch]"'
     first, second, third = done.stdout.splitlines()
     assert (first, second) == (need, need)
     assert third.startswith("'nonsense' is not a model source")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.exact import literals, residues
+from sardonyx.exact import reals, residues
 from sardonyx.exact.residues import PRIMES, Packed
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=64)
@@ -87,18 +87,18 @@ KNOWN = [
 def test_a_rounded_number_is_recognized_and_its_neighbours_are_not(real: float, dtype: type[np.floating]) -> None:
     bits = np.finfo(dtype).nmant + 1
     literal = dtype(real)
-    assert literals.recognized(float(literal), bits) is not None
+    assert reals.recognized(float(literal), bits) is not None
     for neighbour in (np.nextafter(literal, dtype(10)), np.nextafter(literal, dtype(-10))):
-        assert literals.recognized(float(neighbour), bits) is None
+        assert reals.recognized(float(neighbour), bits) is None
 
 
 def test_a_recognized_root_squares_to_its_number() -> None:
     for number, square in ((np.float32(math.sqrt(2)), 2.0), (np.float32(1 / math.sqrt(96)), 1 / 96)):
-        root = literals.recognized(float(number), 24)
+        root = reals.recognized(float(number), 24)
         assert root is not None
         assert lanes(residues.multiply(root, root)) == of(Fraction(square).limit_denominator(100))
 
 
 def test_weights_are_not_taken_for_roots_by_chance() -> None:
     weights = np.random.default_rng(0).standard_normal(500).astype(np.float32)
-    assert sum(literals.recognized(float(weight), 24) is not None for weight in weights) <= 2
+    assert sum(reals.recognized(float(weight), 24) is not None for weight in weights) <= 2

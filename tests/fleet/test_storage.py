@@ -290,4 +290,4 @@ def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(UsageError, match="memory://x needs fsspec, which is not installed") as caught:
         open_store("memory://x")
-    assert caught.value.hint == 'pip install "sardonyx[fleet]"'
+    assert caught.value.hint == 'in a checkout of sardonyx: pip install ".[fleet]"'

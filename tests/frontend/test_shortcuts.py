@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
+from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
+from onnxscript.rewriter import pattern
 from torch import Tensor, nn
 
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.shortcuts import quick_mismatches
 
 
 class Mixed(nn.Module):
@@ -39,3 +44,28 @@ def test_the_graph_is_the_same_without_them(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(traced, "shortcuts", lambda **_: contextlib.nullcontext())
     assert short == nodes()
     assert sum(node[0] == "Cast" for node in short if isinstance(node, tuple)) > 3
+
+
+def test_torchs_optimizer_lists_the_graph_only_for_nodes_that_a_pattern_may_start_at() -> None:
+    listed: list[str] = []
+
+    class Listed(ir.Graph):
+        def __iter__(self) -> Iterator[ir.Node]:
+            listed.append("graph")
+            return super().__iter__()
+
+    def two_results(op: Any, x: Any) -> Any:
+        return op.Neg(x), op.Abs(x)
+
+    rule = pattern.RewriteRule(two_results, lambda op, x: (op.Neg(x), op.Abs(x)))
+    x = ir.Value(name="x")
+    nodes = [ir.node(name, [x]) for name in ("Relu", "Neg", "Abs")]
+    graph = Listed([x], [node.outputs[0] for node in nodes], nodes=nodes, opset_imports={"": 18})
+    model = ir.Model(graph, ir_version=9)
+    with quick_mismatches():
+        assert not rule.match(model, graph, nodes[0], check_nodes_are_removable=False)
+        assert not listed
+        found = rule.match(model, graph, nodes[1], check_nodes_are_removable=False)
+    assert listed
+    assert found
+    assert [node.op_type for node in found.nodes] == ["Neg", "Abs"]

@@ -14,11 +14,11 @@ import pytest
 import sardonyx
 from benched import OTHER, PRODUCT, SLOWER, written
 from sardonyx.errors import ModelError, RuntimeFailure, UsageError
-from sardonyx.measurement import interleaving, sessions, trial
-from sardonyx.measurement.bench import starts_limit
+from sardonyx.measurement import bench as bench_module
+from sardonyx.measurement import interleaving, sessions
+from sardonyx.measurement.bench import Conditions, PlannedSize, starts_limit
 from sardonyx.measurement.entrants import naming, read_entrants
-from sardonyx.measurement.interleaving import FEWEST
-from sardonyx.measurement.trial import Conditions, PlannedSize
+from sardonyx.measurement.interleaving import MIN_ROUNDS
 from sardonyx.records.bench import Benchmark, Finding, Start
 
 SHORT = 0.05  # seconds: the minimum number of rounds
@@ -60,7 +60,7 @@ def test_every_size_has_every_file_with_every_round(swept: Benchmark) -> None:
         assert [timing.label for timing in point.timings] == ["a.onnx", "b.onnx"]
         assert len({len(timing.seconds) for timing in point.timings}) == 1
         for timing in point.timings:
-            assert len(timing.seconds) >= FEWEST
+            assert len(timing.seconds) >= MIN_ROUNDS
             assert min(timing.seconds) > 0
             assert min(timing.seconds) <= timing.low_whisker <= timing.low_quartile <= timing.median
             assert timing.median <= timing.high_quartile <= timing.high_whisker <= max(timing.seconds)
@@ -117,10 +117,10 @@ def test_slow_models_start_less_often(
         return Start(1.0, 1.0, None)
 
     monkeypatch.setattr(sessions, "start", start)
-    monkeypatch.setattr(trial.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(bench_module.time, "perf_counter", lambda: now)
     entrants = read_entrants([folder / "a.onnx", folder / "b.onnx"], folder)
     conditions = Conditions(sessions.settings_of(1, "cpu", "all"), sessions.TimingClock.WALL, False, 0)
-    starts = trial.fresh_starts(entrants, PlannedSize({}, {}, None), 3, conditions, starts_limit(seconds))
+    starts = bench_module.fresh_starts(entrants, PlannedSize({}, {}, None), 3, conditions, starts_limit(seconds))
     assert [len(of_entrant) for of_entrant in starts] == [times, times]
 
 
@@ -139,7 +139,7 @@ def test_slow_models_run_fewer_rounds(
     monkeypatch.setattr(sessions.LocalSession, "feed", lambda *_: a_run)
     conditions = Conditions(sessions.settings_of(1, "cpu", "all"), sessions.TimingClock.WALL, False, 0)
     with contextlib.ExitStack() as stack:
-        timed = trial.Sessions(read_entrants([folder / "a.onnx", folder / "b.onnx"], folder), conditions, stack)
+        timed = bench_module.Sessions(read_entrants([folder / "a.onnx", folder / "b.onnx"], folder), conditions, stack)
         timed.race(PlannedSize({}, {}, None), seconds, lambda *_: None)
     assert fewest == [rounds]
 

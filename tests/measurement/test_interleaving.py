@@ -9,7 +9,7 @@ import pytest
 
 import noise
 from sardonyx.measurement import interleaving
-from sardonyx.measurement.interleaving import FEWEST, LEAST, Race, race, slot
+from sardonyx.measurement.interleaving import MIN_NOISE_FLOOR, MIN_ROUNDS, Race, race, slot
 from sardonyx.measurement.statistics import Finding
 
 
@@ -93,8 +93,8 @@ def test_models_are_compared_with_both_reference_slots_and_the_first_round_is_dr
     clock = Clock()
     result = race({"a": clock.taking(9.0, *[1.0] * 99), "b": clock.taking(7.0, *[2.0] * 99)},
                  twin=clock.taking(9.0, *[4.0] * 99), seconds=0, now=clock)  # fmt: skip
-    assert result.seconds == {"a": (1.0,) * FEWEST, "b": (2.0,) * FEWEST}
-    assert result.twin == (4.0,) * FEWEST
+    assert result.seconds == {"a": (1.0,) * MIN_ROUNDS, "b": (2.0,) * MIN_ROUNDS}
+    assert result.twin == (4.0,) * MIN_ROUNDS
     assert result.comparison("b").ratio == pytest.approx(1)
     assert result.comparison("a", against="b").ratio == pytest.approx(1)
     assert result.comparison("b", against="b").ratio == 1
@@ -108,7 +108,7 @@ def test_models_are_compared_with_both_reference_slots_and_the_first_round_is_dr
 @pytest.mark.slow
 def test_timing_ends_with_its_time_but_not_below_the_minimum_of_rounds() -> None:
     clock = Clock()
-    assert race({"a": clock.taking(1.0, 2.0, 3.0)}, seconds=0, now=clock).rounds == FEWEST
+    assert race({"a": clock.taking(1.0, 2.0, 3.0)}, seconds=0, now=clock).rounds == MIN_ROUNDS
     clock = Clock()
     result = race({"a": clock.taking(1.0, 2.0, 3.0, 1.5, 2.5)}, seconds=100, narrow=0, now=clock)
     assert 100 <= result.spent <= 106
@@ -118,7 +118,7 @@ def test_timing_ends_with_its_time_but_not_below_the_minimum_of_rounds() -> None
 def test_timing_ends_early_when_every_interval_is_narrow() -> None:
     clock = Clock()
     steady = {"a": clock.taking(1.0, 1.001), "b": clock.taking(1.001, 1.0), "c": clock.taking(1.0)}
-    assert race(steady, seconds=1e6, now=clock).rounds == FEWEST
+    assert race(steady, seconds=1e6, now=clock).rounds == MIN_ROUNDS
 
 
 def test_timing_does_not_end_early_while_the_reference_differs_from_itself() -> None:
@@ -175,13 +175,13 @@ def test_differences_within_the_noise_of_the_reference_are_not_claimed() -> None
     assert apart.floor() == pytest.approx(0.05)
     assert apart.comparison("b").finding is Finding.SAME
     together = race(runs, twin=clock.taking(1.0), seconds=0, now=clock)
-    assert together.floor() == LEAST
+    assert together.floor() == MIN_NOISE_FLOOR
     assert together.comparison("b").finding is Finding.SLOWER
 
 
 def test_differences_below_the_session_floor_are_never_claimed() -> None:
     clock = Clock()
-    result = race({"a": clock.taking(1.0), "b": clock.taking(1 + 0.9 * LEAST)}, seconds=0, now=clock)
+    result = race({"a": clock.taking(1.0), "b": clock.taking(1 + 0.9 * MIN_NOISE_FLOOR)}, seconds=0, now=clock)
     assert result.comparison("b").finding is Finding.SAME
 
 
@@ -231,4 +231,4 @@ def test_sessions_differ_by_at_most_the_floor() -> None:
         session()
         times.append(machine.time - began)
     assert 0.007 < max(times) / min(times) - 1 <= 0.0101
-    assert interleaving.LEAST > 0.0101
+    assert interleaving.MIN_NOISE_FLOOR > 0.0101

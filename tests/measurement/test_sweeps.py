@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.errors import UsageError
-from sardonyx.measurement.bench import MOST, points
+from sardonyx.measurement.bench import MAX_COMBINATIONS, points
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
@@ -46,6 +46,6 @@ def test_the_last_dim_changes_fastest() -> None:
     ],
 )
 def test_invalid_arguments_are_refused(fixed: dict[str, int], sweep: dict[str, list[int]], message: str) -> None:
-    assert MOST < 39 * 39
+    assert MAX_COMBINATIONS < 39 * 39
     with pytest.raises(UsageError, match=message):
         points(fixed, sweep)

@@ -6,9 +6,8 @@ import pytest
 from msgspec import structs
 
 from reporting.sample_bench import MACHINE, point
-from sardonyx.measurement.bench import notes
+from sardonyx.measurement.bench import Conditions, notes
 from sardonyx.measurement.sessions import TimingClock
-from sardonyx.measurement.trial import Conditions
 from sardonyx.records.bench import Finding
 from sardonyx.runtime.timed import Settings
 

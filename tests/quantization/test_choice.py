@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
+import onnx.parser
 import onnx_ir as ir
 import pytest
 from hypothesis import given
@@ -27,6 +29,7 @@ from sardonyx.quantization.task import Task
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.expressions import Number
 from sardonyx.records.quantization import Interval, Quantization, Scores
+from sardonyx.reporting.quantization import quantization_sentence
 
 NUMBERS = st.floats(0, 10)
 OPTIONS = st.lists(
@@ -313,3 +316,24 @@ def test_a_budget_that_cannot_be_read_is_refused(text: str, message: str) -> Non
     with pytest.raises(UsageError) as error:
         Budget.of([text], has_metric=False)
     assert error.value.message == message
+
+
+def test_classes_as_integers_are_compared(tmp_path: Path, times: dict[str, float]) -> None:
+    times.update({"int4": 0.5})
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((64, 64)).astype(np.float32) for name in ("a", "b")}
+    text = """<ir_version: 8, opset_import: ["" : 21]> g (float[n, 64] x) => (int64[n] y) {
+      c = MatMul (x, a) d = Relu (c) e = MatMul (d, b) y = ArgMax <axis = 1, keepdims = 0> (e) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    data = [{"x": rng.standard_normal((50, 64)).astype(np.float32)} for _ in range(12)]
+    made = sardonyx.quantize(model, data=data, objective="bytes", budget="top1>=0.95")
+    assert made.choice is not None
+    within = {point.label: point.within for point in made.choice.points}
+    assert within["all int8-weights"]
+    assert not within["all int4"], "4 bits change some of the classes"
+    (output,) = made.loss.outputs
+    assert (output.rows, output.top1 is not None and output.top1 > 0.95) == (6 * 50, True)
+    assert "top-1 agreement" in quantization_sentence(made)
+    with pytest.raises(BudgetNotMet):
+        sardonyx.quantize(model, to="int4", data=data, budget="top1>=99%")

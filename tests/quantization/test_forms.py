@@ -11,7 +11,7 @@ import onnx.parser
 import pytest
 
 import sardonyx
-from sardonyx.quantization import stacked_weights
+from sardonyx.quantization import lstm_int8, stacked_weights
 from sardonyx.verification.subject import Subject
 
 PRECISIONS = ["int8", "int8-weights", "int4"]
@@ -106,3 +106,60 @@ def test_the_opset_of_an_old_file_is_raised(to: Any, opset: int) -> None:
     made = sardonyx.quantize(model, to=to, data=data)
     assert len(made.products) == 2
     assert [each.version for each in made.to_proto().opset_import if not each.domain] == [opset]
+
+
+LSTMS = {
+    "forward": ("float[5, n, 16] x) => (float[5, 1, n, 24] y", "y = LSTM <hidden_size = 24> (x, w, r, b)", 1),
+    "reverse, with a state": (
+        "float[5, n, 16] x, float[1, n, 24] s) => (float[1, n, 24] h",
+        ', h = LSTM <hidden_size = 24, direction = "reverse", clip = 2.5> (x, w, r, b, , s, s)',
+        1,
+    ),
+    "both directions": (
+        "float[5, n, 16] x, float[2, n, 24] s) => (float[5, 2, n, 24] y, float[2, n, 24] c",
+        'y, , c = LSTM <hidden_size = 24, direction = "bidirectional", layout = 0> (x, w, r, b, , , s, p)',
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize(("form", "opset"), [*((form, 17) for form in LSTMS), ("reverse, with a state", 9)])
+def test_an_lstm_is_computed_in_integers_for_the_runtime(form: str, opset: int) -> None:
+    interface, node, directions = LSTMS[form]
+    shapes = {"w": (directions, 96, 16), "r": (directions, 96, 24), "b": (directions, 192), "p": (directions, 72)}
+    model = _model(f"g ({interface}) {{ {node} }}", shapes, opset=opset)
+    made = sardonyx.quantize(model, to="int8", target="ort")
+    (product,) = made.products
+    assert product.recipe == "quantize-lstm"
+    assert product.error is not None
+    assert product.error < product.allowed / 10
+    assert made.after.bytes < 0.4 * made.before.bytes
+    assert made.loss.scores is not None
+    assert made.loss.scores.relative_l2.value < 0.02
+    assert [each.op_type for each in made.to_proto().graph.node] == ["DynamicQuantizeLSTM"]
+    assert not made.notes
+
+
+def test_a_wrong_weight_of_an_lstm_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    lazy = lstm_int8.lazy
+
+    def wrong(dtype: Any, shape: Any, compute: Any) -> Any:
+        return lazy(dtype, shape, (lambda: np.roll(compute(), 1, 2)) if dtype.name == "INT8" else compute)
+
+    monkeypatch.setattr(lstm_int8, "lazy", wrong)
+    interface, node, _ = LSTMS["forward"]
+    model = _model(f"g ({interface}) {{ {node} }}", {"w": (1, 96, 16), "r": (1, 96, 24), "b": (1, 192)})
+    with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
+        sardonyx.quantize(model, to="int8", target="ort")
+
+
+def test_an_lstm_with_lengths_keeps_its_arithmetic() -> None:
+    text = "g (float[5, 2, 16] x) => (float[5, 1, 2, 24] y) { y = LSTM <hidden_size = 24> (x, w, r, b, lengths) }"
+    model = _model(text, {"w": (1, 96, 16), "r": (1, 96, 24), "b": (1, 192)})
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([5, 3], np.int32), "lengths"))
+    made = sardonyx.quantize(model, to="int8", target="ort")
+    assert [product.recipe for product in made.products] == ["quantize-stacks"]
+    portable = sardonyx.quantize(model, to="int8")
+    assert portable.notes == (
+        "LSTM computes in float32, with weights in 8 bits; for the target `ort` it computes in 8-bit integers",
+    )

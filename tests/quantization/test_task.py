@@ -52,3 +52,10 @@ def test_logits_stand_out_and_embeddings_do_not(columns: int, seed: int, classif
         assert found.limits == (CLASSES if classifies else NUMBERS)
         assert ("'y' are scores of classes" in found.reason) is classifies
         assert found.classes == ({"y"} if classifies else set())
+
+
+def test_integers_are_equal_or_not() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+      g (float[n, 10] x) => (int64[n] y) { y = ArgMax <axis = 1, keepdims = 0> (x) }"""
+    found = find_task(io.from_proto(onnx.parser.parse_model(text)), [{"y": np.arange(4)}])
+    assert (found.limits, found.classes) == (("top1>=0.99",), {"y"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
-from sardonyx.records.run import ArchitectureGuess, Decision, Pace, Question, Run, Tuning
+from sardonyx.records.run import ArchitectureGuess, Decision, RelativeTime, Run, Tuning, TuningMeasurement
 
 
 def sample_tuning() -> Tuning:
@@ -14,9 +14,9 @@ def sample_tuning() -> Tuning:
         chosen="tuned",
         why="it is the faster one",
         standing=(
-            Pace("source", 324, 25.0, 1.0, 1.0, 1.0, "no difference"),
-            Pace("untuned", 187, 21.25, 0.85, 0.83, 0.87, "faster"),
-            Pace("tuned", 196, 19.5, 0.78, 0.765, 0.8, "faster"),
+            RelativeTime("source", 324, 25.0, 1.0, 1.0, 1.0, "no difference"),
+            RelativeTime("untuned", 187, 21.25, 0.85, 0.83, 0.87, "faster"),
+            RelativeTime("tuned", 196, 19.5, 0.78, 0.765, 0.8, "faster"),
         ),
         gain=0.918,
         floor=0.012,
@@ -31,12 +31,14 @@ def sample_tuning() -> Tuning:
             Decision("merge-reshapes", ("merge-reshapes",), "layout", 6, "not examined", None),
         ),
         questions=(
-            Question(attention, "undo", "faster", 0.93, 0.92, 0.945, 0.012, 31, 5.2, True),
-            Question(attention[1:], "restore", "no difference", 1.001, 0.996, 1.006, 0.01, 44, 5.1, True),
-            Question(("fuse-layer-norm", "fuse-gelu"), "undo", "slower", 1.2, 1.18, 1.22, 0.011, 12, 3.4, False),
-            Question(("fuse-skip-layer-norm",), "add", "faster", 0.97, 0.96, 0.98, 0.01, 40, 4.9, True),
-            Question(("fuse-skip-rms-norm",), "add", "same kernels", None, None, None, None, 0, 0.7, False),
-            Question(("cleanup passes",), "undo", "cannot run", None, None, None, None, 0, 0.4, False),
+            TuningMeasurement(attention, "undo", "faster", 0.93, 0.92, 0.945, 0.012, 31, 5.2, True),
+            TuningMeasurement(attention[1:], "restore", "no difference", 1.001, 0.996, 1.006, 0.01, 44, 5.1, True),
+            TuningMeasurement(
+                ("fuse-layer-norm", "fuse-gelu"), "undo", "slower", 1.2, 1.18, 1.22, 0.011, 12, 3.4, False
+            ),
+            TuningMeasurement(("fuse-skip-layer-norm",), "add", "faster", 0.97, 0.96, 0.98, 0.01, 40, 4.9, True),
+            TuningMeasurement(("fuse-skip-rms-norm",), "add", "same kernels", None, None, None, None, 0, 0.7, False),
+            TuningMeasurement(("cleanup passes",), "undo", "cannot run", None, None, None, None, 0, 0.4, False),
         ),
         sizes={"batch": 1, "seq": 128},
         threads=1,

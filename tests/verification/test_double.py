@@ -12,14 +12,15 @@ import pytest
 import torch
 
 import sardonyx
-from sardonyx.errors import VerificationFailed
+from sardonyx.errors import RuntimeFailure, VerificationFailed
 from sardonyx.exporting import export as exporting
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
-from sardonyx.verification.double_precision import DoublePrecision
+from sardonyx.verification.double_precision import SINGLE, DoublePrecision
 from sardonyx.verification.output_comparison import OutputComparer, Precise
+from verification.text_models import text_model
 
 
 class Spectrum(torch.nn.Module):
@@ -223,3 +224,18 @@ def test_an_overflow_fails_though_doubles_agree() -> None:
     assert not comparer.compare([right], [near], lambda: agree)
     assert comparer.compare([right], [near], lambda: Precise([right], [near]))
     assert comparer.compare([right], [near], lambda: None)
+
+
+@pytest.mark.parametrize("operator", sorted(SINGLE))
+def test_the_runtime_refuses_doubles_for_operators_in_single_precision(operator: str) -> None:
+    """Once it has a kernel, the operator is to leave the table."""
+    operands = {"Conv": "x, w", "ConvTranspose": "x, w", "InstanceNormalization": "x, v, v"}
+    operands |= {"Resize": "x, , s", "OneHot": "i, d, v"}
+    window = "<kernel_shape = [2, 2]>" if operator == "AveragePool" else ""
+    rank = "[a, b]" if operator == "OneHot" else "[a, b, c, d]"
+    model = text_model(
+        f"g (double[1, 2, 4, 4] x, double[2, 2, 3, 3] w, double[2] v, float[4] s, int64[2] i, int64 d) => "
+        f"(double{rank} y) {{ y = {operator} {window} ({operands.get(operator, 'x')}) }}"
+    )
+    with pytest.raises(RuntimeFailure, match=f"implementation for {operator}"):
+        RemoteSession(model.SerializeToString())

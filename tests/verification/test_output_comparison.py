@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx
 import pytest
@@ -122,6 +124,54 @@ def test_a_result_passes_if_both_functions_agree_in_double_precision_and_it_is_n
     assert not lines(own * 1.01, exact, rough), "about as far from double precision as the reference"
     assert not lines(own * 1.01, exact * (1 + 1e-3), rough), "within the rounding error of the reference"
     assert lines(own * 1.01, exact * 1.2, rough)
+
+
+def test_a_graph_runs_in_double_precision_only_if_the_rounding_of_its_module_does_not_explain_a_difference() -> None:
+    exact = np.linspace(1, 2, 256).reshape(16, 16)
+    noise = 2e-5 * np.random.default_rng(0).standard_normal((2, *exact.shape))
+    own, result = ((exact * (1 + each)).astype(np.float32) for each in noise)
+    runs: list[str] = []
+
+    def compared_with(in_double: np.ndarray, result: np.ndarray) -> list[str]:
+        comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset(), exported=True)
+
+        def graph() -> list[np.ndarray]:
+            runs.append("graph")
+            return [in_double]
+
+        known = Precise([exact], graph, lambda: [([own], [exact])])
+        lines = comparer.compare([own], [result], lambda: known)
+        (worst,) = comparer.outputs()
+        assert lines or worst.error <= worst.allowed, "the limit includes rounding"
+        return lines
+
+    assert not compared_with(exact, result)
+    assert not runs
+    one = own.copy()
+    one[3, 3] *= 1.0005  # far beyond the error of the module
+    assert not compared_with(exact, one)
+    assert runs == ["graph"]
+    assert compared_with(exact * np.where(one == own, 1, 1.0005), one), "another function"
+
+
+def test_roundings_are_computed_until_they_explain_a_difference() -> None:
+    clean = np.ones((4, 16), np.float32)
+    computed: list[float] = []
+
+    def lines(error: float) -> list[str]:
+        def roundings() -> Iterator[tuple[list[np.ndarray], list[np.ndarray]]]:
+            for size in (1e-4, 1e-2):
+                computed.append(size)
+                yield [clean], [clean * np.float32(1 + size)]
+
+        comparer = OutputComparer(["y"], Accuracy.REASSOCIATES, frozenset())
+        return comparer.compare([clean], [clean * np.float32(1 + error)], lambda: Precise(roundings=roundings))
+
+    assert not lines(2e-4)
+    assert computed == [1e-4]
+    assert not lines(2e-2)
+    assert computed[1:] == [1e-4, 1e-2]
+    assert lines(0.1)
 
 
 def test_the_record_has_the_place_where_an_output_is_closest_to_its_limit() -> None:

@@ -162,6 +162,36 @@ def test_nested_bodies_are_found() -> None:
     assert Bodies(io.from_proto(text_model("g (float[n] x) => (float[n] y) { y = Abs (x) }"))).marked is None
 
 
+def test_a_branch_that_only_a_later_trial_takes_is_no_gap() -> None:
+    text = """g (float[n] x) => (float[n] y) { n = Shape (x)
+        c = ReduceMax <keepdims = 0> (n) f = Constant <value = int64 {0}> () e = Equal (c, f)
+        y = If (e) <then_branch = t () => (float[n] u) { u = Abs (x) },
+                    else_branch = e () => (float[n] v) { v = Neg (x) }> }"""
+    verdict = same(text, text)
+    assert {trial.dims["n"] for trial in verdict.trials} > {0}
+    assert not any("never ran" in gap for gap in verdict.not_covered)
+
+
+def test_only_the_first_trial_of_a_loop_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record takes several times as long as the run."""
+    text = """g (float[n] x) => (float[n] y) { yes = Constant <value = bool {1}> () k = Constant <value = int64 {3}> ()
+        y = Loop (k, yes, x) <body = b (int64 i, bool c, float[n] v) => (bool d, float[n] w)
+            { d = Identity (c) w = Neg (v) }> }"""
+    recorded: list[bool] = []
+    run, profile = RemoteSession.run, 3  # place in the request
+
+    def counted(session: RemoteSession, feeds: Feeds) -> list[Value]:
+        recorded.append(bool(session._request[profile]))  # pyright: ignore[reportPrivateUsage]
+        return run(session, feeds)
+
+    monkeypatch.setattr(RemoteSession, "run", counted)
+    verdict = same(text, text)
+    assert len(verdict.trials) > 2
+    assert recorded[0]
+    assert not any(recorded[1:])
+    assert not any("never ran" in gap for gap in verdict.not_covered)
+
+
 def test_the_budget_allows_two_trials_of_any_work_and_then_what_the_limit_allows() -> None:
     heavy, light, evaluated = Budget(), Budget(), Budget(runtime=Runtime.REFERENCE)
     for _ in range(2):

@@ -13,8 +13,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx import provenance as p
-from sardonyx.analysis.fingerprint.attention import Attention, Site, is_causal_operator
-from sardonyx.analysis.fingerprint.graph_view import GraphView
+from sardonyx.analysis.fingerprint.attention import Attention, GraphView, Site, is_causal_operator
 from sardonyx.ir import origins
 from sardonyx.ir.dataflow import Dependence
 from sardonyx.ir.facts import Dim, Facts

@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+import msgspec
 from msgspec import Struct
 
 from sardonyx.cli.console import complain
@@ -96,6 +97,23 @@ class Gating(Struct, frozen=True):
         if unmet is not None:
             raise UsageError(f"--fail-if {unmet.text!r} needs {what}", hint=hint)
 
+    def results(self, record: Any) -> list[gate.Outcome]:
+        """Return the result of every gate for a record."""
+        if self.kind is None or not self.gates:
+            return []
+        from sardonyx.reporting import gate
+
+        return gate.hold(self.gates, self.kind, record, self.baseline)
+
+    def with_results(self, data: bytes, record: Any) -> bytes:
+        """Return the JSON of a record with a last field `gates` if there are any: one object for each, in order."""
+        results = self.results(record)
+        if not results:
+            return data
+        fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        fields["gates"] = msgspec.Raw(msgspec.json.encode([each.described() for each in results]))
+        return msgspec.json.encode(fields)
+
     def outcome(self, record: Any, sentence: str, *, failed: int = 0, label: str = "") -> int:
         """Check the record against the gates, append to the page, and return the exit code.
 
@@ -107,10 +125,9 @@ class Gating(Struct, frozen=True):
         """
         if self.kind is None:
             return failed
-        from sardonyx.reporting import gate
         from sardonyx.reporting.ci_summary import JobSummary
 
-        results = [] if failed else gate.hold(self.gates, self.kind, record, self.baseline)
+        results = [] if failed else self.results(record)
         if self.summary is not None:
             numbers = self.kind.measures(record)
             title = self.kind.title.partition(" ")[2].capitalize()  # without its article

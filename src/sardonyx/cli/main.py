@@ -33,7 +33,7 @@ _HELP_FLAGS = frozenset(("-h", "--help"))
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
 HELP = """\b
 Example:
-  sardonyx demo
+  sardonyx report model.onnx --open
   sardonyx export model.py:build -o model.onnx
   sardonyx optimize model.onnx -o small.onnx --run runs/today
 
@@ -93,6 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments  # read here, since the parsed options are gone after a failure
     try:
         check_stdout()
+        arguments = _with_command(arguments)
         _check_command(arguments)
         code = _run(arguments)
     except SardonyxError as error:
@@ -148,6 +149,14 @@ def _completed() -> list[str]:
     completion_init()
     lines = [line for name in _WORDS if (line := os.environ.get(name))]
     return lines[0].split()[1:] if lines else []
+
+
+def _with_command(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments with the command that is left out before a file: `sardonyx model.onnx` writes its page."""
+    name = next(iter(arguments), "-")
+    if name.startswith("-") or name in VERBS or name in outside():
+        return arguments
+    return ("report", *arguments) if name.endswith(".onnx") or os.path.isfile(name) else arguments
 
 
 def _check_command(arguments: Sequence[str]) -> None:

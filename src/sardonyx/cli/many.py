@@ -26,13 +26,7 @@ from sardonyx.cli.console import COMMAND_LINE, complain, live_table, note, put, 
 from sardonyx.cli.gates import Gating, about_all
 from sardonyx.cli.manifest import NOT_FOR_ONE, check_manifests
 from sardonyx.cli.options import parse_duration, parse_memory, reject_both
-from sardonyx.errors import (
-    GateNotMet,
-    OutputError,
-    RuntimeFailure,
-    UsageError,
-    VerificationFailed,
-)
+from sardonyx.errors import GateNotMet, OutputError, RuntimeFailure, UsageError, VerificationFailed, install_hint
 from sardonyx.fleet.engines import LocalEngine, connect
 from sardonyx.fleet.execution import run_all
 from sardonyx.fleet.isolation import Limits, code_hash
@@ -55,7 +49,8 @@ SEVERITY = (0, GateNotMet.exit_code, VerificationFailed.exit_code, UsageError.ex
 _FINISHED = (0, GateNotMet.exit_code)  # exit codes of models that have a result
 _OWN_FILES = "cells/{}.json"  # of a command: the models whose files it may replace
 SUMMARY, PAGE = "summary.json", "index.html"
-_NO_PARQUET = 'there are no Parquet files, because pyarrow is not installed: pip install "sardonyx[fleet]"'
+_GATED = (0, GateNotMet.exit_code)  # of models whose gates were checked
+_NO_PARQUET = f"there are no Parquet files, because pyarrow is not installed; {install_hint('fleet')}"
 _WEIGHTS = ("", ".data", "_data")  # ends of the names of a model and of the usual files with its weights
 _CHANGED = "another process changed its record"
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
@@ -563,7 +558,7 @@ def _show(job: Job, fleet: Fleet, results: _Results) -> None:
     if options.as_json:
         put("[")
         for place, row in enumerate(fleet.models):
-            put(("," if place else "") + printable_json(_entry(row, results)))
+            put(("," if place else "") + printable_json(_entry(row, results, job.gating)))
         put("]\n")
     elif options.quiet:
         put(terminal.sentence(document, style))
@@ -591,10 +586,10 @@ def _complain(fleet: Fleet) -> None:
             complain(RuntimeFailure(row.reason if named else f"{row.source}: {row.reason}", hint=row.hint))
 
 
-def _entry(row: ModelRow, results: _Results) -> bytes:
-    """Return the record of a model, or an object with the path and the error of one that failed."""
+def _entry(row: ModelRow, results: _Results, gating: Gating) -> bytes:
+    """Return the record of a model with its gates, or an object with the path and the error of one that failed."""
     data = results.encoded(row)
     if data is not None:
-        return data
+        return gating.with_results(data, results.record(row)) if gating.gates and row.code in _GATED else data
     why = row.reason or (_CHANGED if row.has_result else "")
     return msgspec.json.encode({"path": row.source, "error": why, "hint": row.hint, "exit_code": row.code})

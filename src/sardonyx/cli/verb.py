@@ -216,7 +216,7 @@ class Given:
         if verb.svg is not None and values.get("svg") is not None:
             files.write_whole(self.svg, verb.svg(record).encode(), force=self.force)
         show(
-            record.to_json,
+            record.to_json if differs else lambda: self._gating.with_results(record.to_json(), record),
             document or (lambda: verb.document(shown, self.view)),
             as_json=self.as_json,
             quiet=self.quiet,

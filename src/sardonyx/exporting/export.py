@@ -14,6 +14,8 @@ import onnx_ir as ir
 import torch
 from msgspec import Struct, structs
 from torch import nn
+from torch.export import ExportedProgram
+from torch.onnx import ONNXProgram
 
 from sardonyx.atomic_write import check_free, check_free_folder, draft_folder
 from sardonyx.errors import ModelError, UsageError, VerificationFailed
@@ -26,6 +28,7 @@ from sardonyx.exporting.generation.decoder import (
     write_beside,
 )
 from sardonyx.exporting.options import ExportOptions
+from sardonyx.exporting.programs import export_program
 from sardonyx.exporting.record_fields import census_fields, plain_torch, source_module
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.example_resolution import (
@@ -58,7 +61,7 @@ from sardonyx.frontend.tracing.translations import Operation, recorded
 from sardonyx.ir import io, made_by, size_limits
 from sardonyx.ir import state as states
 from sardonyx.ir.io.decoder_folder import move_into
-from sardonyx.ir.tagged_model import HasModel
+from sardonyx.ir.tagged_model import HasModel, is_program
 from sardonyx.optimizer import pipeline, run_tables
 from sardonyx.optimizer.options import OptimizeOptions
 from sardonyx.records import gc_pause
@@ -87,7 +90,7 @@ class Exported(Export, HasModel, frozen=True):
 
 
 def export(
-    source: nn.Module | str,
+    source: nn.Module | str | ExportedProgram | ONNXProgram,
     inputs: Inputs = None,
     output: str | Path | None = None,
     *,
@@ -112,7 +115,8 @@ def export(
 
     Args:
         source: A module, which is left unchanged; or a source string as on the command line
-            (`hf:…`, `hf-config:…`, `torchvision:…`, `timm:…`, `file.py:factory`).
+            (`hf:…`, `hf-config:…`, `torchvision:…`, `timm:…`, `file.py:factory`); or a `torch.export.ExportedProgram`
+            or `torch.onnx.ONNXProgram`, which keeps its names and sizes and is verified against the program.
         inputs: Example inputs: a tensor, a sequence of positional inputs, or a mapping by name. If None, they are
             derived. A mapping of specifications or numpy arrays may be incomplete; the rest is derived.
         output: Where to write the result. If None, nothing is written.
@@ -145,6 +149,14 @@ def export(
     """
     options = options or ExportOptions()
     clock = Clock(progress)
+    if is_program(source):
+        of_module = {"inputs": inputs, "kwargs": kwargs, "task": task, "dtype": dtype, "dynamic": dynamic}
+        of_module |= {"training": training or None, "for_generation": for_generation or None}
+        return Exported(**export_program(
+            source, output, of_module=of_module, opset=opset, verify=verify, optimize=optimize, seed=seed,
+            threads=threads, force=force, options=options, clock=clock,
+        ))  # fmt: skip
+    assert isinstance(source, (nn.Module, str))
     _check_destination(output, force=force, for_generation=for_generation)
     with clock.phase("model"):
         resolved = _resolve(source, task, dtype, seed, training=training, for_generation=for_generation)

@@ -145,11 +145,11 @@ class DaskEngine(Engine):
         self._looked = 0.0
         self._resources: dict[str, float] = {}  # the most that any worker has of each
         self._timers = 0  # machines with a worker for timed work
-        self._look()
+        self._refresh_workers()
 
     def has_room(self, needs: Needs, load: Load) -> bool:
         """Return whether the queue is short; timed work begins when other work has ended."""
-        self._look()
+        self._refresh_workers()
         if needs.timed:
             return load.timed == load.works < max(self._timers, 1)
         return not load.timed and load.works < _AHEAD * self.places
@@ -176,7 +176,7 @@ class DaskEngine(Engine):
                 if self._client.status != "running":
                     self._client = self._connect() if self._connect is not None else self._client
                 self._looked = 0.0
-                self._look()
+                self._refresh_workers()
                 return
             except Exception as error:
                 if time.monotonic() > until or self._connect is None:
@@ -192,7 +192,7 @@ class DaskEngine(Engine):
         if self._cluster is not None:
             self._cluster.close()
 
-    def _look(self) -> None:
+    def _refresh_workers(self) -> None:
         """Find out what the workers declare, every few seconds."""
         if time.monotonic() - self._looked < 5:
             return

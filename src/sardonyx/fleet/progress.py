@@ -18,7 +18,7 @@ from sardonyx.records.progress import duration
 STATUS = "status.json"
 _EVERY = 2.0  # seconds between two writes of the status
 _ENOUGH = 3  # works that must have ended before the remaining time is estimated
-_MOST = 3  # names of running works that are shown
+_MAX_NAMES = 3  # names of running works that are shown
 
 
 class Status(Struct, frozen=True):
@@ -112,7 +112,7 @@ class Tracker:
             self._reused,
             self._failed,
             running,
-            tuple(self._running)[: min(_MOST, running)],
+            tuple(self._running)[: min(_MAX_NAMES, running)],
             round(seconds, 1),
             round(seconds / computed * (self._total - ended), 1) if known and state == "running" else None,
             round(60 * computed / seconds, 1) if known else 0.0,

@@ -52,11 +52,6 @@ class Source(Struct, frozen=True):
         """Whether it is exported first."""
         return is_built(self.location)
 
-    @property
-    def is_remote(self) -> bool:
-        """Whether it has to be copied to a local disk first."""
-        return is_url(self.location)
-
 
 def is_built(source: str) -> bool:
     """Return whether a source is one that `sardonyx export` accepts."""

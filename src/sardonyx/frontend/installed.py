@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from sardonyx.errors import UsageError, reason
-
-_INSTALL = 'pip install "sardonyx[{}]"'
+from sardonyx.errors import UsageError, install_hint, reason
 
 
 def require_torch() -> None:
@@ -20,7 +18,7 @@ def require_torch() -> None:
     except ModuleNotFoundError as error:
         raise missing("torch", "PyTorch models need") from error
     except (ImportError, OSError) as error:  # a library that it was built against is missing
-        raise UsageError(f"torch does not load: {reason(error)}", hint=_INSTALL.format("torch")) from error
+        raise UsageError(f"torch does not load: {reason(error)}", hint=install_hint("torch")) from error
 
 
 def require_installed(package: str, needed_by: str, *, extra: str = "torch") -> None:
@@ -44,4 +42,4 @@ def require_installed(package: str, needed_by: str, *, extra: str = "torch") -> 
 
 def missing(package: str, needed_by: str, extra: str = "torch") -> UsageError:
     """Return the error for a missing package of an extra."""
-    return UsageError(f"{needed_by} {package}, which is not installed", hint=_INSTALL.format(extra))
+    return UsageError(f"{needed_by} {package}, which is not installed", hint=install_hint(extra))

@@ -245,7 +245,7 @@ def _is_new(tensor: ir.TensorProtocol) -> bool:
         return False
     if isinstance(tensor, (ReshapedTensor, TransposedTensor)):
         return _is_new(tensor.source)
-    return not isinstance(tensor, StreamedTensor) or isinstance(tensor, ComputedTensor)
+    return not isinstance(tensor, StreamedTensor) or (isinstance(tensor, ComputedTensor) and tensor.is_checked)
 
 
 def _is_selected(value: ir.Value) -> bool:

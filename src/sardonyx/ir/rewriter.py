@@ -28,7 +28,7 @@ from sardonyx.ir.functions import UnknownAttribute
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.naming import Names, rename_shadowing
 from sardonyx.ir.opsets.adapters import CannotRaise
-from sardonyx.ir.opsets.raising import HIGHEST, RAISE, Plan, plan
+from sardonyx.ir.opsets.raising import HIGHEST, RAISE, OpsetPlan, plan
 from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
@@ -232,7 +232,7 @@ class Rewriter:
                 self._log.tallies[rule.name].seconds -= elapsed  # whose time includes this
         return Refused(f"needs opset {rule.needs}; {self._unraisable[rule.needs]}", match.nodes)
 
-    def _plan(self, version: int) -> Plan:
+    def _plan(self, version: int) -> OpsetPlan:
         if version > self._max_opset:
             raise CannotRaise("the opset may not be raised that far")
         standard = {op_type: nodes for op_type, nodes in self._index.items() if nodes and "::" not in op_type}

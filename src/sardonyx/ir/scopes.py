@@ -7,6 +7,7 @@ nodes and values.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import cast
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -56,6 +57,11 @@ def nested_graphs(graph: ir.Graph | ir.Function) -> Iterator[ir.Graph | ir.Funct
     for node in graph:
         for _, body in bodies(node):
             yield from nested_graphs(body)
+
+
+def tensor_of(attribute: ir.Attr) -> ir.TensorProtocol:
+    """Return the tensor of an attribute that holds one; `as_tensor` checks the whole protocol, which is slow."""
+    return cast("ir.TensorProtocol", attribute.value)
 
 
 def bodies(node: ir.Node) -> Sequence[tuple[str, ir.Graph]]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from sardonyx.ir.scopes import bodies, is_constant, is_used_outside, scopes
+from sardonyx.ir.scopes import bodies, is_constant, is_used_outside, scopes, tensor_of
 from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
 PART, SLACK = 100, 1 << 16  # a model may grow by 1/PART of its source plus SLACK bytes
@@ -121,7 +121,7 @@ def _attribute_bytes(attribute: ir.Attr) -> int:
         return 0
     match attribute.type:
         case _A.TENSOR:
-            return tensor_bytes(attribute.value)  # as_tensor() checks a protocol, which is slow
+            return tensor_bytes(tensor_of(attribute))
         case _A.TENSORS:
             return sum(map(tensor_bytes, attribute.value))
         case _A.STRING:

@@ -18,6 +18,12 @@ from sardonyx.records import gc_pause
 Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 
 
+def is_program(source: object) -> bool:
+    """Return whether a source is what torch's exporters return, without importing torch."""
+    kind = type(source)
+    return kind.__name__ in ("ExportedProgram", "ONNXProgram") and kind.__module__.startswith("torch.")
+
+
 class Tagged(Struct, frozen=True):
     """A model whose nodes have their modules attached, and the file it was read from, if any."""
 

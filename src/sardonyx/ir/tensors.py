@@ -10,7 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx
@@ -283,6 +283,7 @@ class ComputedTensor(StreamedTensor):
     """Values that a function computes whenever they are needed."""
 
     __slots__ = ("_compute",)
+    is_checked: ClassVar[bool] = True  # whether a rewrite that adds it first looks for infinities and lost precision
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from sardonyx.ir.checks import check
 from sardonyx.ir.facts import Facts, constant_tensor
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.naming import Names
-from sardonyx.ir.opsets.raising import Plan
+from sardonyx.ir.opsets.raising import OpsetPlan
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.rules import Match, Replacement
 from sardonyx.ir.scopes import bodies, is_constant, label
@@ -159,7 +159,7 @@ class Transactions:
             origins.add_origins(match.survivor, merged)
         return merged
 
-    def raise_opset(self, planned: Plan) -> Change:
+    def raise_opset(self, planned: OpsetPlan) -> Change:
         """Convert a whole model to a newer operator set; every node keeps its origins."""
         model = self._facts.model
         model.ir_version = planned.ir_version
@@ -214,7 +214,8 @@ class Transactions:
         graph, tensor = value.graph, value.const_value
         assert graph is not None
         assert value.name is not None
-        assert not _is_needed(value), f"{value.name} is in use"
+        is_needed = value.is_graph_input() or value.is_graph_output() or bool(value.uses())
+        assert not is_needed, f"{value.name} is in use"
         del graph.initializers[value.name]
         self._facts.forget(value)
         return graph, tensor.nbytes if tensor is not None else 0
@@ -366,7 +367,3 @@ def _kind(match: Match, op: Builder) -> RewriteKind:
 def _constant_bytes(node: ir.Node) -> int:
     tensor = constant_tensor(node) if is_constant(node) else None
     return tensor.nbytes if tensor is not None else 0
-
-
-def _is_needed(value: ir.Value) -> bool:
-    return value.is_graph_input() or value.is_graph_output() or bool(value.uses())

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from sardonyx.records.progress import Progress
 
 SLOT = 0.05  # seconds of one slot, in which short runs are repeated
-FEWEST = 12  # rounds that always take place
+MIN_ROUNDS = 12  # rounds that always take place
 FEWEST_SLOW = 6  # the same if 12 take longer than allowed and than `SLOW`; intervals are wider, and cover as often
 SLOW = 3.0  # seconds
-STRICT = 0.999  # level at which a finding may end the race early
+EARLY_STOP_LEVEL = 0.999  # level at which a finding may end the race early
 # Smallest noise floor. Sessions of one file differ permanently by where their memory is placed: half a percent is
 # common, and two sessions of the reference do not show how far a third may be off.
-LEAST = 0.012
-EVEN = 0.5  # level of the interval of the reference's two sessions that gives the noise floor
+MIN_NOISE_FLOOR = 0.012
+NOISE_FLOOR_LEVEL = 0.5  # level of the interval of the reference's two sessions that gives the noise floor
 _NEXT_LOOK = 1.5  # ratio of the rounds of successive evaluations
 
 Run = Callable[[], float]  # runs one slot and returns the seconds of one run
@@ -56,8 +56,8 @@ class Race(Struct, frozen=True):
         return len(self.twin)
 
     def floor(self) -> float:
-        """Return the noise floor: the relative difference of the reference from itself, at least `LEAST`."""
-        return max(LEAST, self.against_itself().difference(EVEN))
+        """Return the noise floor: the relative difference of the reference from itself, at least `MIN_NOISE_FLOOR`."""
+        return max(MIN_NOISE_FLOOR, self.against_itself().difference(NOISE_FLOOR_LEVEL))
 
     def comparison(self, name: str, against: str | None = None) -> Comparison:
         """Compare one contender with another, by default with the reference."""
@@ -109,7 +109,7 @@ def race(
     runs: Mapping[str, Run],
     *,
     seconds: float,
-    fewest: int = FEWEST,
+    fewest: int = MIN_ROUNDS,
     narrow: float = 0.01,
     twin: Run | None = None,
     seed: int = 0,
@@ -161,7 +161,7 @@ def _is_clear(race: Race, narrow: float) -> bool:
     others = [name for name in race.seconds if name != race.reference]
     for name in others:
         estimate = race.estimate(name)
-        decided = estimate.comparison(floor=floor, level=STRICT).finding is not Finding.SAME
+        decided = estimate.comparison(floor=floor, level=EARLY_STOP_LEVEL).finding is not Finding.SAME
         if not decided and not (floor_is_narrow and estimate.comparison().width <= narrow):
             return False
     return floor_is_narrow or bool(others)

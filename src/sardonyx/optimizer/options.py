@@ -19,6 +19,8 @@ class OptimizeOptions(Struct, frozen=True, kw_only=True):
         max_opset: The highest opset that a fusion may raise the model to; None sets no limit.
         keep_opset: Never raise the opset.
         allow_growth: Allow a result that is more than 1 % and 64 kB larger than the source.
+        freeze_inputs: Make initializers that are also inputs constants, and drop these inputs from the result.
+            Otherwise callers may pass other values for them, so that nothing that reads one is folded.
         keep_modules: Modules that no rewrite may merge with their surroundings, so that `extract` can cut each of them
             out of the result: instance paths, tags, globs or class names.
         verify_seconds: About how long verification may run each model, counted in operations; two trials always run.
@@ -34,6 +36,7 @@ class OptimizeOptions(Struct, frozen=True, kw_only=True):
     max_opset: int | None = None
     keep_opset: bool = False
     allow_growth: bool = False
+    freeze_inputs: bool = False
     keep_modules: tuple[str, ...] = ()
     verify_seconds: float = 20.0
     runtimes: tuple[str, ...] = ("ort",)

@@ -10,20 +10,21 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from sardonyx.atomic_write import check_free, check_free_folder
-from sardonyx.errors import UsageError
+from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.ir import io, made_by, origins
 from sardonyx.ir.opsets.raising import HIGHEST
-from sardonyx.ir.tagged_model import HasModel
+from sardonyx.ir.tagged_model import HasModel, is_program
 from sardonyx.optimizer import certificate as certificates
 from sardonyx.optimizer import run_tables
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, Source, VerifiedCandidate
+from sardonyx.optimizer.input_defaults import frozen, unfrozen_notes
 from sardonyx.optimizer.options import OptimizeOptions, TuneOptions, TuningOptions
 from sardonyx.optimizer.rollback import Inputs, VerificationOptions, Verifier
 from sardonyx.passes import Pass
@@ -34,6 +35,10 @@ from sardonyx.records.run import Artifact, Run, Tuning
 from sardonyx.temporary import temporary_folder
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.onnx import ONNXProgram
+
+    from sardonyx.frontend.tracing.programs import Program
     from sardonyx.optimizer.details import RunDetails
     from sardonyx.optimizer.tuning.tuner import Tuner
 
@@ -70,7 +75,7 @@ for _name in ("fingerprint", "attention", "wiring_before", "wiring_after"):
 
 
 def optimize(
-    source: Source,
+    source: Source | ExportedProgram | ONNXProgram,
     output: str | Path | None = None,
     *,
     target: Literal["portable", "ort"] = "portable",
@@ -91,7 +96,8 @@ def optimize(
     """Make a graph smaller and verify that it computes the same.
 
     Args:
-        source: A path, a ModelProto or an onnx-ir Model; it is not changed.
+        source: A path, a ModelProto, an onnx-ir Model, or a `torch.onnx.ONNXProgram` or `torch.export.ExportedProgram`,
+            which the result is also verified against; it is not changed.
         output: Where to write the result; None writes nothing.
         target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
         verify: Verify after each pass, at the end, or not at all.
@@ -120,9 +126,14 @@ def optimize(
     """
     began = time.perf_counter()
     options = options or OptimizeOptions()
+    program = _program(source)
+    source = cast("Source", source if program is None else program.model)
     usual = select(target, only, skip, passes=passes, fewest_nodes=options.fewest_nodes)
     every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
     left_out = frozenset((rule.name, WHOLE_PASS) for rule in every if rule not in usual)
+    if options.freeze_inputs and certificate is not None:
+        raise UsageError("a certificate is for a result with the inputs of the source", hint="drop `freeze_inputs`")
+    source, defaults = frozen(source) if options.freeze_inputs else (source, ())
     job = _job(source, every, target, options, progress, certifies=certificate is not None)
     file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
     if certificate is not None:
@@ -143,6 +154,7 @@ def optimize(
         digest = io.sha256_in(pool, job.path) if hashed and job.path is not None else None
         outcome = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
         model = outcome.verified.candidate.model
+        checked = () if program is None or dry_run or verify == "off" else _as_program(program, outcome, seed, threads)
         if not dry_run:
             made_by.write(model, "optimize", arguments | _of_result(options))
         result, kept = _write(model, job, file, force=force, external=options.external, hashed=hashed)
@@ -155,12 +167,41 @@ def optimize(
     if job.path is None:  # a model in memory may be changed later, so its details are computed now
         run.read_details()
     seconds = {**verifier.seconds, **run.seconds, "total": time.perf_counter() - began}
-    return replace(run, notes=(*kept, *run.notes), seconds=seconds)
+    return replace(run, notes=(*checked, *kept, *defaults, *unfrozen_notes(model), *run.notes), seconds=seconds)
+
+
+def _program(source: object) -> Program | None:
+    """Return what torch exported; None if the source is something else."""
+    if not is_program(source):
+        return None
+    from sardonyx.frontend.tracing.programs import read  # imports torch
+
+    return read(source)
+
+
+def _as_program(program: Program, outcome: _Outcome, seed: int, threads: int | None) -> tuple[str, ...]:
+    """Compare the result with the program in PyTorch; return a note.
+
+    Raises:
+        VerificationFailed: They differ.
+    """
+    from sardonyx.verification.programs import compare_with_program
+
+    model, verdict = outcome.verified.candidate.model, outcome.verified.verdict
+    if program.call is None or verdict is None:
+        return ("not compared with PyTorch: this ONNXProgram has no exported program",)
+    found = compare_with_program(program, model, seed=seed, threads=threads)
+    if not found.passed:
+        raise VerificationFailed(
+            f"the result does not compute what the program does in PyTorch: {found.failures[0]}",
+            hint="`sardonyx.export` with the program says whether its translation to ONNX is the cause",
+        )
+    return (f"the result computes what the exported program does in PyTorch, on {len(found.trials)} trials",)
 
 
 def _of_result(options: OptimizeOptions) -> dict[str, Any]:
     """Return the options that decide what the result is, not how it is verified or stored."""
-    names = ("fewest_nodes", "max_opset", "keep_opset", "allow_growth", "keep_modules")
+    names = ("fewest_nodes", "max_opset", "keep_opset", "allow_growth", "freeze_inputs", "keep_modules")
     return {name: getattr(options, name) for name in names}
 
 

@@ -19,6 +19,7 @@ from sardonyx.quantization.budget import Budget, Objective, loss_measures
 from sardonyx.quantization.front import Option, pareto, predicted_loss, sweep
 from sardonyx.quantization.groups import Group, find_groups, shape_classes
 from sardonyx.quantization.job import NothingQuantized
+from sardonyx.quantization.loss import size_of_loss
 from sardonyx.quantization.precisions import Assignment, Plan, Precision
 from sardonyx.quantization.recipe import Selection, Simulated
 from sardonyx.quantization.sensitivity import Single, Trial, Trials
@@ -203,7 +204,7 @@ class _Chooser:
             if single.trial is None or (not every and self._excluded(single) is not None):
                 continue
             gain = self._gain(group, precision, self._trials.job.before.bytes - single.trial.bytes)
-            options.append(Option(precision, gain, single.trial.scores.relative_l2.value))
+            options.append(Option(precision, gain, size_of_loss(single.trial.scores)))
         return options
 
     def _gain(self, group: int, precision: Precision, fewer_bytes: int) -> float:
@@ -258,7 +259,7 @@ class _Chooser:
         saved = sum(
             self._saved(group, precision) or 0.0 for group, precision in enumerate(precisions) if precision is not None
         )
-        predicted = trial.scores.relative_l2.value
+        predicted = size_of_loss(trial.scores)
         if self._singles:
             every = [self._options(number, every=True) for number in range(len(self._groups))]
             predicted = predicted_loss(every, precisions)

@@ -34,6 +34,7 @@ class Moments:
         self._folder = folder
         self._moments = self._new_file(".npy")
         np.save(self._moments, moments)
+        self._root: Path | None = None
         self._rounded: dict[tuple[object, ...], Path] = {}
 
     def array(self) -> Array:
@@ -42,10 +43,18 @@ class Moments:
         moments[np.diag_indices(len(moments))] += np.float32(_DAMPING * moments.diagonal().mean(dtype=np.float64))
         return moments
 
+    def root(self) -> Array:
+        """Return the upper root of the moments, which is computed once."""
+        if self._root is None:
+            root = upper_root(self.array())
+            self._root = self._new_file(".npy")
+            np.save(self._root, root)
+        return np.load(self._root)
+
     def is_definite(self) -> bool:
         """Return whether the moments have a root, which rounding can prevent."""
         try:
-            upper_root(self.array())
+            self.root()
         except np.linalg.LinAlgError:
             return False
         return True
@@ -55,7 +64,7 @@ class Moments:
         matrix, bits, size, is_symmetric = blocks.matrix, blocks.bits, blocks.size, blocks.is_symmetric
         key = (*identity(matrix), bits, size, is_symmetric)
         if key not in self._rounded:
-            root = upper_root(self.array())
+            root = self.root()
             groups = [
                 compensated(values, root, bits, size, is_symmetric=is_symmetric) for values in matrix.column_groups()
             ]

@@ -133,9 +133,9 @@ def measure(result: Subject, answers: Answers, threads: int | None, most: int | 
             outputs = arrays(answers.names, engine.run(feeds))
             rows.append(
                 {
-                    name: _sums(a, outputs[name])
+                    name: _sums(a, outputs[name]) if a.dtype.kind == "f" else _equal(a, outputs[name])
                     for name, a in expected.items()
-                    if a.dtype.kind == "f" and a.size and _comparable(name, a, outputs[name])
+                    if a.size and (a.dtype.kind != "f" or _comparable(name, a, outputs[name]))
                 }
             )
             if answers.metric is not None:
@@ -152,6 +152,12 @@ def measure(result: Subject, answers: Answers, threads: int | None, most: int | 
         tuple(scored),
         runtime,
     )
+
+
+def _equal(source: Array, result: Array) -> list[float]:
+    """Return the sums of an output of integers, such as classes: each is a row that agrees if it is equal."""
+    same = np.count_nonzero(source == result) if source.shape == result.shape else 0
+    return [0.0, 0.0, 0.0, 0.0, float(same), float(source.size), 0.0]
 
 
 def _sums(source: Array, result: Array) -> list[float]:
@@ -201,3 +207,10 @@ def _comparable(name: str, a: Array, b: Array) -> bool:
     if bool((~np.isfinite(b) & np.isfinite(a)).any()):
         raise VerificationFailed(f"the output {name!r} has NaN or infinities that the source does not have", hint=hint)
     return True
+
+
+def size_of_loss(scores: Scores) -> float:
+    """Return the relative L2 of a model; of one whose outputs are integers, the share of those that changed."""
+    if scores.relative_l2.value or scores.top1 is None:
+        return scores.relative_l2.value
+    return 1 - scores.top1.value

@@ -17,6 +17,7 @@ from sardonyx.quantization.error_compensation import Moments
 from sardonyx.quantization.filter_weights import QuantizeFilters
 from sardonyx.quantization.half import ConvertToHalf
 from sardonyx.quantization.half_placement import ConstantSizes
+from sardonyx.quantization.lstm_int8 import QuantizeLstm
 from sardonyx.quantization.matmul_nbits import QuantizeToMatMulNBits
 from sardonyx.quantization.merge_products import MergeProducts
 from sardonyx.quantization.ranges import Ranges
@@ -76,7 +77,8 @@ class Recipes(Struct, frozen=True):
         match precision:
             case "int8":
                 products = QuantizeDynamically(selection, simulate=simulate, moments=self.moments)
-                return (products, QuantizeConvolutions(selection, simulate=simulate))
+                lstm = (QuantizeLstm(selection, simulate=simulate),) if self.target == "ort" else ()
+                return (products, QuantizeConvolutions(selection, simulate=simulate), *lstm)
             case "int8-static":
                 assert self.calibration is not None
                 return (RaiseForScales(selection), QuantizeStatically(self.calibration, selection, simulate=simulate))
@@ -97,11 +99,12 @@ class Recipes(Struct, frozen=True):
 def _rank(each: Pass) -> int:
     """Return 0 for what runs first: ranges belong to names of the source, so nothing is replaced before static recipes.
 
-    Products in blocks of 4 bits store the tables that they share with lookups; other tables are stored in 8 bits.
+    Products in blocks of 4 bits store the tables that they share with lookups; other tables are stored in 8 bits. The
+    weights of an LSTM are stored as stacks only if it is not computed in integers.
     """
     if isinstance(each, RaiseForScales | QuantizeStatically):
         return 0
-    is_early = isinstance(each, MergeProducts | QuantizeSharedTables)
+    is_early = isinstance(each, MergeProducts | QuantizeSharedTables | QuantizeLstm)
     is_early |= isinstance(each, QuantizeToMatMulNBits) and each.is_symmetric
     return 1 if is_early else 2
 

@@ -18,6 +18,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from sardonyx.quantization.conv_integer import QuantizeConvolutions
 from sardonyx.quantization.dynamic_int8 import QuantizeDynamically
+from sardonyx.quantization.lstm_int8 import QuantizeLstm
 from sardonyx.quantization.recipe import Simulated
 from sardonyx.quantization.saturation import saturates
 from sardonyx.quantization.static_int8 import QuantizeStatically
@@ -31,7 +32,7 @@ _DIFFERENCE = "sardonyx_difference_"  # how the names of additional outputs begi
 _KINDS = 8  # of numbers that are compared for a product, at most
 _GROUP_BYTES = 1 << 28  # of the weights of simulations that are run together
 _ROUNDINGS = 64.0  # eps for each square root of the number of terms
-_IN_INTEGERS = (QuantizeDynamically.name, QuantizeConvolutions.name, QuantizeStatically.name)
+_IN_INTEGERS = (QuantizeDynamically.name, QuantizeConvolutions.name, QuantizeLstm.name, QuantizeStatically.name)
 
 
 def allowed_error(product: Simulated) -> float:
@@ -85,6 +86,8 @@ def check_products(
     model are run in groups, because their weights are in float32.
     """
     began = time.perf_counter()
+    if any(product.recipe == QuantizeLstm.name for product in products):
+        threads = 1  # several threads divide a batch, and quantize the state of each part with its own range
     _add_differences(model, products)
     found = [_Comparison(allowed_error(product)) for product in products]
     groups, name = _groups(products), ""

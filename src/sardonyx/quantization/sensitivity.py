@@ -96,7 +96,9 @@ class Trials:
         measured = measure(Subject(candidate.model), self._answers, self._threads, samples)
         scores = measured.scores(self._seed, self._ranked)
         if scores is None:
-            raise UsageError("the model has no float outputs to compare", hint="without a loss, nothing can be chosen")
+            raise UsageError(
+                "no output can be compared: all are empty, zero or texts", hint="without a loss, nothing can be chosen"
+            )
         return Trial(
             scores, run_tables.snapshot(candidate.facts).counts.bytes, measured.expected_agreement(self._ranked)
         )

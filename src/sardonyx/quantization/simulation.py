@@ -18,7 +18,7 @@ from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder
 from sardonyx.quantization.error_compensation import upper_root
 from sardonyx.quantization.recipe import Product, largest_of_rows, maximum_of_rows, scalar, with_bias
-from sardonyx.quantization.weights import Matrix, lazy
+from sardonyx.quantization.weights import Matrix, simulated
 
 _SAME = 1.0001  # two squared errors are the same up to the rounding of their sums
 _HALF = 0.51  # of a step: numbers between two integers may be rounded to either
@@ -126,9 +126,19 @@ def dynamic_activation(value: ir.Value, op: Builder) -> ir.Value:
 
     low = min(x, 0), high = max(x, 0), s = (high - low) / 255, z = round(-low / s): (clip(round(x / s) + z) - z) * s.
     """
+    return _quantized(value, op.ReduceMin(value, keepdims=0), op.ReduceMax(value, keepdims=0), op)
+
+
+def activation_by_steps(value: ir.Value, op: Builder) -> ir.Value:
+    """Build the same for every part along the first axis, each with its own range."""
+    flat = op.Reshape(value, op.constant(np.array([0, -1])))
+    low = op.Neg(maximum_of_rows(op.Neg(flat), op))
+    return op.Reshape(_quantized(flat, low, maximum_of_rows(flat, op), op), op.Shape(value))
+
+
+def _quantized(value: ir.Value, low: ir.Value, high: ir.Value, op: Builder) -> ir.Value:
     zero, most = op.constant(scalar(0)), op.constant(scalar(255))
-    low = op.Min(op.ReduceMin(value, keepdims=0), zero)
-    high = op.Max(op.ReduceMax(value, keepdims=0), zero)
+    low, high = op.Min(low, zero), op.Max(high, zero)
     span = op.Sub(high, low)
     step = op.Where(op.Equal(span, zero), op.constant(scalar(1)), op.Div(span, most))
     center = op.Round(op.Div(op.Sub(zero, low), step))
@@ -189,8 +199,7 @@ def product_of_columns(
     """
     matrix = product.matrix
     by = np.ones(matrix.rows, np.float32) if factors is None else factors
-    weight = lazy(
-        ir.DataType.FLOAT,
+    weight = simulated(
         (matrix.rows, matrix.columns),
         lambda: nearest_signed(matrix.array() * by[:, None], 1, read(stored).ravel(), most) / by[:, None],
     )
@@ -205,8 +214,7 @@ def product_of_columns(
 def lookup_of_rows(product: Product, stored: ir.Value, most: int, op: Builder) -> ir.Value:
     """Build the lookup in a table with one scale for each row."""
     tensor = product.matrix.tensor
-    table = lazy(
-        ir.DataType.FLOAT,
+    table = simulated(
         tuple(tensor.shape.numpy()),
         lambda: nearest_signed(tensor.numpy(), 0, read(stored).ravel(), most),
     )

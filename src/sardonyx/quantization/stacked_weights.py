@@ -7,7 +7,7 @@ bodies. Helps because the file takes a quarter of the bytes; time and memory sta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -19,13 +19,13 @@ from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.quantization import simulation
 from sardonyx.quantization.recipe import SMALLEST, Quantizer, Selection, Simulated
-from sardonyx.quantization.weights import SIGNED_MOST, DerivedTensor, lazy
+from sardonyx.quantization.weights import SIGNED_MOST, DerivedTensor, lazy, simulated
 
 _RECURRENT: Mapping[int, int] = {1: 2, 2: 2}
 _SUMMED: Mapping[str, Mapping[int, int]] = {"MatMul": {1: 1}, "LSTM": _RECURRENT, "GRU": _RECURRENT, "RNN": _RECURRENT}
 
 
-class _Stack(Struct, frozen=True, eq=False):
+class Stack(Struct, frozen=True, eq=False):
     """A constant of three axes, one of which is summed."""
 
     value: ir.Value
@@ -34,6 +34,7 @@ class _Stack(Struct, frozen=True, eq=False):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Return the sizes of all axes."""
         return tuple(int(size) for size in self.tensor.shape.numpy())
 
 
@@ -54,7 +55,9 @@ class QuantizeStacks(Quantizer, NodePass):
         if not self._selection.includes(node):
             return None
         found = {
-            index: stack for index, axis in _SUMMED[node.op_type].items() if (stack := _stack(node, index, axis, graph))
+            index: stack
+            for index, axis in _SUMMED[node.op_type].items()
+            if (stack := constant_stack(node, index, axis, graph))
         }
         scope = graph.scope(node)
         if not found:
@@ -91,13 +94,9 @@ class QuantizeStacks(Quantizer, NodePass):
     def _computed(self, node: ir.Node, weights: Mapping[int, ir.Value], op: Builder) -> list[ir.Value | None]:
         inputs = tuple(weights.get(index, value) for index, value in enumerate(node.inputs))
         results = op.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
-        kept: list[ir.Value | None] = []
-        for old, new in zip(node.outputs, results, strict=True):
-            new.name = new.name if old.name else ""
-            kept.append(new if old.name else None)
-        return kept
+        return like_recurrent(node, results)
 
-    def _constants(self, stack: _Stack, op: Builder) -> tuple[ir.Value, ...]:
+    def _constants(self, stack: Stack, op: Builder) -> tuple[ir.Value, ...]:
         """Return the integers and the scales of a weight, which all nodes that read it share."""
         key = (stack.value, stack.summed)
         known = self._stored.get(key)
@@ -111,16 +110,28 @@ class QuantizeStacks(Quantizer, NodePass):
         return known
 
 
-def _stack(node: ir.Node, index: int, summed: int, graph: Facts) -> _Stack | None:
+def like_recurrent(node: ir.Node, results: Sequence[ir.Value], *, keep_first: bool = False) -> list[ir.Value | None]:
+    """Return the results in place of those of a node, and take the names of those that nothing reads."""
+    kept: list[ir.Value | None] = []
+    for place, new in enumerate(results):
+        is_read = place < len(node.outputs) and bool(node.outputs[place].name)
+        new.name = new.name if is_read or (keep_first and place == 0) else ""
+        if place < len(node.outputs):
+            kept.append(new if is_read else None)
+    return kept
+
+
+def constant_stack(node: ir.Node, index: int, summed: int, graph: Facts) -> Stack | None:
+    """Return a large constant operand of three axes, one of which is summed; None if it is not one."""
     value = node.inputs[index] if index < len(node.inputs) else None
     tensor = graph.tensor(value)
     if value is None or tensor is None or isinstance(tensor, DerivedTensor):
         return None
     is_stack = len(tensor.shape) == 3 and tensor.dtype is ir.DataType.FLOAT and tensor.size >= SMALLEST
-    return _Stack(value, tensor, summed) if is_stack else None
+    return Stack(value, tensor, summed) if is_stack else None
 
 
-def _simulated(stack: _Stack, scales: ir.Value) -> ir.TensorProtocol:
+def _simulated(stack: Stack, scales: ir.Value) -> ir.TensorProtocol:
     """Return the numbers closest to a weight that integers with the stored scales can stand for, matrix by matrix."""
 
     def rounded() -> Array:
@@ -132,4 +143,4 @@ def _simulated(stack: _Stack, scales: ir.Value) -> ir.TensorProtocol:
         )
         return np.stack(list(each))
 
-    return lazy(ir.DataType.FLOAT, stack.shape, rounded)
+    return simulated(stack.shape, rounded)

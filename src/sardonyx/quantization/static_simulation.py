@@ -13,7 +13,7 @@ from sardonyx.quantization.calibration import Range
 from sardonyx.quantization.convolutions import Convolution
 from sardonyx.quantization.recipe import scalar
 from sardonyx.quantization.static_products import StaticProduct
-from sardonyx.quantization.weights import lazy
+from sardonyx.quantization.weights import simulated
 
 
 def of(product: StaticProduct, op: Builder) -> ir.Value:
@@ -31,11 +31,11 @@ def of(product: StaticProduct, op: Builder) -> ir.Value:
         values = _rounded_weight(tensor.numpy(), axis, steps())
         return values.reshape(product.shape) if product.is_filter or axis == 1 else values.T
 
-    stored = op.constant(lazy(ir.DataType.FLOAT, product.shape, weight))
+    stored = op.constant(simulated(product.shape, weight))
     activation = rounded_activation(product.source, limits, op)
     added = product.bias
     if bias is not None:
-        rounded = lazy(ir.DataType.FLOAT, bias.shape, lambda: _rounded_bias(bias, steps(), _step(limits)))
+        rounded = simulated(bias.shape, lambda: _rounded_bias(bias, steps(), _step(limits)))
         added = op.constant(rounded)
     if node.op_type == "Conv":
         padded = activation if padding is None else op.like(padding, (activation, *padding.inputs[1:]))
@@ -52,7 +52,7 @@ def rounded_filters(product: Convolution, most: int, op: Builder) -> ir.Value:
         values = tensor.numpy()
         return _rounded_weight(values, 0, _weight_steps(values, 0, None, 1.0, most)).reshape(shape)
 
-    return op.constant(lazy(ir.DataType.FLOAT, shape, filters))
+    return op.constant(simulated(shape, filters))
 
 
 def rounded_activation(value: ir.Value, limits: Range, op: Builder) -> ir.Value:

@@ -51,10 +51,12 @@ def find_task(model: ir.Model, outputs: Iterable[Mapping[str, Array]]) -> Task:
                 kept = array.reshape(-1, array.shape[-1])
                 most = max(1, _MOST // array.shape[-1])
                 rows.setdefault(name, []).append(kept[:: -(-len(kept) // most)].astype(np.float32))
-    roles: dict[str, Role] = {
-        value.name or "": _role(value, facts, rows.get(value.name or "", ())) for value in model.graph.outputs
-    }
-    return _task(roles)
+    outputs_of = {value.name or "": value for value in model.graph.outputs}
+    floats = {name: value for name, value in outputs_of.items() if _is_float(value, facts)}
+    if not floats:
+        names = list(outputs_of)
+        return Task((_TOP1,), f"{_list(names)} are integers, which are equal or not", frozenset(names))
+    return _task({name: _role(value, facts, rows.get(name, ())) for name, value in outputs_of.items()})
 
 
 def _task(roles: Mapping[str, Role]) -> Task:
@@ -67,6 +69,11 @@ def _task(roles: Mapping[str, Role]) -> Task:
     if classes:
         return Task((_LOSS, _TOP1), f"rows of {_list(named['classes'])} are scores of classes, others are not", classes)
     return Task((_LOSS,), "the outputs are neither scores of classes nor embeddings", classes)
+
+
+def _is_float(value: ir.Value, facts: Facts) -> bool:
+    dtype = facts.dtype(value)
+    return dtype is None or dtype.is_floating_point()
 
 
 def _list(names: list[str]) -> str:

@@ -12,8 +12,8 @@ from sardonyx.measurement.bench import bench
 from sardonyx.quantization.samples import Sample
 from sardonyx.records.bench import Comparison
 
-SECONDS = 4.0  # of the turns of one measurement; fewer if the result is clear
-BRIEF = 1.5  # the same for models that are not results
+SECONDS = 2.5  # of the turns of one measurement; fewer if the result is clear
+BRIEF = 0.8  # the same for models that are not results
 
 
 class Timed(Struct, frozen=True):

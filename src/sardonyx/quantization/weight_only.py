@@ -96,8 +96,7 @@ class BlockRecipe(Recipe):
         if key not in self._simulated_weights:
             matrix = product.matrix
             stored = self.constants(product, op, self._tensors)
-            weight = weights.lazy(
-                ir.DataType.FLOAT,
+            weight = weights.simulated(
                 (matrix.rows, matrix.columns),
                 lambda: self._simulated(matrix, *self._read(matrix, stored)),
             )

@@ -148,6 +148,18 @@ class DerivedTensor(ComputedTensor):
     __slots__ = ()
 
 
+class SimulatedTensor(DerivedTensor):
+    """A weight of a simulation, which is never written: what is wrong in it shows when results are compared."""
+
+    __slots__ = ()
+    is_checked = False
+
+
 def lazy(dtype: ir.DataType, shape: tuple[int, ...], compute: Callable[[], Array]) -> DerivedTensor:
     """Return a tensor that is computed whenever it is read."""
     return DerivedTensor(dtype, shape, lambda: np.asarray(compute(), order="C").astype(dtype.numpy(), copy=False))
+
+
+def simulated(shape: tuple[int, ...], compute: Callable[[], Array]) -> SimulatedTensor:
+    """Return float32 numbers of a simulation that are computed whenever they are read."""
+    return SimulatedTensor(ir.DataType.FLOAT, shape, lambda: np.asarray(compute(), np.float32, order="C"))

@@ -6,6 +6,7 @@ A record is the result of a command. Its JSON starts with `"record": "run"`, the
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from typing import Any, ClassVar, Literal, Self, cast
 
@@ -22,6 +23,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
 
     title: ClassVar[str]  # the name in messages, with its article: "an inspection"
     schema_version: Literal[1] = SCHEMA_VERSION
+
+    def __repr__(self) -> str:
+        return _notebook().text(self)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        return _notebook().markup(self)
 
     @classmethod
     def record_tag(cls) -> str:
@@ -80,6 +88,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="record"):
             if "description" in part:  # a docstring, which Python indents up to 3.12
                 part["description"] = inspect.cleandoc(part["description"])
         return schema
+
+
+def _notebook() -> Any:
+    """Return what renders records, by name and when it is used, because records depend on nothing above them."""
+    return importlib.import_module("sardonyx.reporting.notebook")
 
 
 def encode_json(document: object) -> bytes:

@@ -13,7 +13,7 @@ import msgspec
 from sardonyx.records.base import Record
 
 
-class Question(msgspec.Struct, frozen=True):
+class TuningMeasurement(msgspec.Struct, frozen=True):
     """One measurement: the effect of a change of some units on the best model so far."""
 
     units: tuple[str, ...]
@@ -39,7 +39,7 @@ class Decision(msgspec.Struct, frozen=True):
     question: int | None  # index in `questions` of the measurement that decided it
 
 
-class Pace(msgspec.Struct, frozen=True):
+class RelativeTime(msgspec.Struct, frozen=True):
     """The time of one model relative to the source, all measured in the same rounds."""
 
     name: str  # "source" | "untuned" | "tuned"
@@ -56,11 +56,11 @@ class Tuning(msgspec.Struct, frozen=True):
 
     chosen: str  # name of the entry of `standing` that is the result
     why: str
-    standing: tuple[Pace, ...]  # of the final measurement
+    standing: tuple[RelativeTime, ...]  # of the final measurement
     gain: float | None  # time of the tuned model divided by that of the untuned one; None: tuning changed nothing
     floor: float  # relative noise of the final measurement
     decisions: tuple[Decision, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[TuningMeasurement, ...]
     sizes: dict[str, int]  # of the dynamic dimensions
     threads: int
     provider: str
@@ -81,10 +81,20 @@ class Tuning(msgspec.Struct, frozen=True):
         return next(pace.ratio for pace in self.standing if pace.name == self.chosen)
 
 
+class WeightSummary(msgspec.Struct, frozen=True):
+    """The numbers of a constant."""
+
+    type: str  # "float[768,3072]"
+    low: float | None = None  # the smallest finite number; None: not read, because it is large or no number
+    high: float | None = None
+    histogram: tuple[int, ...] = ()  # how many numbers are in each of equal intervals from `low` to `high`
+    not_finite: int = 0
+
+
 class Wiring(msgspec.Struct, frozen=True):
     """The nodes and edges of a graph, with bodies and functions, without constants.
 
-    It is stored in columns, so that a graph of ten thousand nodes takes about a megabyte.
+    It is stored in columns, so that a graph of ten thousand nodes takes about two megabytes.
     """
 
     modules: tuple[str, ...]  # instance paths of the owners
@@ -98,6 +108,11 @@ class Wiring(msgspec.Struct, frozen=True):
     edge_types: tuple[int, ...] = ()  # of the edges, indices in `types`; -1: not known; empty: not recorded
     input_types: tuple[int, ...] = ()  # of `inputs`, in their order
     output_types: tuple[int, ...] = ()  # of `outputs`, in their order
+    attributes: tuple[dict[str, str], ...] = ()  # of the nodes, as text; empty: not recorded, as are the next four
+    operands: tuple[tuple[str, ...], ...] = ()  # names of the inputs of the nodes; "" for an omitted one
+    results: tuple[tuple[str, ...], ...] = ()  # names of their outputs
+    value_types: dict[str, int] = {}  # of operands and results, indices in `types`; left out: not known
+    weights: dict[str, WeightSummary] = {}  # constants that nodes read
 
 
 class AttentionForm(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from sardonyx.records.bench import Benchmark, Comparison, Finding, Machine, Point, Timing
-from sardonyx.records.run import Pace
+from sardonyx.records.run import RelativeTime
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Column,
@@ -72,12 +72,12 @@ def milliseconds(seconds: float | None) -> str:
     return UNKNOWN if seconds is None else formatting.milliseconds(1000 * seconds)
 
 
-def ratio(compared: Comparison | Pace) -> str:
+def ratio(compared: Comparison | RelativeTime) -> str:
     """Return the time as a multiple of the first file's: 0.877 [0.865, 0.890]."""
     return f"{compared.ratio:.3f} [{compared.low:.3f}, {compared.high:.3f}]"
 
 
-def interval(compared: Comparison | Pace) -> str:
+def interval(compared: Comparison | RelativeTime) -> str:
     """Return the interval of a difference in percent, without signs: [11.0, 13.5]."""
     near, far = sorted((abs(1 - compared.low), abs(1 - compared.high)))
     return f"[{percent(near)}, {percent(far)}]"

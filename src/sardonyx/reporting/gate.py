@@ -84,6 +84,17 @@ class Outcome(Struct, frozen=True):
         near = f", limit {self.limit}, baseline {self.baseline}" if self.baseline is not None else ""
         return f"gate not met: {self.gate.text} ({value}{self._percentage()}{near})"
 
+    def described(self) -> dict[str, object]:
+        """Return the result as fields of JSON; numbers that are not known are null."""
+        return {
+            "fail_if": self.gate.text,
+            "met": self.met,
+            "name": self.gate.name,
+            "value": self.measure.value if self.measure.known else None,
+            "limit": self.limit,
+            "baseline": None if self.baseline is None else self.baseline.value,
+        }
+
     def _percentage(self) -> str:
         limit = self.gate.limit
         if limit.times is not None or not limit.percent or not self.measure.known:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sardonyx.records import module_tree
 from sardonyx.records.bench import Comparison
-from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, Quantization, Scores
+from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, Loss, Quantization, Scores
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Cell, Document, Notes, Section, Span, Text, Tone, View, table_section
 from sardonyx.reporting.module_rows import module_cell, module_rows
@@ -49,11 +49,31 @@ def quantization_sentence(quantization: Quantization) -> str:
     clauses = [f"{_precisions(quantization)}, {sizes} ({after / before:.2f} ×)"]
     if (time := _time(quantization)) is not None:
         clauses.append(f"time {_ratio(time)}")
-    clauses.append(f"relative L2 {loss.relative_l2:.2g} on {_samples(quantization)}")
+    clauses.append(f"{_loss(loss)} on {_samples(quantization)}")
     path = quantization.result.path
     if quantization.status != "done":
         clauses[0] = f"nothing was written; nearest: {clauses[0]}"
     return ", ".join(clauses) + ("" if path is None else f" → {formatting.name(path, 100)}")
+
+
+def _loss(loss: Loss) -> str:
+    """Return the loss in a few words; that of integers alone is how many are equal."""
+    if not loss.outputs:
+        return "no output could be compared"
+    if loss.relative_l2 == 0 and loss.top1 is not None:
+        return f"top-1 agreement {100 * loss.top1:.4g} %"
+    return f"relative L2 {loss.relative_l2:.2g}"
+
+
+def unwritten(quantization: Quantization) -> str | None:
+    """Return why no file was written, or None if it is another reason than the budget."""
+    choice = quantization.choice
+    if quantization.status == "done" or choice is None:
+        return None
+    budget = ", ".join(choice.budget)
+    if choice.points[choice.chosen].within:
+        return f"no measured model within the budget ({budget}) is faster or smaller than the source by a margin"
+    return f"no measured model meets the budget ({budget})"
 
 
 def _precisions(quantization: Quantization) -> str:

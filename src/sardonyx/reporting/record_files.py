@@ -129,11 +129,6 @@ _FIELDS: tuple[tuple[type[Record], str], ...] = (
 )
 
 
-def _field_of(record: Record) -> str:
-    """Return the field of a RunBundle for a record, which may be of a subclass."""
-    return next(field for kind, field in _FIELDS if isinstance(record, kind))
-
-
 def run_bundles(groups: Iterable[RecordGroup]) -> list[RunBundle]:
     """Return a bundle for each run, with distinct labels.
 
@@ -181,7 +176,7 @@ def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
             if isinstance(other.record, OutsideRecord):
                 bundle = replace(bundle, outside=(*bundle.outside, other.record))
                 continue
-            field = _field_of(other.record)
+            field = next(field for kind, field in _FIELDS if isinstance(other.record, kind))
             if getattr(bundle, field) is None:
                 bundle = _with(bundle, field, other.record)
             else:

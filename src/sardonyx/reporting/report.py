@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 from msgspec import Struct
 
@@ -14,7 +14,6 @@ from sardonyx.atomic_write import check_free, explained, write_whole
 from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.location import Location
 from sardonyx.records.quantization import Quantization
-from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import View
 from sardonyx.reporting.history import histories, measured, recent
@@ -24,15 +23,6 @@ from sardonyx.reporting.page.module_map import MEASURES, map_picture
 from sardonyx.reporting.page.overview import compared
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.plots.boxplot import boxplot
-from sardonyx.reporting.plots.drawing import Kind, graph_picture
-from sardonyx.reporting.plots.module_contents import (
-    MOST_BOXES,
-    ModuleContents,
-    Nodes,
-    module_drawing,
-    module_sides,
-    top_module,
-)
 from sardonyx.reporting.plots.precision import front, sensitivity
 from sardonyx.reporting.plots.substitutions import substitution_plot
 from sardonyx.reporting.plots.timeline import timeline
@@ -239,7 +229,7 @@ def _several(sources: object) -> bool:
     return isinstance(sources, Sequence) and not isinstance(sources, (str, bytes))
 
 
-# All pictures of one model as files: the map, the graph of its top module, memory, latency.
+# All pictures of one model as files: the map, memory, latency, the measured models of a quantization.
 
 _FILES = {"nodes": "map-nodes.svg", "bytes": "map-bytes.svg", "ms": "map-time.svg"}
 
@@ -247,8 +237,6 @@ _FILES = {"nodes": "map-nodes.svg", "bytes": "map-bytes.svg", "ms": "map-time.sv
 def pictures(bundle: RunBundle) -> dict[str, str]:
     """Return the texts of SVG files by name; quantities that were not measured have none."""
     drawn: dict[str, svg.Picture | None] = {_FILES[measure.id]: map_picture(bundle, measure) for measure in MEASURES}
-    if bundle.run.wiring_before is not None and bundle.run.wiring_after is not None:
-        drawn["module-graph.svg"] = module_picture(bundle.run, top_module(bundle.run), bundle.label)
     if bundle.forms is not None:
         lines = {label: form.memory.timeline for label, form in zip(("before", "after"), bundle.forms, strict=True)}
         drawn["memory.svg"] = timeline(lines, bundle.label)
@@ -272,22 +260,3 @@ def _quantization_pictures(quantization: Quantization, label: str) -> dict[str, 
 
 def _written(drawn: Mapping[str, svg.Picture | None]) -> dict[str, str]:
     return {name: picture.file() for name, picture in drawn.items() if picture is not None}
-
-
-def module_picture(run: Run, path: str, label: str = "(model)") -> svg.Picture:
-    """Return the contents of a module before and after, side by side; `label` is the name of the model itself."""
-    (before, nodes_after), (after, nodes_before) = module_sides(run, path)
-    sides: Mapping[str, Mapping[str, Any] | str] = {
-        "Before": _side(before, nodes_after, "gone"),
-        "After": _side(after, nodes_before, "made"),
-    }
-    about = "▸ module below and its nodes; round: inputs and outputs; − dashed: removed; + bold: new"
-    return graph_picture(sides, path or label, about)
-
-
-def _side(contents: ModuleContents | None, others: Nodes, unknown: Kind) -> Mapping[str, Any] | str:
-    if contents is None:
-        return "This module does not exist here."
-    if len(contents.parts) > MOST_BOXES:
-        return f"{formatting.count(len(contents.parts))} boxes: too many for one drawing."
-    return module_drawing(contents, others, unknown)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sardonyx.records.bench import Comparison, Finding
-from sardonyx.records.run import Decision, Pace, Question, Tuning
+from sardonyx.records.run import Decision, RelativeTime, Tuning, TuningMeasurement
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import interval, is_too_noisy, milliseconds, percent, ratio, size, unresolved
 from sardonyx.reporting.document import Column, Notes, Paragraph, Row, Section, Table, Tone, View, text_column
@@ -49,7 +49,7 @@ def tuning_clause(tuning: Tuning | None) -> str | None:
     return f"{percent(1 - pace.ratio)} % {pace.finding} here {interval(pace)}"
 
 
-def as_comparison(pace: Pace, tuning: Tuning) -> Comparison:
+def as_comparison(pace: RelativeTime, tuning: Tuning) -> Comparison:
     """Return the time of a model against the source as `bench` records it."""
     return Comparison(pace.ratio, pace.low, pace.high, tuning.floor, Finding(pace.finding), 0)
 
@@ -84,7 +84,7 @@ def standing_table(tuning: Tuning) -> Table:
     return Table(columns, rows)
 
 
-def _pace_cells(pace: Pace, tuning: Tuning) -> tuple[str, ...]:
+def _pace_cells(pace: RelativeTime, tuning: Tuning) -> tuple[str, ...]:
     is_reference = pace is tuning.standing[0]
     compared = "reference" if is_reference else ratio(pace)
     finding = f"± {percent(tuning.floor)} %" if is_reference else pace.finding
@@ -118,7 +118,7 @@ def _why(tuning: Tuning, decision: Decision) -> str:
     return f"{decision.choice}, {finding} {'without' if decision.choice == 'kept' else 'with'}"
 
 
-def _question(tuning: Tuning, decision: Decision) -> Question:
+def _question(tuning: Tuning, decision: Decision) -> TuningMeasurement:
     assert decision.question is not None, "every examined unit has a question"
     return tuning.questions[decision.question]
 
@@ -131,7 +131,7 @@ def _answer(tuning: Tuning, decision: Decision) -> tuple[str, str]:
     return _ratio(question), ", ".join(filter(None, (restored, together)))
 
 
-def _ratio(question: Question) -> str:
+def _ratio(question: TuningMeasurement) -> str:
     if question.ratio is None:
         return question.finding
     return f"{question.ratio:.3f} [{question.low:.3f}, {question.high:.3f}]"

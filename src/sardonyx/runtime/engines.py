@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError, install_hint
 from sardonyx.runtime import library
 from sardonyx.runtime.sessions import ReferenceSession, Session
 from sardonyx.runtime.values import Array, Engine, Feeds, Source, Value
@@ -80,9 +80,7 @@ class OpenVinoSession:
         try:
             package: Any = importlib.import_module("openvino")
         except ImportError as error:
-            raise RuntimeFailure(
-                "OpenVINO is not installed", hint="install it with: pip install 'sardonyx[openvino]'"
-            ) from error
+            raise RuntimeFailure("OpenVINO is not installed", hint=install_hint("openvino")) from error
         self._failure: Any = (RuntimeError, ValueError, TypeError, NotImplementedError)
         settings = _SETTINGS | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
 

@@ -277,6 +277,13 @@ class RemoteSession:
                 return None
             return _shared.ask(("executed", self._number), None)
 
+    def reopen(self, *, profile: bool) -> None:
+        """Open the model again, and record which nodes run from now on, or no longer."""
+        self.close()
+        self._request = (*self._request[:3], profile, *self._request[4:])
+        with _shared.lock:
+            self._open()
+
     def close(self) -> None:
         """Close the model."""
         with _shared.lock:

@@ -6,7 +6,7 @@ Example:
 
 Generates the most likely answer to each line that you type, token by token, until an empty line. Text from a pipe is
 one prompt. The folder's chat template is applied if it has one; otherwise the text is continued. `sardonyx export
---for-generation` writes such a folder. Needs onnxruntime-genai: pip install "sardonyx[chat]".
+--for-generation` writes such a folder. Needs onnxruntime-genai; in a checkout of sardonyx: pip install ".[chat]".
 
 Exit: 0 done, 1 failed, 2 usage.
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from sardonyx.cli.console import note, put
 from sardonyx.cli.options import THREADS, Option, argument
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.errors import UsageError
+from sardonyx.errors import UsageError, install_hint
 
 if TYPE_CHECKING:
     from sardonyx.runtime.generation import Decoder
@@ -38,7 +38,7 @@ def _run(given: Given) -> int:
     folder: Path = given.folder
     DecoderFolder.require(folder)
     if not generation.is_installed():
-        raise UsageError("chat needs onnxruntime-genai, which is not installed", hint='pip install "sardonyx[chat]"')
+        raise UsageError("chat needs onnxruntime-genai, which is not installed", hint=install_hint("chat"))
     if not (folder / _TOKENIZER).is_file():
         raise UsageError(
             f"{folder} has no {_TOKENIZER}",

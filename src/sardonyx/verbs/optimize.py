@@ -66,7 +66,9 @@ def _check_files(given: Given, planned: single.Planned) -> Path | None:
     source, destination, folder, force = planned.source, planned.destination, given.run_folder, given.force
     _check_streams(source, destination, given.external, folder, as_json=given.as_json)
     _check_folder(folder, source, given.record, given.sizes or {}, force=force)
-    certificate = _certificate(given.certificate, folder, given.record, destination, force=force)
+    reject_both("--freeze-inputs", given.freeze_inputs, "--certificate", given.certificate is not None)
+    own = None if given.freeze_inputs else folder  # a certificate is for a result with the inputs of the source
+    certificate = _certificate(given.certificate, own, given.record, destination, force=force)
     _announce_run(folder, source, _limit(given), shown=not given.quiet)
     if not given.dry_run:
         single.make_folder(given.out_dir)
@@ -183,6 +185,7 @@ VERB = Verb(
         Option("keep_opset", group=MORE),
         Option("allow_growth", help="Allow rewrites that save nodes but make the file more than 1 % and 64 kB larger.",
             group=MORE),
+        Option("freeze_inputs", None, "Make initializers that are also inputs constants, and drop these inputs."),
         listed("keep_module", "NAME", "Do not fuse this module with others. A path, tag, glob or class; repeatable."),
         Option("verify", None, "When to verify the result.", any_case=True),
         options.VERIFY_SECONDS, options.RUNTIME, options.INPUTS, options.SEED, options.THREADS, options.CUSTOM_OPS,

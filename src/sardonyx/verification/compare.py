@@ -344,15 +344,24 @@ class Oracle:
         exact, feeds = self._exact_outputs(number, answer), answer.inputs.feeds
         live = self._reference.live is not None
         double, result = candidate or (None, ())
-        other = double.run(feeds) if double is not None and (exact is not None or live) else None
-        pairs = [(own, right) for own, right in ((answer.outputs, exact), (result, other)) if right is not None]
-        if not pairs or (exact is None and other is None):
+
+        @functools.cache
+        def other() -> list[Value] | None:
+            return double.run(feeds) if double is not None and (exact is not None or live) else None
+
+        if exact is None and other() is None:
             return None
 
-        def roundings() -> list[tuple[Outputs, Outputs]]:
-            """Return the error of the reference, or of a live module's graph, and that of storing weights."""
-            stored = double.roundings(feeds, other) if double is not None and other is not None else []
-            return stored if self._hides_weights and candidate is not None else [*stored, pairs[0]]
+        def roundings() -> Iterator[tuple[Outputs, Outputs]]:
+            """Yield the error of the reference, or of a live module's graph, and that of storing weights."""
+            hides = self._hides_weights and candidate is not None
+            if exact is not None and not hides:
+                yield answer.outputs, exact
+            if double is None or (run := other()) is None:
+                return
+            if exact is None and not hides:
+                yield result, run
+            yield from double.roundings(feeds, run)
 
         return Precise(exact, other, roundings, lambda: self._nearby(feeds))
 

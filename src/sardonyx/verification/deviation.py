@@ -52,6 +52,19 @@ class Place(Struct, frozen=True):
         return 0.0 if self.error == 0 else self.error / self.allowed if self.allowed else math.inf
 
 
+class _Squares(Struct, frozen=True, eq=False):
+    """The squares of numbers over that of the largest one: squares of numbers near the largest float would overflow."""
+
+    peak: float
+    scaled: Array
+
+    @classmethod
+    def of(cls, values: Array) -> _Squares:
+        """Compute them once for the means over all slices."""
+        peak = float(values.max(initial=0.0)) or 1.0
+        return cls(peak, np.square(values / peak))
+
+
 class Deviation:
     """Two float tensors of one shape, compared element by element; elements not finite in either are left out."""
 
@@ -125,19 +138,23 @@ class Deviation:
     def _whole(self, moves: Array | None) -> str | None:
         """Check the root mean square over the whole tensor."""
         every = tuple(range(self._size.ndim))
-        error = float(self._rms(self._error, every).max())
-        allowed = self._limit.rms * float(self._rms(self._size, every).max())
+        error = float(self._rms(_Squares.of(self._error), every).max())
+        allowed = self._limit.rms * float(self._rms(_Squares.of(self._size), every).max())
         if moves is not None:
-            allowed = max(allowed, ROUNDING_FACTOR * float(self._rms(moves, every).max()))
+            allowed = max(allowed, ROUNDING_FACTOR * float(self._rms(_Squares.of(moves), every).max()))
         return _mean_text(error, allowed) if error > allowed else None
 
     def _slices(self, moves: Array | None) -> str | None:
         """Check the root mean square over every slice."""
+        if not self._groups:
+            return None
+        errors, sizes = _Squares.of(self._error), _Squares.of(self._size + self._scale)
+        rounding = None if moves is None else _Squares.of(moves)
         for axes in self._groups:
-            error = self._rms(self._error, axes)
-            allowed = SLICE_FACTOR * self._limit.rms * self._rms(self._size + self._scale, axes)
-            if moves is not None:
-                allowed = np.maximum(allowed, ROUNDING_FACTOR * self._rms(moves, axes))
+            error = self._rms(errors, axes)
+            allowed = SLICE_FACTOR * self._limit.rms * self._rms(sizes, axes)
+            if rounding is not None:
+                allowed = np.maximum(allowed, ROUNDING_FACTOR * self._rms(rounding, axes))
             ratios = ratio(error, allowed)
             place = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
             if float(ratios[place]) > 1:
@@ -177,9 +194,8 @@ class Deviation:
         total = (values * self._weights).sum(axis=axes, keepdims=True, dtype=np.float64)
         return np.asarray(total / np.maximum(count, 1.0))
 
-    def _rms(self, values: Array, axes: tuple[int, ...]) -> Array:
-        peak = float(values.max(initial=0.0)) or 1.0  # squares of numbers near the largest one would overflow
-        return peak * np.sqrt(self._mean(np.square(values / peak), axes))
+    def _rms(self, values: _Squares, axes: tuple[int, ...]) -> Array:
+        return values.peak * np.sqrt(self._mean(values.scaled, axes))
 
 
 def _families(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

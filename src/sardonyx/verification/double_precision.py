@@ -33,6 +33,9 @@ from sardonyx.verification.upcast import Constants, upcast
 from sardonyx.verification.wide_convolution import without_convolutions
 
 _ROUGH = GELUS | {"Erf"}  # whose doubles are not precise in `exact`
+_POOLS = ("AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+# For which the runtime has no kernel for doubles. Others are found by its refusals, of which each takes another copy.
+SINGLE = frozenset((*_POOLS, "Conv", "ConvTranspose", "Erf", "InstanceNormalization", "OneHot", "Resize"))
 # How the runtime names an operator without kernel for doubles, and one that is not defined for them.
 _REFUSED = re.compile(r"implementation for (\w+)|of operator \((\w+)\)")
 
@@ -100,11 +103,11 @@ class DoublePrecision:
         Raises:
             RuntimeFailure: The runtime does not accept the copy.
         """
-        singles: set[str] = set()
         model = upcast(self._model) or self._model  # operators without kernel for doubles have one for singles
         model = without_convolutions(model)
         if self._rounded:
             model = _rounding_otherwise(model, self._rounded)
+        singles = {node.op_type for node in model.graph.all_nodes() if node.op_type in SINGLE}
         while True:
             copy = upcast(model, constants=self._constants, to=ir.DataType.DOUBLE, without_kernel=singles)
             try:

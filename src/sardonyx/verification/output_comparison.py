@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -78,14 +78,21 @@ class Precise(Struct, frozen=True):
     """What is known beyond the outputs of both models in one trial."""
 
     exact: Outputs | None = None  # of the reference in double precision
-    result: Outputs | None = None  # of the other model in double precision
-    roundings: Callable[[], Sequence[tuple[Outputs, Outputs]]] = tuple  # pairs of outputs that differ by rounding alone
+    result: Outputs | Callable[[], Outputs | None] | None = None  # of the other model, which may be run when it is read
+    # Pairs of outputs that differ by rounding alone, computed as they are read; the cheapest are first.
+    roundings: Callable[[], Iterable[tuple[Outputs, Outputs]]] = tuple
     nearby: Callable[[], Iterable[Outputs]] = tuple  # of the reference, for inputs that differ by rounding
 
-    def moves(self, path: Path, shape: tuple[int, ...]) -> Array | None:
-        """Return how far rounding moves each element of a float output, or None if that is not known."""
-        gaps = [moved for pair in self._pairs(path) if (moved := gap(*pair)).shape == shape]
-        return np.maximum.reduce(gaps) if gaps else None
+    def moves(self, path: Path, shape: tuple[int, ...]) -> Iterator[Array]:
+        """Yield how far rounding moves each element of a float output: by the first pair, by the first two, and so on.
+
+        What a pair explains, more pairs explain too.
+        """
+        moves: Array | None = None
+        for pair in self._pairs(path):
+            if (moved := gap(*pair)).shape == shape:
+                moves = moved if moves is None else np.maximum(moves, moved)
+                yield moves
 
     def undecided(self, path: Path, shape: tuple[int, ...]) -> Array:
         """Return which elements of a discrete output rounding changes."""
@@ -94,13 +101,16 @@ class Precise(Struct, frozen=True):
 
     def both(self, path: Path, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
         """Return one output of both models in double precision, or None if one of them is not known."""
-        values = (_descend(side, path) for side in (self.exact, self.result) if side is not None)
+        result = self.result() if callable(self.result) else self.result
+        values = (_descend(side, path) for side in (self.exact, result) if side is not None)
         arrays = [value for value in values if value is not None and value.shape == shape]
         return (arrays[0], arrays[1]) if len(arrays) == 2 else None
 
-    def _pairs(self, path: Path) -> list[tuple[Array, Array]]:
-        pairs = [(_descend(one, path), _descend(other, path)) for one, other in self.roundings()]
-        return [(a, b) for a, b in pairs if a is not None and b is not None and a.shape == b.shape]
+    def _pairs(self, path: Path) -> Iterator[tuple[Array, Array]]:
+        for one, other in self.roundings():
+            a, b = _descend(one, path), _descend(other, path)
+            if a is not None and b is not None and a.shape == b.shape:
+                yield a, b
 
 
 PreciseSource: TypeAlias = Callable[[], Precise | None]
@@ -253,16 +263,20 @@ class OutputComparer:
             self._keep(index, difference, allowed, None)
             return None
         is_near = difference.scaled <= _most_roundings(a.dtype)
+        if self.proven and is_near:
+            self._keep(index, difference, allowed, None)
+            return None
         deviation = Deviation(a, b, allowed, local=self._accuracy is not Accuracy.APPROXIMATES)
         line, place = deviation.excess(), deviation.worst()
-        if self.proven and is_near:
-            line, place = None, None
-        elif self.proven and line is not None:
+        if self.proven and line is not None:
             line = self._of_proven(a, b, path, line, precise())
         elif line is not None or self._strict:
             known = precise()
-            both = known.both(path, a.shape) if known is not None else None
-            if known is None:
+            explained = self._explained(deviation, a, index, path, known) if is_near else None
+            both = known.both(path, a.shape) if known is not None and explained is None else None
+            if explained is not None:
+                line, place = None, explained
+            elif known is None:
                 self._note(f"'{self._names[index]}' could not be compared in double precision")
             elif both is None:
                 line, place = self._within_roundings(deviation, index, path, known)
@@ -274,6 +288,19 @@ class OutputComparer:
                 line = line or "differs, and is farther from double precision than the reference"
         self._keep(index, difference, allowed, place)
         return line
+
+    def _explained(self, deviation: Deviation, a: Array, index: int, path: Path, known: Precise | None) -> Place | None:
+        """Return the place nearest to the limit if the rounding error of an exported module, if small, is the reason.
+
+        `_in_double` would accept the difference for the same reason. The graph need not run in double precision then.
+        """
+        if known is None or known.exact is None or not self._exported or self._strict or a.dtype != _SINGLE:
+            return None
+        moves = next(known.moves(path, deviation.shape), None)
+        if moves is None or deviation.excess(moves) or deviation.loud_share(moves, _WEAK_EVIDENCE) > _WEAK_SHARE:
+            return None
+        self._note(f"'{self._names[index]}' differs by rounding alone, as the module does from double precision")
+        return deviation.worst(moves)
 
     def _of_proven(self, a: Array, b: Array, path: Path, line: str, known: Precise | None) -> str | None:
         """Return the line, unless the result is as close to double precision as the reference.
@@ -325,8 +352,14 @@ class OutputComparer:
         self, deviation: Deviation, index: int, path: Path, known: Precise
     ) -> tuple[str | None, Place | None]:
         """Return what differs by more than the known rounding errors, and the place nearest to the limit."""
-        moves = known.moves(path, deviation.shape)
-        line = deviation.excess(moves)
+        moves: Array | None = None
+        line: str | None = None
+        for moves in known.moves(path, deviation.shape):
+            line = deviation.excess(moves)
+            if line is None:
+                break
+        if moves is None:
+            line = deviation.excess()
         share = deviation.loud_share(moves, _WEAK_EVIDENCE) if line is None and moves is not None else 0.0
         if share > _WEAK_SHARE:
             name, part = self._names[index], _WEAK_EVIDENCE / ROUNDING_FACTOR

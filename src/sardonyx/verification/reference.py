@@ -324,6 +324,7 @@ class Reference:
             with self._opened(Subject(observed) if observed else None, profile=marked is not None) as engine:
                 self.name = engine.name
                 answers = self._run_examples(engine)
+                ran: frozenset[str] | None = None  # nodes of the first trial
                 for number, plan in enumerate(self._plans):
                     cost, work = self.inputs.cost(plan), self.inputs.work(plan)
                     if self._excess(plan) or not self._budget.fits(cost, work):
@@ -333,13 +334,15 @@ class Reference:
                     answer = self._first_accepted(engine, plan)
                     if answer is not None:
                         answers.append(answer)
+                    if ran is None and answers and bodies is not None and isinstance(engine, RemoteSession):
+                        ran = _recorded(engine, bodies)
                 executed = engine.executed() if isinstance(engine, RemoteSession) else None
                 counts = engine.further if isinstance(engine, RemoteSession) else []
         except RuntimeFailure as failure:  # the model does not load
             self._reasons.append(failure.message)
             self._refusal = failure if isinstance(failure, NoKernel) and not self._own_types else None
             return []
-        never = bodies.never_entered(executed) if bodies is not None else []
+        never = bodies.never_entered(executed and (ran or frozenset()) | executed) if bodies is not None else []
         never += comparisons.notes(counts) if comparisons is not None else []
         gaps = self.inputs.coverage([answer.inputs for answer in answers], values=self._tries_values)
         self.not_covered = never + self._unsteady + gaps
@@ -442,6 +445,17 @@ class Reference:
             elif is_constant(outputs):
                 notes.append(f"the output '{value.name}' is the same number everywhere: agreement is weak evidence")
         return notes
+
+
+def _recorded(engine: RemoteSession, bodies: Bodies) -> frozenset[str] | None:
+    """Return which nodes ran so far; if they were in every body, the further ones are not recorded.
+
+    A run that is recorded takes several times as long, and in a loop its record is large.
+    """
+    ran = engine.executed()
+    if ran is not None:
+        engine.reopen(profile=bool(bodies.never_entered(ran)))
+    return ran
 
 
 def _bytes(values: Iterable[Value]) -> int:

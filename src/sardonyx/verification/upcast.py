@@ -19,7 +19,7 @@ from msgspec import Struct
 from sardonyx.ir.dataflow import Dataflow, Dependence
 from sardonyx.ir.element_types import element_types
 from sardonyx.ir.ops import CASTS, CONTROL_FLOW, KEEPS_ORDER
-from sardonyx.ir.scopes import nested_graphs
+from sardonyx.ir.scopes import nested_graphs, tensor_of
 
 NARROW = frozenset((ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _TYPE_ATTRIBUTES = ("to", "dtype", "softmax_precision")
@@ -154,7 +154,7 @@ def _is_border(node: ir.Node) -> bool:
 def _constants(model: ir.Model) -> Iterator[tuple[str, bytes]]:
     for graph in nested_graphs(model.graph):
         tensors = [(value.name, value.const_value) for value in _stored(graph)]
-        tensors += [(n.outputs[0].name, n.attributes["value"].as_tensor()) for n in graph if _is_constant(n)]
+        tensors += [(n.outputs[0].name, tensor_of(n.attributes["value"])) for n in graph if _is_constant(n)]
         for name, tensor in tensors:
             if tensor is not None and tensor.dtype in NARROW:
                 yield name or "", hashlib.blake2b(tensor.tobytes()).digest()
@@ -183,7 +183,7 @@ def _names(attribute: ir.Attr, types: frozenset[ir.DataType]) -> bool:
     if attribute.is_ref():
         return False
     if attribute.type == ir.AttributeType.TENSOR:
-        return attribute.as_tensor().dtype in types
+        return tensor_of(attribute).dtype in types
     is_type = attribute.name in _TYPE_ATTRIBUTES and attribute.type == ir.AttributeType.INT
     return is_type and attribute.as_int() in types
 
@@ -247,7 +247,7 @@ def _widen(node: ir.Node, types: dict[ir.Value, ir.DataType], to: _Widening) -> 
     """Replace narrow types in the attributes of a node by the wide one; return whether its results were narrow."""
     for name, attribute in list(node.attributes.items()):
         if _names(attribute, to.narrow) and attribute.type == ir.AttributeType.TENSOR:
-            array = attribute.as_tensor().numpy().astype(to.wide.numpy())
+            array = tensor_of(attribute).numpy().astype(to.wide.numpy())
             node.attributes[name] = ir.AttrTensor(name, ir.tensor(array))
         elif _names(attribute, to.narrow):
             node.attributes[name] = ir.AttrInt64(name, int(to.wide))

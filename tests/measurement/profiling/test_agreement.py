@@ -11,8 +11,7 @@ from hypothesis import given, settings
 import graphs
 import models
 from measurement.profiling.traced import Traced, traced
-from sardonyx.measurement.profiling.kernel_names import moves
-from sardonyx.measurement.profiling.kernel_origins import NO_WORK
+from sardonyx.measurement.profiling.kernel_origins import NO_WORK, moves
 from sardonyx.measurement.profiling.steps import GraphStep
 from sardonyx.runtime.timed import Level
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.errors import RuntimeFailure
-from sardonyx.measurement.profiling.events import Call, Run, match, read
 from sardonyx.measurement.profiling.steps import GraphStep, Steps
+from sardonyx.measurement.profiling.subject import KernelCall, Run, match, read
 
 LOOP, IF = "Loop", "If"
 
@@ -29,7 +29,7 @@ class Running:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
-        self.calls: list[Call] = []
+        self.calls: list[KernelCall] = []
         self.steps: list[GraphStep] = []
 
     def graph(self, graph: Steps, *, body: bool = False) -> None:
@@ -45,7 +45,7 @@ class Running:
                 self.graph(each.bodies[self.random.choice(list(each.bodies))], body=True)
             self.now += self.random.randrange(1, 5)
             name = each.name or f"made up {len(self.calls)}"
-            self.calls.append(Call(name, each.op_type, "cpu", start, self.now - start))
+            self.calls.append(KernelCall(name, each.op_type, "cpu", start, self.now - start))
             self.steps.append(each)
 
     def run(self) -> Run:
@@ -88,7 +88,7 @@ def test_a_run_with_missing_calls_is_rejected(graph: Steps, seed: int, data: st.
 
 
 def test_a_run_of_another_graph_is_rejected() -> None:
-    run = Run(0.0, 5.0, [Call("a", "Exp", "cpu", 0.0, 1.0)])
+    run = Run(0.0, 5.0, [KernelCall("a", "Exp", "cpu", 0.0, 1.0)])
     assert match(run, steps(step("a", "Sin"))) is None
     assert match(run, steps(step("b", "Exp"))) is None
     assert match(run, steps()) is None

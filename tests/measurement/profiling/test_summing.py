@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.measurement.profiling.events import Call, Run, match
 from sardonyx.measurement.profiling.steps import GraphStep, Steps
-from sardonyx.measurement.profiling.subject import kernel_times, module_times, timeline
+from sardonyx.measurement.profiling.subject import KernelCall, Run, kernel_times, match, module_times, timeline
 from sardonyx.provenance import Hierarchy
 from sardonyx.records.profile import KernelTime, Slice, TracedBy
 
@@ -19,10 +18,10 @@ GRAPH = Steps([LOOP, LAST], {})
 def run(inner: float, loop: float, last: float) -> Run:
     """Two iterations of a loop, then one more step, starting at 100."""
     calls = [
-        Call("inner", "Exp", "cpu", 110, inner),
-        Call("inner", "Exp", "cpu", 110 + inner, inner),
-        Call("loop", "Loop", "cpu", 105, 2 * inner + loop),
-        Call("last", "Sin", "cpu", 200, last),
+        KernelCall("inner", "Exp", "cpu", 110, inner),
+        KernelCall("inner", "Exp", "cpu", 110 + inner, inner),
+        KernelCall("loop", "Loop", "cpu", 105, 2 * inner + loop),
+        KernelCall("last", "Sin", "cpu", 200, last),
     ]
     return Run(100, 300, calls)
 

@@ -23,7 +23,7 @@ from sardonyx.records.bench import BenchFile, Benchmark, Comparison, Finding, Ma
 from sardonyx.records.export import Export, SourceModule
 from sardonyx.records.inspection import Adoption, Coverage
 from sardonyx.records.profile import KernelTime, Profile, ProfiledModel, TracedBy
-from sardonyx.records.run import Pace, Tuning
+from sardonyx.records.run import RelativeTime, Tuning
 from sardonyx.records.study import Failure, Study
 from sardonyx.reporting import record_kinds
 
@@ -100,7 +100,7 @@ def records(folder: Path) -> dict[str, Any]:
     """One of every kind, by the title of the kind."""
     path = write_model(folder / "m.onnx")
     small = folder / "small.onnx"
-    pace = Pace("untuned", 1, 2.0, 0.8, 0.7, 0.9, "faster")
+    pace = RelativeTime("untuned", 1, 2.0, 0.8, 0.7, 0.9, "faster")
     tuning = msgspec.convert(_TUNING | {"standing": [pace]}, Tuning)
     run = replace(sardonyx.optimize(path, small), tuning=tuning)
     attention = AttentionCost("attn", "by hand", {"scores": 1})

@@ -49,6 +49,26 @@ def test_a_budget_that_is_not_met_and_a_weak_claim_are_said_first() -> None:
     assert "not met" in text
 
 
+def test_a_model_that_was_not_written_is_said_first_beside_the_front() -> None:
+    made = sample_choice()
+    choice = made.choice
+    assert choice is not None
+    beyond = tuple(replace(point, within=number != choice.chosen) for number, point in enumerate(choice.points))
+    for points, why in (
+        (beyond, "no measured model meets the budget (relative_l2&lt;=0.01, top1&gt;=0.99)"),
+        (
+            choice.points,
+            "no measured model within the budget (relative_l2&lt;=0.01, top1&gt;=0.99) is faster or smaller",
+        ),
+    ):
+        unwritten = replace(made, status="not met", choice=replace(choice, points=points))
+        text = shown(unwritten)
+        assert text.startswith(f"No file was written: {why}")
+        assert "Measured models" in text
+        assert " no file least time with" in text
+        assert " met least time" not in text
+
+
 def test_each_module_has_its_losses_its_precision_and_the_reason() -> None:
     html = str(sections(QuantizationBundle("m", sample_choice()))[0].html)
     assert html.count("<svg") == 2

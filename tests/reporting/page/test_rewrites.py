@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from reporting.sample_run import sample_run
 from sardonyx.records.run import Event, NodeRef, RewriteKind, Run
 from sardonyx.reporting.page import render_page
-from sardonyx.reporting.page import rewrites as rewrite_data_module
 from sardonyx.reporting.page.rewrites import LARGEST, State, rewrite_data, section, shaped
 from sardonyx.reporting.page.section import Strings
 from sardonyx.reporting.run_bundle import RunBundle
@@ -167,50 +166,19 @@ def test_a_matched_node_present_later_was_kept_and_a_reused_name_was_not() -> No
     assert states == [[kept, gone, made], [gone, kept, gone, made], [gone]]
 
 
-def test_a_drawing_shows_edges_inputs_and_outputs() -> None:
-    nodes = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
-    made = NodeRef("add", "Gemm", ("x", "w", "b", ""), ("y",))
-    (each,) = shaped([Event("p", RewriteKind.FUSE, "y", nodes, (made,), (), "", "", "")], ["add"])
-    before, after = each.shape.drawings()
-    assert before is not None
-    assert after is not None
-    ports = [[each.values[at] for at in side["ports"]] for side in (before, after)]
-    assert ports == [["x", "w", "b", "y"], ["x", "w", "b", "y"]]
-    assert (before["nodes"], after["nodes"]) == ([0, 1], [2])
-    assert [len(side["frame"]["boxes"]) for side in (before, after)] == [6, 5]
-    assert [len(side["frame"]["routes"]) for side in (before, after)] == [5, 4]
-
-
-def test_a_replaced_value_is_an_output_even_where_the_match_uses_it() -> None:
-    nodes = NodeRef("mul", "MatMul", ("x", "w"), ("m",)), NodeRef("add", "Add", ("m", "b"), ("y",))
-    for root, out in (("y", ["y"]), ("m", ["m", "y"])):
-        (each,) = shaped([Event("p", RewriteKind.DROP, root, nodes, (), (), "", "", "")], ())
-        before, after = each.shape.drawings()
-        assert before is not None
-        assert [each.values[at] for at in before["ports"]] == ["x", "w", "b", *out]
-        assert after is None
-
-
 def test_a_rewrite_of_a_whole_model_is_counted_and_not_drawn() -> None:
     many = tuple(NodeRef(f"n{at}", "Pad" if at % 3 else "Clip", ("x",), (f"v{at}",)) for at in range(LARGEST + 1))
     run = replace(RUN, events=(Event("raise-opset", RewriteKind.FUSE, "opset 20", many, (), (), "", "", ""),))
     data = rewrite_data(run)
     assert data["shapes"][0]["counted"] == ((("Pad", 40), ("Clip", 21)), ())
-    assert data["shapes"][0]["before"] is None
+    assert data["shapes"][0]["parts"] == []
     assert len(data["events"][0]) == 6
 
 
 def test_records_without_node_inputs_list_nodes_without_a_drawing() -> None:
     bare = Event("p", RewriteKind.FUSE, "y", (NodeRef("a", "Add"),), (NodeRef("b", "Mul"),), (), "", "", "")
     (shape,) = rewrite_data(replace(RUN, events=(bare,), wiring_after=None))["shapes"]
-    assert (shape["before"], shape["after"], len(shape["parts"])) == (None, None, 2)
-
-
-def test_with_many_shapes_the_most_frequent_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewrite_data_module, "DRAWN", 1)
-    chains = [tuple(NodeRef(f"n{at}", "Add", ("x",), (f"y{at}",)) for at in range(1, size)) for size in (2, 3, 3, 4)]
-    run = replace(RUN, events=tuple(Event("p", RewriteKind.FOLD, "y", chain, (), (), "", "", "") for chain in chains))
-    assert [shape["before"] is not None for shape in rewrite_data(run)["shapes"]] == [False, True, False]
+    assert [(inputs, outputs) for _, _, inputs, outputs in shape["parts"]] == [((), ()), ((), ())]
 
 
 def test_the_table_is_complete_without_a_script() -> None:

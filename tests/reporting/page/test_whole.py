@@ -22,7 +22,7 @@ from sardonyx.reporting.page import render_page
 from sardonyx.reporting.page.page import EARLY, SCRIPTS, STYLES, harmless
 from sardonyx.reporting.run_bundle import RunBundle
 
-ORDER = ["verdict", "graph", "modules", "map", "rewrites", "missed", "attention", "verification", "passes", "measured"]
+ORDER = ["verdict", "graph", "modules", "map", "rewrites", "missed", "attention", "verification", "measured"]
 RUN = sample_run()
 NAMESPACE = "http://www.w3.org/2000/svg"
 FORBIDDEN = (

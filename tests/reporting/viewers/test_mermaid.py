@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from reporting.sample_run import sample_run
 from sardonyx.errors import UsageError
 from sardonyx.records.run import Run, Wiring
-from sardonyx.reporting.viewers.mermaid import MOST, module_mermaid, quoted
+from sardonyx.reporting.viewers.mermaid import MAX_ELEMENTS, module_mermaid, quoted
 
 RUN = sample_run()
 LABEL = r'"[\w \-./:,()·…#;]*"'
@@ -70,7 +70,7 @@ def test_a_module_has_its_nodes_neighbours_and_changes() -> None:
 
 
 def test_a_module_that_is_too_large_has_a_note() -> None:
-    size = MOST + 1
+    size = MAX_ELEMENTS + 1
     names = tuple(f"n{at}" for at in range(size))
     flat = Wiring(("",), names, ("Relu",) * size, (0,) * size, (), {}, {})
     assert module_mermaid(with_graph(flat), "") == (

@@ -7,8 +7,7 @@ one differing token does not make all later steps incomparable.
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -220,11 +219,19 @@ class GenerationCheck:
         """
         reference = expected.logits.astype(logits.dtype, copy=False)
         comparer = OutputComparer(["logits"], Accuracy.REASSOCIATES, frozenset(), exported=True)
-        other = functools.cache(lambda: self._rounded_otherwise(prompts, expected))
+        runs, read = list[Array](), self._rounded_otherwise(prompts, expected)
+
+        def otherwise() -> Iterator[Array]:
+            """Yield the runs, each computed once for all rows."""
+            yield from runs
+            for run in read:
+                runs.append(run)
+                yield run
+
         lines: list[str] = []
         for row in range(len(logits)):
             rows = slice(row, row + 1)
-            known = Precise(roundings=lambda rows=rows: [([reference[rows]], [each[rows]]) for each in other()])
+            known = Precise(roundings=lambda rows=rows: (([reference[rows]], [each[rows]]) for each in otherwise()))
             lines += comparer.compare([reference[rows]], [logits[rows]], lambda known=known: known)
         rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
         ties = tuple(
@@ -235,16 +242,16 @@ class GenerationCheck:
         equal = expected.tokens.size - len(ties)
         return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, ties, not lines), lines
 
-    def _rounded_otherwise(self, prompts: Prompts, expected: Continuation) -> list[Array]:
-        """Return the logits of every step from runs of the module that read all tokens at once.
+    def _rounded_otherwise(self, prompts: Prompts, expected: Continuation) -> Iterator[Array]:
+        """Yield the logits of every step from runs of the module that read all tokens at once.
 
-        Their sums have another order; the second run is in double precision.
+        Their sums have another order; the second run, which takes much longer, is in double precision.
         """
         feeds, steps = self._stepper.at_once(prompts, expected.tokens), expected.tokens.shape[1]
         with contextlib.suppress(RuntimeFailure):  # a module may read only one token in a step
-            runs = [self._engine.run(feeds), self._engine.run_in_double(feeds)]
-            return [np.asarray(run[self._stepper.logits_index])[:, -steps:] for run in runs if run is not None]
-        return []
+            for run in (self._engine.run, self._engine.run_in_double):
+                if (outputs := run(feeds)) is not None:
+                    yield np.asarray(outputs[self._stepper.logits_index])[:, -steps:]
 
 
 def _tie(row: int, step: int, token: int, reference: Array, logits: Array) -> TokenTie:

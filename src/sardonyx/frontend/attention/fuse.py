@@ -25,7 +25,7 @@ from torch.fx.node import map_aggregate
 from sardonyx.errors import UsageError
 from sardonyx.frontend.attention import roles
 from sardonyx.frontend.attention.capture.graph_module import FrozenModule
-from sardonyx.frontend.attention.fusion.plan import DropoutRate, Plan, plan_fusion
+from sardonyx.frontend.attention.fusion.plan import DropoutRate, FusionPlan, plan_fusion
 from sardonyx.frontend.attention.fusion.writing import WRITTEN_FOR, erase_unread, prune, redirect_metadata, write_call
 from sardonyx.frontend.attention.recognition.facts import EXAMPLE
 from sardonyx.frontend.attention.recognition.matches import AttentionMatch, NotAttention
@@ -166,7 +166,7 @@ def _own_meta(module: fx.GraphModule) -> dict[str, Any]:
     return {key: dict(cast(Any, value)) if isinstance(value, dict) else value for key, value in module.meta.items()}
 
 
-def _fuse(module: fx.GraphModule, attention: AttentionMatch, plan: Plan) -> Fused:
+def _fuse(module: fx.GraphModule, attention: AttentionMatch, plan: FusionPlan) -> Fused:
     graph, rate = module.graph, cast(Any, plan.dropout_p)
     if plan.dropout_module is not None:
         name = f"{plan.dropout_module.replace('.', '_')}_rate"

@@ -7,7 +7,7 @@ not dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -86,10 +86,6 @@ def _without(call: Call, dims: DynamicDims, fixed: Collection[str], why: str) ->
     axes: dict[str, dict[int, str]] = {name: {} for name in dims.axes}
     for (name, axis), dim in places_of(dims.axes):
         if not _names({name: {axis: dim}}) <= set(fixed):
-            axes[name][axis] = _substituted(dim, sizes)
+            axes[name][axis] = " + ".join(str(sizes.get(term, term)) for term in dim_terms(dim))
     notes = [f"{dim} stays {size}: {why}" for dim, size in sizes.items()]
     return replace(dims, axes=axes, notes=(*dims.notes, *notes))
-
-
-def _substituted(dim: str, sizes: Mapping[str, int]) -> str:
-    return " + ".join(str(sizes.get(term, term)) for term in dim_terms(dim))

@@ -6,20 +6,237 @@ import contextlib
 import copy
 import importlib
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+import os
+import re
+import socket
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 import torch
 from msgspec import Struct
 from torch import Tensor, nn
 
 from sardonyx.errors import UsageError, reason, suggest
-from sardonyx.frontend.models import huggingface
-from sardonyx.frontend.models.sources import Dtype, SourceKind, parse_source
+from sardonyx.frontend.installed import missing
+from sardonyx.frontend.models.sources import Dtype, SourceKind, parse_overrides, parse_source
 from sardonyx.frontend.models.user_files import load_function, user_error
 from sardonyx.frontend.models.weights import build_seeded, seeded
 from sardonyx.frontend.quiet import quietly
+
+# Models of the transformers library: with weights from the hub or a folder, or random weights from a config.
+
+_CONFIG_HINT = "write a config or model class, a config.json or its folder: hf-config:BertConfig?num_hidden_layers=2"
+
+
+def load_pretrained(
+    name: str, *, task: str | None, default_task: str | None = None, dtype: Dtype = "keep"
+) -> tuple[nn.Module, str | None]:
+    """Load a model with its weights in eval mode, from a folder or the hub; return it and its saved element type."""
+    library = _transformers()
+    is_local = Path(name).expanduser().is_dir()
+    location = str(Path(name).expanduser()) if is_local else name
+    if not is_local:
+        _require_reachable(name)
+    hint = (
+        "the folder needs a config.json and weights"
+        if is_local
+        else "check the name and the network, or give a local folder with config.json and weights"
+    )
+    try:
+        with quietly():
+            config = library.AutoConfig.from_pretrained(location, trust_remote_code=False)
+    except _load_errors() as error:
+        raise UsageError(f"cannot load '{name}': {reason(error)}", hint=hint) from error
+    kind = _model_class(library, config, task, default_task)
+    try:
+        with quietly():
+            module = kind.from_pretrained(location, dtype="auto" if dtype == "keep" else dtype).eval()
+    except _load_errors() as error:
+        raise UsageError(f"cannot load '{name}' as {kind.__name__}: {reason(error)}", hint=hint) from error
+    saved = getattr(config, "dtype", None)
+    return module, None if saved is None else str(saved).removeprefix("torch.")
+
+
+def build_from_config(
+    text: str, *, task: str | None, default_task: str | None = None, seed: int, filled: bool = True
+) -> nn.Module:
+    """Build a model from `CLASS_OR_FILE_OR_FOLDER[?key=value,…]` with seeded random weights, in eval mode."""
+    library = _transformers()
+    location, _, assignments = text.partition("?")
+    overrides = parse_overrides(assignments)
+    kind = None
+    path = Path(location).expanduser()
+    if path.exists():
+        config, default = _config_from_file(library, path, overrides)
+    else:
+        config_class, kind = _named_classes(library, location)
+        config, default = _config_from_class(config_class, overrides)
+    if kind is not None and task is not None:
+        raise UsageError(
+            f"{kind.__name__} already has a head, so the task {task} has no effect", hint="give one of them"
+        )
+    kind = kind or _model_class(library, config, task, default_task)
+    _require_keys(overrides, config, default, kind)
+    try:
+        with quietly():
+            return build_seeded(lambda: kind(config), seed, filled=filled)
+    except _load_errors() as error:
+        raise UsageError(
+            f"{kind.__name__} cannot be built from this config: {reason(error)}",
+            hint="change the config with hf-config:…?key=value,…",
+        ) from error
+
+
+def _transformers() -> Any:
+    try:
+        with quietly():
+            return importlib.import_module("transformers")
+    except ImportError as error:
+        raise missing("transformers", "Hugging Face models need") from error
+
+
+def _load_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions that transformers raises for a wrong config, a missing file or a missing package."""
+    strict = importlib.import_module("huggingface_hub.errors").StrictDataclassError
+    return OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError, strict
+
+
+def _require_reachable(name: str) -> None:
+    """Fail at once, without half a minute of retries, if the hub is unreachable and the model is not cached."""
+    hub = importlib.import_module("huggingface_hub")
+    if os.environ.keys() & {"HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"}:
+        return  # the proxy resolves names
+    try:
+        if isinstance(hub.try_to_load_from_cache(name, "config.json"), str):
+            return
+    except hub.errors.HFValidationError as error:
+        raise UsageError(
+            f"'{name}' is neither a folder nor a Hugging Face id", hint="write hf:owner/name or hf:path/to/folder"
+        ) from error
+    host = urlsplit(str(hub.constants.ENDPOINT)).hostname or ""
+    try:
+        socket.getaddrinfo(host, None)
+    except socket.gaierror as error:
+        raise UsageError(
+            f"cannot fetch '{name}': {host} is not reachable, and the model is not in the local cache",
+            hint="give a local folder (hf:path/to/folder), or random weights with hf-config:",
+        ) from error
+
+
+def _named_classes(library: Any, name: str) -> tuple[Any, Any]:
+    """Return the config class and the model class of a name; the model class is None for the name of a config."""
+    kind = _attribute(library, name)
+    if _is_subclass(kind, library.PretrainedConfig):
+        return kind, None
+    if _is_subclass(kind, library.PreTrainedModel) and kind.config_class is not None:
+        return kind.config_class, kind
+    known = [known for known in dir(library) if known.endswith(("Config", "Model"))]
+    if name.endswith((".json", "/")) or "/" in name:
+        raise UsageError(f"'{name}' does not exist", hint=_CONFIG_HINT)
+    raise UsageError(f"transformers has no config or model '{name}'", hint=suggest(name, known) or _CONFIG_HINT)
+
+
+def _attribute(library: Any, name: str) -> Any:
+    """Return an attribute of the library by name; None if it has none or cannot load it."""
+    if not name.isidentifier():
+        return None
+    try:
+        with quietly():
+            return getattr(library, name, None)
+    except (ImportError, RuntimeError):
+        return None
+
+
+def _is_subclass(kind: Any, base: type) -> bool:
+    return isinstance(kind, type) and issubclass(kind, base)
+
+
+def _config_from_class(kind: Any, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the config with these values, and the config without them."""
+    try:
+        with quietly():
+            return kind(**overrides), kind()
+    except _load_errors() as error:
+        raise UsageError(f"{kind.__name__} does not accept these values: {reason(error)}", hint=_CONFIG_HINT) from error
+
+
+def _config_from_file(library: Any, path: Path, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the config with these values, and the config without them."""
+    try:
+        with quietly():
+            default = library.AutoConfig.from_pretrained(str(path), trust_remote_code=False)
+            content = cast("dict[str, Any]", default.to_dict())
+            return default.from_dict(_merged(content, overrides)), default
+    except _load_errors() as error:
+        raise UsageError(f"cannot read a config from {path}: {reason(error)}", hint=_CONFIG_HINT) from error
+
+
+def _require_keys(keys: Iterable[str], config: Any, default: Any, kind: Any) -> None:
+    """Refuse keys that the config does not know: configs silently accept any key, mistyped ones too.
+
+    A key is known if the default config has it, if the constructor does not store it under this name (it was
+    converted), or if the code of the model reads it.
+    """
+    for key in keys:
+        if not hasattr(default, key) and hasattr(config, key) and not _reads(kind, key):
+            raise UsageError(f"{type(config).__name__} has no '{key}'", hint=suggest(key, default.to_dict()))
+
+
+def _reads(kind: Any, key: str) -> bool:
+    """Return whether the code of a model class reads this setting."""
+    try:
+        code = inspect.getsource(importlib.import_module(kind.__module__))
+    except (OSError, TypeError):
+        return False
+    return re.search(rf"config\.{key}\b|config, [\"']{key}[\"']", code) is not None
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        below = merged.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        merged[key] = _merged(cast("Any", below), cast("Any", value)) if both else value
+    return merged
+
+
+def _model_class(library: Any, config: Any, task: str | None, default_task: str | None) -> Any:
+    """Return the model class: the task's, otherwise the one the config was saved from, otherwise the default task's."""
+    named = [_attribute(library, name) for name in getattr(config, "architectures", None) or ()]
+    saved = [kind for kind in named if kind is not None]
+    if task is None and saved:
+        return saved[0]
+    task = task or default_task
+    candidates = [_attribute(library, "AutoModel")] if task is None else _task_classes(library, task)
+    for auto in candidates:
+        mapping = getattr(auto, "_model_mapping", None)
+        if mapping is None:
+            return auto
+        if type(config) in mapping:
+            choice = mapping[type(config)]
+            choices = list(cast("tuple[Any, ...]", choice)) if isinstance(choice, tuple) else [choice]
+            return next((kind for kind in choices if kind in saved), choices[0])
+    raise UsageError(
+        f"{type(config).__name__} has no model for {task or 'the bare model'}",
+        hint='choose another `task`, or name the model class: `task="BertForMaskedLM"`',
+    )
+
+
+def _task_classes(library: Any, task: str) -> list[Any]:
+    """Return the classes of a task: a class of that name, otherwise those of transformers' task table."""
+    direct = _attribute(library, task)
+    if hasattr(direct, "_model_mapping") or _is_subclass(direct, library.PreTrainedModel):
+        return [direct]
+    with quietly():
+        pipelines = importlib.import_module("transformers.pipelines")
+    table, aliases = pipelines.SUPPORTED_TASKS, pipelines.TASK_ALIASES
+    name = aliases.get(task, task)
+    if name not in table:
+        raise UsageError(f"there is no task '{task}'", hint=suggest(task, [*table, *aliases]))
+    return list(table[name]["pt"])
+
 
 _FACTORY = "return a torch.nn.Module, or (module, inputs) where inputs is a tensor, a tuple of them, or a dict by name"
 _Module = TypeVar("_Module", bound=nn.Module)
@@ -144,9 +361,7 @@ def resolve(
     parsed = parse_source(source, task=task)
     export_dtype = parsed.export_dtype if dtype is None else dtype
     if parsed.kind is SourceKind.PRETRAINED:
-        module, saved = huggingface.load_pretrained(
-            parsed.name, task=task, default_task=default_task, dtype=export_dtype
-        )
+        module, saved = load_pretrained(parsed.name, task=task, default_task=default_task, dtype=export_dtype)
         note = f"the checkpoint is {saved}, exported in {export_dtype}; dtype keep exports it in {saved}"
         notes = (note,) if dtype is None and saved not in (None, export_dtype) else ()
         return Resolved(module, None, None, source, export_dtype, notes)
@@ -157,9 +372,7 @@ def resolve(
         return Resolved(module, args, kwargs, source, export_dtype, was_training=was_training)
     if parsed.kind is SourceKind.CONFIG:
         with default_dtype(export_dtype):
-            module = huggingface.build_from_config(
-                parsed.name, task=task, default_task=default_task, seed=seed, filled=filled
-            )
+            module = build_from_config(parsed.name, task=task, default_task=default_task, seed=seed, filled=filled)
         return Resolved(module, None, None, source, export_dtype)
     build = build_torchvision if parsed.kind is SourceKind.TORCHVISION else build_timm
     return Resolved(

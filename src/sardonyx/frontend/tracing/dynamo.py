@@ -18,6 +18,7 @@ from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.decompositions import decompose_locally
 from sardonyx.frontend.tracing.graph_names import Axes, FixedDim, name_interface, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of, quoted_names
+from sardonyx.frontend.tracing.shortcuts import quick_mismatches
 from sardonyx.frontend.tracing.translations import TRANSLATIONS, Translations
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
@@ -134,7 +135,7 @@ def optimized_by_torch(model: ir.Model) -> ir.Model | None:
 
     copy = model.clone()
     try:
-        with quietly():
+        with quietly(), quick_mismatches():
             optimizer.optimize(copy)  # pyright: ignore[reportUnknownMemberType]
     except Exception:  # only a figure to compare with depends on it
         return None

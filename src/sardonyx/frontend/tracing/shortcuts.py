@@ -68,6 +68,30 @@ def _recorded(run_node: Any) -> Any:
 
 
 @contextlib.contextmanager
+def quick_mismatches() -> Generator[None]:
+    """Compare the operator of a node with that of a pattern of onnxscript before anything else.
+
+    Its matcher lists the whole graph for each node and each pattern with several results, even if the node differs.
+    """
+    from onnxscript.rewriter import (  # pyright: ignore[reportMissingTypeStubs]
+        _basics,  # pyright: ignore[reportPrivateUsage]  # no public name
+        _matcher,  # pyright: ignore[reportPrivateUsage]
+    )
+
+    matcher: Any = _matcher.SimplePatternMatcher
+    match = matcher.match
+
+    def run(self: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
+        wanted = self.pattern.output_nodes[0].op_identifier()
+        if wanted in (None, node.op_identifier()):
+            return match(self, model, graph, node, **options)
+        return _basics.MatchResult().fail("another operator")
+
+    with _replaced(matcher, "match", run):
+        yield
+
+
+@contextlib.contextmanager
 def _replaced(owner: Any, name: str, value: object) -> Generator[None]:
     """Set an attribute, if this version of torch has it."""
     if not hasattr(owner, name):

@@ -80,7 +80,7 @@ def export(
         raise ModelError(f"torch exports this model at opset {actual}, not {opset}", hint="leave out `opset`")
     if call.left_out:
         notes = [*notes, f"outputs that are not tensors are left out of the graph: {', '.join(call.left_out)}"]
-    _tag(model, tree.hierarchy(include_torch_nn=style.include_torch_nn), style)
+    tag(model, tree.hierarchy(include_torch_nn=style.include_torch_nn), style)
     return model, (*notes, *expert_notes)
 
 
@@ -97,7 +97,8 @@ def _with_fewest_checks(export: Callable[[], tuple[ir.Model, list[str]]]) -> tup
         raise
 
 
-def _tag(model: ir.Model, hierarchy: p.Hierarchy, style: TagStyle) -> None:
+def tag(model: ir.Model, hierarchy: p.Hierarchy, style: TagStyle) -> None:
+    """Write the origins of all nodes as tags in place of torch's metadata."""
     origins.inherit(model)
     for scope in scopes(model):
         for node in scope.graph:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.errors import ModelError
-from sardonyx.ir.scopes import scopes
+from sardonyx.ir.scopes import scopes, tensor_of
 
 _SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
 _INT, _INTS, _FLOAT = ir.AttributeType.INT.value, ir.AttributeType.INTS.value, ir.AttributeType.FLOAT.value
@@ -91,7 +91,7 @@ def _fault(node: ir.Node, form: _Form) -> str | None:
             continue
         if attribute.type.value != form.types.get(name, attribute.type.value):
             return f"has attribute {name!r} of type {attribute.type.name}"
-        if attribute.type is ir.AttributeType.TENSOR and attribute.as_tensor().dtype == ir.DataType.UNDEFINED:
+        if attribute.type is ir.AttributeType.TENSOR and tensor_of(attribute).dtype == ir.DataType.UNDEFINED:
             return f"has attribute {name!r} without an element type"
     return None if node.domain else _wrong_attributes(node, form)
 

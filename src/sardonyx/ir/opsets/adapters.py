@@ -1,4 +1,4 @@
-"""The adapters by operator, one for each operator that `history` marks.
+"""The adapters by operator, one for each operator that `raising` marks.
 
 A model is raised completely or not at all, so an adapter first checks its node and returns a rewrite, and no rewrite
 runs before every node was checked. By then a node may read other values, so rewrites look up its inputs again.

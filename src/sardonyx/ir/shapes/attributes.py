@@ -11,6 +11,8 @@ from typing import cast
 
 import onnx_ir as ir
 
+from sardonyx.ir.scopes import tensor_of
+
 
 def attributes(node: ir.Node) -> Mapping[str, ir.Attr]:
     """Return all attributes."""
@@ -50,7 +52,7 @@ def tensor(node: ir.Node, name: str) -> ir.TensorProtocol | None:
         return None
     if attribute.type is not ir.AttributeType.TENSOR or attribute.value is None:
         raise ValueError(name)
-    return cast("ir.TensorProtocol", attribute.value)  # as_tensor() checks the whole protocol, which is slow
+    return tensor_of(attribute)
 
 
 def sparse_constant(node: ir.Node) -> ir.TensorProtocol | None:

@@ -32,7 +32,7 @@ from sardonyx.runtime.values import Feeds
 from sardonyx.temporary import temporary_folder
 
 WARM_UP = 2  # runs that are not counted
-FEWEST, MOST = 5, 100  # runs by default
+MIN_RUNS, MAX_RUNS = 5, 100  # runs by default
 FEWEST_SLOW = 3  # runs if five take longer than `SECONDS`
 SECONDS = 3.0  # for the profiled runs of all files by default
 PLAIN_SECONDS = 1.0  # for the runs without the profiler
@@ -137,7 +137,7 @@ def _plain(subjects: Sequence[Subject]) -> list[float]:
     ready = [subject.plain() for subject in subjects]
     times: list[list[float]] = [[] for _ in ready]
     ends = time.perf_counter() + PLAIN_SECONDS
-    while len(times[0]) < WARM_UP + FEWEST or (time.perf_counter() < ends and len(times[0]) < WARM_UP + MOST):
+    while len(times[0]) < WARM_UP + MIN_RUNS or (time.perf_counter() < ends and len(times[0]) < WARM_UP + MAX_RUNS):
         for run, seconds in zip(ready, times, strict=True):
             began = time.perf_counter()
             run()
@@ -152,8 +152,8 @@ def _run(ready: Sequence[Callable[[], object]], runs: int | None, capacity: int,
         for run in ready:
             run()
     a_round = (time.perf_counter() - began) / WARM_UP
-    fewest = FEWEST if FEWEST * a_round <= SECONDS else FEWEST_SLOW
-    wanted = runs or max(fewest, min(MOST, int(SECONDS / a_round)))
+    fewest = MIN_RUNS if MIN_RUNS * a_round <= SECONDS else FEWEST_SLOW
+    wanted = runs or max(fewest, min(MAX_RUNS, int(SECONDS / a_round)))
     wanted = max(1, min(wanted, capacity - WARM_UP))
     for done in range(wanted):
         for run in ready:

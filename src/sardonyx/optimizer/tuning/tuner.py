@@ -20,7 +20,7 @@ from msgspec import Struct, structs
 from sardonyx.analysis.census import Census
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.inputs.at_size import at_size, dynamic_dims
-from sardonyx.measurement.interleaving import FEWEST, SLOT, Race, Run, race, slot
+from sardonyx.measurement.interleaving import MIN_ROUNDS, SLOT, Race, Run, race, slot
 from sardonyx.measurement.statistics import Comparison, Finding
 from sardonyx.optimizer.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, VerifiedCandidate
 from sardonyx.optimizer.options import TuningOptions
@@ -34,7 +34,7 @@ from sardonyx.optimizer.tuning.search import (
     group_units,
     search,
 )
-from sardonyx.records.run import Decision, Pace, Question, Tuning
+from sardonyx.records.run import Decision, RelativeTime, Tuning, TuningMeasurement
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.verification.subject import Model, Subject
@@ -62,7 +62,9 @@ def choose(race: Race) -> tuple[str, str]:
     return SOURCE, "every result is slower than the source"
 
 
-def decisions(units: Sequence[Unit], result: SearchResult, questions: Sequence[Question]) -> tuple[Decision, ...]:
+def decisions(
+    units: Sequence[Unit], result: SearchResult, questions: Sequence[TuningMeasurement]
+) -> tuple[Decision, ...]:
     """Return the decision on each unit, with the index of the last question about it."""
     decided: list[Decision] = []
     for unit in units:
@@ -115,7 +117,7 @@ class Tuner:
         self._rolled_back: Forbidden = frozenset()  # what failed verification
         self._loaded: dict[State, Contender] = {}  # the best state, and the one compared with it last
         self._comparisons: dict[tuple[frozenset[tuple[str, int]], ...], Comparison] = {}  # by the kernels of both
-        self._questions: list[Question] = []
+        self._questions: list[TuningMeasurement] = []
         self._began = self._verifying = 0.0  # seconds of verification do not count against the budget
         self._last = 0.0  # seconds that the last race will need
         self._building = 0.0  # seconds of building and loading the last model of the search
@@ -259,7 +261,7 @@ class Tuner:
         units = [unit for unit in self._units if unit.name in names]
         change = "restore" if back else "add" if all(unit.added for unit in units) else "undo"
         self._questions.append(
-            Question(
+            TuningMeasurement(
                 tuple(unit.name for unit in units),
                 change,
                 finding,
@@ -271,12 +273,12 @@ class Tuner:
         )
 
 
-def _pace(race: Race, name: str, nodes: int) -> Pace:
+def _pace(race: Race, name: str, nodes: int) -> RelativeTime:
     milliseconds = 1000 * statistics.median(race.seconds[name])
     if name == race.reference:
-        return Pace(name, nodes, milliseconds, 1.0, 1.0, 1.0, Finding.SAME.value)
+        return RelativeTime(name, nodes, milliseconds, 1.0, 1.0, 1.0, Finding.SAME.value)
     change = race.comparison(name)
-    return Pace(name, nodes, milliseconds, change.ratio, change.low, change.high, change.finding.value)
+    return RelativeTime(name, nodes, milliseconds, change.ratio, change.low, change.high, change.finding.value)
 
 
 # Load models and time them against each other on this machine, on the same inputs and with the same settings.
@@ -354,7 +356,7 @@ class Ground:
 
     def least(self, contenders: int, once: float) -> float:
         """Return the seconds of the shortest race, estimated from the last one because a busy machine is slower."""
-        return _slots(contenders, FEWEST) * max(self._slot, once)
+        return _slots(contenders, MIN_ROUNDS) * max(self._slot, once)
 
 
 def _slots(contenders: int, rounds: int) -> int:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import cast
 
 import onnx_ir as ir
 
 from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import COMMUTATIVE, RANDOM
-from sardonyx.ir.scopes import Scope
+from sardonyx.ir.scopes import Scope, tensor_of
 from sardonyx.passes._foldable import PLAIN_ATTRIBUTES
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal
 
@@ -106,7 +105,7 @@ def _attribute(attribute: ir.Attr) -> Hashable | None:
         return None
     match attribute.type:
         case _A.TENSOR:
-            return _tensor(cast("ir.TensorProtocol", attribute.value))  # as_tensor() checks a protocol, which is slow
+            return _tensor(tensor_of(attribute))
         case _A.FLOAT:
             return attribute.type, struct.pack("<d", attribute.as_float())
         case _A.FLOATS:

@@ -15,7 +15,7 @@ from sardonyx.ir.scopes import operand
 from sardonyx.passes._parts import split_into
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
-MOST = 1024  # parts of a Split
+MAX_PARTS = 1024  # parts of a Split
 
 
 class _Parts(Struct, frozen=True):
@@ -92,7 +92,7 @@ def _parts(node: ir.Node, graph: Facts) -> _Parts | None:
         return None
     if split_value is None:
         keeps = node.attributes.get_int("keepdims", 1) == 1
-        return _Parts(axis, (1,) * size, keeps) if size <= MOST and (keeps or graph.opset(node) >= 13) else None
+        return _Parts(axis, (1,) * size, keeps) if size <= MAX_PARTS and (keeps or graph.opset(node) >= 13) else None
     part_sizes, rank = graph.ints(split_value), graph.rank(split_value)
     if part_sizes is None or rank is None or any(part_size < 1 for part_size in part_sizes):
         return None
@@ -100,4 +100,6 @@ def _parts(node: ir.Node, graph: Facts) -> _Parts | None:
         (part_size,) = part_sizes
         rest = (size % part_size,) if size % part_size else ()
         part_sizes = (part_size,) * (size // part_size) + rest
-    return _Parts(axis, part_sizes, keeps_axis=True) if sum(part_sizes) == size and len(part_sizes) <= MOST else None
+    return (
+        _Parts(axis, part_sizes, keeps_axis=True) if sum(part_sizes) == size and len(part_sizes) <= MAX_PARTS else None
+    )

@@ -19,8 +19,17 @@ from msgspec import Struct
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.layout._digits import Factor, fits, in_source, split
-from sardonyx.passes.layout._movement import MOVING, Movement, Region, movement, regions_before
+from sardonyx.passes.layout._movement import (
+    MOVING,
+    Factor,
+    Movement,
+    Region,
+    fits,
+    in_source,
+    movement,
+    regions_before,
+    split,
+)
 
 
 class MergeRearrangements(NodePass):
@@ -104,7 +113,7 @@ def _is_part_of_attention(region: Region, root: ir.Node, graph: Facts) -> bool:
 
 # The fewest nodes that perform a movement of elements: a view, a Transpose between views, or a Gather of rows.
 #
-# A movement that only permutes the digits of the position (see `_digits`) is a Transpose. Its factors are split at
+# A movement that only permutes the digits of the position (see `_movement`) is a Transpose. Its factors are split at
 # the dims of the source and of the result, so that no view is needed if the dims fit. Any other movement is a Gather
 # of whole rows. A Gather copies long rows faster than a Transpose does, and needs no view of its result; for short
 # rows it would be slow.

@@ -13,7 +13,7 @@ from sardonyx.ir.scopes import operand
 from sardonyx.passes._parts import ranges, split_into
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
-MOST = 64  # consumers of a value that are considered
+MAX_CONSUMERS = 64  # consumers of a value that are considered
 
 
 class MergeSlicesIntoSplit(NodePass):
@@ -46,7 +46,7 @@ class MergeSlicesIntoSplit(NodePass):
         """Match a Slice at the start of its axis, with others that continue where it ends."""
         source = operand(node, 0)
         own = _part(node, graph)
-        if source is None or own is None or own[1] != 0 or len(source.uses()) > MOST:
+        if source is None or own is None or own[1] != 0 or len(source.uses()) > MAX_CONSUMERS:
             return None
         axis, size = own[0], own[3]
         parts: dict[ir.Node, tuple[int, int]] = {}

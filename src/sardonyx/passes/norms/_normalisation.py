@@ -41,9 +41,9 @@ ROOTS = ("Sqrt", "Pow")
 # Types to which exports cast a root computed in a wider type, and the least epsilon for which they represent it: the
 # root of 2**-28 is the least normal number of half precision, and its reciprocal is in range.
 _NARROW: Mapping[ir.DataType, float] = MappingProxyType({ir.DataType.FLOAT16: 2.0**-28, ir.DataType.BFLOAT16: 0.0})
-_ANOTHER = "the divided value is not the one that is squared"
-_ELSEWHERE = "the deviation is read elsewhere"
-_NOTHING = "nothing is divided by the deviation"
+_NUMERATOR_DIFFERS = "the divided value is not the one that is squared"
+_DEVIATION_READ_ELSEWHERE = "the deviation is read elsewhere"
+_NOT_A_DIVISION = "nothing is divided by the deviation"
 
 
 class Mean(Struct, frozen=True, eq=False):
@@ -202,26 +202,26 @@ def _applied(norm: Normalised, graph: Facts, *, inverted: bool) -> Normalised | 
         return _multiplied(norm, graph)
     user = graph.sole_consumer(norm.result)
     if user is None:
-        return Refused(_ELSEWHERE, norm.nodes)
+        return Refused(_DEVIATION_READ_ELSEWHERE, norm.nodes)
     if user.op_type in ("Add", "Max", "Clip"):
         return Refused("epsilon is outside the square root", (*norm.nodes, user))
     if consumer_of(norm.result, graph, ("Div",)) is None or user.inputs[1] is not norm.result:
-        return Refused(_NOTHING, (*norm.nodes, user))
-    return _with_numerator(norm, user, user.inputs[0], graph) or Refused(_ANOTHER, (*norm.nodes, user))
+        return Refused(_NOT_A_DIVISION, (*norm.nodes, user))
+    return _with_numerator(norm, user, user.inputs[0], graph) or Refused(_NUMERATOR_DIFFERS, (*norm.nodes, user))
 
 
 def _multiplied(norm: Normalised, graph: Facts) -> Normalised | Refused:
     """Follow 1 / root to its product with the value, with the scale first, or with the difference multiplied out."""
     user = consumer_of(norm.result, graph, ("Mul",))
     if user is None:
-        reason = _ELSEWHERE if graph.sole_consumer(norm.result) is None else _NOTHING
+        reason = _DEVIATION_READ_ELSEWHERE if graph.sole_consumer(norm.result) is None else _NOT_A_DIVISION
         return _multiplied_out(norm, graph) or Refused(reason, norm.nodes)
     other = other_operand(user, norm.result)
     divided = _with_numerator(norm, user, other, graph)
     if divided is not None:
         return divided
     if norm.scale is not None or other is None or other is norm.result:
-        return Refused(_ANOTHER, (*norm.nodes, user))
+        return Refused(_NUMERATOR_DIFFERS, (*norm.nodes, user))
     return _multiplied(replace(after(norm, user), scale=other), graph)
 
 

@@ -37,18 +37,18 @@ def render_fleet(fleet: Fleet, tables: Sequence[str] = ()) -> str:
     title = f"{fleet.command} {formatting.plural(len(fleet.models), 'model')}"
     parts = (
         ("summary", "Summary", _summary(fleet, tables)),
+        ("models", "Models", tuple(Blocks(name, (table,)) for name, table in sample_tables(fleet).items())),
         ("groups", "", (group_section(fleet),)),
         ("failures", "", (failure_section(fleet, _FAILURES),)),
         ("passes", "", (pass_section(fleet),)),
         ("missed", "", (missed_section(fleet),)),
         ("memory", "", (memory_section(fleet),)),
-        ("models", "Models", tuple(Blocks(name, (table,)) for name, table in sample_tables(fleet).items())),
         ("conditions", "Conditions", _conditions(fleet)),
     )
     sections = [_section(id_, heading, blocks) for id_, heading, blocks in parts]
     shares = [share for share, _ in savings(fleet)]
     if shares:
-        sections.insert(1, _histogram(shares, "bytes" if fleet.command == "quantize" else "nodes"))
+        sections.insert(2, _histogram(shares, "bytes" if fleet.command == "quantize" else "nodes"))
     return whole([Model(title, tuple(part for part in sections if part.html))], title, None)
 
 

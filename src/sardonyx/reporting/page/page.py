@@ -21,10 +21,10 @@ from sardonyx.reporting.page import (
     location,
     measurements,
     missed_fusions,
+    model_file,
     module_map,
     modules,
     outside,
-    passes,
     precision,
     rewrites,
     verification,
@@ -45,13 +45,22 @@ SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order 
     verification.section,
     location.section,
     precision.section,
-    passes.section,
     measurements.section,
+)
+OF_A_MODEL: tuple[Callable[[RunBundle], Section | None], ...] = (  # those of a file that was not optimized
+    graph.section,
+    modules.section,
+    model_file.costs,
+    module_map.section,
+    rewrites.section,
+    missed_fusions.section,
+    attention.section,
 )
 SCRIPTS = (
     "core.js",
     "shell.js",
     "manners.js",
+    "saving.js",
     "diagram.js",
     "strings.js",
     "module_tree.js",
@@ -60,6 +69,7 @@ SCRIPTS = (
     "graph_data.js",
     "graph_layout.js",
     "graph_panel.js",
+    "node_details.js",
     "drawings.js",
     "graph.js",
     "map.js",
@@ -116,6 +126,17 @@ def render_page(
     return whole(models, title or labels, first or overview(bundles))
 
 
+def render_models(bundles: Sequence[RunBundle]) -> str:
+    """Return the page of model files that were not optimized; each has an inspection."""
+    models = [Model(bundle.label, tuple(_sections_of_model(bundle))) for bundle in bundles]
+    return whole(models, ", ".join(bundle.label for bundle in bundles), None)
+
+
+def graph_page(bundle: RunBundle) -> str:
+    """Return a page with the graph alone, for notebooks."""
+    return whole([Model(bundle.label, (graph.section(bundle),))], bundle.label, None)
+
+
 def render_locations(locations: Mapping[str, Location]) -> str:
     """Return the page of records of `locate` without a run; each has a label."""
     models = [Model(label, (location.location_section(record),)) for label, record in locations.items()]
@@ -143,6 +164,12 @@ def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
 def _sections(bundle: RunBundle) -> list[Section]:
     built_in = [section for build in SECTIONS if (section := build(bundle)) is not None]
     return [*built_in, *outside.sections(bundle)]
+
+
+def _sections_of_model(bundle: RunBundle) -> list[Section]:
+    assert bundle.inspection is not None
+    rest = (build(bundle) for build in OF_A_MODEL)
+    return [model_file.head(bundle, bundle.inspection), *(section for section in rest if section is not None)]
 
 
 def _island(models: Sequence[Model]) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""The passes on the page: one row for each pass, and the modules in which it did most."""
+"""The passes in the section of rewrites: one row for each pass, and the modules in which it did most.
+
+With a script, the list of rewrites has one part for each pass instead of this table.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
-from sardonyx.records.run import PassRecord, Verdict
+from sardonyx.records.run import PassRecord, Run, Verdict
 from sardonyx.reporting.name_groups import Place, places
-from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import claims_cell, claims_line
 
 SHOWN_PLACES = 3
@@ -22,18 +25,15 @@ class Row(Struct, frozen=True):
     more: int
 
 
-def section(bundle: RunBundle) -> Section:
-    """Return the table of passes; those that found nothing are one line."""
-    passes, verdict = bundle.run.passes, bundle.run.verdict
-    markup = rendered(
-        "passes",
-        active=[_row(record, verdict) for record in passes if record.rewrites],
-        silent=[record for record in passes if not record.rewrites],
-        claims=claims_line(verdict.rewrites) if verdict is not None and verdict.rewrites is not None else "",
-        total=sum(record.rewrites for record in passes),
-        seconds=sum(record.seconds for record in passes),
-    )
-    return Section("passes", "By pass", markup)
+def pass_table(run: Run) -> dict[str, Any]:
+    """Return the values of the template: a row for each pass that rewrote something, and those that found nothing."""
+    passes, verdict = run.passes, run.verdict
+    return {
+        "active": [_row(record, verdict) for record in passes if record.rewrites],
+        "silent": [record for record in passes if not record.rewrites],
+        "claims": claims_line(verdict.rewrites) if verdict is not None and verdict.rewrites is not None else "",
+        "seconds": sum(record.seconds for record in passes),
+    }
 
 
 def _row(record: PassRecord, verdict: Verdict | None) -> Row:

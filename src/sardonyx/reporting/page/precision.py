@@ -20,6 +20,7 @@ from sardonyx.reporting.quantization import (
     point_section,
     quantization_sentence,
     skipped_section,
+    unwritten,
 )
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
 from sardonyx.reporting.verdict import decoder_line
@@ -59,6 +60,7 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
     markup = rendered(
         "precision",
         sentence=quantization_sentence(made),
+        unwritten=unwritten(made),
         made=made,
         choice=choice,
         time=time,

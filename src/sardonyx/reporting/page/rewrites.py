@@ -9,19 +9,19 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.records.run import Event, NodeRef, PassRecord, RewriteKind, Run
+from sardonyx.records.run import Event, NodeRef, PassRecord, RewriteKind, Run, Verdict
 from sardonyx.reporting import formatting
 from sardonyx.reporting.name_groups import where
+from sardonyx.reporting.page.passes import pass_table
 from sardonyx.reporting.page.section import Section, Strings, rendered
-from sardonyx.reporting.plots.drawing import LONGEST, box_width, frame_of
 from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.verdict import claims_cell
 
 # The shape of a rewrite: the operators it matched, how they were connected, and what replaced them, without names.
 #
 # Rewrites of one pass with one shape are shown as one, and drawn from one layout with the names of each.
 
 LARGEST = 60  # nodes of a rewrite that is drawn and whose nodes are listed
-PORT = 15  # characters of a value's name that fit into a shared layout; REWRITE_PORT in rewrite_detail.js
 
 
 class State(StrEnum):
@@ -50,34 +50,6 @@ class Shape(Struct, frozen=True):
     root: int  # the number of the value that was replaced, -1 if no node mentions it
     parts: tuple[Part, ...]  # the matched nodes, then the new ones
     counted: tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]  # operators before and after
-
-    @property
-    def is_wired(self) -> bool:
-        """Whether the record lists the inputs and outputs of the nodes."""
-        return any(part.inputs or part.outputs for part in self.parts)
-
-    def drawings(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """Return the drawings before and after, None if there is nothing to draw."""
-        if not self.is_wired:
-            return None, None
-        before = [at for at, part in enumerate(self.parts) if part.state is not State.MADE]
-        after = [at for at, part in enumerate(self.parts) if part.state is not State.GONE]
-        return self._drawn(before), self._drawn(after) if after else None
-
-    def _drawn(self, shown: Sequence[int]) -> dict[str, Any]:
-        """Return the layout of the nodes; inputs and outputs are boxes of their own (their numbers are in `ports`)."""
-        parts = [self.parts[at] for at in shown]
-        producers = {value: at for at, part in enumerate(parts) for value in part.outputs if value >= 0}
-        read = {value for part in parts for value in part.inputs if value >= 0}
-        inputs = sorted(read - producers.keys())
-        outputs = sorted(value for value in producers if value not in read or value == self.root)
-        ports = [*inputs, *outputs]
-        place = {value: len(parts) + at for at, value in enumerate(inputs)} | producers
-        edges = [(place[value], at) for at, part in enumerate(parts) for value in part.inputs if value >= 0]
-        edges += [(producers[value], len(parts) + len(inputs) + at) for at, value in enumerate(outputs)]
-        widths = [box_width(f"− {formatting.name(part.op_type, LONGEST)}") for part in parts]
-        widths += [box_width("n" * PORT)] * len(ports)
-        return {"nodes": shown, "ports": ports, "frame": frame_of(widths, list(dict.fromkeys(edges)))}
 
 
 class Shaped(Struct, frozen=True):
@@ -129,8 +101,6 @@ def _counted(nodes: Sequence[NodeRef]) -> tuple[tuple[str, int], ...]:
 
 # All rewrites of a run for the data island: each as numbers that refer to names, modules and its shape.
 
-DRAWN = 1000  # the most frequent shapes: if all rewrites differ, their drawings would make the page too large
-
 
 def rewrite_data(run: Run) -> dict[str, Any]:
     """Return the data that `assets/rewrites.js` reads.
@@ -181,22 +151,18 @@ def _shapes(events: Sequence[Event], rewrites: Sequence[Shaped], shapes: Sequenc
     owners = defaultdict[Shape, Counter[str]](Counter)
     for event, rewrite in zip(events, rewrites, strict=True):
         owners[rewrite.shape][event.owner] += 1
-    drawn = {shape for shape, _count in Counter(rewrite.shape for rewrite in rewrites).most_common(DRAWN)}
-    return [{**_shape(shape, shape in drawn), "where": where(owners[shape])} for shape in shapes]
-
-
-def _shape(shape: Shape, is_drawn: bool) -> dict[str, Any]:
-    before, after = shape.drawings() if is_drawn else (None, None)
-    return {
-        "pass": shape.pass_name,
-        "kind": shape.kind,
-        "source": shape.source,
-        "root": shape.root,
-        "parts": [[part.op_type, part.state.value, part.inputs, part.outputs] for part in shape.parts],
-        "counted": shape.counted,
-        "before": before,
-        "after": after,
-    }
+    return [
+        {
+            "pass": shape.pass_name,
+            "kind": shape.kind,
+            "source": shape.source,
+            "root": shape.root,
+            "parts": [[part.op_type, part.state.value, part.inputs, part.outputs] for part in shape.parts],
+            "counted": shape.counted,
+            "where": where(owners[shape]),
+        }
+        for shape in shapes
+    ]
 
 
 def _passes(run: Run) -> list[dict[str, Any]]:
@@ -204,10 +170,10 @@ def _passes(run: Run) -> list[dict[str, Any]]:
     names = dict.fromkeys(event.pass_name for event in run.events)
     records = {record.name: record for record in run.passes}
     order = [name for name in records if name in names] + [name for name in names if name not in records]
-    return [_pass(name, records.get(name)) for name in order]
+    return [_pass(name, records.get(name), run.verdict) for name in order]
 
 
-def _pass(name: str, record: PassRecord | None) -> dict[str, Any]:
+def _pass(name: str, record: PassRecord | None, verdict: Verdict | None) -> dict[str, Any]:
     if record is None:
         return {"name": name}
     return {
@@ -219,6 +185,7 @@ def _pass(name: str, record: PassRecord | None) -> dict[str, Any]:
         "constants": record.constants,
         "initializers": record.initializers,
         "bytes": record.bytes,
+        "claims": claims_cell(verdict, name),
     }
 
 
@@ -234,9 +201,7 @@ KINDS = {
 def section(bundle: RunBundle) -> Section:
     """Return the table of passes, and the data that the script needs to open each rewrite."""
     run = bundle.run
-    active = sorted((r for r in run.passes if r.rewrites), key=lambda record: (-record.rewrites, record.name))
-    rows = [(record, where(record.modules)) for record in active]
     used = {event.kind for event in run.events}
     kinds = {kind.value: meaning for kind, meaning in KINDS.items() if kind in used}
-    markup = rendered("rewrites", rows=rows, total=len(run.events), kinds=kinds)
+    markup = rendered("rewrites", total=len(run.events), kinds=kinds, **pass_table(run))
     return Section("rewrites", "What was rewritten, and why", markup, rewrite_data(run) if run.events else None)

@@ -65,14 +65,15 @@ def _panel(point: Point, bench: Benchmark, top: float) -> Iterator[str]:
     yield svg.text(LEFT + _SPAN / 2, base + 38, "milliseconds a run", "soft", anchor="middle")
     for index, timing in enumerate(point.timings):
         middle = top + HEADER + ROW * (index + 0.5)
-        yield svg.group(index, _box(timing, middle, [across(seconds) for seconds in _marks(timing)]))
+        color = svg.series(index, len(point.timings))
+        yield svg.group(color, _box(timing, middle, [across(seconds) for seconds in _marks(timing)]))
         beyond = [seconds for seconds in timing.seconds if 1000 * seconds > last]
         if beyond:
             note = f"{formatting.plural(len(beyond), 'round')} up to {milliseconds(max(beyond))} ms"
             yield svg.text(WIDTH - RIGHT, middle - BOX / 2 - 3, f"{note} →", "soft", anchor="end")
         for seconds in timing.seconds:
             if 1000 * seconds <= last and not timing.low_whisker <= seconds <= timing.high_whisker:
-                yield svg.group(index, [_round(across(seconds), middle)])
+                yield svg.group(color, [_round(across(seconds), middle)])
 
 
 def _marks(timing: Timing) -> tuple[float, ...]:

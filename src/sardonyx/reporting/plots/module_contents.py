@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Set
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from sardonyx.errors import UsageError
 from sardonyx.records.run import Run, Wiring
 from sardonyx.reporting import formatting
-from sardonyx.reporting.plots.drawing import Kind, Label, drawing
 
 DEEPEST = 32  # steps of a path; deeper nodes are drawn at this level
 _Key = tuple[str, str]
@@ -218,9 +217,8 @@ def _below(path: str, above: str) -> str:
     return path[len(above) + 1 :] if above else path
 
 
-# One module of a Run before and after, as drawings in which new and removed nodes are marked.
+# One module of a Run before and after, where new and removed nodes can be told.
 
-MOST_BOXES = 400  # a module with more is not drawn
 Nodes = frozenset[tuple[str, str]]
 Side = tuple[ModuleContents | None, Nodes]  # a module, and the nodes of the other graph
 
@@ -228,21 +226,6 @@ Side = tuple[ModuleContents | None, Nodes]  # a module, and the nodes of the oth
 def nodes_of(wiring: Wiring) -> Nodes:
     """Return the identity of every node before and after: its name and its operator."""
     return frozenset(zip(wiring.names, wiring.ops, strict=True))
-
-
-def kind_of(part: Part, others: Nodes, unknown: Kind) -> Kind:
-    """Return the kind of a part, `unknown` for a node that the other graph does not have."""
-    return unknown if part.kind == "op" and (part.name, part.text) not in others else part.kind
-
-
-def labelled(contents: ModuleContents, others: Nodes, unknown: Kind) -> list[Label]:
-    """Return a label for every part of a module."""
-    return [Label(part.text, kind_of(part, others, unknown), part.name or part.path or "") for part in contents.parts]
-
-
-def module_drawing(contents: ModuleContents, others: Nodes, unknown: Kind) -> dict[str, Any]:
-    """Return the layout of one side of a module."""
-    return drawing(labelled(contents, others, unknown), contents.edges)
 
 
 def module_sides(run: Run, path: str) -> tuple[Side, Side]:

@@ -135,6 +135,11 @@ def group(index: int, body: Iterable[str]) -> str:
     return "\n".join((f'<g class="own{index % len(COLORS)}">', *body, "</g>"))
 
 
+def series(index: int, count: int) -> int:
+    """Return the colour of one of several series: of two, the second, which is the result, is blue as on the page."""
+    return index if count != 2 else (len(COLORS) - 1, 0)[index]
+
+
 def safe(what: str, longest: int = LONGEST) -> str:
     """Return any name, escaped for SVG."""
     return escape(formatting.name(what, longest), {'"': "&quot;"})

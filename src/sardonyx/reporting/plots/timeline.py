@@ -38,7 +38,7 @@ def timeline(timelines: Mapping[str, Timeline], title: str) -> svg.Picture:
     most = max((bytes_ for memory in timelines.values() for _, bytes_ in memory.points), default=0)
     ticks = _tick(most, 4)
     scale = max(ticks[0] * -(-most // ticks[0]), ticks[0])
-    panels = [svg.group(index, _panel(index, label, memory, scale, ticks))
+    panels = [svg.group(svg.series(index, len(timelines)), _panel(index, label, memory, scale, ticks))
               for index, (label, memory) in enumerate(timelines.items())]  # fmt: skip
     foot = svg.text(LEFT + _SPAN / 2, height - 14, "operations in the order they run", "soft", anchor="middle")
     described = (f"{formatting.name(label)}: {_peak_in_words(memory)}." for label, memory in timelines.items())

@@ -12,12 +12,12 @@ from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.run_changes import incomparable
 
 WIDTH, LEFT, RIGHT, TOP, HEIGHT, FOOT = 240, 8, 8, 74, 80, 30
-_MOST = 60  # points
+_MAX_POINTS = 60  # points
 
 
 def trend(history: History, tracked: Tracked) -> svg.Picture:
     """Return the plot of one measure; a line joins runs that are comparable."""
-    runs = history.runs[:_MOST][::-1]
+    runs = history.runs[:_MAX_POINTS][::-1]
     values = [tracked.read(run) for run in runs]
     low, high = _range([value for value in values if value is not None])
 

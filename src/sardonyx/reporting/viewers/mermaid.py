@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from sardonyx.records.module_graph import HierarchyDag
 from sardonyx.records.run import Run, Wiring
 from sardonyx.reporting import formatting
-from sardonyx.reporting.plots.drawing import LONGEST, Label
-from sardonyx.reporting.plots.module_contents import ModuleContents, labelled, module_contents, module_sides
+from sardonyx.reporting.plots.module_contents import ModuleContents, module_contents, module_sides
 
-MOST = 280  # boxes or edges: Mermaid refuses a text of 50,000 characters or of 500 edges
+MAX_LABEL = 36  # characters of a label
+MAX_ELEMENTS = 280  # boxes or edges: Mermaid refuses a text of 50,000 characters or of 500 edges
 _HARMLESS = frozenset(" _-./:,()·…")
 _SHAPES = {"module": ('[["', '"]]'), "port": ('(["', '"])')}
 _SUFFIXES = {"made": " (new)", "gone": " (removed)"}
@@ -30,7 +30,11 @@ def module_mermaid(run: Run, path: str, *, after: bool = True) -> str:
     contents, others = module_sides(run, path)[after]
     if contents is None:
         return _sentence(f"{path or '(model)'}: this module does not exist here")
-    return _chart(contents, labelled(contents, others, "made" if after else "gone"))
+    new = "made" if after else "gone"
+    kinds = [
+        new if part.kind == "op" and (part.name, part.text) not in others else part.kind for part in contents.parts
+    ]
+    return _chart(contents, kinds)
 
 
 def render_mermaid(dag: HierarchyDag) -> str:
@@ -39,7 +43,7 @@ def render_mermaid(dag: HierarchyDag) -> str:
     for tag in dag.tops():
         contents = by_path.get(dag.modules[tag].path)
         if contents is not None:
-            return _chart(contents, [Label(part.text, part.kind) for part in contents.parts])
+            return _chart(contents, [part.kind for part in contents.parts])
     return ""
 
 
@@ -67,26 +71,26 @@ def _wiring(dag: HierarchyDag) -> Wiring:
     )
 
 
-def _chart(contents: ModuleContents, labels: Sequence[Label]) -> str:
-    if max(len(labels), len(contents.edges)) > MOST:
-        boxes = formatting.plural(len(labels), "box", "boxes")
+def _chart(contents: ModuleContents, kinds: Sequence[str]) -> str:
+    if max(len(kinds), len(contents.edges)) > MAX_ELEMENTS:
+        boxes = formatting.plural(len(kinds), "box", "boxes")
         return _sentence(f"{contents.path or '(model)'}: {boxes}, too many for one drawing")
-    return "\n".join(("flowchart TD", *_lines(contents, labels))) + "\n"
+    return "\n".join(("flowchart TD", *_lines(contents, kinds))) + "\n"
 
 
-def _lines(contents: ModuleContents, labels: Sequence[Label]) -> Iterator[str]:
-    for at, label in enumerate(labels):
-        start, end = _SHAPES.get(label.kind, ('["', '"]'))
-        text = f"{quoted(formatting.name(label.text, LONGEST))}{_SUFFIXES.get(label.kind, '')}"
+def _lines(contents: ModuleContents, kinds: Sequence[str]) -> Iterator[str]:
+    for at, (part, kind) in enumerate(zip(contents.parts, kinds, strict=True)):
+        start, end = _SHAPES.get(kind, ('["', '"]'))
+        text = f"{quoted(formatting.name(part.text, MAX_LABEL))}{_SUFFIXES.get(kind, '')}"
         yield f"  n{at}{start}{text}{end}"
     for producer, consumer in contents.edges:
         yield f"  n{producer} --> n{consumer}"
     for style in _STYLES:
-        kind = style.split()[1]
-        members = [f"n{at}" for at, label in enumerate(labels) if label.kind == kind]
+        styled = style.split()[1]
+        members = [f"n{at}" for at, kind in enumerate(kinds) if kind == styled]
         if members:
             yield f"  {style}"
-            yield f"  class {','.join(members)} {kind}"
+            yield f"  class {','.join(members)} {styled}"
 
 
 def quoted(text: str) -> str:

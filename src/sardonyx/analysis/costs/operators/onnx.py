@@ -52,7 +52,7 @@ class UnknownSize(Exception):
     """A size that the costs depend on is unknown, or the node is invalid."""
 
 
-class Call(Struct, frozen=True):
+class NodeCall(Struct, frozen=True):
     """One use of an operator, as the rules see it."""
 
     reads: Sequence[Value | None]  # None: omitted, or of unknown rank
@@ -101,10 +101,10 @@ def _checked(value: Value | None, rank: int | None) -> Value:
 
 # Operators that compute matrix products: linear, convolution, attention, recurrent.
 
-Rule = Callable[[Call], Description]
+Rule = Callable[[NodeCall], Description]
 
 
-def _matmul(call: Call) -> Description:
+def _matmul(call: NodeCall) -> Description:
     return matrix_product_over(_last(call.operand(0)), call.result)
 
 
@@ -115,7 +115,7 @@ def _last(value: Value) -> Size:
     return value.shape[-1]
 
 
-def _fused_matmul(call: Call) -> Description:
+def _fused_matmul(call: NodeCall) -> Description:
     left = call.operand(0)
     if call.number("transBatchA"):
         raise UnknownSize
@@ -124,13 +124,13 @@ def _fused_matmul(call: Call) -> Description:
     return matrix_product_over(summed, call.result, more=int(scaled))
 
 
-def _gemm(call: Call) -> Description:
+def _gemm(call: NodeCall) -> Description:
     left = call.operand(0, 2)
     more = call.has(2) + activation(call)
     return matrix_product_over(left.shape[0 if call.number("transA") else 1], call.result, more=more)
 
 
-def activation(call: Call) -> int:
+def activation(call: NodeCall) -> int:
     """Return the flops per element of the activation that is part of a fused operator."""
     name = call.text("activation").lower()
     name = {"leakyrelu": "leaky_relu", "clip": "clamp"}.get(name, name)
@@ -142,20 +142,20 @@ def activation(call: Call) -> int:
 def _conv_with(weight: int, bias: int, *, transposed: bool = False) -> Rule:
     """Return the rule of a convolution of the first operand, with the others at these indices."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: NodeCall) -> Description:
         more = call.has(bias) + activation(call)
         return convolution(call.operand(0), call.operand(weight), call.result, transposed=transposed, more=more)
 
     return rule
 
 
-def _fused_conv(call: Call) -> Description:
+def _fused_conv(call: NodeCall) -> Description:
     """Describe a convolution with a bias, a residual and an activation."""
     more = call.has(2, 3) + activation(call)
     return convolution(call.operand(0), call.operand(1), call.result, transposed=False, more=more)
 
 
-def _attention(call: Call) -> Description:
+def _attention(call: NodeCall) -> Description:
     """Describe the standard operator: heads are an axis or part of the width; cached keys precede the new ones."""
     query, key, value = (call.operand(index) for index in range(3))
     batch, heads, rows, width = _with_heads(query, call.number("q_num_heads"))
@@ -180,7 +180,7 @@ def _with_heads(value: Value, heads: int) -> tuple[Size, Size, Size, Size]:
 def _packed_attention_of(masks: tuple[int, ...], past_index: int) -> Rule:
     """Return the rule of attention with a packed projection: queries, keys and values have equal widths by default."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: NodeCall) -> Description:
         source, weight, heads = call.operand(0, 3), call.operand(1, 2), call.number("num_heads")
         batch, rows, _ = source.shape
         widths = call.numbers("qkv_hidden_sizes") or (floor_quotient(weight.shape[1], 3),) * 3
@@ -206,7 +206,7 @@ def _by_heads(
     return attention_of(source, (batch, heads, rows), keys, head, value_head, mask=masks > 0)
 
 
-def _multi_head_attention(call: Call) -> Description:
+def _multi_head_attention(call: NodeCall) -> Description:
     """Describe attention after the projections, with separate or packed queries, keys and values."""
     query, heads, masks = call.operand(0), call.number("num_heads"), call.has(4, 5)
     key, value, past = call.optional(1), call.optional(2), call.optional(6)
@@ -226,7 +226,7 @@ def _multi_head_attention(call: Call) -> Description:
     return _with_projection(inner, 0, biased)
 
 
-def _group_query_attention(call: Call) -> Description:
+def _group_query_attention(call: NodeCall) -> Description:
     """Describe attention with fewer heads of keys than of queries; the cache counts at its full length."""
     query, heads, shared = call.operand(0, 3), call.number("num_heads"), call.number("kv_num_heads")
     batch, rows, width = query.shape
@@ -240,7 +240,7 @@ def _group_query_attention(call: Call) -> Description:
 def _recurrent_of(cell: str) -> Rule:
     """Return the rule of a recurrent layer in one direction or two."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: NodeCall) -> Description:
         source, weight, recurrence = call.operand(0, 3), call.operand(1, 3), call.operand(2, 3)
         rows = product(source.shape[:2])
         states = product((rows, recurrence.shape[0], recurrence.shape[2]))
@@ -249,7 +249,7 @@ def _recurrent_of(cell: str) -> Rule:
     return rule
 
 
-def _einsum(call: Call) -> Description:
+def _einsum(call: NodeCall) -> Description:
     operands = [call.operand(index) for index in range(len(call.reads))]
     return einsum(call.text("equation"), operands)
 
@@ -281,7 +281,7 @@ def describe(
     """Describe an operator at these shapes; omitted inputs in `reads` are None."""
     if operator in _PLAIN:
         return Description(_PLAIN[operator])
-    call = Call(reads, writes, attributes)
+    call = NodeCall(reads, writes, attributes)
     try:
         rule = _RULES.get(operator)
         if rule is not None:
@@ -299,22 +299,22 @@ def describe(
 def _norm_of(flops: int, *more: int) -> Rule:
     """Return the rule of a norm; each of these optional inputs (weight, bias, residual) adds one flop per element."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: NodeCall) -> Description:
         return Description(OpKind.NORM, 0, floating(call.operand(0), flops + call.has(*more)))
 
     return rule
 
 
-def _batch_norm(call: Call) -> Description:
+def _batch_norm(call: NodeCall) -> Description:
     flops = description.BATCH_NORM_IN_TRAINING if call.number("training_mode") else description.BATCH_NORM
     return Description(OpKind.BATCH_NORM, 0, floating(call.operand(0), flops))
 
 
-def _softmax(call: Call) -> Description:
+def _softmax(call: NodeCall) -> Description:
     return Description(OpKind.SOFTMAX, 0, floating(call.result, description.SOFTMAX))
 
 
-def _gelu(call: Call) -> Description:
+def _gelu(call: NodeCall) -> Description:
     name = "gelu_tanh" if call.text("approximate") == "tanh" else "gelu"
     return Description(OpKind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1]))
 
@@ -322,32 +322,32 @@ def _gelu(call: Call) -> Description:
 def _gelu_of(name: str) -> Rule:
     """Return the rule of a GELU of ONNX Runtime, some of which add a bias first."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: NodeCall) -> Description:
         return Description(OpKind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1] + call.has(1)))
 
     return rule
 
 
-def _quick_gelu(call: Call) -> Description:
+def _quick_gelu(call: NodeCall) -> Description:
     name = "silu" if call.attributes.get("alpha") == 1.0 else "quick_gelu"
     return Description(OpKind.ACTIVATION, 0, floating(call.result, description.ELEMENTWISE[name][1]))
 
 
-def _variadic(call: Call) -> Description:
+def _variadic(call: NodeCall) -> Description:
     """Describe an operator over any number of operands, broadcast together."""
     return Description(OpKind.ARITHMETIC, 0, floating(call.result, max(0, len(call.reads) - 1)))
 
 
-def _mean_of_several(call: Call) -> Description:
+def _mean_of_several(call: NodeCall) -> Description:
     return Description(OpKind.ARITHMETIC, 0, floating(call.result, len(call.reads)))
 
 
-def _pool(call: Call) -> Description:
+def _pool(call: NodeCall) -> Description:
     window = product(tuple(call.numbers("kernel_shape") or ()))
     return Description(OpKind.REDUCTION, 0, multiply(window, floating(call.result, 1)))
 
 
-def _resize(call: Call) -> Description:
+def _resize(call: NodeCall) -> Description:
     mode, axes = call.text("mode", "nearest"), len(call.result.shape) - 2
     name = {"linear": _BY_AXES.get(axes, "trilinear"), "cubic": "bicubic"}.get(mode, "nearest")
     flops = description.INTERPOLATION[name]
@@ -357,27 +357,27 @@ def _resize(call: Call) -> Description:
 _BY_AXES = {0: "linear", 1: "linear", 2: "bilinear"}
 
 
-def _grid_sample(call: Call) -> Description:
+def _grid_sample(call: NodeCall) -> Description:
     return Description(OpKind.OTHER, 0, floating(call.result, description.INTERPOLATION["bilinear"]))
 
 
 def _quantization(flops: int) -> Rule:
     """Return the rule of a quantization, counted on the floating-point input."""
 
-    def rule(call: Call) -> Description:
+    def rule(call: NodeCall) -> Description:
         return Description(OpKind.ARITHMETIC, 0, floating(call.operand(0), flops))
 
     return rule
 
 
 def _elementwise_of(flops: int) -> Rule:
-    def rule(call: Call) -> Description:
+    def rule(call: NodeCall) -> Description:
         return Description(OpKind.ARITHMETIC, 0, floating(call.result, flops))
 
     return rule
 
 
-def _local_norm(call: Call) -> Description:
+def _local_norm(call: NodeCall) -> Description:
     """Describe a norm over neighbouring channels: squares, their sum, scale, shift, power, division."""
     return Description(OpKind.NORM, 0, floating(call.operand(0), call.number("size") + 5))
 

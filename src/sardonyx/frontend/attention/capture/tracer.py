@@ -229,7 +229,7 @@ class AttentionTracer(fx.Tracer):
         writer = self._writer("multi_head_attention_forward")
         return self._multihead(multihead.of_function(writer.location, args, kwargs, halves=self._halves), writer)
 
-    def _multihead(self, call: multihead.Call, writer: AttentionWriter) -> tuple[fx.Proxy, fx.Proxy | None]:
+    def _multihead(self, call: multihead.AttentionCall, writer: AttentionWriter) -> tuple[fx.Proxy, fx.Proxy | None]:
         call = multihead.as_nodes(multihead.checked(call, writer.location), self.create_arg)
         result, weights = multihead.write_multihead(writer, call)
         return self.proxy(result), None if weights is None else self.proxy(weights)

@@ -57,7 +57,7 @@ class Options(Struct, frozen=True):
     dropout: str | float  # path of the dropout submodule, or a constant rate
 
 
-class Call(Struct, frozen=True):
+class AttentionCall(Struct, frozen=True):
     """One multi-head attention to decompose."""
 
     query: Any
@@ -67,7 +67,7 @@ class Call(Struct, frozen=True):
     options: Options
 
 
-def write_multihead(writer: AttentionWriter, call: Call) -> tuple[fx.Node, fx.Node | None]:
+def write_multihead(writer: AttentionWriter, call: AttentionCall) -> tuple[fx.Node, fx.Node | None]:
     """Write a multi-head attention and return the nodes of its result and of its weights."""
     weights, options = call.weights, call.options
     wide = options.halves and not options.need_weights
@@ -155,7 +155,7 @@ def _masked(
 
 def of_module(
     module: nn.MultiheadAttention, arguments: Mapping[str, Any], *, dropout: str | float, halves: bool
-) -> Call:
+) -> AttentionCall:
     """Return the call of a module; `arguments` are all arguments of its forward by name."""
     own: Any = module  # some of its attributes have no types in torch
     options = Options(
@@ -178,10 +178,10 @@ def of_module(
         appended_key=own.bias_k,
         appended_value=own.bias_v,
     )
-    return Call(arguments["query"], arguments["key"], arguments["value"], weights, options)
+    return AttentionCall(arguments["query"], arguments["key"], arguments["value"], weights, options)
 
 
-def of_function(location: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, halves: bool) -> Call:
+def of_function(location: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, halves: bool) -> AttentionCall:
     """Return the call of `F.multi_head_attention_forward`."""
     bound = _FUNCTION.bind(*args, **kwargs)
     bound.apply_defaults()
@@ -211,10 +211,10 @@ def of_function(location: str, args: tuple[Any, ...], kwargs: Mapping[str, Any],
         appended_key=arguments["bias_k"],
         appended_value=arguments["bias_v"],
     )
-    return Call(arguments["query"], arguments["key"], arguments["value"], weights, options)
+    return AttentionCall(arguments["query"], arguments["key"], arguments["value"], weights, options)
 
 
-def checked(call: Call, location: str) -> Call:
+def checked(call: AttentionCall, location: str) -> AttentionCall:
     """Refuse what torch would refuse, as far as it is known at tracing time; return the call."""
     options = call.options
     sdpa.require_constant(
@@ -230,12 +230,12 @@ def checked(call: Call, location: str) -> Call:
     return call
 
 
-def as_nodes(call: Call, node_of: Callable[[Any], Any]) -> Call:
+def as_nodes(call: AttentionCall, node_of: Callable[[Any], Any]) -> AttentionCall:
     """Return the call with nodes for its tensors."""
     weights = Weights(*(node_of(getattr(call.weights, field.name)) for field in fields(Weights)))
     attn_mask, padding = node_of(call.options.attn_mask), node_of(call.options.key_padding_mask)
     options = replace(call.options, attn_mask=attn_mask, key_padding_mask=padding)
-    return Call(node_of(call.query), node_of(call.key), node_of(call.value), weights, options)
+    return AttentionCall(node_of(call.query), node_of(call.key), node_of(call.value), weights, options)
 
 
 def _options(arguments: Mapping[str, Any]) -> dict[str, Any]:

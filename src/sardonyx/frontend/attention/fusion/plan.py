@@ -22,7 +22,7 @@ LOW_ENOUGH = -1e4  # scores filled with this or less have no weight compared wit
 _EXAMPLES = "example inputs are needed to decide"
 
 
-class Plan(Struct, eq=False):
+class FusionPlan(Struct, eq=False):
     """The arguments of the call."""
 
     scales: list[Scale] = field(default_factory=list[Scale])  # by numbers
@@ -35,9 +35,9 @@ class Plan(Struct, eq=False):
     notes: list[str] = field(default_factory=list[str])
 
 
-def plan_fusion(attention: AttentionMatch) -> Plan | str:
+def plan_fusion(attention: AttentionMatch) -> FusionPlan | str:
     """Return the call that replaces the attention, or why there is none."""
-    plan = Plan()
+    plan = FusionPlan()
     reason = (
         _read_elsewhere(attention)
         or _overwritten(attention)
@@ -124,7 +124,7 @@ def _ranks(attention: AttentionMatch) -> str:
     return ""
 
 
-def _steps(attention: AttentionMatch, plan: Plan) -> str:
+def _steps(attention: AttentionMatch, plan: FusionPlan) -> str:
     """Add the steps between the scores and the softmax to the plan, or return a reason against one of them."""
     for step in attention.steps:
         reason = ""
@@ -151,7 +151,7 @@ def _may_be_infinite(mask: Bias | Fill | Scale) -> bool:
     return not isinstance(mask, Fill) or mask.value == -math.inf
 
 
-def _scale(step: Scale, plan: Plan) -> str:
+def _scale(step: Scale, plan: FusionPlan) -> str:
     """Add a scale to the plan, or return a reason.
 
     A number after a mask m scales both: c (s + m) = c s + c m, which keeps m = -inf only if c > 0. A tensor t moves to
@@ -176,7 +176,7 @@ def _scale(step: Scale, plan: Plan) -> str:
     return ""
 
 
-def _bias(step: Bias, plan: Plan) -> str:
+def _bias(step: Bias, plan: FusionPlan) -> str:
     """Add a mask to the plan, or return a reason. A finite number is dropped: softmax(s + c) = softmax(s)."""
     if not isinstance(step.term, fx.Node):
         return "" if step.term is None or math.isfinite(step.term) else "an infinite number is added to its scores"
@@ -191,7 +191,7 @@ def _bias(step: Bias, plan: Plan) -> str:
     return ""
 
 
-def _fill(step: Fill, attention: AttentionMatch, plan: Plan) -> str:
+def _fill(step: Fill, attention: AttentionMatch, plan: FusionPlan) -> str:
     """Add a filled mask to the plan, or return a reason.
 
     Filling scores with a finite value becomes adding a large negative number. Both give the weight 0 beside an unmasked
@@ -211,7 +211,7 @@ def _fill(step: Fill, attention: AttentionMatch, plan: Plan) -> str:
     return ""
 
 
-def _demote_causal(plan: Plan) -> None:
+def _demote_causal(plan: FusionPlan) -> None:
     """Make the causal mask an ordinary one, because there is another mask."""
     if plan.causal is not None:
         plan.masks.insert(0, (0, plan.causal))
@@ -244,7 +244,7 @@ def _is_length(size: Any, operand: Operand) -> bool:
     return plain and measured is not None and measured in (operand.node, before)
 
 
-def _groups(attention: AttentionMatch, plan: Plan) -> str:
+def _groups(attention: AttentionMatch, plan: FusionPlan) -> str:
     """Return a reason if the scores' leading axes are regrouped and the same cannot be done to the operands."""
     if not plan.regroups:
         return ""
@@ -263,7 +263,7 @@ def _permuted_shape(operand: Operand) -> tuple[Any, ...] | None:
     return shape if shape is None or operand.perm is None else tuple(shape[axis] for axis in operand.perm)
 
 
-def is_default_scale(plan: Plan, query: fx.Node) -> bool:
+def is_default_scale(plan: FusionPlan, query: fx.Node) -> bool:
     """Return whether the only scale is the default of the call."""
     scales = plan.scales
     if len(scales) != 1 or not isinstance(scales[0].factor, fx.Node):

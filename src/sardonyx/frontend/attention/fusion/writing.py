@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from sardonyx.frontend.attention.decompositions import opaque_ops
 from sardonyx.frontend.attention.decompositions.sdpa import is_zero
-from sardonyx.frontend.attention.fusion.plan import Plan, is_default_scale, shared_heads
+from sardonyx.frontend.attention.fusion.plan import FusionPlan, is_default_scale, shared_heads
 from sardonyx.frontend.attention.recognition.calls import dialect_of, is_torch, read, writes_in_place
 from sardonyx.frontend.attention.recognition.facts import EXAMPLE, Rank, dtype_of, rank_of, same_sizes, shape_of
 from sardonyx.frontend.attention.recognition.matches import AttentionMatch, Bias, Cast, Fill, Operand, Scale
@@ -106,7 +106,7 @@ class Writer:
         return tensor
 
 
-def write_call(graph: fx.Graph, attention: AttentionMatch, plan: Plan, dropout_p: Any) -> tuple[fx.Node, fx.Node]:
+def write_call(graph: fx.Graph, attention: AttentionMatch, plan: FusionPlan, dropout_p: Any) -> tuple[fx.Node, fx.Node]:
     """Write the call and its arguments; return the call, and the node that replaces the old result."""
     writer = Writer(graph, attention.mix)
     groups = _Groups(writer, attention, plan)
@@ -158,7 +158,7 @@ def _permuted(writer: Writer, operand: Operand) -> fx.Node:
     return writer.write("transpose", node, -2, -1) if operand.swap else node
 
 
-def _scale(writer: Writer, plan: Plan) -> Any:
+def _scale(writer: Writer, plan: FusionPlan) -> Any:
     """Return the product of all numeric scales."""
     numbers = [step for step in plan.scales if isinstance(step.factor, (int, float))]
     computed = [step for step in plan.scales if not isinstance(step.factor, (int, float))]
@@ -182,7 +182,7 @@ def _scaled(writer: Writer, query: fx.Node, scales: Sequence[Scale]) -> fx.Node:
     return query
 
 
-def _mask(writer: Writer, query: fx.Node, plan: Plan, groups: _Groups) -> fx.Node | None:
+def _mask(writer: Writer, query: fx.Node, plan: FusionPlan, groups: _Groups) -> fx.Node | None:
     """Return all masks as one: a boolean mask (True keeps a score) if possible, otherwise one to add."""
     if len(plan.masks) == 1 and isinstance(plan.masks[0][1], Bias) and plan.masks[0][1].as_sdpa:
         return plan.masks[0][1].term
@@ -235,7 +235,7 @@ def _as_query(writer: Writer, mask: fx.Node, query: fx.Node) -> fx.Node:
 class _Groups:
     """The axes before the last two. If steps regroup them, the call uses the finest grouping of a mask."""
 
-    def __init__(self, writer: Writer, attention: AttentionMatch, plan: Plan) -> None:
+    def __init__(self, writer: Writer, attention: AttentionMatch, plan: FusionPlan) -> None:
         self._writer, self._attention = writer, attention
         self._spaces = [attention.scores, *(step.node for step in plan.regroups)]
         masked = {space for space, _ in plan.masks}

@@ -24,7 +24,7 @@ _PACKED = frozenset({"permute", "view", "expand"})  # sizes as separate argument
 _IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ior", "iand", "ixor", "ipow", "setitem"})
 
 
-class Call(Struct, frozen=True, eq=False):
+class GraphCall(Struct, frozen=True, eq=False):
     """A node as a call with a uniform name and arguments."""
 
     node: fx.Node
@@ -126,7 +126,7 @@ def overload_of(node: fx.Node) -> Any:
     return node.target if isinstance(target, overload) and target.namespace == "aten" else None
 
 
-def read(node: Any) -> Call | None:
+def read(node: Any) -> GraphCall | None:
     """Return the node as a call, or None if it is not an operation of attentions."""
     if not isinstance(node, fx.Node):
         return None
@@ -136,7 +136,7 @@ def read(node: Any) -> Call | None:
     name = _NAMES.get(target) if target else None
     if target is None or name is None:
         return None
-    return Call(node, name, _arguments(node, name, target))
+    return GraphCall(node, name, _arguments(node, name, target))
 
 
 def is_torch(node: fx.Node) -> bool:
@@ -194,11 +194,11 @@ def module_of(node: fx.Node) -> nn.Module | None:
     return owner.get_submodule(str(node.target)) if owner is not None and node.op == "call_module" else None
 
 
-def _module_call(node: fx.Node) -> Call | None:
+def _module_call(node: fx.Node) -> GraphCall | None:
     module = module_of(node)
     for kind, (name, arguments) in _MODULE_CALLS.items():
         if type(module) is kind and not _has_hooks(module) and len(node.args) == 1 and not node.kwargs:
-            return Call(node, name, {"x": node.args[0], **arguments(module)})
+            return GraphCall(node, name, {"x": node.args[0], **arguments(module)})
     return None
 
 

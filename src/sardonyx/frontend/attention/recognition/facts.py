@@ -15,7 +15,7 @@ from msgspec import Struct
 from torch import fx
 
 from sardonyx.frontend.attention.decompositions import opaque_ops
-from sardonyx.frontend.attention.recognition.calls import Call, overload_of, read
+from sardonyx.frontend.attention.recognition.calls import GraphCall, overload_of, read
 
 _SAME_RANK = frozenset({"softmax", "safe_softmax", "cast", "dropout", "same", "linear", "repeat", "unary", "movedim"})
 _MASKS = frozenset({"tril", "triu", "logical_not", "lift"})  # these keep the rank too
@@ -92,7 +92,7 @@ def rank_of(node: Any, depth: int = 24) -> Rank:
     return _rank_by_structure(call, inner, depth)
 
 
-def _rank_by_structure(call: Call, inner: Rank, depth: int) -> Rank:
+def _rank_by_structure(call: GraphCall, inner: Rank, depth: int) -> Rank:
     match call.name:
         case "view" | "expand" if isinstance(call.get("shape"), (tuple, list)):
             return Rank(len(call.get("shape")), exact=True)
@@ -121,7 +121,7 @@ def _rank_by_structure(call: Call, inner: Rank, depth: int) -> Rank:
             return Rank(0)
 
 
-def _rank_of_product(call: Call, inner: Rank, depth: int) -> Rank:
+def _rank_of_product(call: GraphCall, inner: Rank, depth: int) -> Rank:
     target = overload_of(call.node)
     name = getattr(call.node.target, "__name__", call.node.target) if target is None else target.overloadpacket.__name__
     if name in ("bmm", "baddbmm", "mm"):

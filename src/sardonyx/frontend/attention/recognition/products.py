@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 from torch import fx
 
-from sardonyx.frontend.attention.recognition.calls import Call, read
+from sardonyx.frontend.attention.recognition.calls import GraphCall, read
 from sardonyx.frontend.attention.recognition.facts import rank_of
 from sardonyx.frontend.attention.recognition.matches import Bias, Operand, Scale, Step
 
@@ -29,7 +29,7 @@ class Mix(Struct, frozen=True, eq=False):
     perm: tuple[int, ...] | None = None
 
 
-def scores_of(call: Call) -> Scores | str:
+def scores_of(call: GraphCall) -> Scores | str:
     """Read a node as the product of queries and keys whose last axis is the keys, or return why it is not."""
     if call.name == "matmul":
         return Scores(Operand(call.get("x")), keys_of(call.get("y")))
@@ -56,7 +56,7 @@ def scores_of(call: Call) -> Scores | str:
     return Scores(query, key)
 
 
-def mix_of(call: Call, weights: fx.Node) -> Mix | str:
+def mix_of(call: GraphCall, weights: fx.Node) -> Mix | str:
     """Read a node as the product of weights and values over the weights' last axis, or return why it is not."""
     if call.name == "matmul":
         if call.get("y") is weights or call.get("x") is not weights:
@@ -100,7 +100,7 @@ def keys_of(node: Any) -> Operand:
     return Operand(node, swap=True)
 
 
-def swaps_last_two(call: Call) -> bool:
+def swaps_last_two(call: GraphCall) -> bool:
     """Return whether the call certainly swaps the last two axes and nothing else."""
     if call.name == "swap_last":
         return True
@@ -115,7 +115,7 @@ def swaps_last_two(call: Call) -> bool:
     return rank.exact and sorted(axis % rank.least for axis in axes) == [rank.least - 2, rank.least - 1]
 
 
-def _equation(call: Call) -> tuple[str, str, str] | str:
+def _equation(call: GraphCall) -> tuple[str, str, str] | str:
     """Return the labels of both operands and of the result, or why the equation cannot be read."""
     equation = call.get("equation")
     if call.name != "einsum" or not isinstance(equation, str) or len(call.get("operands")) != 2:

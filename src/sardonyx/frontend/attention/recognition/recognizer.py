@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 from torch import fx
 
-from sardonyx.frontend.attention.recognition.calls import ARRANGING, Call, read, writes_in_place
+from sardonyx.frontend.attention.recognition.calls import ARRANGING, GraphCall, read, writes_in_place
 from sardonyx.frontend.attention.recognition.facts import is_number
 from sardonyx.frontend.attention.recognition.matches import (
     AttentionMatch,
@@ -61,7 +61,7 @@ def _live(graph: fx.Graph) -> Set[fx.Node]:
     return live
 
 
-def _read_softmax(call: Call, live: Set[fx.Node]) -> AttentionMatch | NotAttention:
+def _read_softmax(call: GraphCall, live: Set[fx.Node]) -> AttentionMatch | NotAttention:
     if reason := softmax_axis(call):
         return NotAttention(call.node, reason)
     scores_path = trace_scores(call.get("x"))
@@ -73,7 +73,9 @@ def _read_softmax(call: Call, live: Set[fx.Node]) -> AttentionMatch | NotAttenti
     return _recognised(call, scores_path, weights_path, live)
 
 
-def _recognised(call: Call, scores_path: ScoresPath, weights_path: WeightsPath, live: Set[fx.Node]) -> AttentionMatch:
+def _recognised(
+    call: GraphCall, scores_path: ScoresPath, weights_path: WeightsPath, live: Set[fx.Node]
+) -> AttentionMatch:
     dtype = torch.float32 if call.get("half_to_float") else call.get("dtype")
     query_steps, query = _unscaled(scores_path.scores.query)
     key_steps, key = _unscaled(scores_path.scores.key)
@@ -147,7 +149,7 @@ def _unscaled(operand: Operand) -> tuple[list[Step], Operand]:
     return steps[::-1], operand
 
 
-def _scaling(call: Call) -> tuple[Step, fx.Node] | None:
+def _scaling(call: GraphCall) -> tuple[Step, fx.Node] | None:
     """Read a call as a scale by a number or a cast to a wider dtype; return the step and its operand, or None."""
     left, right = call.get("x"), call.get("y")
     if writes_in_place(call.node):
@@ -182,7 +184,7 @@ def roles_around(
     return roles
 
 
-def is_projection(call: Call | None) -> bool:
+def is_projection(call: GraphCall | None) -> bool:
     """Return whether the call multiplies an activation by a weight of the model."""
     if call is None:
         return False

@@ -10,7 +10,7 @@ from msgspec import Struct
 from torch import fx
 
 from sardonyx.frontend.attention.decompositions import opaque_ops
-from sardonyx.frontend.attention.recognition.calls import Call, read
+from sardonyx.frontend.attention.recognition.calls import GraphCall, read
 from sardonyx.frontend.attention.recognition.facts import constant, example_of, is_number, rank_of, same_sizes, shape_of
 from sardonyx.frontend.attention.recognition.matches import Bias, Cast, Dropout, Fill, Regroup, Scale, Step
 from sardonyx.frontend.attention.recognition.products import Mix, Scores, mix_of, scores_of
@@ -53,21 +53,21 @@ def trace_scores(node: Any) -> ScoresPath | str:
     return reader(call)
 
 
-def _extended(call: Call, main: Any, *steps: Step) -> ScoresPath | str:
+def _extended(call: GraphCall, main: Any, *steps: Step) -> ScoresPath | str:
     path = trace_scores(main)
     if isinstance(path, str):
         return path
     return ScoresPath(path.product, path.scores, (*path.steps, *steps), (*path.nodes, call.node))
 
 
-def _cast(call: Call) -> ScoresPath | str:
+def _cast(call: GraphCall) -> ScoresPath | str:
     dtype = cast_to(call)
     if dtype is None:
         return f"the scores go through {_describe(call.node)}, which is more than a change of dtype"
     return _extended(call, call.get("x"), Cast(call.node, dtype))
 
 
-def _scale(call: Call) -> ScoresPath | str:
+def _scale(call: GraphCall) -> ScoresPath | str:
     left, right = call.get("x"), call.get("y")
     if call.name == "div":
         if "rounding_mode" in call.arguments:
@@ -81,7 +81,7 @@ def _scale(call: Call) -> ScoresPath | str:
     )
 
 
-def _bias(call: Call) -> ScoresPath | str:
+def _bias(call: GraphCall) -> ScoresPath | str:
     left, right, alpha = call.get("x"), call.get("y"), call.get("alpha", 1)
     if not isinstance(alpha, (int, float)):
         return "what is added to the scores is scaled by a computed number"
@@ -95,7 +95,7 @@ def _bias(call: Call) -> ScoresPath | str:
     return path
 
 
-def _fill(call: Call) -> ScoresPath | str:
+def _fill(call: GraphCall) -> ScoresPath | str:
     if call.name == "masked_fill":
         choices = [(call.get("x"), call.get("value"), True)]
     else:
@@ -107,16 +107,16 @@ def _fill(call: Call) -> ScoresPath | str:
     return "the scores are filled with a value that is not a constant"
 
 
-def _same(call: Call) -> ScoresPath | str:
+def _same(call: GraphCall) -> ScoresPath | str:
     return _extended(call, call.get("x"))
 
 
-def _regroup(call: Call) -> ScoresPath | str:
+def _regroup(call: GraphCall) -> ScoresPath | str:
     reason = _changes_rows(call)
     return reason or _extended(call, call.get("x"), Regroup(call.node))
 
 
-def _changes_rows(call: Call) -> str:
+def _changes_rows(call: GraphCall) -> str:
     """Return why a regrouping may change the last two axes, or an empty string."""
     old, new = shape_of(call.get("x")), shape_of(call.node)
     if old is None or new is None:
@@ -127,7 +127,7 @@ def _changes_rows(call: Call) -> str:
     return f"{_describe(call.node)} repeats the scores" if repeats else ""
 
 
-_READERS: dict[str, Callable[[Call], ScoresPath | str]] = {
+_READERS: dict[str, Callable[[GraphCall], ScoresPath | str]] = {
     "cast": _cast,
     "mul": _scale,
     "div": _scale,
@@ -154,7 +154,7 @@ def trace_weights(node: fx.Node, live: Set[fx.Node]) -> WeightsPath | str:
     return reason or "the weights are not multiplied with values"
 
 
-def _trace_use(call: Call, weights: fx.Node, live: Set[fx.Node]) -> WeightsPath | str:
+def _trace_use(call: GraphCall, weights: fx.Node, live: Set[fx.Node]) -> WeightsPath | str:
     if call.name in _PRODUCTS:
         mix = mix_of(call, weights)
         return mix if isinstance(mix, str) else WeightsPath(call.node, mix, (), None, (call.node,))
@@ -183,7 +183,7 @@ def _trace_use(call: Call, weights: fx.Node, live: Set[fx.Node]) -> WeightsPath 
     return WeightsPath(path.mix, path.product, (*steps, *path.steps), dropout, (call.node, *path.nodes))
 
 
-def _dropout(call: Call) -> Dropout | None:
+def _dropout(call: GraphCall) -> Dropout | None:
     p, default = call.get("p", 0.5), call.node.op == "call_function"
     training = call.get("training", default)
     if not isinstance(p, (int, float)) or not isinstance(training, (bool, type(None))):
@@ -191,7 +191,7 @@ def _dropout(call: Call) -> Dropout | None:
     return Dropout(call.node, float(p), training, str(call.node.target) if call.node.op == "call_module" else None)
 
 
-def cast_to(call: Call) -> Any:
+def cast_to(call: GraphCall) -> Any:
     """Return the dtype of a cast, or the node whose dtype it uses; None if it does more, such as moving devices."""
     value = example_of(call.get("x"))
     if "dtype" in call.arguments and isinstance(call.get("dtype"), torch.dtype):
@@ -222,7 +222,7 @@ def is_check(node: fx.Node) -> bool:
     return node.target is torch.ops.aten._assert_tensor_metadata.default
 
 
-def softmax_axis(call: Call) -> str:
+def softmax_axis(call: GraphCall) -> str:
     """Return why the softmax may not be over the last axis, or an empty string."""
     dim = call.get("dim")
     if dim == -1:

@@ -7,7 +7,8 @@ function graphsOf(model) {
   const data = model.data("graph");
   if (!data) return null;
   if (!drawnGraphs.has(model)) {
-    const tables = { ...data, strings: readStrings(data.strings) };
+    const strings = readStrings(data.strings);
+    const tables = { ...data, strings, forms: graphForms([data.before, data.after], strings) };
     const graph = (side) => new Graph(data[side], { ...tables, times: moduleTimes(model, side) });
     drawnGraphs.set(model, { before: graph("before"), after: graph("after") });
   }
@@ -16,7 +17,9 @@ function graphsOf(model) {
 
 /** Returns the time of each module by path, as in the table of modules; null if it was not measured. */
 function moduleTimes(model, side) {
-  const tree = new ModuleTree(model.data("modules"));
+  const data = model.data("modules"); // a page of the graph alone has none
+  if (!data) return null;
+  const tree = new ModuleTree(data);
   const times = tree.totals[`ms_${side}`];
   return times ? new Map(tree.paths.map((path, at) => [path, times[at]])) : null;
 }

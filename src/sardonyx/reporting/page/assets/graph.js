@@ -107,6 +107,7 @@ class GraphSection {
     this.find("out").addEventListener("click", each((panel) => panel.zoom(0.8)));
     this.find("fit").addEventListener("click", each((panel) => panel.fit()));
     this.find("close").addEventListener("click", () => this.closeAll());
+    for (const button of this.root.querySelectorAll("[data-graph-save]")) button.addEventListener("click", () => this.save(button.dataset.graphSave));
     this.find("full").addEventListener("click", () => this.full(!this.root.classList.contains("nested-full")));
     this.find("color").addEventListener("change", (event) => {
       this.colors.kind = event.target.value;
@@ -118,6 +119,13 @@ class GraphSection {
     });
     this.root.addEventListener("click", (event) => event.target.closest("a[href]") && this.full(false)); // to see where it leads
     this.listenToSearch();
+  }
+
+  /** Saves what is shown, one picture for each side. */
+  save(format) {
+    for (const [side, panel] of Object.entries(this.panels)) {
+      if (!panel.element.closest("[hidden]")) savePicture(panel.svg, format, `${this.model.label}-${side}`);
+    }
   }
 
   full(wanted) {
@@ -138,7 +146,7 @@ class GraphSection {
     const other = this.panels[panel.side === "before" ? "after" : "before"];
     if (box.kind === "module") return [other, other.graph.modules.get(box.path)];
     if (box.kind === "op") return [other, this.named(other.graph, panel.graph.names[box.node])];
-    return [other, null];
+    return [other, other.graph.groups.get(box.key)];
   }
 
   named(graph, name) {
@@ -150,9 +158,11 @@ class GraphSection {
   /** Opens or closes a box on both sides. */
   toggle(box, panel) {
     const open = this.open.has(box.key);
-    if (open) this.open.delete(box.key);
-    else this.open.add(box.key);
     const [other, twin] = this.other(box, panel);
+    for (const { key } of [box, twin].filter(Boolean)) {
+      if (open) this.open.delete(key);
+      else this.open.add(key);
+    }
     panel.changed(box);
     panel.active = box.key;
     panel.bring(box);
@@ -175,7 +185,9 @@ class GraphSection {
 
   /** Opens what is around a box, and goes to it. */
   reveal(box, panel, { focus = true } = {}) {
-    for (let each = box.parent; each; each = each.parent) this.open.add(each.key);
+    for (let each = box.parent; each; each = each.parent) {
+      for (const side of [each, this.other(each, panel)[1]].filter(Boolean)) this.open.add(side.key);
+    }
     for (const each of Object.values(this.panels)) each.sizes.clear();
     const [other, twin] = this.other(box, panel);
     for (const each of [panel, other]) {
@@ -199,13 +211,20 @@ class GraphSection {
     panel.marked.clear();
     other.marked = new Set(related.map((each) => other.shown(each)));
     panel.draw();
-    if (related.length) other.bring(other.shown(related[0]), { center: true });
+    if (related.length) other.bringAll([...other.marked]);
     else other.draw();
     this.tell(this.aboutNode(box, panel, other, related));
   }
 
-  /** Returns the boxes of the other graph that are connected with a node by rewrites. */
+  /** Returns the boxes of the other graph that are connected with a node by rewrites: those in its module, or else all. */
   related(box, panel, graph) {
+    const all = this.connected(box, panel, graph);
+    const own = homeOf(box).path;
+    const near = all.filter((each) => homeOf(each).path === own);
+    return near.length ? near : all;
+  }
+
+  connected(box, panel, graph) {
     const event = panel.graph.rewrites.get(box.node);
     const data = this.model.data("rewrites");
     if (event === undefined || event < 0 || !data) return [this.named(graph, panel.graph.names[box.node])].filter(Boolean);
@@ -232,7 +251,8 @@ class GraphSection {
     const boxes = Object.entries(this.graphs).map(([side, graph]) => [graph, side === panel.side ? box : this.other(box, panel)[1]]);
     const both = (amount) => {
       const [before, after] = boxes.map(([graph, each]) => (each ? amount(graph, each) : "none"));
-      return before === after ? before : `${before} → ${after}`;
+      const unit = before.slice(before.indexOf(" "));
+      return before === after ? before : `${after.endsWith(unit) ? before.slice(0, -unit.length) : before} → ${after}`;
     };
     const costs = Object.entries(GRAPH_UNITS).filter(([kind]) => panel.graph.costs[kind]).map(([kind, unit]) => both((graph, each) => unit(graph.cost(each, kind))));
     const title = box.kind === "module" ? ["Module ", this.moduleLink(box.path)] : ["Part of ", this.moduleLink(box.path)];
@@ -249,12 +269,12 @@ class GraphSection {
     const feeds = graph.edges.filter(([from]) => from === node).map(([, to, type]) => [graph.boxes[to], type]);
     const inputs = graph.inputs.filter(({ nodes }) => nodes.includes(node)).map(({ name, type }) => `input ${name} ${graph.typeOf(type)}`);
     const outputs = graph.outputs.filter(({ nodes }) => nodes.includes(node)).map(({ name, type }) => `output ${name} ${graph.typeOf(type)}`);
-    let home = box.parent;
-    while (home.kind === "group") home = home.parent;
+    const home = homeOf(box);
     return [
       h("p", null, h("strong", null, box.label), " ", h("span", { class: "path" }, graph.names[node]), " in ", this.moduleLink(home.path), costs.length ? `: ${costs.join(", ")}` : "", "."),
       this.edgeLine("Reads", reads, inputs, panel),
       this.edgeLine("Feeds", feeds, outputs, panel),
+      ...nodeDetails(graph, node),
       event !== undefined && this.aboutRewrite(event, side, other, related),
     ];
   }
@@ -263,7 +283,9 @@ class GraphSection {
     const did = side === "before" ? "Removed" : "Created";
     if (event < 0) return h("p", null, `${did} by a rewrite that is not in the record.`);
     const count = fmt.plural(related.length, "node");
-    return h("p", null, `${did} by `, h("a", { href: `#rewrite=${event}` }, `rewrite ${event}`), ` of ${this.passes[this.passOf[event]]}. `,
+    const pass = this.passes[this.passOf[event]];
+    const claims = this.model.data("rewrites")?.passes.find(({ name }) => name === pass)?.claims;
+    return h("p", null, `${did} by `, h("a", { href: `#rewrite=${event}` }, `rewrite ${event}`), ` of ${pass}${claims ? `, whose rewrites are equal for: ${claims}` : ""}. `,
       related.length ? [side === "before" ? `It became part of ${count}. ` : `It stems from ${count}. `, this.goTo(related[0], other, "Show")] : null);
   }
 
@@ -310,8 +332,8 @@ class GraphSection {
   search(text) {
     const wanted = text.toLowerCase();
     const found = new Map();
-    const add = (name, box, side) => {
-      if (!found.has(name)) found.set(name, { name, box, sides: [] });
+    const add = (name, box, side, module = "") => {
+      if (!found.has(name)) found.set(name, { name, module, sides: [] });
       found.get(name).sides.push([side, box]);
     };
     for (const [side, graph] of Object.entries(this.graphs)) {
@@ -319,7 +341,7 @@ class GraphSection {
     }
     for (const [side, graph] of Object.entries(this.graphs)) {
       for (const [node, name] of graph.names.entries()) {
-        if (name.toLowerCase().includes(wanted) || graph.ops[node].toLowerCase().includes(wanted)) add(`${graph.ops[node]} ${name}`, graph.boxes[node], side);
+        if (name.toLowerCase().includes(wanted) || graph.ops[node].toLowerCase().includes(wanted)) add(`${graph.ops[node]} ${name}`, graph.boxes[node], side, homeOf(graph.boxes[node]).path || "(model)");
       }
     }
     return [...found.values()];
@@ -328,9 +350,9 @@ class GraphSection {
   list(text, list) {
     if (!text) return list.replaceChildren();
     const found = this.search(text);
-    const rows = found.slice(0, GRAPH_FOUND).map(({ name, sides }) => {
+    const rows = found.slice(0, GRAPH_FOUND).map(({ name, module, sides }) => {
       const [side, box] = sides.at(-1); // in the result if it is there
-      const where = sides.length > 1 ? "" : ` (${side} only)`;
+      const where = `${module && ` in ${graphShort(module, 60)}`}${sides.length > 1 ? "" : ` (${side} only)`}`;
       const go = () => {
         list.replaceChildren();
         this.reveal(box, this.panels[side]);
@@ -340,6 +362,13 @@ class GraphSection {
     const rest = found.length - rows.length;
     list.replaceChildren(...rows, found.length ? (rest > 0 ? h("li", { class: "soft" }, `and ${fmt.count(rest)} more`) : "") : h("li", { class: "soft" }, "Nothing has this name."));
   }
+}
+
+/** Returns the module that a box is in. */
+function homeOf(box) {
+  let home = box.parent;
+  while (home.kind === "group") home = home.parent;
+  return home;
 }
 
 section("graph", (root, data, model) => {

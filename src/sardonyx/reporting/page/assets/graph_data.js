@@ -4,10 +4,13 @@ const MOST_BOXES = 48; // in one module; more are put into groups
 const SHORTEST_RUN = 4; // operators that become a group
 const DEEPEST_PATH = 32; // names of a path; deeper nodes are shown at this level
 const MOST_ENDS = 4; // edges of one box to its consumers; more are replaced by ports
+const SHORTEST_STACK = 3; // equal layers that become a group
 const MOST_PORTS = 6; // neighbours of a module in one direction; more are shown as one
 
 class Graph {
-  constructor(data, { strings, operators, types, times = null }) {
+  /** forms: by path of a module, a text that is the same for equal layers (see graphForms). */
+  constructor(data, { strings, operators, types, times = null, forms = new Map() }) {
+    this.forms = forms;
     this.names = data.names.map((at) => strings[at]);
     this.ops = data.ops.map((at) => operators[at]);
     this.types = types;
@@ -19,9 +22,17 @@ class Graph {
     for (const [node, degree] of data.degrees.entries()) {
       for (let end = at + degree; at < end; at++) this.edges[at] = [node - data.back[at], node, data.types[at]];
     }
+    this.details = data.operands && {
+      attributes: data.attributes,
+      operands: data.operands.map((names) => names.map((name) => strings[name])),
+      results: data.results.map((names) => names.map((name) => strings[name])),
+      types: new Map(data.value_types.map(([name, type]) => [strings[name], type])),
+      weights: new Map(data.weights.map(([name, type, low, high, histogram, odd]) => [strings[name], { type, low, high, histogram, odd }])),
+    };
     this.inputs = data.inputs.map(([name, type, nodes]) => ({ name: strings[name], type, nodes }));
     this.outputs = data.outputs.map(([name, type, node]) => ({ name: strings[name], type, nodes: node < 0 ? [] : [node] }));
     this.modules = new Map(); // by path
+    this.groups = new Map(); // by key
     this.boxes = []; // of the nodes
     this.build(data.modules.map((path) => strings[path]), data.owners);
     this.known = new Map(); // contents of boxes
@@ -40,6 +51,7 @@ class Graph {
     }
     this.join(this.root);
     this.top();
+    this.stack(this.root);
     this.split(this.root);
     this.count(this.root, 0, 0);
   }
@@ -83,6 +95,25 @@ class Graph {
     this.modules.set("", this.root);
   }
 
+  /** Puts equal layers that follow each other into one group. */
+  stack(box) {
+    const runs = [];
+    for (const child of box.children) {
+      const form = child.kind === "module" ? this.forms.get(child.path) : undefined;
+      if (form !== undefined && runs.at(-1)?.form === form) runs.at(-1).layers.push(child);
+      else runs.push({ form, layers: [child] });
+    }
+    for (const child of box.children) if (child.children) this.stack(child);
+    if (runs.length === 1 && box.parent === null) return;
+    box.children = runs.flatMap(({ layers }) => (layers.length < SHORTEST_STACK ? layers : [this.stacked(box, layers)]));
+  }
+
+  stacked(box, layers) {
+    const group = this.group(box, layers);
+    group.label = `${layers[0].label} … ${layers.at(-1).label} ×${layers.length}`;
+    return group;
+  }
+
   /** Puts the boxes of a module with very many into groups: consecutive operators, or else all boxes, in execution order. */
   split(box) {
     if (box.children.length > MOST_BOXES && box.children.some(({ kind }) => kind === "module")) this.splitRuns(box);
@@ -111,6 +142,7 @@ class Graph {
     const label = named ? `${first.label} … ${last.label}` : `${[...new Set(children.map((child) => child.label))].slice(0, 3).join(", ")} …`;
     const group = { kind: "group", key: `group ${first.key}, ${children.length}`, path: parent.path, label, parent, children };
     for (const child of children) child.parent = group;
+    this.groups.set(group.key, group);
     return group;
   }
 
@@ -268,9 +300,35 @@ class Contents {
     this.merge();
     this.scatter();
     const edges = [...this.edges.values()];
+    const received = new Map(); // types that a box reads, by box
+    for (const { to, types } of edges) received.set(to, new Set([...(received.get(to) ?? []), ...types]));
+    for (const edge of edges) {
+      const read = received.get(edge.from);
+      edge.reshapes = !read || [...edge.types].some((type) => !read.has(type));
+    }
     const ports = new Set(edges.flatMap(({ from, to }) => [from, to]).filter(({ kind }) => kind === "port"));
     return { boxes: [...this.box.children, ...ports], edges };
   }
+}
+
+/** Returns by path of a module what is in it on both sides: operators with their places below it, in execution order. */
+function graphForms(sides, strings) {
+  const forms = new Map();
+  for (const [side, { ops, owners, modules }] of sides.entries()) {
+    const paths = modules.map((at) => strings[at]);
+    const parts = new Map();
+    for (const [node, owner] of owners.entries()) {
+      const names = paths[owner] ? paths[owner].split(".").slice(0, DEEPEST_PATH) : [];
+      for (let depth = 1; depth <= names.length; depth++) {
+        if (!/^\d+$/.test(names[depth - 1])) continue; // only members of a list repeat
+        const path = names.slice(0, depth).join(".");
+        if (!parts.has(path)) parts.set(path, []);
+        parts.get(path).push(`${ops[node]}:${names.slice(depth).join(".")}`);
+      }
+    }
+    for (const [path, list] of parts) forms.set(path, `${forms.get(path) ?? ""}|${side} ${list.join(",")}`);
+  }
+  return forms;
 }
 
 /** Returns a type as it is written on an edge: the shape, with the element type if it is not float. */

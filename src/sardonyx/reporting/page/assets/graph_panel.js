@@ -38,7 +38,7 @@ class GraphPanel {
       const { boxes, edges } = this.graph.contents(box);
       const inner = boxes.map((each) => this.layout(each));
       const at = new Map(boxes.map((each, place) => [each, place]));
-      const texts = edges.map(graphEdgeText);
+      const texts = edges.map((edge) => (edge.reshapes ? graphEdgeText(edge) : ""));
       const placed = placeBoxes(
         inner.map(({ width, height }) => [width, height]),
         edges.map(({ from, to }, place) => [at.get(from), at.get(to), texts[place] ? graphTextWidth(texts[place], GRAPH_LABEL_FONT) + 6 : 0]),
@@ -133,6 +133,20 @@ class GraphPanel {
     this.draw();
   }
 
+  /** Moves and zooms so that all of some boxes are seen, as large as they may be up to the present scale. */
+  bringAll(boxes) {
+    const places = boxes.map((box) => this.place(box));
+    const [left, top] = [Math.min(...places.map(({ x }) => x)), Math.min(...places.map(({ y }) => y))];
+    const right = Math.max(...places.map(({ x, width }) => x + width));
+    const bottom = Math.max(...places.map(({ y, height }) => y + height));
+    const [wide, high] = this.panelSize();
+    const fitting = Math.min(wide / (right - left + 48), high / (bottom - top + 48));
+    const scale = Math.max(Math.min(Math.max(this.view.scale, GRAPH_COMFORTABLE), fitting), GRAPH_SCALES[0]);
+    this.view = { scale, x: (left + right - wide / scale) / 2, y: (top + bottom - high / scale) / 2 };
+    this.touched = true;
+    this.draw();
+  }
+
   /** Draws what is in and near the visible part. */
   draw() {
     const held = this.world.contains(document.activeElement);
@@ -174,6 +188,8 @@ class GraphPanel {
     for (const [at, { label, points }] of placed.routes.entries()) {
       if (!texts[at] || !label || !this.isNear(...graphExtent(points, dx, dy))) continue;
       const title = s("title", null, [...edges[at].types].join("\n"));
+      const width = graphTextWidth(texts[at], GRAPH_LABEL_FONT) + 4;
+      parts.push(s("rect", { class: "nested-halo", x: label[0] + dx - width / 2, y: label[1] + dy - 7, width, height: 14, rx: 4 }));
       parts.push(s("text", { class: "nested-type", x: label[0] + dx, y: label[1] + dy + 3 }, title, texts[at]));
     }
   }
@@ -267,14 +283,32 @@ class GraphPanel {
   }
 
   listenToDrag() {
+    const down = new Map(); // where each pointer that is down is now
     let from = null;
+    let apart = null; // the distance of two fingers
+    const spread = () => {
+      const [[x, y], [u, v]] = [...down.values()];
+      return { far: Math.hypot(u - x, v - y), x: (x + u) / 2, y: (y + v) / 2 };
+    };
     this.svg.addEventListener("pointerdown", (event) => {
       if (event.button) return;
+      down.set(event.pointerId, [event.clientX, event.clientY]);
+      apart = down.size === 2 ? spread() : null;
       from = { x: event.clientX, y: event.clientY, view: this.view };
       this.dragged = false;
     });
     this.svg.addEventListener("pointermove", (event) => {
       if (!from || !event.buttons) return;
+      if (down.has(event.pointerId)) down.set(event.pointerId, [event.clientX, event.clientY]);
+      if (apart && down.size === 2) {
+        const now = spread();
+        const { left, top } = this.svg.getBoundingClientRect();
+        this.dragged = this.touched = true;
+        this.view = { ...this.view, x: this.view.x - (now.x - apart.x) / this.view.scale, y: this.view.y - (now.y - apart.y) / this.view.scale };
+        this.zoom(now.far / apart.far, now.x - left, now.y - top);
+        apart = now;
+        return;
+      }
       const [dx, dy] = [event.clientX - from.x, event.clientY - from.y];
       if (!this.dragged && Math.hypot(dx, dy) < 4) return;
       if (!this.dragged) this.svg.setPointerCapture(event.pointerId);
@@ -286,9 +320,11 @@ class GraphPanel {
       else this.move();
     });
     for (const end of ["pointerup", "pointercancel"]) {
-      this.svg.addEventListener(end, () => {
+      this.svg.addEventListener(end, (event) => {
+        down.delete(event.pointerId);
+        apart = null;
         if (from && this.dragged) this.draw();
-        from = null;
+        from = down.size ? { x: [...down.values()][0][0], y: [...down.values()][0][1], view: this.view } : null;
       });
     }
   }

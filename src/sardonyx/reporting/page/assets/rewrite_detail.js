@@ -14,7 +14,7 @@ const REWRITE_VALUES = {
   fold: "A constant replaced this value.",
   drop: "A constant that no node reads any more was removed from the file.",
 };
-const REWRITE_PORT = 15; // characters of a value's name that fit into its box (PORT in rewrites.py)
+const REWRITE_PORT = 15; // characters of a value's name that fit into its box
 const REWRITE_ORIGINS = 8; // modules listed at first
 const REWRITE_FEW = 5; // nodes listed unfolded
 
@@ -25,7 +25,7 @@ function rewriteDetail(event) {
     "div",
     { class: "rewrites-detail card", dataset: { rewrite: event.index } },
     rewriteHeading(event),
-    shape.before || shape.after ? rewritePictures(event) : rewriteSentence(event),
+    wired ? rewritePictures(event) : rewriteSentence(event),
     nodes.length ? rewriteTags(nodes, wired) : null,
     rewriteOrigins(event, wired),
   );
@@ -43,34 +43,42 @@ function rewriteModule(path) {
 }
 
 function rewritePictures(event) {
-  const { before, after, kind } = event.shape;
-  const share = (side) => `${Math.min(Math.max(side?.frame.w ?? 0, 250), 750)}fr`; // the wider graph gets more of the width
+  const [before, after] = ["made", "gone"].map((other) => rewriteSide(event, other));
+  const share = (side) => `${Math.min(Math.max(side?.width ?? 0, 250), 750)}fr`; // the wider graph gets more of the width
   return h(
     "div",
     { class: "rewrites-pictures", style: { "--before-share": share(before), "--after-share": share(after) } },
     rewritePicture("Before", event, before, "There was nothing."),
-    rewritePicture("After", event, after, REWRITE_AFTER[kind] ?? "No node is left."),
+    rewritePicture("After", event, after, REWRITE_AFTER[event.shape.kind] ?? "No node is left."),
   );
 }
 
 function rewritePicture(title, event, side, otherwise) {
   const picture = side
-    ? h("div", { class: "graph-host" }, drawGraph(rewriteNamed(event, side), { name: `${title}: ${event.shape.pass} at ${event.root}` }))
+    ? h("div", { class: "graph-host" }, drawGraph(side, `${title}: ${event.shape.pass} at ${event.root}`))
     : h("p", { class: "soft" }, otherwise);
   return h("figure", { class: "rewrites-picture" }, h("figcaption", null, title), picture);
 }
 
-/** Returns the shared layout of the shape with the names of one rewrite. */
-function rewriteNamed(event, { nodes, ports, frame }) {
-  const boxes = frame.boxes.map((place, at) => {
-    if (at >= nodes.length) {
-      const value = event.values[ports[at - nodes.length]];
-      return [...place, rewriteTail(value), "port", `value ${value}`];
-    }
-    const { name, op, state, owner } = event.nodes[nodes[at]];
-    return [...place, op, state, `${op} ${name}, in ${owner || "(model)"}`];
+/** Lays out the nodes that are not in the `other` state; values that enter and leave are boxes of their own. */
+function rewriteSide({ shape: { parts, root }, nodes, values }, other) {
+  const shown = [...parts.keys()].filter((at) => parts[at][1] !== other);
+  if (!shown.length) return null;
+  const links = (column) => shown.flatMap((at, box) => parts[at][column].filter((value) => value >= 0).map((value) => [value, box]));
+  const [reads, writes] = [links(2), links(3)];
+  const producers = new Map(writes);
+  const read = new Set(reads.map(([value]) => value));
+  const inputs = [...read].filter((value) => !producers.has(value)).sort((left, right) => left - right);
+  const outputs = [...producers.keys()].filter((value) => !read.has(value) || value === root).sort((left, right) => left - right);
+  const place = new Map([...inputs.map((value, at) => [value, shown.length + at]), ...producers]);
+  const edges = reads.map(([value, box]) => [place.get(value), box]);
+  outputs.forEach((value, at) => edges.push([producers.get(value), shown.length + inputs.length + at]));
+  const boxes = shown.map((at) => {
+    const { name, op, state, owner } = nodes[at];
+    return [graphShort(op), state, `${op} ${name}, in ${owner || "(model)"}`];
   });
-  return { ...frame, boxes };
+  const ports = [...inputs, ...outputs].map((value) => [rewriteTail(values[value]), "port", `value ${values[value]}`]);
+  return layOutGraph([...boxes, ...ports], [...new Map(edges.map((edge) => [edge.join(), edge])).values()]);
 }
 
 /** Returns the end of a name, which usually distinguishes values. */

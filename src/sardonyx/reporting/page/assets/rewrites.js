@@ -107,7 +107,7 @@ section("rewrites", (root, data, model) => {
       { class: "rewrites-about" },
       pass.algebra ? h("p", null, h("code", null, pass.algebra)) : null,
       pass.about ? h("p", null, pass.about) : null,
-      h("p", { class: "soft" }, REWRITE_ACCURACY[pass.accuracy] ?? "", " Written in ", h("code", null, source), "."),
+      h("p", { class: "soft" }, REWRITE_ACCURACY[pass.accuracy] ?? "", pass.claims ? ` Equal for: ${pass.claims}.` : "", " Written in ", h("code", null, source), "."),
     );
   }
 

@@ -229,6 +229,7 @@ function boot() {
   listenToKeys();
   listenToTheme();
   listenToHelp();
+  listenToTables();
   markOverflow();
   watch();
   startWhenIdle();

@@ -1,0 +1,1 @@
+"""`sardonyx mcp`: the commands as tools of an MCP server."""
