@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from sardonyx.provenance.codec import read_scoped_name
-from sardonyx.provenance.paths import ROOT, Origins
+from sardonyx.provenance.codec import ROOT, Origins, read_scoped_name
 
 _NUMBER = re.compile(r"_\d+$")
 _LEAST = 0.5  # share of the names that have a scope
