@@ -3,9 +3,9 @@
     nice python benchmarks/guards.py --package passes --count 300 [--seed 0] [--budget 5] [--again] [--table]
 
 Packages are `passes`, `exact`, `verification` and `ir`. The tests are those of the package, for `ir` those of passes
-too, that need no torch (`pytest --quick`; for `exact` all). They are imported once; each mutant is judged in a forked
+too, that `pytest --quick` runs. They are imported once; each mutant is judged in a forked
 process, in which the code of the mutated function is replaced. The first run records which statements each test reaches
-(`benchmarks/results/guards-reach.json`, renewed for test files that changed). A mutant is given the tests that reach its
+(`benchmarks/results/guards-reach.json`, renewed for test files that changed). A mutant gets the tests that reach its
 statement: those that detected others in its file first, then those of its own test file, then by time, until they took
 `--budget` CPU seconds without the mutant. It counts as killed when a test fails or takes too much time or memory.
 
@@ -49,7 +49,6 @@ EQUIVALENT = ROOT / "benchmarks" / "guards-equivalent.json"
 REACH = ROOT / "benchmarks" / "results" / "guards-reach.json"
 PACKAGES = ("passes", "exact", "verification", "ir")
 TESTS = {**{package: [f"tests/{package}"] for package in PACKAGES}, "ir": ["tests/ir", "tests/passes"]}
-WITHOUT_QUICK = ("exact",)  # its operators are tested by the cases of the standard, which take seconds to load
 EXTRA_MEMORY = 3 << 30  # bytes a mutant may reserve more than the process it was forked from
 EXTRA_TIME = 10  # CPU seconds a mutant may take more than three times what the tests take without it
 LONGEST = 900  # seconds of wall time, after which a mutant that waits for something is undecided
@@ -335,8 +334,7 @@ def main() -> int:
         totals = {package: len(list(mutants(package))) for package in PACKAGES}
         return guards_table.write(RESULTS, EQUIVALENT, RESULTS.with_suffix(".md"), totals)
     os.chdir(ROOT)
-    flags = ["-q", "-s", "--tb=native", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    flags += [] if options.package in WITHOUT_QUICK else ["--quick"]
+    flags = ["--quick", "-q", "-s", "--tb=native", "-p", "no:randomly", "-p", "no:cacheprovider"]
     with tempfile.TemporaryDirectory() as folder:  # other runs of pytest delete the folders of their predecessors
         flags += ["-o", "tmp_path_retention_policy=none", f"--basetemp={folder}/tests", *TESTS[options.package]]
         return int(pytest.main(flags, plugins=[Campaign(options)]))

@@ -79,6 +79,12 @@ CASES = {
         "y = Transpose <perm = [0, 2, 1]> (b) }",
         ["Transpose", "Add", "Transpose"],
     ),
+    "ranges along the first axis, counted from the end": (
+        "merge-slices",
+        "(float[8, 4] x) => (float[6, 4] y) <int64[1] one = {1}, int64[1] end = {99}, int64[1] axis = {-2}> "
+        "{ a = Slice(x, one, end, axis)  y = Slice(a, one, end, axis) }",
+        ["Slice"],
+    ),
     "a maximum of three": (
         "fold-where-branches",
         "(bool[N] c, float[N] x) => (float[N] y) <float two = {2}, float one = {1}, float three = {3}> "
@@ -159,3 +165,9 @@ def test_operators_of_other_domains_and_bodies_may_show_the_sign_of_a_zero(reade
     text = '<ir_version: 10, opset_import: ["" : 18, "com.microsoft" : 1]>\n' + graph
     after, _ = run_passes(text, [PASSES["eliminate-add-zero"]])
     assert op_types(after)[0] == "Add"
+
+
+def test_one_empty_operand_of_three_goes() -> None:
+    _, graph, _ = CASES["several of its operands are not empty"]
+    after, _ = run_passes(graph_text(f"agraph {graph}", 17), [PASSES["eliminate-empty-operands"]])
+    assert [[value.name for value in node.inputs if value] for node in after.graph] == [["x", "z"]]
