@@ -2,11 +2,14 @@
 
 - README, CONTRIBUTING, SECURITY and CHANGELOG become pages under project/.
 - Other files of the repository that pages link to are copied to repository/.
-- reference.md lists the public names in tables; each table is followed by the reference of its names.
+- reference.md lists the public names in tables. The reference of the names of each table is a page api/TOPIC.md, to
+  which the names link.
+- Search leaves out decisions and the changelog, which name everything and answer nothing that is asked there.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -19,6 +22,8 @@ PROJECT = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 _LINK = re.compile(r"\]\((?!https?:|#|mailto:)(?P<path>[^)#\s]+)(?P<anchor>#[^)]*)?\)")
 _FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"^\| `(?P<name>\w+)` \|", re.MULTILINE)
+_BLOCK_LIST = re.compile(r"(^```)\n(?=- |\d+\. )", re.MULTILINE)  # Python-Markdown needs an empty line between them
+_NOT_SEARCHED = ("decisions/", "project/CHANGELOG")
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
 
@@ -26,6 +31,9 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the pages of the project and the files of the repository that pages link to."""
     for name in PROJECT:
         files.append(_file(config, f"project/{name}", ROOT / name, InclusionLevel.INCLUDED))
+    for topic, table in _topics():
+        text = f"# {topic}\n" + "".join(f"\n::: sardonyx.{name}\n" for name in _NAME.findall(table))
+        files.append(File.generated(config, f"api/{topic.lower()}.md", content=text))
     for page in files.documentation_pages():
         for link in _LINK.finditer(_FENCED.sub("", page.content_string)):
             source = _source(page, link["path"])
@@ -50,12 +58,27 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         parts += [with_links(markdown[end : block.start()]), block[0].replace("```console measured", "```console", 1)]
         end = block.end()
     text = "".join([*parts, with_links(markdown[end:])]).replace("-->\n|", "-->\n\n|")  # a table after a comment
-    return _TABLE.sub(_with_reference, text) if page.file.src_uri == "reference.md" else text
+    text = _BLOCK_LIST.sub(r"\1\n\n", text)
+    if page.file.src_uri == "reference.md":
+        for topic, table in _topics():
+            linked = _NAME.sub(rf"| [`\g<name>`](api/{topic.lower()}.md#sardonyx.\g<name>) |", table)
+            text = text.replace(table, linked)
+    return text
 
 
-def _with_reference(table: re.Match[str]) -> str:
-    names = _NAME.findall(table[0])
-    return table[0] + "".join(f"\n::: sardonyx.{name}\n" for name in names if name != "__version__")
+def on_post_build(config: Any) -> None:
+    """Leave pages that are about the past out of the index of the search."""
+    index = Path(config["site_dir"]) / "search" / "search_index.json"
+    content = json.loads(index.read_text("utf-8"))
+    content["docs"] = [entry for entry in content["docs"] if not entry["location"].startswith(_NOT_SEARCHED)]
+    index.write_text(json.dumps(content), "utf-8")
+
+
+def _topics() -> list[tuple[str, str]]:
+    """Return the headings of reference.md whose tables have names with a reference, with the tables."""
+    parts = (ROOT / "docs" / "reference.md").read_text("utf-8").split("\n## ")[1:]
+    found = [(part.partition("\n")[0], _TABLE.search(part)) for part in parts]
+    return [(topic, table[0]) for topic, table in found if table is not None and "__version__" not in table[0]]
 
 
 def _source(page: File, link: str) -> Path:

@@ -17,7 +17,7 @@ import sardonyx
 from narrowing import array, present
 from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
 from sardonyx.exporting import extract
-from sardonyx.frontend.tracing.capture import capture, example_feeds
+from sardonyx.frontend.tracing.module_values import capture, example_feeds
 from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.ir import module_extraction as cutting
 from sardonyx.records.extraction import Extraction

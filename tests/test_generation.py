@@ -18,7 +18,7 @@ from narrowing import present
 from reporting.written import in_terminal
 from sardonyx.errors import OutputError, UsageError, VerificationFailed
 from sardonyx.exporting.export import Exported
-from sardonyx.exporting.generation.check import GenerationCheck, Prompts, continued, random_prompts
+from sardonyx.exporting.generation.check import GenerationCheck, Prompts, Stepper, continued, random_prompts
 from sardonyx.exporting.generation.decoder import attention_window, decoder_example, genai_config
 from sardonyx.frontend.models.resolve import resolve
 from sardonyx.frontend.tracing.adapter import Call
@@ -312,6 +312,28 @@ class TestFaults:
             assert failures
         batches, _ = self.check(module, self.changed(folder, weight, scale))
         assert not any(batch.passed for batch in batches)
+
+    def test_what_the_rounding_of_the_module_does_not_explain_is_compared_in_double_precision(
+        self, folder: Path, module: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        steps = Stepper.logits
+        noise = np.random.default_rng(0)
+
+        def rough(stepper: Stepper, run: Any, prompts: Prompts, tokens: Any) -> Any:
+            logits = steps(stepper, run, prompts, tokens)
+            rounded = 1e-5 * noise.standard_normal(logits.shape).astype(np.float32)
+            return logits if logits.dtype == np.float64 else logits * (1 + rounded)
+
+        monkeypatch.setattr(Stepper, "logits", rough)
+        batches, failures = self.check(module, folder / "model.onnx")
+        assert not failures
+        assert all(batch.passed for batch in batches)
+
+        def scale(values: Any) -> None:
+            values[3] *= 1.001
+
+        wrong = self.changed(folder, "model.layers.0.mlp.down_proj.weight", scale)
+        assert not any(batch.passed for batch in self.check(module, wrong)[0])
 
     def test_a_tie_is_distinguished_from_a_fault(self, folder: Path, module: Any) -> None:
         weight: torch.Tensor = module.lm_head.weight.data

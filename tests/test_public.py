@@ -83,5 +83,7 @@ def test_the_result_has_the_type_of_the_given_model() -> None:
     assert [node.op_type for node in small.graph.node] == ["Mul", "Relu"]
     assert onnx.numpy_helper.to_array(small.graph.initializer[0]) == 2.0
     assert isinstance(sardonyx.optimize(ir.from_proto(proto), verify="off").model, ir.Model)
+    for node in proto.graph.node:
+        node.name = f"/scope/{node.op_type}"
     assert [node.op_type for node in sardonyx.adopt(proto).to_proto().graph.node] == ["Identity", "Mul", "Relu"]
     assert b"to_proto" not in run.to_json()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
+import chromium
 import sardonyx
 
 ROOT = Path(__file__).parent.parent
@@ -47,9 +49,45 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_the_built_reference_has_every_public_name(site: Path) -> None:
-    page = (site / "reference.html").read_text()
-    names = re.findall(r'<h3 id="sardonyx\.(\w+)"', page)
+    pages = {page.stem: page.read_text() for page in (site / "api").glob("*.html")}
+    assert len(pages) > 4, "a page for each topic"
+    names = [name for text in pages.values() for name in re.findall(r'<h3 id="sardonyx\.(\w+)"', text)]
     assert sorted([*names, "__version__"]) == sorted(sardonyx.__all__)
+    linked = re.findall(r'href="api/(\w+)\.html#sardonyx\.(\w+)"', (site / "reference.html").read_text())
+    assert sorted(name for _, name in linked) == sorted(names)
+    assert all(f'id="sardonyx.{name}"' in pages[topic] for topic, name in linked)
+
+
+@pytest.mark.slow
+def test_a_list_after_a_block_of_code_is_a_list(site: Path) -> None:
+    """GitHub needs no empty line between them, and Python-Markdown does."""
+    assert re.search(r"<li>\s*(<p>)?<strong>A second name</strong>", (site / "optimize.html").read_text())
+    text = {page.name: page.read_text() for page in site.glob("*.html")}
+    assert {name for name, page in text.items() if re.search(r"<p>- \S", page)} == set()
+
+
+@pytest.mark.slow
+def test_a_search_finds_pages_and_not_decisions(site: Path) -> None:
+    places = [entry["location"] for entry in json.loads((site / "search" / "search_index.json").read_text())["docs"]]
+    assert any(place.startswith("a-llama-fast-on-a-cpu.html") for place in places)
+    assert not any(place.startswith(("decisions/", "project/CHANGELOG")) for place in places)
+
+
+@pytest.mark.slow
+def test_the_search_box_is_in_sight_on_every_page(site: Path) -> None:
+    if chromium.path() is None:
+        pytest.skip("no browser to open pages in; make browser installs one")
+    api = pytest.importorskip("playwright.sync_api")
+    with api.sync_playwright() as driver:
+        browser = chromium.launch(driver)
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        for name in ("index.html", "optimize.html", "writing-a-verb.html", "api/records.html"):
+            page.goto((site / name).as_uri())
+            page.wait_for_load_state("load")
+            box = page.locator("#rtd-search-form input[name=q]").bounding_box()
+            assert box is not None
+            assert 0 <= box["y"] < 300, name
+        browser.close()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import sardonyx
-from sardonyx.analysis.cache_formula import cache_of_graph
+from sardonyx.analysis.forms import cache_of_graph
 from sardonyx.analysis.torch_models import cache_of_module
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.past import cache_sizes

@@ -26,6 +26,7 @@ from sardonyx.records.profile import Profile
 from sardonyx.records.quantization import Quantization
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
+from sardonyx.verbs.report.model_page import write_page
 
 HASHED = sardonyx.OptimizeOptions(hashes=True)
 SmallModel = Callable[[str, str], Path]
@@ -91,6 +92,12 @@ def records(folder: Path, _small_model: SmallModel) -> None:
     (folder / "report.html").write_text(render_page([bundle, hostile_bundle()], alone), "utf-8")
 
 
+def model_file(folder: Path, _small_model: SmallModel) -> None:
+    """A file of the package onnx that was never optimized."""
+    source = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / "light_squeezenet.onnx"
+    write_page([source], folder / "report.html")
+
+
 def quantized(folder: Path, _small_model: SmallModel) -> None:
     """A quantization alone."""
     sardonyx.report(sample_choice(), folder / "report.html")
@@ -138,5 +145,5 @@ def _analysis() -> Analysis:
 
 
 MAKERS: dict[str, Callable[[Path, SmallModel], None]] = {
-    each.__name__: each for each in (transformer, two, deep, hostile, foreign, records, quantized)
+    each.__name__: each for each in (transformer, two, deep, hostile, foreign, records, model_file, quantized)
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from xml.etree import ElementTree
+
 from playwright.sync_api import Locator, Page, expect
 
 from browser.conftest import Open
@@ -107,6 +110,110 @@ def test_it_is_used_with_the_keyboard_alone(opened: Open) -> None:
     page.keyboard.press("Escape")
     expect(box(page, "before", "module encoder.layer")).to_have_attribute("aria-expanded", "false")
     assert page.evaluate(FOCUSED) == "module encoder.layer"
+
+
+def test_a_removed_node_leads_to_what_replaced_it_in_its_module(opened: Open) -> None:
+    page = opened("transformer")
+    search(page, "Softmax")
+    detail = part(page).locator(".nested-detail")
+    expect(detail.locator("strong").first).to_have_text("Softmax")
+    expect(detail).to_contain_text("Removed by rewrite")
+    expect(detail).to_contain_text("equal for")
+    marked = side(page, "after").locator(".nested-marked")
+    labels = [each.get_attribute("aria-label") or "" for each in marked.all()]
+    assert labels
+    assert all("Attention" in label for label in labels), "not nodes of other modules"
+    assert_in_sight(side(page, "after"))
+    opened_keys = ".nested-module.nested-open"
+    keys = [
+        side(page, which).locator(opened_keys).evaluate_all("all => all.map((each) => each.dataset.key)")
+        for which in ("before", "after")
+    ]
+    assert set(keys[1]) <= set(keys[0]), "what is open on one side is open on the other"
+
+
+def assert_in_sight(pane: Locator) -> None:
+    """Every marked box is within the pane."""
+    area = pane.locator("svg.nested").bounding_box()
+    assert area is not None
+    for each in pane.locator(".nested-marked").all():
+        place = each.bounding_box()
+        assert place is not None
+        assert area["x"] - 1 <= place["x"] <= area["x"] + area["width"] + 1 - place["width"]
+        assert area["y"] - 1 <= place["y"] <= area["y"] + area["height"] + 1 - place["height"]
+
+
+def test_all_nodes_that_were_fused_into_one_are_in_sight(opened: Open) -> None:
+    page = opened("transformer")
+    search(page, "layer.0.attention.self")
+    page.keyboard.press("Enter")
+    side(page, "after").locator(".nested-made[aria-label*='Attention ']").first.click()
+    assert side(page, "before").locator(".nested-marked").count() > 5
+    assert_in_sight(side(page, "before"))
+
+
+def test_a_node_shows_its_attributes_values_and_weights(opened: Open) -> None:
+    page = opened("transformer")
+    search(page, "MatMul")
+    detail = part(page).locator(".nested-detail")
+    row = detail.locator("tr", has_text="constant").first
+    expect(row).to_contain_text("float[")
+    expect(row).to_contain_text("…")
+    assert row.locator("svg.node-histogram rect").count() > 10
+    search(page, "LayerNormalization")
+    expect(detail.locator("tr", has_text="epsilon")).to_contain_text("e-")
+    expect(detail.locator("tr", has_text="output").first).to_contain_text("float[")
+
+
+def test_search_hits_name_their_module(opened: Open) -> None:
+    page = opened("transformer")
+    part(page).locator("[data-graph=search]").fill("Softmax")
+    expect(part(page).locator(".nested-found li").first).to_contain_text("in encoder.layer.0.attention.self")
+
+
+def test_what_is_shown_is_saved_as_pictures_and_tables(opened: Open) -> None:
+    page = opened("transformer")
+    part(page).locator("[data-graph-side=after]").click()
+    for form in ("svg", "png"):
+        with page.expect_download() as waiting:
+            page.locator(f"[data-graph-save={form}]").click()
+        file = waiting.value
+        assert file.suggested_filename.endswith(f"after.{form}")
+        data = file.path().read_bytes()
+        if form == "png":
+            assert data.startswith(b"\x89PNG")
+            continue
+        assert "embeddings" in "".join(ElementTree.fromstring(data).itertext())
+        assert b"var(" not in data, "every colour is written out"
+    with page.expect_download() as waiting:
+        page.locator("[data-section=modules] button.csv").first.click()
+    rows = list(csv.reader(waiting.value.path().read_text("utf-8").splitlines()))
+    assert len(rows) > 3
+    assert len({len(row) for row in rows}) == 1
+
+
+def test_a_finger_moves_the_graph_and_two_zoom_it(opened: Open) -> None:
+    page = opened("transformer", width=400, height=800, has_touch=True)
+    world = side(page, "before").locator("svg > g")
+    start = world.get_attribute("transform") or ""
+    area = side(page, "before").locator("svg").bounding_box()
+    assert area is not None
+    devtools = page.context.new_cdp_session(page)
+
+    def touch(kind: str, *places: tuple[float, float]) -> None:
+        points = [{"x": area["x"] + x, "y": area["y"] + y, "id": at} for at, (x, y) in enumerate(places)]
+        devtools.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", (100, 60))
+    touch("touchMove", (130, 140))
+    touch("touchEnd")
+    moved = world.get_attribute("transform") or ""
+    assert moved != start
+    assert moved.split()[0] == start.split()[0], "not zoomed"
+    touch("touchStart", (100, 100), (160, 100))
+    touch("touchMove", (80, 100), (220, 100))
+    touch("touchEnd")
+    assert (world.get_attribute("transform") or "").split()[0] != moved.split()[0]
 
 
 def test_colours_follow_what_was_recorded(opened: Open) -> None:

@@ -88,6 +88,38 @@ def _random_graph(seed: int) -> dict[str, Any]:
     return graph_data(RunBundle("some", replace(sample_run(), events=())), wiring, wiring)
 
 
+# Six layers of which the last one differs: the first five are one box, on both sides.
+STACK = """
+(data) => {
+  const strings = readStrings(data.strings);
+  const forms = graphForms([data.before, data.after], strings);
+  return [data.before, data.after].map((side) => {
+    const graph = new Graph(side, { ...data, strings, forms });
+    const labels = [];
+    const visit = (box) => { if (box.kind === "group") labels.push(box.label); (box.children ?? []).forEach(visit); };
+    visit(graph.root);
+    return labels;
+  });
+}
+"""
+
+
+def test_equal_layers_are_one_box(browser: Browser) -> None:
+    modules = ["", *(f"layers.{layer}" for layer in range(6))]
+    nodes = [(f"n{layer}.{at}", op, layer + 1) for layer in range(6) for at, op in enumerate(("MatMul", "Add"))]
+    nodes.append(("tail", "Relu", 6))
+    names, ops, owners = zip(("head", "Exp", 0), *nodes, strict=True)
+    edges = tuple((at, at + 1) for at in range(len(names) - 1))
+    wiring = Wiring(tuple(modules), names, ops, owners, edges, {"x": (0,)}, {"y": len(names) - 1})
+    data = graph_data(RunBundle("some", replace(sample_run(), events=())), wiring, wiring)
+    page = browser.new_page()
+    try:
+        labels = page.evaluate(f"(data) => {{ {SCRIPTS}\n return ({STACK})(data); }}", data)
+    finally:
+        page.close()
+    assert labels == [["0 … 4 ×5"]] * 2
+
+
 @pytest.fixture(scope="module")
 def graphs() -> list[dict[str, Any]]:
     return [_random_graph(seed) for seed in range(GRAPHS)]

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import sardonyx
 from sardonyx import provenance as p
-from sardonyx.records.inspection import Adoption
+from sardonyx.records.inspection import Adoption, Inspection
 
 Command = Callable[..., Any]
 
@@ -89,13 +89,48 @@ def test_a_file_without_module_names_has_no_coverage(tmp_path: Path, command: Co
     )
     output = tmp_path / "tagged.onnx"
     done = command("adopt", silent, "-o", output)
-    assert p.UNTAGGED in done.out
-    assert "\x1b" not in done.out
-    assert "0 of 2 nodes with a module" in done.out
-    again = sardonyx.adopt(output)
-    assert (again.evidence, again.modules, again.coverage.root) == ({}, 0, 2)
-    assert {node.reason for node in again.root_nodes} == {p.NO_TAGS}
-    assert sardonyx.inspect(output).modules == ()
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith(f"error: {silent} has nothing to adopt: {p.UNTAGGED}\n")
+    assert not output.exists()
+    inspection = sardonyx.inspect(silent)
+    assert isinstance(inspection, Inspection)
+    assert (inspection.modules, inspection.evidence, inspection.coverage.root) == ((), {}, 2)
+    assert {node.reason for node in inspection.root_nodes} == {p.NO_TAGS}
+
+
+@pytest.mark.parametrize(
+    ("names", "modules"),
+    [
+        (["/conv/Conv", "/head/Gemm", "n1", "n2"], ["", "conv", "head"]),  # torch
+        (["call/model/conv/Conv2D", "call/model/dense/MatMul", "call/model/dense/BiasAdd"], ["", "conv", "dense"]),
+        (["m/conv/BiasAdd;m/dense/MatMul", "m/dense/Relu", "m/act/Relu", "n"], ["", "act", "conv", "dense"]),
+        (["jit_f_/Net/Dense_0/dot", "jit_f_/Net/Conv_0/conv", "jit_f_/add"], ["", "Net", "Net.Conv_0", "Net.Dense_0"]),
+        (["m/a/MatMul", "m/a/MatMul/Reshape", "m/b/Add"], ["", "a", "b"]),  # a scope that is a node
+        (["/Conv", "/Gemm", "/Relu"], []),  # the model itself is the only module
+        (["model/Conv", "model/Relu"], []),
+        (["MatMul_0/MatMulAddFusion", "Relu_1/Fused"], []),  # of ONNX Runtime
+        (["a/b", "Relu_1", "p2o.Conv.0", "Conv@3"], []),  # most names have no scope
+    ],
+)
+def test_modules_are_read_from_the_names_of_any_exporter(tmp_path: Path, names: list[str], modules: list[str]) -> None:
+    values = ["x", *(f"v{at}" for at in range(len(names) - 1)), "y"]
+    kinds = ["MatMul" if "MatMul_0" in name else "Relu" for name in names]
+    nodes = [
+        helper.make_node(kind, [before] * (2 if kind == "MatMul" else 1), [after], name)
+        for kind, name, before, after in zip(kinds, names, values[:-1], values[1:], strict=True)
+    ]
+    inspection = sardonyx.inspect(_write(tmp_path / "foreign.onnx", *nodes))
+    assert isinstance(inspection, Inspection)
+    assert sorted(module.path for module in inspection.modules) == modules
+    assert bool(inspection.evidence) == bool(modules)
+    assert set(inspection.evidence) <= {"scoped names"}
+
+
+def test_adopt_counts_nodes_as_inspect_does(small_model: Callable[[str, str], Path]) -> None:
+    model = small_model("bert", "torchscript")
+    inspection = sardonyx.inspect(model)
+    assert isinstance(inspection, Inspection)
+    assert sardonyx.adopt(model).nodes == inspection.counts.nodes
 
 
 @pytest.mark.parametrize(("exporter", "summary"), [("dynamo", "torch metadata"), ("torchscript", "scoped names")])

@@ -45,7 +45,7 @@ def test_compare_lists_the_differences(pair: tuple[Path, Path], command: Command
 
 
 def test_the_exit_code_reports_differences_only_on_request(pair: tuple[Path, Path], command: Command) -> None:
-    assert command("compare", *pair, "--exit-code").code == 1
+    assert command("compare", *pair, "--exit-code").code == 3
     assert command("compare", pair[0], pair[0], "--exit-code").code == 0
 
 

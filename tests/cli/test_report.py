@@ -74,11 +74,13 @@ def test_several_runs_and_two_compared(command: Command, record: Path) -> None:
     page = record.parent / "page.html"
     assert command("report", record, other, "-o", page).out.startswith("model (run), model (other) → ")
     assert 'data-section="overview"' in page.read_text(encoding="utf-8")
-    compared = command("report", "--compare", record, other, "--format", "markdown")
+    compared = command("report", other, "--compare", record, "--format", "markdown")
     assert compared.out.startswith("### What changed\n\nThe same result both times")
-    alone = command("report", "--compare", record)
+    page = command("report", other, "--compare", record, "-o", record.parent / "changed.html")
+    assert page.out.startswith("model (run), model (other) → ")  # the old one first
+    alone = command("report", other, record, "--compare", record)
     assert alone.code == 2
-    assert alone.err.startswith("error: two runs can be compared, not 1")
+    assert alone.err.startswith("error: two runs can be compared, not 3")
 
 
 @pytest.mark.parametrize(

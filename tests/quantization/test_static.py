@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.checker
+import onnx.numpy_helper
+import onnx.parser
 import onnxruntime
 import pytest
 from hypothesis import given, settings
@@ -21,7 +24,8 @@ from sardonyx.ir import io
 from sardonyx.ir.origins import owner
 from sardonyx.quantization import calibration as calibrating
 from sardonyx.quantization import static_int8, static_products
-from sardonyx.quantization.calibration import Histogram, calibrate
+from sardonyx.quantization.calibration import calibrate
+from sardonyx.quantization.histogram import METHODS, Histogram
 from sardonyx.quantization.recipe import Selection
 from sardonyx.quantization.static_int8 import Grid
 
@@ -360,3 +364,51 @@ def test_a_wrong_step_of_symmetric_integers_is_a_fault(monkeypatch: pytest.Monke
 def test_the_scheme_needs_static_ranges() -> None:
     with pytest.raises(sardonyx.UsageError, match="the scheme is that of static ranges"):
         sardonyx.quantize(cnn(), to="int8", scheme="symmetric")
+
+
+def _rarely_large() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
+    """A model in which one input is large now and then and hardly counts, and samples of it."""
+    rng = np.random.default_rng(0)
+    arrays = {name: normal(rng, 64, 64) for name in ("w", "v")}
+    arrays["w"][3] *= 1e-4
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+      g (float[n, 64] x) => (float[n, 64] y) { a = MatMul (x, w) b = Relu (a) y = MatMul (b, v) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    samples = [{"x": rng.standard_normal((32, 64)).astype(np.float32)} for _ in range(16)]
+    for sample in samples:
+        sample["x"][0, 3] *= 60
+    return model, samples
+
+
+def test_the_method_of_the_ranges_is_chosen_by_measured_loss() -> None:
+    model, samples = _rarely_large()
+    made = sardonyx.quantize(model, to="int8-static", data=samples)
+    (note,) = [note for note in made.notes if "clipped by" in note]
+    found = re.search(r"clipped by (\w+): relative L2 (\S+) in all modules \(.*extremes (\S+),?", note)
+    assert found is not None
+    assert found[1] in ("percentile", "entropy")
+    assert made.loss.relative_l2 < 0.5 * float(found[3].rstrip(",)")), "the extremes lose more than twice as much"
+    given = calibrate(model, samples, 1)
+    by_extremes, _ = quantized(model, replace(given, method="extremes"))
+    unseen = _rarely_large()[1][-1]
+    assert loss(model, io.to_proto(by_extremes.model), unseen) > 2 * loss(model, made.to_proto(), unseen)
+
+
+def test_the_usual_ranges_stay_if_others_lose_hardly_less() -> None:
+    given = calibrate(cnn(), images(2), 1)
+    assert given.chosen({"weighted squares": 0.010, "extremes": 0.0098}).method == "weighted squares"
+    assert given.chosen({"weighted squares": 0.010, "extremes": 0.0090}).method == "extremes"
+    assert given.chosen({"extremes": 0.2}).method == "extremes", "the usual ranges gave NaN"
+    assert given.chosen({}).method == "weighted squares"
+
+
+@given(st.integers(0, 99), st.floats(0.01, 100), st.booleans(), st.sampled_from(sorted(METHODS)))
+def test_every_method_gives_an_interval_within_the_extremes(seed: int, size: float, positive: bool, name: Any) -> None:
+    values = np.random.default_rng(seed).standard_normal(500).astype(np.float32) * np.float32(size)
+    values = np.maximum(values, 0) if positive else values
+    histogram = Histogram(min(float(values.min()), 0.0), float(values.max()))
+    histogram.add(values)
+    low, high = METHODS[name](histogram)
+    slack = 1e-3 * (histogram.highest - histogram.lowest)
+    assert histogram.lowest - slack <= low <= 0 < high <= histogram.highest + slack

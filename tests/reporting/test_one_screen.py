@@ -13,12 +13,19 @@ from sardonyx.reporting.inspection import inspection_document
 from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.writers import terminal
 from sardonyx.reporting.writers.terminal import Style
+from sardonyx.verbs.compare.view import comparison_document
 
 pytest.importorskip("transformers")
 MOST = 30
 BERT = (
     "hf-config:BertConfig?hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512,vocab_size=99"
 )
+
+
+def small(model: Path) -> Path:
+    path = model.with_name("small.onnx")
+    sardonyx.optimize(model, path, verify="off", force=True)
+    return path
 
 
 def screen(document: Document) -> list[str]:
@@ -32,13 +39,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("verb", ["inspect", "analyze", "profile"])
+@pytest.mark.parametrize("verb", ["inspect", "analyze", "profile", "compare"])
 def test_the_answer_is_one_screen_of_whole_names(model: Path, verb: str) -> None:
     sizes = {"batch": 1, "sequence": 16}
     documents = {
         "inspect": lambda view: inspection_document(sardonyx.inspect(model), view),
         "analyze": lambda view: analysis_document(sardonyx.analyze(model, sizes=sizes), view),
         "profile": lambda view: profile_document(sardonyx.profile(model, sizes=sizes), view),
+        "compare": lambda view: comparison_document(sardonyx.compare(model, small(model)), view),
     }
     lines = screen(documents[verb](View()))
     assert len(lines) <= MOST, "\n".join(lines)

@@ -172,6 +172,15 @@ def test_a_branch_that_only_a_later_trial_takes_is_no_gap() -> None:
     assert not any("never ran" in gap for gap in verdict.not_covered)
 
 
+def test_a_single_trial_counts_the_branch_that_it_took() -> None:
+    text = """g (float[n] x) => (float[n] y) { big = Constant <value = float {1e30}> ()
+        s = ReduceMax <keepdims = 0> (x) c = Greater (s, big)
+        y = If (c) <then_branch = t () => (float[n] u) { u = Abs (x) },
+                    else_branch = e () => (float[n] v) { v = Neg (x) }> }"""
+    verdict = verify(text_model(text), text_model(text), threads=1, trials=1)
+    assert [gap for gap in verdict.not_covered if "never ran" in gap] == ["the then branch of If 'y' never ran"]
+
+
 def test_only_the_first_trial_of_a_loop_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record takes several times as long as the run."""
     text = """g (float[n] x) => (float[n] y) { yes = Constant <value = bool {1}> () k = Constant <value = int64 {3}> ()

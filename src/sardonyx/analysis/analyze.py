@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, Any, cast
 import onnx
 import onnx_ir as ir
 
-from sardonyx.analysis.cache_formula import cache_of_graph
 from sardonyx.analysis.census import Census, modules, port
 from sardonyx.analysis.costs.liveness import check_sizes
 from sardonyx.analysis.costs.onnx_program import program_of
 from sardonyx.analysis.costs.program import Program
-from sardonyx.analysis.forms import AnalysisResults, Subject, measure, overtaking
+from sardonyx.analysis.forms import AnalysisResults, Subject, cache_of_graph, measure, overtaking
 from sardonyx.errors import UsageError
 from sardonyx.frontend.installed import require_torch
 from sardonyx.frontend.models.sources import parse_source
+from sardonyx.inputs.at_size import LENGTH, dynamic_dims
 from sardonyx.ir.tagged_model import Source as OnnxSource
 from sardonyx.ir.tagged_model import Tagged, distinct_labels, tagged
 from sardonyx.records import gc_pause
 from sardonyx.records.analysis import Analysis, AnalysisSource
 from sardonyx.records.environment import environment
-from sardonyx.records.inspection import Port
 from sardonyx.records.progress import Clock, Progress
 
 if TYPE_CHECKING:
@@ -45,6 +44,7 @@ def analyze(
     dynamic: Dims = None,
     sizes: Mapping[str, int] | None = None,
     seed: int = 0,
+    formulas: bool = True,
     progress: Progress | None = None,
 ) -> Analysis:
     """Compute what a model costs: operations, arithmetic, bytes moved, peak memory, and what of it can be fused.
@@ -62,6 +62,7 @@ def analyze(
         dynamic: Dynamic dimensions of a torch model, as `export` accepts them: costs become formulas too.
         sizes: Sizes of the dynamic dimensions of ONNX models; missing ones are assumed, which is noted.
         seed: Seed of random inputs.
+        formulas: Derive the costs of ONNX models for all sizes too, which can take minutes if sizes are divided often.
         progress: Called with the phase.
 
     Raises:
@@ -79,7 +80,7 @@ def analyze(
             }
         )
         with gc_pause.paused():
-            results = analyze_onnx([cast("OnnxSource", source), *beside], sizes or {}, clock)
+            results = analyze_onnx([cast("OnnxSource", source), *beside], sizes or {}, clock, formulas=formulas)
     else:
         if beside:
             raise UsageError("only ONNX models are analyzed side by side", hint="analyze a torch model alone")
@@ -119,8 +120,6 @@ def _refuse_for_onnx(options: Mapping[str, bool]) -> None:
 
 # Analyze ONNX models: each is one form of the analysis. Only the graph is read; nothing is run.
 
-_BATCH, _OTHER = 1, 128  # the sizes assumed for a dynamic first axis and for any other
-
 
 def is_onnx(source: object) -> bool:
     """Return whether a source is an ONNX model in memory, or a path to an existing file or one ending in .onnx."""
@@ -131,7 +130,9 @@ def is_onnx(source: object) -> bool:
     return source.endswith(".onnx") or (Path(source).is_file() and not source.endswith(".py"))
 
 
-def analyze_onnx(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock: Clock) -> AnalysisResults:
+def analyze_onnx(
+    sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock: Clock, *, formulas: bool = True
+) -> AnalysisResults:
     """Analyze each model as one form, all at the same sizes."""
     with clock.phase("reading"):
         models = [tagged(source) for source in sources]
@@ -143,16 +144,20 @@ def analyze_onnx(sources: Sequence[OnnxSource], sizes: Mapping[str, int], clock:
             _subject(model, name)
             for model, name in zip(models, distinct_labels([model.name for model in models]), strict=True)
         ]
-    chosen, notes = _choose_sizes([subject.program for subject in subjects], ports, sizes)
+    found = [dynamic_dims(source.model) for source in models]
+    chosen, notes = _choose_sizes([subject.program for subject in subjects], found, sizes)
     with clock.phase("costs"):
-        forms = [measure(subject, {dim: chosen[dim] for dim in subject.program.symbols}) for subject in subjects]
+        forms = [
+            measure(subject, {dim: chosen[dim] for dim in subject.program.symbols}, formulas=formulas)
+            for subject in subjects
+        ]
         turns = overtaking(forms, chosen)
     return AnalysisResults(
         sources=tuple(
             AnalysisSource(model.name, "onnx", None, inputs, cache_of_graph(model.model, chosen))
             for model, inputs in zip(models, ports, strict=True)
         ),
-        sizes=chosen,
+        sizes={_plain(dim): size for dim, size in chosen.items()},
         forms=tuple(measured.form for measured in forms),
         overtaking=turns,
         notes=notes,
@@ -172,13 +177,18 @@ def _subject(source: Tagged, name: str) -> Subject:
 
 
 def _choose_sizes(
-    programs: Sequence[Program], ports: Sequence[Sequence[Port]], requested: Mapping[str, int]
+    programs: Sequence[Program], found: Sequence[Mapping[str, int]], requested: Mapping[str, int]
 ) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Return a size for every dynamic dimension, requested or assumed, and a note on those that are assumed."""
-    dims = dict.fromkeys(dim for program in programs for dim in program.symbols)
+    """Return a size for every dynamic dimension, requested or else accepted by the graph, and a note on the latter."""
+    dims = {_plain(dim): dim for program in programs for dim in program.symbols}
     check_sizes(requested, dims)
-    first = {value.shape[0] for inputs in ports for value in inputs if value.shape}
-    sizes = {dim: requested.get(dim, _BATCH if dim in first else _OTHER) for dim in dims}
+    accepted = {dim: size for each in reversed(found) for dim, size in each.items()}
+    sizes = {dim: requested.get(dim, accepted.get(dim, LENGTH)) for dim in dims}
     assumed = ", ".join(f"{dim}={size}" for dim, size in sizes.items() if dim not in requested)
     note = f"assumed sizes of dynamic dimensions: {assumed}; `sizes={{'NAME': N}}` sets one"
-    return sizes, (note,) if assumed else ()
+    return {dims[dim]: size for dim, size in sizes.items()}, (note,) if assumed else ()
+
+
+def _plain(dim: str) -> str:
+    """Return a dimension as other commands name it; formulas have quotes around names such as "x[0]"."""
+    return dim.strip("'")

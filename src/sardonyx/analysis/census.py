@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from sardonyx.analysis.attributes import dtype_name
 from sardonyx.ir.facts import constant_tensor
+from sardonyx.ir.origins import evidence as told_by
 from sardonyx.ir.origins import how, origins, owner, reason
 from sardonyx.ir.scopes import declared_shape, is_constant, label, scopes
 from sardonyx.provenance import NO_TAGS, ROOT, Hierarchy, lowest_common, module_of
@@ -92,6 +93,12 @@ def coverage(nodes: Iterable[ir.Node]) -> Coverage:
     return Coverage(totals[How.DIRECT], totals[How.INHERITED], totals[How.ROOT], counted[How.DIRECT, True])
 
 
+def evidence(nodes: Iterable[ir.Node]) -> dict[str, int]:
+    """Count the nodes by what in the file told their modules; those that inherit are left out."""
+    counted = Counter(kind.value for node in nodes if (kind := told_by(node)) is not None)
+    return dict(counted.most_common())
+
+
 def weights(initializers: Mapping[ir.Value, ir.TensorProtocol | None]) -> tuple[Weight, ...]:
     """Return the initializers that are tensors, with every module that reads them."""
     return tuple(
@@ -160,7 +167,10 @@ def modules(census: Census, hierarchy: Hierarchy) -> tuple[Module, ...]:
 
 def port(value: ir.Value, overridable: bool = False) -> Port:
     """Return the name, type and shape of a value as the file declares them."""
-    return Port(value.name or "", type_name(value.type), declared_shape(value), overridable)
+    shape = declared_shape(value)
+    if shape is not None:  # some exporters write -1 for a size that is not known
+        shape = tuple(None if isinstance(dim, int) and dim < 0 else dim for dim in shape)
+    return Port(value.name or "", type_name(value.type), shape, overridable)
 
 
 def type_name(kind: ir.TypeProtocol | None) -> str:

@@ -6,9 +6,11 @@ Programs of torch models and of ONNX files are treated alike.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import onnx_ir as ir
 from msgspec import Struct, field
 
 from sardonyx.analysis.costs.liveness import Peak, liveness, thinned
@@ -16,9 +18,66 @@ from sardonyx.analysis.costs.peak_function import PeakFunction, Stretch, compare
 from sardonyx.analysis.costs.program import OpKind, Program, format_size
 from sardonyx.analysis.costs.regions import Partition, Region, partition
 from sardonyx.analysis.costs.traffic import Moved, moved
+from sardonyx.inputs.state import find_state
+from sardonyx.ir.scopes import declared_shape
 from sardonyx.ir.shapes.expr import Size, total, value_of
 from sardonyx.provenance import module_of
 from sardonyx.records import analysis as records
+from sardonyx.records.analysis import Cache, CachePart
+
+# The size of a decoder's key-value cache in bytes, as a formula of the batch size and the number of tokens.
+
+
+def cache_of_graph(model: ir.Model, sizes: Mapping[str, int]) -> Cache | None:
+    """Return the cache of an ONNX graph: the outputs that are inputs of the next run."""
+    inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+    parts: list[CachePart] = []
+    for state in find_state(model, inputs):
+        value = model.graph.outputs[state.output]
+        shape = declared_shape(value)
+        if shape is None or value.dtype is None or any(dim is None for dim in shape):
+            return None
+        parts.append(CachePart(1, tuple(dim for dim in shape if dim is not None), value.dtype.bitwidth // 8))
+    return cache_of(parts, sizes)
+
+
+def cache_of(tensors: Sequence[CachePart], sizes: Mapping[str, int]) -> Cache | None:
+    """Return the sum over all tensors, grouped by shape, or None if there are no tensors."""
+    groups = Counter((tensor.shape, tensor.element_bytes) for tensor in tensors)
+    if not groups:
+        return None
+    parts = tuple(CachePart(count, shape, size) for (shape, size), count in groups.items())
+    values = [_value(part, sizes) for part in parts]
+    known = [value for value in values if value is not None]
+    return Cache(" + ".join(map(_formula, parts)), sum(known) if len(known) == len(values) else None, parts)
+
+
+def _formula(part: CachePart) -> str:
+    """Return the bytes of one group as a product of a number and the dynamic dimensions."""
+    factors = [dim if dim.isidentifier() or dim.endswith(")") else f"({dim})" for dim in _dynamic_dims(part)]
+    return " · ".join([f"{_static_bytes(part):,}", *factors])
+
+
+def _static_bytes(part: CachePart) -> int:
+    return part.tensors * part.element_bytes * math.prod(dim for dim in part.shape if isinstance(dim, int))
+
+
+def _dynamic_dims(part: CachePart) -> list[str]:
+    return [dim for dim in part.shape if isinstance(dim, str)]
+
+
+def _value(part: CachePart, sizes: Mapping[str, int]) -> int | None:
+    """Return the bytes of one group at these sizes, or None if a size is unknown."""
+    octets = _static_bytes(part)
+    for dim in _dynamic_dims(part):
+        limit, _, inner = dim.removeprefix("min(").removesuffix(")").rpartition(", ")
+        terms = [sizes.get(term, int(term) if term.isdecimal() else None) for term in inner.split(" + ")]
+        if any(term is None for term in terms):
+            return None
+        total = sum(term for term in terms if term is not None)
+        octets *= min(int(limit), total) if limit else total
+    return octets
+
 
 _MAX_ALIVE = 24  # buffers listed at the peak
 _MAX_CROSSOVERS = 8  # crossovers listed for one dimension: with rounded sizes there can be any number
@@ -55,8 +114,8 @@ class MeasuredForm(Struct, frozen=True):
     peak: PeakFunction | None  # None without dynamic dimensions
 
 
-def measure(subject: Subject, sizes: Mapping[str, int]) -> MeasuredForm:
-    """Compute the costs of one form at these sizes of its dynamic dimensions."""
+def measure(subject: Subject, sizes: Mapping[str, int], *, formulas: bool = True) -> MeasuredForm:
+    """Compute the costs of one form at these sizes of its dynamic dimensions, and as formulas of them."""
     program = subject.program
     number = _numbers(sizes)
     alive = liveness(program)
@@ -64,7 +123,7 @@ def measure(subject: Subject, sizes: Mapping[str, int]) -> MeasuredForm:
     parts = partition(program)
     moves = moved(program)
     unfused, fused = total(operation.bytes for operation in moves), total(region.bytes for region in parts.regions)
-    function = peak_function(alive) if program.symbols else None
+    function = peak_function(alive) if program.symbols and formulas else None
     form = records.Form(
         name=subject.name,
         nodes=subject.nodes,

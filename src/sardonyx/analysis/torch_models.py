@@ -13,9 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from torch import fx, nn
 
-from sardonyx.analysis.cache_formula import cache_of
 from sardonyx.analysis.costs.program import OpKind, Program
-from sardonyx.analysis.forms import AnalysisResults, Subject, measure, overtaking
+from sardonyx.analysis.forms import AnalysisResults, Subject, cache_of, measure, overtaking
 from sardonyx.analysis.recording.recorder import record
 from sardonyx.errors import ModelError, SardonyxError, reason
 from sardonyx.frontend.attention.decompose import decompose

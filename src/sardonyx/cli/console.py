@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -16,6 +15,7 @@ from msgspec import structs
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.records.progress import duration
 from sardonyx.reporting.document import Document, Tone
+from sardonyx.reporting.flags import with_flags
 from sardonyx.reporting.formatting import one_line, printable_json
 from sardonyx.reporting.writers import terminal
 from sardonyx.reporting.writers.terminal import Style
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sardonyx.fleet.progress import Status
-    from sardonyx.records.analysis import Analysis
-    from sardonyx.records.bench import Benchmark
     from sardonyx.records.export import Export
     from sardonyx.records.location import Location
     from sardonyx.records.quantization import Quantization
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float | None], None]
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())  # the words of this command
-_Noted = TypeVar("_Noted", "Analysis", "Benchmark", "Export")
 _Made = TypeVar("_Made", "Run", "Export", "Quantization", "Location")
 
 # For terminals that only show ASCII; other characters become escape sequences.
@@ -41,13 +38,6 @@ _IN_ASCII = str.maketrans(
     {"→": "->", "−": "-", "×": "x", "…": "...", "·": ".", "±": "+-", "✗": "x", "█": "#", "▏": "|"}
 )
 
-# Hints and notes of the library name Python parameters in backquotes; on the command line they become flags.
-_PARAMETER = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]+))?`")
-_ENTRY = re.compile(r"\{'(?P<key>[^']*)': (?P<value>[^`]*)\}")  # the value of a parameter that is a mapping
-_AXIS = re.compile(r"\{'(?P<key>[^']*)': \{(?P<axis>\d+): (?P<value>[^`{}]*)\}\}")  # the same, by axis
-_LIST = re.compile(r"\[(?P<items>[^\[\]]*)\]")
-_FLAG_NAMES = {"keep_modules": "keep-module"}  # flags whose name differs from the parameter's
-_TRACEBACK = "see the traceback"
 _LEAST_DONE = 0.05  # of a phase, before the rest is estimated
 
 
@@ -254,35 +244,6 @@ def announce(what: str, seconds: float, *, shown: bool) -> None:
     """Print how long something takes at most, before it starts; as progress, on a terminal only."""
     if shown and sys.stderr.isatty():
         note(f"{what}: up to about {duration(seconds)}")
-
-
-def with_flags(text: str) -> str:
-    """Return a text with every Python parameter replaced by the flag that sets it: `verify=False` by --no-verify."""
-    return _PARAMETER.sub(_flag, text.replace(_TRACEBACK, "--debug shows the traceback"))
-
-
-def notes_with_flags(record: _Noted) -> _Noted:
-    """Return a copy of a record, to be shown on the command line, whose notes name flags instead of parameters."""
-    return structs.replace(record, notes=tuple(map(with_flags, record.notes)))
-
-
-def _flag(match: re.Match[str]) -> str:
-    name, value = _FLAG_NAMES.get(match["name"], match["name"].replace("_", "-")), match["value"]
-    if value is None or value == "True":
-        return f"--{name}"
-    if value == "False":
-        return f"--no-{name}"
-    if entry := _AXIS.fullmatch(value):
-        return f"--{name} {entry['key']}:{entry['axis']}={_as_argument(entry['value'])}"
-    if entry := _ENTRY.fullmatch(value):  # one flag for each entry: `inputs` is --input, `sweep` is --sweep
-        return f"--{name.removesuffix('s')} {entry['key']}={_as_argument(entry['value'])}"
-    return f"--{name} {_as_argument(value)}"
-
-
-def _as_argument(value: str) -> str:
-    """Return a Python value as the command line writes it: without quotes, the items of a list separated by commas."""
-    items = _LIST.fullmatch(value)
-    return value.strip("'\"") if items is None else ",".join(item.strip(" '\"") for item in items["items"].split(","))
 
 
 def _print_error(message: str, hint: str | None) -> None:

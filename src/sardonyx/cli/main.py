@@ -33,12 +33,10 @@ _HELP_FLAGS = frozenset(("-h", "--help"))
 INTERRUPTED = 130  # 128 + SIGINT, what a shell expects
 HELP = """\b
 Example:
-  sardonyx demo
-  sardonyx export model.py:build -o model.onnx
+  sardonyx report model.onnx --open
   sardonyx optimize model.onnx -o small.onnx --run runs/today
 
-Exports PyTorch models to ONNX, optimizes and verifies ONNX graphs, and keeps the module of every node. docs/ has a page
-for each command.
+From PyTorch to ONNX with the module of every node. docs/ describes it.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """
@@ -93,6 +91,7 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments  # read here, since the parsed options are gone after a failure
     try:
         check_stdout()
+        arguments = _with_command(arguments)
         _check_command(arguments)
         code = _run(arguments)
     except SardonyxError as error:
@@ -148,6 +147,14 @@ def _completed() -> list[str]:
     completion_init()
     lines = [line for name in _WORDS if (line := os.environ.get(name))]
     return lines[0].split()[1:] if lines else []
+
+
+def _with_command(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments with the command that is left out before a file: `sardonyx model.onnx` writes its page."""
+    name = next(iter(arguments), "-")
+    if name.startswith("-") or name in VERBS or name in outside():
+        return arguments
+    return ("report", *arguments) if name.endswith(".onnx") or os.path.isfile(name) else arguments
 
 
 def _check_command(arguments: Sequence[str]) -> None:

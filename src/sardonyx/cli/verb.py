@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from msgspec import Struct
 
 from sardonyx.cli import files
-from sardonyx.cli.console import complain, notes_with_flags, progress, show
+from sardonyx.cli.console import complain, progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import DEBUG, GATING, Option, reject_both
 from sardonyx.cli.signatures import loaded, parameters
 from sardonyx.errors import VerificationFailed
 from sardonyx.records.outside import OutsideRecord
 from sardonyx.reporting.document import Document, View
+from sardonyx.reporting.flags import notes_with_flags
 
 if TYPE_CHECKING:
     import typer

@@ -147,13 +147,12 @@ def export(
         ModelError: If torch cannot export the module, or it keeps state that no graph can have.
         VerificationFailed: If the graph does not compute what the module computes. Nothing is written then.
     """
-    options = options or ExportOptions()
-    clock = Clock(progress)
+    options, clock = options or ExportOptions(), Clock(progress)
     if is_program(source):
-        of_module = {"inputs": inputs, "kwargs": kwargs, "task": task, "dtype": dtype, "dynamic": dynamic}
-        of_module |= {"training": training or None, "for_generation": for_generation or None}
+        given = {"inputs": inputs, "kwargs": kwargs, "task": task, "dtype": dtype, "dynamic": dynamic}
+        modes = {"training": training or None, "for_generation": for_generation or None}
         return Exported(**export_program(
-            source, output, of_module=of_module, opset=opset, verify=verify, optimize=optimize, seed=seed,
+            source, output, of_module=given | modes, opset=opset, verify=verify, optimize=optimize, seed=seed,
             threads=threads, force=force, options=options, clock=clock,
         ))  # fmt: skip
     assert isinstance(source, (nn.Module, str))

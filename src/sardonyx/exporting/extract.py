@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sardonyx.frontend.inputs.example_resolution import Inputs
-    from sardonyx.frontend.tracing.capture import Captured
+    from sardonyx.frontend.tracing.module_values import Captured
     from sardonyx.verification.module_check import LiveModuleCheck, ModuleCheck
 
 _RANDOM_TRIALS_WITH_LIVE = 2  # in addition to the example: two sizes of every dynamic dimension
@@ -172,7 +172,7 @@ def _module_check(
 
     feeds = None
     if live is not None:
-        from sardonyx.frontend.tracing.capture import example_feeds
+        from sardonyx.frontend.tracing.module_values import example_feeds
 
         graph = whole.model.graph
         names = [value.name or "" for value in graph.inputs if not value.is_initializer()]
@@ -207,8 +207,8 @@ def _verified(
     )
     if live is None:
         return _Verified(verdict)
-    from sardonyx.frontend.tracing.capture import capture
     from sardonyx.frontend.tracing.engine import UnattendedRows
+    from sardonyx.frontend.tracing.module_values import capture
 
     name = module_of(cut.path)
     calls = capture(live, args, kwargs, name)

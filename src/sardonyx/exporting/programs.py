@@ -105,13 +105,10 @@ def _module(program: programs.Program, *, hashed: bool) -> SourceModule:
 
 def _inputs(program: programs.Program) -> tuple[ExampleInput, ...]:
     call = program.call
-    return (
-        ()
-        if call is None
-        else tuple(
-            ExampleInput(
-                name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), program.axes.get(name, {})
-            )
-            for name, tensor in zip(call.arguments, call.tensors, strict=True)
-        )
+    if call is None:
+        return ()
+    named = zip(call.arguments, call.tensors, strict=True)
+    return tuple(
+        ExampleInput(name, str(each.dtype).removeprefix("torch."), tuple(each.shape), dict(program.axes.get(name, {})))
+        for name, each in named
     )

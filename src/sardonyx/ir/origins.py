@@ -5,10 +5,12 @@ In memory it is kept in `meta`, which is not serialized, so that the format of t
 
 from __future__ import annotations
 
+import functools
 from collections import UserDict
 from collections.abc import Iterable
 from typing import cast
 
+import onnx
 import onnx_ir as ir
 
 from sardonyx import provenance as p
@@ -83,16 +85,17 @@ def copy_origins(source: ir.Node, target: ir.Node) -> None:
 
 
 def attach(model: ir.Model) -> p.Hierarchy:
-    """Read the origins of all nodes from tags, torch's metadata or scoped names; others inherit from the data flow.
+    """Read the origins of all nodes from tags, metadata or scoped names of any exporter; others inherit.
 
     If no node has such information, there are no modules: every node belongs to the model itself.
     """
     readings: list[p.Reading] = []
+    names = _scoped_names(model)
     for scope in scopes(model):
         inherited = origins(scope.holder) if scope.holder is not None else p.UNKNOWN
         for node in scope.graph:
             from_attributes = attribute_tags.read_attributes(node)
-            reading = p.read_metadata(node.metadata_props) or _from_name(node)
+            reading = p.read_metadata(node.metadata_props) or _from_name(node, names)
             if reading is None:
                 set_origins(node, inherited, How.INHERITED if inherited else How.ROOT)
                 continue
@@ -108,9 +111,25 @@ def attach(model: ir.Model) -> p.Hierarchy:
     return p.Hierarchy(readings, p.ModuleTable.from_json(model.metadata_props.get(p.MODULES)))
 
 
-def _from_name(node: ir.Node) -> p.Reading | None:
+def _scoped_names(model: ir.Model) -> p.ScopedNames:
+    """Return what the names of the nodes without metadata tell."""
+    nodes = [node for scope in scopes(model) for node in scope.graph if not is_constant(node)]
+    unread = [
+        node
+        for node in nodes
+        if p.MODULE_PATH not in node.metadata_props and not node.metadata_props.get(p.NAME_SCOPES)
+    ]
+    return p.ScopedNames([node.name or "" for node in unread], _operators())
+
+
+@functools.cache
+def _operators() -> frozenset[str]:
+    return frozenset(schema.name for schema in onnx.defs.get_all_schemas())
+
+
+def _from_name(node: ir.Node, names: p.ScopedNames) -> p.Reading | None:
     """Return what a scoped name says; None for a top-level constant, whose position is chosen by the exporter."""
-    paths = p.read_scoped_name(node.name or "")
+    paths = names.origins(node.name or "")
     if paths is None or (is_constant(node) and paths == frozenset({p.ROOT})):
         return None
     return p.Reading(paths, evidence=p.Evidence.SCOPES)

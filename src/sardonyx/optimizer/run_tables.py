@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx import provenance as p
-from sardonyx.analysis.attributes import value_type
+from sardonyx.analysis.attributes import attributes_of, value_type
 from sardonyx.analysis.census import Census, Owned, owned
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.opsets.raising import RAISE
@@ -18,6 +19,7 @@ from sardonyx.ir.origins import owner
 from sardonyx.ir.rewriter import Log
 from sardonyx.ir.scopes import bodies, is_constant, label, operator, top_graphs
 from sardonyx.ir.shapes import Shape
+from sardonyx.optimizer.weight_summaries import shortened, summaries
 from sardonyx.passes import Pass
 from sardonyx.records import gc_pause
 from sardonyx.records.run import (
@@ -165,6 +167,7 @@ def wiring(model: ir.Model, facts: Facts | None = None) -> Wiring:
     inputs = {value.name or "": value for value in model.graph.inputs if not value.is_initializer()}
     outputs = {value.name or "": value for value in model.graph.outputs}
     types = _Types(facts)
+    details = {} if facts is None else _node_details(places, types, facts)
     return Wiring(
         modules=tuple(modules),
         names=tuple(map(label, places)),
@@ -176,8 +179,30 @@ def wiring(model: ir.Model, facts: Facts | None = None) -> Wiring:
         edge_types=types.of(edges.values()),
         input_types=types.of(inputs.values()),
         output_types=types.of(outputs.values()),
+        **details,
         types=tuple(types.known),
     )
+
+
+def _node_details(nodes: Iterable[ir.Node], types: _Types, facts: Facts) -> dict[str, Any]:
+    """Return the fields of a wiring that describe single nodes; of a name with several values only the name."""
+    listed = list(nodes)
+    values: dict[str, ir.Value] = {}
+    several: set[str] = set()  # bodies may use a name of the graph around them for another value
+    for value in (each for node in listed for each in (*node.inputs, *node.outputs) if each is not None):
+        if values.setdefault(value.name or "", value) is not value:
+            several.add(value.name or "")
+    for name in several:
+        del values[name]
+    indices = zip(values, types.of(values.values()), strict=True)
+    constants = ((name, facts.tensor(value)) for name, value in values.items())
+    return {
+        "attributes": tuple({name: shortened(value) for name, value in attributes_of(node).items()} for node in listed),
+        "operands": tuple(tuple("" if each is None else each.name or "" for each in node.inputs) for node in listed),
+        "results": tuple(tuple(each.name or "" for each in node.outputs) for node in listed),
+        "value_types": {name: index for name, index in indices if index >= 0},
+        "weights": summaries({name: tensor for name, tensor in constants if tensor is not None}),
+    }
 
 
 class _Types:

@@ -27,18 +27,14 @@ from sardonyx.provenance.codec import (
     NAME_SCOPES,
     NAMESPACE,
     NO_TAGS,
+    ROOT,
     SOURCE_MODULE,
     TAG_KEYS,
+    UNKNOWN,
     UNTAGGED,
     Evidence,
-    Reading,
-    read_metadata,
-    read_scoped_name,
-)
-from sardonyx.provenance.paths import (
-    ROOT,
-    UNKNOWN,
     Origins,
+    Reading,
     bounded,
     is_within,
     lineage,
@@ -47,7 +43,10 @@ from sardonyx.provenance.paths import (
     module_of,
     nearest,
     owner_of,
+    read_metadata,
+    read_scoped_name,
 )
+from sardonyx.provenance.scoped_names import ScopedNames
 from sardonyx.records.run import How
 
 # The modules of a model: their classes, and the tags that are written for their paths.
@@ -238,6 +237,7 @@ __all__ = [
     "ModuleTable",
     "Origins",
     "Reading",
+    "ScopedNames",
     "bounded",
     "is_within",
     "lineage",

@@ -1,5 +1,7 @@
 """Ranges of activations over samples, for static quantization: the extremes and a histogram of each value.
 
+Several methods clip each value (`histogram`). Which of them loses least is measured later.
+
 Memory is bounded. The runtime first computes the extremes and the size of every value beside it, so that no activation
 leaves it. Then it returns the values themselves, in groups of a limited number of bytes, and each is reduced to a
 histogram of fixed size before the next sample runs.
@@ -20,24 +22,21 @@ from sardonyx.errors import UsageError
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import is_constant
+from sardonyx.quantization.histogram import DEFAULT, METHODS, Histogram, Method
 from sardonyx.quantization.integer_regions import data_inputs
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.observe import Observed
-from sardonyx.runtime.values import Array
 from sardonyx.verification.subject import Model, Subject
 
-_BINS = 2048
 _GROUP_BYTES = 1 << 26  # of the values that one run returns; a larger value is a group of its own
-_LEVELS = 255  # steps between the numbers of 8-bit integers
-_CLIPPED = 16  # how many times errors of clipped numbers count: all have one sign, and data of use reaches further
+_MUCH_LESS = 0.95  # of the loss of the default
 _NARROWEST = 2.0**-100  # of a range; steps, and their products with those of weights, are float32 numbers
-_SHRUNK = 2.0 ** (-np.arange(25) / 4)  # the ends of a range that are tried, as shares of the extremes
 
 
 class Range(Struct, frozen=True):
     """The numbers of one value over all samples."""
 
-    low: float  # of the interval with the least squared error in 8 bits; numbers outside of it are clipped
+    low: float  # of the interval that 8 bits represent; numbers outside of it are clipped
     high: float
     lowest: float  # the extremes; at most and at least 0
     highest: float
@@ -52,14 +51,33 @@ class Range(Struct, frozen=True):
 class Calibration(Struct, frozen=True):
     """Ranges by the name of the value in the source, and what measuring them took."""
 
-    ranges: dict[str, Range]
+    found: dict[Method, dict[str, Range]]  # by the method that clips them
     samples: int
     runs: int  # of the model
     peak_bytes: int  # of activations that were held at once
+    method: Method = DEFAULT
+    losses: dict[Method, float] = {}  # of the model with the ranges of each method, if they were compared
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The ranges of the method."""
+        return self.found[self.method]
 
     def symmetric(self) -> Calibration:
         """Return the same with ranges for signed integers without zero points."""
-        return replace(self, ranges={name: each.symmetric() for name, each in self.ranges.items()})
+        found = {
+            method: {name: each.symmetric() for name, each in ranges.items()} for method, ranges in self.found.items()
+        }
+        return replace(self, found=found)
+
+    def chosen(self, losses: dict[Method, float]) -> Calibration:
+        """Return the same with the method that loses least; the default, if it loses hardly more."""
+        best: Method = DEFAULT
+        for method, loss in losses.items():
+            if best not in losses or loss < losses[best]:
+                best = method
+        is_better = DEFAULT not in losses or losses[best] < _MUCH_LESS * losses[DEFAULT]
+        return replace(self, method=best if is_better else DEFAULT, losses=losses)
 
     @property
     def note(self) -> str:
@@ -67,8 +85,15 @@ class Calibration(Struct, frozen=True):
         samples = f"{self.samples} sample" + ("s" if self.samples != 1 else "")
         return (
             f"ranges of {len(self.ranges)} values from {samples} in {self.runs} runs; "
-            f"at most {self.peak_bytes / 1e6:.3g} MB of activations were held at once"
+            f"at most {self.peak_bytes / 1e6:.3g} MB of activations were held at once{self._compared}"
         )
+
+    @property
+    def _compared(self) -> str:
+        if self.method not in self.losses:
+            return ""
+        others = ", ".join(f"{name} {loss:.2g}" for name, loss in self.losses.items() if name != self.method)
+        return f"; clipped by {self.method}: relative L2 {self.losses[self.method]:.2g} in all modules ({others})"
 
 
 class _Extremes(Struct):
@@ -96,51 +121,15 @@ def calibrate(source: Model, samples: Sequence[Feeds], threads: int | None = Non
     extremes = _extremes(source, names, samples, threads)
     usable = [name for name in names if extremes[name].is_usable]
     groups = list(_groups(usable, extremes))
-    ranges: dict[str, Range] = {}
+    found: dict[Method, dict[str, Range]] = {method: {} for method in METHODS}
     held = 0
     for group in groups:
         histograms = {name: Histogram(extremes[name].lowest, extremes[name].highest) for name in group}
         held = max(held, _fill(source, histograms, samples, threads))
         for name, histogram in histograms.items():
-            low, high = histogram.least_squares()
-            ranges[name] = Range(low, high, histogram.lowest, histogram.highest)
-    return Calibration(ranges, len(samples), len(samples) * (1 + len(groups)), held)
-
-
-class Histogram:
-    """Counts of the numbers of one value in bins of equal width between its extremes."""
-
-    def __init__(self, lowest: float, highest: float) -> None:
-        """Count numbers in this interval, which contains 0."""
-        self.lowest, self.highest = lowest, highest
-        self.counts = np.zeros(_BINS, np.int64)
-        self.zeros = 0  # which every scale represents exactly
-
-    def add(self, values: Array) -> None:
-        """Count the numbers of an array; those that are not finite are left out."""
-        flat = values.reshape(-1)
-        flat = flat[np.isfinite(flat)]
-        self.zeros += flat.size - int(np.count_nonzero(flat))
-        places = (flat - np.float32(self.lowest)) * np.float32(_BINS / (self.highest - self.lowest))
-        self.counts += np.bincount(np.clip(places, 0, _BINS - 1).astype(np.int32), minlength=_BINS)
-
-    def least_squares(self) -> tuple[float, float]:
-        """Return the interval whose 255 steps represent the numbers with the least squared error.
-
-        With step s = (b - a) / 255, numbers inside of [a, b] have the error s² / 12 on average, zeros none, and numbers
-        outside of it their squared distance from it, which counts 16 times.
-        """
-        centers = self.lowest + (np.arange(_BINS) + 0.5) * (self.highest - self.lowest) / _BINS
-        lows, highs = self.lowest * _SHRUNK, self.highest * _SHRUNK
-        below = np.array([(self.counts * np.minimum(centers - low, 0) ** 2).sum() for low in np.unique(lows)])
-        above = np.array([(self.counts * np.maximum(centers - high, 0) ** 2).sum() for high in np.unique(highs)])
-        lows, highs = np.unique(lows), np.unique(highs)
-        inside = int(self.counts.sum()) - self.zeros
-        steps = (highs[None, :] - lows[:, None]) / _LEVELS
-        errors = _CLIPPED * (below[:, None] + above[None, :]) + inside * steps**2 / 12
-        errors[steps <= 0] = np.inf
-        low, high = np.unravel_index(int(errors.argmin()), errors.shape)
-        return float(lows[low]), float(highs[high])
+            for method, interval in METHODS.items():
+                found[method][name] = Range(*interval(histogram), histogram.lowest, histogram.highest)
+    return Calibration(found, len(samples), len(samples) * (1 + len(groups)), held)
 
 
 def _candidates(source: Model) -> list[str]:

@@ -19,6 +19,7 @@ from sardonyx.quantization.budget import Budget, Objective, loss_measures
 from sardonyx.quantization.front import Option, pareto, predicted_loss, sweep
 from sardonyx.quantization.groups import Group, find_groups, shape_classes
 from sardonyx.quantization.job import NothingQuantized
+from sardonyx.quantization.loss import size_of_loss
 from sardonyx.quantization.precisions import Assignment, Plan, Precision
 from sardonyx.quantization.recipe import Selection, Simulated
 from sardonyx.quantization.sensitivity import Single, Trial, Trials
@@ -26,7 +27,7 @@ from sardonyx.quantization.timing import BRIEF, SECONDS, Timer
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.expressions import Number
 from sardonyx.records.progress import Clock
-from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, GroupPrecision, ModuleGroup, Scores
+from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, GroupPrecision, ModuleGroup
 
 _HALF: Precision = "fp16"
 _MOST_SINGLES = 96  # models with one quantized group
@@ -203,7 +204,7 @@ class _Chooser:
             if single.trial is None or (not every and self._excluded(single) is not None):
                 continue
             gain = self._gain(group, precision, self._trials.job.before.bytes - single.trial.bytes)
-            options.append(Option(precision, gain, _size_of_loss(single.trial.scores)))
+            options.append(Option(precision, gain, size_of_loss(single.trial.scores)))
         return options
 
     def _gain(self, group: int, precision: Precision, fewer_bytes: int) -> float:
@@ -258,7 +259,7 @@ class _Chooser:
         saved = sum(
             self._saved(group, precision) or 0.0 for group, precision in enumerate(precisions) if precision is not None
         )
-        predicted = _size_of_loss(trial.scores)
+        predicted = size_of_loss(trial.scores)
         if self._singles:
             every = [self._options(number, every=True) for number in range(len(self._groups))]
             predicted = predicted_loss(every, precisions)
@@ -442,10 +443,3 @@ class _Chooser:
             return ", ".join(dict.fromkeys(reason for reason in reasons.values() if reason))
         losses = [option.loss for option in self._options(number)]
         return f"relative L2 {min(losses):.2g} alone" if losses else "not measured"
-
-
-def _size_of_loss(scores: Scores) -> float:
-    """Return the relative L2 of a model; of one whose outputs are integers, the share of those that changed."""
-    if scores.relative_l2.value or scores.top1 is None:
-        return scores.relative_l2.value
-    return 1 - scores.top1.value

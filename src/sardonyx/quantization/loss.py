@@ -207,3 +207,10 @@ def _comparable(name: str, a: Array, b: Array) -> bool:
     if bool((~np.isfinite(b) & np.isfinite(a)).any()):
         raise VerificationFailed(f"the output {name!r} has NaN or infinities that the source does not have", hint=hint)
     return True
+
+
+def size_of_loss(scores: Scores) -> float:
+    """Return the relative L2 of a model; of one whose outputs are integers, the share of those that changed."""
+    if scores.relative_l2.value or scores.top1 is None:
+        return scores.relative_l2.value
+    return 1 - scores.top1.value

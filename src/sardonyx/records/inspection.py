@@ -24,7 +24,7 @@ class Port(msgspec.Struct, frozen=True):
 class DynamicDim(msgspec.Struct, frozen=True):
     """A dynamic dimension, and the inputs and outputs that have it."""
 
-    name: str  # "?" if it has no name
+    name: str  # its first place if it has no name: "x[0]"
     where: tuple[str, ...]  # "input_ids[0]", …
 
 
@@ -66,7 +66,7 @@ class Module(msgspec.Struct, frozen=True):
 
 
 class Coverage(msgspec.Struct, frozen=True):
-    """The number of nodes, with Constants, by how their modules are known."""
+    """The number of nodes by how their modules are known; with Constants, except in an adoption."""
 
     direct: int  # recorded while a module ran
     inherited: int  # taken from their consumers or producers
@@ -160,6 +160,8 @@ class Inspection(Record, frozen=True, tag="inspection"):
     root_nodes: tuple[RootNode, ...]
     tied: tuple[Weight, ...]  # weights that several modules read
     metadata: dict[str, str]
+    # Nodes by what told their modules: "tags", "torch metadata", "scoped names", …
+    evidence: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
 class ModuleInspection(Record, frozen=True, tag="module"):
@@ -210,7 +212,7 @@ class Adoption(Record, frozen=True, tag="adoption"):
     title = "an adoption"
     source: str  # its path, or its name if it was in memory
     output: str | None  # None: nothing was written
-    nodes: int  # with Constants
+    nodes: int  # compute nodes
     modules: int  # that own nodes
     coverage: Coverage
     evidence: dict[str, int]  # nodes by the kind of evidence of their modules; the others are inherited or unknown

@@ -81,10 +81,20 @@ class Tuning(msgspec.Struct, frozen=True):
         return next(pace.ratio for pace in self.standing if pace.name == self.chosen)
 
 
+class WeightSummary(msgspec.Struct, frozen=True):
+    """The numbers of a constant."""
+
+    type: str  # "float[768,3072]"
+    low: float | None = None  # the smallest finite number; None: not read, because it is large or no number
+    high: float | None = None
+    histogram: tuple[int, ...] = ()  # how many numbers are in each of equal intervals from `low` to `high`
+    not_finite: int = 0
+
+
 class Wiring(msgspec.Struct, frozen=True):
     """The nodes and edges of a graph, with bodies and functions, without constants.
 
-    It is stored in columns, so that a graph of ten thousand nodes takes about a megabyte.
+    It is stored in columns, so that a graph of ten thousand nodes takes about two megabytes.
     """
 
     modules: tuple[str, ...]  # instance paths of the owners
@@ -98,6 +108,11 @@ class Wiring(msgspec.Struct, frozen=True):
     edge_types: tuple[int, ...] = ()  # of the edges, indices in `types`; -1: not known; empty: not recorded
     input_types: tuple[int, ...] = ()  # of `inputs`, in their order
     output_types: tuple[int, ...] = ()  # of `outputs`, in their order
+    attributes: tuple[dict[str, str], ...] = ()  # of the nodes, as text; empty: not recorded, as are the next four
+    operands: tuple[tuple[str, ...], ...] = ()  # names of the inputs of the nodes; "" for an omitted one
+    results: tuple[tuple[str, ...], ...] = ()  # names of their outputs
+    value_types: dict[str, int] = {}  # of operands and results, indices in `types`; left out: not known
+    weights: dict[str, WeightSummary] = {}  # constants that nodes read
 
 
 class AttentionForm(msgspec.Struct, frozen=True):

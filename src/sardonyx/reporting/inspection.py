@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from sardonyx.provenance import UNTAGGED
 from sardonyx.records.inspection import (
@@ -56,11 +56,11 @@ def inspection_document(inspection: Inspection, view: View) -> Document:
         return Document(title=title, blocks=(modules, _summary(inspection)), sentence=sentence)
     return Document(
         title=title,
-        head=(_facts(inspection),),
+        head=(inspection_facts(inspection),),
         blocks=(
             interface(inspection.inputs, inspection.outputs),
-            _dynamic(inspection),
-            _functions(inspection),
+            dynamic_dimensions(inspection),
+            functions(inspection),
             operators(inspection.ops),
             module_table(inspection.modules, view),
             weight_table("Weights of several modules", inspection.tied),
@@ -75,7 +75,7 @@ def _summary(inspection: Inspection) -> Facts:
     ports = {"inputs": inspection.inputs, "outputs": inspection.outputs}
     facts: dict[str, Text] = {"operators": _main_operators(inspection)}
     facts |= {label: listed(_port_groups(group), _PLACES_SHOWN) for label, group in ports.items() if group}
-    facts["nodes by module"] = coverage_line(inspection.coverage)
+    facts["nodes by module"] = coverage_line(inspection.coverage, inspection.evidence)
     facts["architecture (guess)"] = architecture(inspection.fingerprint)
     folded = [
         formatting.plural(len(found), what, several)
@@ -112,14 +112,20 @@ def inspection_sentence(inspection: Inspection) -> str:
         formatting.size(inspection.file_bytes or inspection.counts.bytes),
         formatting.opset(inspection.opsets),
     ]
-    dims = (dim or "?" for port in inspection.inputs for dim in port.shape or () if not isinstance(dim, int))
+    dims = (
+        dim or f"{port.name}[{axis}]"
+        for port in inspection.inputs
+        for axis, dim in enumerate(port.shape or ())
+        if not isinstance(dim, int)
+    )
     dynamic = dict.fromkeys(dims)
     if dynamic:  # a caller can choose only the dimensions of inputs
         parts.append("dynamic " + ", ".join(map(formatting.name, dynamic)))
     return ", ".join(parts)
 
 
-def _facts(inspection: Inspection) -> Facts:
+def inspection_facts(inspection: Inspection) -> Facts:
+    """Return what the file is in a line each."""
     counts = inspection.counts
     opsets = (f"{formatting.name(domain) or 'ai.onnx'} {version}" for domain, version in inspection.opsets.items())
     facts: dict[str, Text] = {
@@ -131,7 +137,7 @@ def _facts(inspection: Inspection) -> Facts:
         "weights": f"{formatting.size(counts.bytes)} in {formatting.plural(counts.initializers, 'initializer')}",
         "parameters": formatting.count(inspection.parameters),
         "nodes": node_count(counts.nodes, counts.constants),
-        "nodes by module": coverage_line(inspection.coverage),
+        "nodes by module": coverage_line(inspection.coverage, inspection.evidence),
     }
     return Facts(
         facts | {formatting.name(key): formatting.name(value, 100) for key, value in inspection.metadata.items()}
@@ -159,10 +165,14 @@ def is_untagged(coverage: Coverage) -> bool:
     return bool(coverage.root) and not coverage.direct and not coverage.inherited
 
 
-def coverage_line(coverage: Coverage) -> str:
-    """Return how the modules of the nodes are known."""
+def coverage_line(coverage: Coverage, evidence: Mapping[str, int] | None = None) -> str:
+    """Return how the modules of the nodes are known, and what told them if the file has no tags."""
     if is_untagged(coverage):
         return UNTAGGED
+    foreign = [f"{formatting.count(number)} from {kind}" for kind, number in (evidence or {}).items() if kind != "tags"]
+    if foreign:
+        rest = (coverage.inherited, "inherited"), (coverage.root, "at the root")
+        return ", ".join([*foreign, *(f"{formatting.count(number)} {how}" for number, how in rest)])
     own = f" ({formatting.count(coverage.own)} of them in the model's own forward)" if coverage.own else ""
     return (
         f"{formatting.count(coverage.direct)} direct{own}, {formatting.count(coverage.inherited)} inherited, "
@@ -192,7 +202,8 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
     return f"[{', '.join('?' if dim is None else formatting.name(str(dim)) for dim in shape)}]"
 
 
-def _dynamic(inspection: Inspection) -> Section:
+def dynamic_dimensions(inspection: Inspection) -> Section:
+    """Return the dynamic dimensions, and the inputs and outputs that have each."""
     rows = [Row((formatting.name(dim.name), ", ".join(_places(dim.where)))) for dim in inspection.dynamic_dims]
     return Section("Dynamic dimensions", (Table((text_column("dimension"), text_column("where")), rows),))
 
@@ -211,7 +222,8 @@ def _places(where: Iterable[str]) -> list[str]:
     return [f"{label}[{formatting.name(parts[first][2])}" for label, (first, *_) in groups]
 
 
-def _functions(inspection: Inspection) -> Section:
+def functions(inspection: Inspection) -> Section:
+    """Return the functions of a model, and the bodies of control flow."""
     lines = [
         f"function {formatting.name(f.domain)}.{formatting.name(f.name)}: {formatting.plural(f.nodes, 'node')},"
         f" called {f.calls}×"

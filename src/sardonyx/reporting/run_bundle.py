@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from sardonyx.records.analysis import Analysis, Form
 from sardonyx.records.bench import Benchmark, Comparison, Point
 from sardonyx.records.export import Export
+from sardonyx.records.inspection import Inspection
 from sardonyx.records.location import Location
 from sardonyx.records.outside import OutsideRecord
 from sardonyx.records.profile import Profile, ProfiledModel
@@ -33,6 +34,7 @@ class RunBundle(Struct, frozen=True):
     location: Location | None = None  # of the result, compared with the source
     quantization: Quantization | None = None  # of the source or of the result
     outside: tuple[OutsideRecord, ...] = ()  # of commands of other packages
+    inspection: Inspection | None = None  # of the source, on the page of a model file: the run is then a dry one
     name: str = ""  # of its file or folder, if another run has the same model
     notes: tuple[str, ...] = ()  # about the records: which were left out, and why
 
@@ -46,7 +48,12 @@ class RunBundle(Struct, frozen=True):
     @property
     def forms(self) -> tuple[Form, Form] | None:
         """The costs before and after, or None."""
-        return None if self.analysis is None else _two(self.run, self.analysis.forms, lambda form: form.name)
+        if self.analysis is None:
+            return None
+        if self.inspection is not None:
+            before, after = self.analysis.forms
+            return before, after
+        return _two(self.run, self.analysis.forms, lambda form: form.name)
 
     @property
     def point(self) -> Point | None:

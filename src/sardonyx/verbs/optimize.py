@@ -2,12 +2,10 @@
 
 Example:
   sardonyx optimize model.onnx small.onnx
-  sardonyx optimize models/ --out-dir small
   sardonyx optimize model.onnx -o small.onnx --run runs/today
   sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
 
-Rewrites the graph, verifies the result against the original on random inputs, and undoes any rewrite that fails. Every
-node keeps its module. docs/optimize.md describes what is rewritten.
+Rewrites the graph, verifies it on random inputs, and undoes any rewrite that fails. Every node keeps its module.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
 """

@@ -86,6 +86,16 @@ class DoublePrecision:
             self._runs = False
             return None
 
+    def outputs(self, feeds: Mapping[str, Value]) -> list[Value]:
+        """Return the outputs.
+
+        Raises:
+            RuntimeFailure: If the model does not run in double precision.
+        """
+        if (outputs := self.run(feeds)) is None:
+            raise RuntimeFailure("the model does not run in double precision")
+        return outputs
+
     def roundings(self, feeds: Mapping[str, Value], outputs: Sequence[Value]) -> list[tuple[Outputs, Outputs]]:
         """Return pairs of the outputs and those with stored weights rounded otherwise."""
         runs = [self.run(feeds, rounding) for rounding in _OTHER_ROUNDINGS] if self._rounded else []

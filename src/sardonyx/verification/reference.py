@@ -342,7 +342,9 @@ class Reference:
             self._reasons.append(failure.message)
             self._refusal = failure if isinstance(failure, NoKernel) and not self._own_types else None
             return []
-        never = bodies.never_entered(executed and (ran or frozenset()) | executed) if bodies is not None else []
+        if executed is not None and ran is not None:
+            executed |= ran
+        never = bodies.never_entered(executed) if bodies is not None else []
         never += comparisons.notes(counts) if comparisons is not None else []
         gaps = self.inputs.coverage([answer.inputs for answer in answers], values=self._tries_values)
         self.not_covered = never + self._unsteady + gaps

@@ -159,7 +159,7 @@ def test_without_modules_all_time_belongs_to_the_model_with_a_note() -> None:
     adds_up(profile)
     assert [module.path for module in profile.modules] == [""]
     assert profile.attributed == 1
-    assert "the file has no module tags" in profile.notes[0]
+    assert "the file names no modules" in profile.notes[0]
 
 
 def test_calls_of_one_module_are_separate_where_tagged() -> None:

@@ -29,7 +29,7 @@ def test_the_first_numbers_are_bytes_time_loss_and_budget() -> None:
     made = sample_choice()
     text = shown(made)
     assert quantization_sentence(made) in text
-    assert "0.600 of the time of the source [0.580, 0.620], which is 1.5 ms (sequence=128)" in text
+    assert "0.600 of the time of the source [0.580, 0.620], 1.5 → 0.9 ms (sequence=128)" in text
     assert "relative L2 [0.008, 0.012], on 32 samples of the given data, that nothing else has used" in text
     assert "task.py:accuracy 0.9 → 0.898, drop 0.002 [0, 0.004]" in text
     assert "least time with relative_l2&lt;=0.01, top1&gt;=0.99, the default" in text

@@ -184,7 +184,7 @@ def test_records_without_node_inputs_list_nodes_without_a_drawing() -> None:
 def test_the_table_is_complete_without_a_script() -> None:
     html = " ".join(str(section(RunBundle("m", RUN)).html).split())
     assert "137 rewrites by 3 passes" in html
-    assert re.search(r"fuse-gemm</th> <td class=\"num\">12</td> <td class=\"num\">−12</td>", html)
+    assert re.search(r"fuse-gemm</a></th> <td class=\"num\">12</td> <td class=\"num\">−12</td>", html)
     assert "encoder.layer.0…11.output" in html
 
 

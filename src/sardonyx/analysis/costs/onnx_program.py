@@ -116,7 +116,7 @@ def name_dims(shapes: Shapes, inputs: list[ir.Value], symbol: Callable[[str], Ex
         dtype, shape = shapes.typed(value)
         dims: list[Size] = []
         for axis, dim in enumerate(shape or ()):
-            size = symbol(f"{value.name}_{axis}") if isinstance(dim, Expr) and dim.is_vague else dim
+            size = symbol(f"{value.name}[{axis}]") if isinstance(dim, Expr) and dim.is_vague else dim
             dims.append(size)
             if isinstance(size, Expr):
                 names[repr(size)] = 1

@@ -28,6 +28,7 @@ from sardonyx.ir.shapes.polynomials import Atom, Monomial, alone
 
 Box = Mapping[str, tuple[int, int]]  # dimension -> its least and greatest size, at least 1
 Number = int | Fraction
+_Ranges = dict[Atom, "tuple[int, int] | None"]  # of atoms over one box
 
 
 def least(size: Size, box: Box) -> Number | None:
@@ -36,7 +37,7 @@ def least(size: Size, box: Box) -> Number | None:
         return size
     if all(low == high for low, high in box.values()):
         return value_of(size, {name: low for name, (low, _) in box.items()})
-    terms = _lower_polynomial(size, box)
+    terms = _lower_polynomial(size, box, {})
     if terms is None:
         return None
     bound: Number = 0
@@ -91,7 +92,7 @@ def _from_low_corner(terms: Mapping[Monomial, Number], box: Box) -> dict[Monomia
     return shifted
 
 
-def _lower_polynomial(size: Expr, box: Box) -> dict[Monomial, Number] | None:
+def _lower_polynomial(size: Expr, box: Box, ranges: _Ranges) -> dict[Monomial, Number] | None:
     """Return a polynomial in dimensions only that is nowhere greater, or None.
 
     Quotients are bounded by themselves without rounding, other functions by their range.
@@ -106,16 +107,16 @@ def _lower_polynomial(size: Expr, box: Box) -> dict[Monomial, Number] | None:
             continue
         rest = list(atoms)
         rest.remove(function)
-        bounds = _function_bound(function, box, is_upper=factor < 0)
-        if bounds is None or any(_may_be_negative(atom, box) for atom in rest):
+        bounds = _function_bound(function, box, ranges, is_upper=factor < 0)
+        if bounds is None or any(_may_be_negative(atom, box, ranges) for atom in rest):
             return None
         pending += [(tuple(sorted((*rest, *own))), by * factor) for own, by in bounds]
     return polynomial
 
 
-def _function_bound(atom: Atom, box: Box, *, is_upper: bool) -> list[tuple[Monomial, Number]] | None:
+def _function_bound(atom: Atom, box: Box, ranges: _Ranges, *, is_upper: bool) -> list[tuple[Monomial, Number]] | None:
     """Return an upper or lower bound of an atom that is not a dimension, as terms."""
-    between = _atom_range(atom, box)
+    between = _atom_range(atom, box, ranges)
     if between is not None and between[0] == between[1]:
         return [((), between[0])]
     if atom.kind == "//" and isinstance(atom.args[0], Expr) and isinstance(atom.args[1], int) and atom.args[1] > 0:
@@ -131,19 +132,19 @@ def _function_bound(atom: Atom, box: Box, *, is_upper: bool) -> list[tuple[Monom
     return None if between is None else [((), between[1] if is_upper else between[0])]
 
 
-def _may_be_negative(atom: Atom, box: Box) -> bool:
-    between = _atom_range(atom, box)
+def _may_be_negative(atom: Atom, box: Box, ranges: _Ranges) -> bool:
+    between = _atom_range(atom, box, ranges)
     return between is None or between[0] < 0
 
 
-def _range(size: Size, box: Box) -> tuple[int, int] | None:
+def _range(size: Size, box: Box, ranges: _Ranges) -> tuple[int, int] | None:
     if isinstance(size, int):
         return size, size
     low = high = 0
     for atoms, factor in size.terms:
         least_, most = factor, factor
         for atom in atoms:
-            between = _atom_range(atom, box)
+            between = _atom_range(atom, box, ranges)
             if between is None:
                 return None
             corners = [one * other for one in (least_, most) for other in between]
@@ -152,10 +153,16 @@ def _range(size: Size, box: Box) -> tuple[int, int] | None:
     return low, high
 
 
-def _atom_range(atom: Atom, box: Box) -> tuple[int, int] | None:
+def _atom_range(atom: Atom, box: Box, ranges: _Ranges) -> tuple[int, int] | None:
     if not atom.args:
         return box[atom]
-    one, other = (_range(arg, box) for arg in atom.args)
+    if atom not in ranges:  # quotients are nested as deeply as strided convolutions, each with several copies
+        ranges[atom] = _function_range(atom, box, ranges)
+    return ranges[atom]
+
+
+def _function_range(atom: Atom, box: Box, ranges: _Ranges) -> tuple[int, int] | None:
+    one, other = (_range(arg, box, ranges) for arg in atom.args)
     if one is None or other is None:
         return None
     if atom.kind in ("//", "%"):

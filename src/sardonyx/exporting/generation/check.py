@@ -7,6 +7,7 @@ one differing token does not make all later steps incomparable.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.ir.io.decoder_folder import DecoderFolder
 from sardonyx.records.run import Accuracy, GeneratedBatch, LoadedDecoder, TokenTie
 from sardonyx.runtime import Array, Feeds, Value
-from sardonyx.runtime.remote import RemoteSession, described, free_memory, generate
+from sardonyx.runtime.remote import described, free_memory, generate
 from sardonyx.verification.output_comparison import OutputComparer, Precise
 from sardonyx.verification.rounding import LiveEngine
 from sardonyx.verification.subject import Model, Subject
@@ -110,16 +111,27 @@ class Stepper:
         feeds = {IDS: ids, MASK: mask, POSITIONS: positions, **past}
         return {name: value for name, value in feeds.items() if name in self._inputs}
 
-    def logits(self, session: RemoteSession, prompts: Prompts, tokens: Array) -> Array:
+    def logits(self, run: Callable[[Feeds], list[Value]], prompts: Prompts, tokens: Array) -> Array:
         """Return the logits of every step when these tokens are chosen: [rows, steps, vocabulary]."""
         ids, mask, past = prompts.ids, prompts.mask, self.empty_past(len(prompts.ids))
         step_logits: list[Array] = []
         for step in range(tokens.shape[1]):
-            outputs = dict(zip(self._outputs, session.run(self.feeds(ids, mask, past)), strict=True))
+            outputs = dict(zip(self._outputs, run(self.feeds(ids, mask, past)), strict=True))
             step_logits.append(np.asarray(outputs[LOGITS])[:, -1])
-            past = {_PAST + name.removeprefix(_PRESENT): outputs[name] for name in outputs if name != LOGITS}
+            past = {
+                (own := _PAST + name.removeprefix(_PRESENT)): self._in_its_type(own, value)
+                for name, value in outputs.items()
+                if name != LOGITS
+            }
             ids, mask = tokens[:, step : step + 1], np.pad(mask, ((0, 0), (0, 1)), constant_values=1)
         return np.stack(step_logits, axis=1)
+
+    def _in_its_type(self, name: str, value: Value) -> Value:
+        """Return a cache in the type that the graph reads, which a run in double precision does not return."""
+        wanted = self._inputs[name].dtype if name in self._inputs else None
+        if wanted is None or not isinstance(value, np.ndarray) or value.dtype != np.float64:
+            return value
+        return value.astype(wanted.numpy())
 
     def at_once(self, prompts: Prompts, tokens: Array) -> dict[str, Value]:
         """Return feeds that read all tokens in one step without a past; the last logits are those of every step."""
@@ -205,7 +217,7 @@ class GenerationCheck:
                 self._report(f"generating {steps} tokens, batch {number + 1} of {len(batches)}")
                 expected = continued(self._module, prompts, steps, self._threads or 1)
                 try:
-                    runs.append((prompts, expected, self._stepper.logits(session, prompts, expected.tokens)))
+                    runs.append((prompts, expected, self._stepper.logits(session.run, prompts, expected.tokens)))
                 except RuntimeFailure as failure:
                     runs.append((prompts, expected, failure))
         free_memory()
@@ -215,7 +227,8 @@ class GenerationCheck:
     def _compared(self, prompts: Prompts, expected: Continuation, logits: Array) -> tuple[GeneratedBatch, list[str]]:
         """Compare logits within the tolerance; then tokens can differ only where the two best logits are that close.
 
-        Each row is compared by itself, which takes less memory.
+        Each row is compared by itself, which takes less memory. If the rounding errors of the module do not explain a
+        difference, the graph runs in double precision too, where it must agree with the module.
         """
         reference = expected.logits.astype(logits.dtype, copy=False)
         comparer = OutputComparer(["logits"], Accuracy.REASSOCIATES, frozenset(), exported=True)
@@ -229,10 +242,16 @@ class GenerationCheck:
                 yield run
 
         lines: list[str] = []
+        graph = functools.cache(lambda: self._graph_in_double(prompts, expected))
         for row in range(len(logits)):
             rows = slice(row, row + 1)
             known = Precise(roundings=lambda rows=rows: (([reference[rows]], [each[rows]]) for each in otherwise()))
-            lines += comparer.compare([reference[rows]], [logits[rows]], lambda known=known: known)
+            pair = [reference[rows]], [logits[rows]]
+            different = comparer.compare(*pair, lambda known=known: known)
+            if different and len(runs) == 2 and (own := graph()) is not None:
+                both = Precise([runs[1][rows]], [own[rows]], known.roundings)
+                different = comparer.compare(*pair, lambda both=both: both)
+            lines += different
         rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
         ties = tuple(
             _tie(int(row), int(step), int(expected.tokens[row, step]), reference[row, step], logits[row, step])
@@ -252,6 +271,18 @@ class GenerationCheck:
             for run in (self._engine.run, self._engine.run_in_double):
                 if (outputs := run(feeds)) is not None:
                     yield np.asarray(outputs[self._stepper.logits_index])[:, -steps:]
+
+    def _graph_in_double(self, prompts: Prompts, expected: Continuation) -> Array | None:
+        """Return the logits of every step from the graph in double precision; None if it does not run in it."""
+        from sardonyx.verification.double_precision import DoublePrecision  # loaded where results differ
+
+        double = DoublePrecision(self._subject.model, threads=self._threads)
+        try:
+            return self._stepper.logits(double.outputs, prompts, expected.tokens)
+        except RuntimeFailure:
+            return None
+        finally:
+            double.close()
 
 
 def _tie(row: int, step: int, token: int, reference: Array, logits: Array) -> TokenTie:

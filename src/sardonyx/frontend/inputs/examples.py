@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from sardonyx.errors import UsageError
 from sardonyx.frontend.inputs.candidates import Role, candidates, role_of
-from sardonyx.frontend.inputs.processors import processed
 from sardonyx.frontend.inputs.search import Accepted, Draft, Search
-from sardonyx.frontend.inputs.values import Slot
+from sardonyx.frontend.inputs.values import Slot, processed
 from sardonyx.frontend.reach import memory_key
 from sardonyx.frontend.running import Probe, probe, run_widened_if_needed
 from sardonyx.frontend.tracing.state import stored_tensors

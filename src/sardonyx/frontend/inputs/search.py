@@ -24,8 +24,7 @@ from torch.overrides import TorchFunctionMode
 from sardonyx.errors import UsageError, reason
 from sardonyx.frontend.inputs.candidates import Candidate, Role, Sizes, candidates, role_of
 from sardonyx.frontend.inputs.facts import Facts
-from sardonyx.frontend.inputs.processors import processed
-from sardonyx.frontend.inputs.values import Slot, generate
+from sardonyx.frontend.inputs.values import Slot, generate, processed
 from sardonyx.frontend.reach import Reads
 from sardonyx.frontend.running import Probe
 from sardonyx.records.input_specs import Spec, check_names

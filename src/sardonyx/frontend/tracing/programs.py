@@ -79,7 +79,7 @@ def read(source: Any, opset: int | None = None, style: TagStyle | None = None) -
     if opset not in (None, actual):
         raise UsageError(f"the program is at opset {actual}, not {opset}", hint="leave out `opset`")
     tag(model, origins.attach(model), style or TagStyle())
-    program = source if isinstance(source, torch.export.ExportedProgram) else translated.exported_program
+    program: Any = source if isinstance(source, torch.export.ExportedProgram) else translated.exported_program
     axes = _axes(model)
     notes: list[str] = []
     if program is not None:

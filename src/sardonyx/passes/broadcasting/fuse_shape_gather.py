@@ -49,11 +49,9 @@ class FuseShapeGather(NodePass):
         if node.op_type == "Slice":
             places = _sliced(node, rank, graph)
         else:
-            indices = operand(selection, 1)
-            rank_of_indices = 0 if selection is not node else 1  # a scalar becomes a vector by the Unsqueeze
-            numbers = graph.ints(indices) if graph.rank(indices) == rank_of_indices else None
+            numbers = graph.ints(operand(selection, 1))
             places = None if numbers is None else [number % rank for number in numbers]
-        if not places or graph.rank(node.outputs[0]) != 1:
+        if not places or graph.rank(node.outputs[0]) != 1:  # of a vector of indices, or of one with an Unsqueeze
             return None
         nodes = (shape_node, node) if selection is node else (shape_node, selection, node)
         if places != list(range(places[0], places[0] + len(places))):

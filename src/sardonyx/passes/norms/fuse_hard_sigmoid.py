@@ -16,6 +16,7 @@ from msgspec import Struct
 from sardonyx.passes._matching import consumer_of, other_operand, producer_of
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.norms._arithmetic import (
+    bounds,
     escaping_value,
     fits_single,
     near,
@@ -24,7 +25,6 @@ from sardonyx.passes.norms._arithmetic import (
     value_and_scalar,
     without_factors,
 )
-from sardonyx.passes.norms._bounds import bounds
 
 
 class _Product(Struct, frozen=True, eq=False):

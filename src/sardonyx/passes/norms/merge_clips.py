@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.norms._bounds import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
+from sardonyx.passes.norms._arithmetic import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
 
 
 class MergeClips(NodePass):

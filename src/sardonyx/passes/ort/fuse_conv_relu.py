@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
-from sardonyx.passes.norms._bounds import bounds
+from sardonyx.passes.norms._arithmetic import bounds
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, is_plain_conv, on_ort
 
 

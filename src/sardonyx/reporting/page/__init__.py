@@ -6,4 +6,5 @@ Names from a model reach the page only as escaped text or inside the data island
 
 from sardonyx.reporting.page.page import graph_page as graph_page
 from sardonyx.reporting.page.page import render_locations as render_locations
+from sardonyx.reporting.page.page import render_models as render_models
 from sardonyx.reporting.page.page import render_page as render_page

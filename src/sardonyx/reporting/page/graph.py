@@ -53,6 +53,7 @@ def graph_data(bundle: RunBundle, before: Wiring, after: Wiring) -> dict[str, An
         _graph(wiring, strings, operators, types)
         | {"changed": _changed(wiring, other, rewrites)}
         | _costs(wiring, profile, form)
+        | _details(wiring, strings, types)
         for wiring, other, rewrites, profile, form in sides
     ]
     return {
@@ -67,7 +68,8 @@ def graph_data(bundle: RunBundle, before: Wiring, after: Wiring) -> dict[str, An
 
 
 def _texts(wiring: Wiring) -> Iterable[str]:
-    return (*wiring.names, *wiring.modules, *wiring.inputs, *wiring.outputs)
+    read = (name for names in (*wiring.operands, *wiring.results) for name in names)
+    return (*wiring.names, *wiring.modules, *wiring.inputs, *wiring.outputs, *read)
 
 
 def _pass_of(events: Sequence[Event], passes: Sequence[str]) -> list[int]:
@@ -97,6 +99,23 @@ def _graph(wiring: Wiring, strings: Strings, operators: Sequence[str], types: Se
         "types": [_typed(shared, place) for _edge, place in edges],
         "inputs": [[strings.at[name], _typed(shared, place), nodes] for (name, nodes), place in ends[0]],
         "outputs": [[strings.at[name], _typed(shared, place), node] for (name, node), place in ends[1]],
+    }
+
+
+def _details(wiring: Wiring, strings: Strings, types: Sequence[str]) -> dict[str, Any]:
+    """Return what is shown of single nodes, nothing if the record does not have it."""
+    if not wiring.operands:
+        return {}
+    type_at = {text: place for place, text in enumerate(types)}
+    return {
+        "attributes": [list(each.items()) for each in wiring.attributes],
+        "operands": [[strings.at[name] for name in names] for names in wiring.operands],
+        "results": [[strings.at[name] for name in names] for names in wiring.results],
+        "value_types": [[strings.at[name], type_at[wiring.types[at]]] for name, at in wiring.value_types.items()],
+        "weights": [
+            [strings.at[name], each.type, each.low, each.high, each.histogram, each.not_finite]
+            for name, each in wiring.weights.items()
+        ],
     }
 
 

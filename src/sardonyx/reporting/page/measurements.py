@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 from sardonyx.records.bench import Benchmark
 from sardonyx.records.run import Run, Tuning
@@ -14,6 +14,8 @@ from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.boxplot import boxplot
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.writers import html
+
+_UNSET: tuple[object, ...] = (None, False, "", [], (), {})
 
 
 def section(bundle: RunBundle) -> Section:
@@ -50,8 +52,14 @@ def _tuned(tuned: Tuning) -> dict[str, Any]:
 
 
 def _facts(run: Run, bench: Benchmark | None) -> Iterator[tuple[str, str]]:
-    options = ", ".join(f"{name}={value}" for name, value in run.options.items() if value not in (None, False, ""))
+    options = ", ".join(_option(name, value) for name, value in run.options.items() if value not in _UNSET)
     yield "options", formatting.one_line(options) or "none"
     yield "it took", formatting.phases(run.seconds) or "not known"
     if bench is not None:
         yield from conditions(bench).items()
+
+
+def _option(name: str, value: object) -> str:
+    """Return an option in words, as neither Python nor a shell writes it: "runtimes ort", "hashes"."""
+    written = ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, (list, tuple)) else f"{value}"
+    return name.replace("_", " ") + ("" if value is True else f" {written}")

@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 from markupsafe import Markup
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from sardonyx.records.location import Location
+from sardonyx.reporting.flags import notes_with_flags
 from sardonyx.reporting.history import recent
 from sardonyx.reporting.page import (
     attention,
@@ -21,6 +22,7 @@ from sardonyx.reporting.page import (
     location,
     measurements,
     missed_fusions,
+    model_file,
     module_map,
     modules,
     outside,
@@ -46,6 +48,15 @@ SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order 
     precision.section,
     measurements.section,
 )
+OF_A_MODEL: tuple[Callable[[RunBundle], Section | None], ...] = (  # those of a file that was not optimized
+    graph.section,
+    modules.section,
+    model_file.costs,
+    module_map.section,
+    rewrites.section,
+    missed_fusions.section,
+    attention.section,
+)
 SCRIPTS = (
     "core.js",
     "shell.js",
@@ -59,6 +70,7 @@ SCRIPTS = (
     "graph_data.js",
     "graph_layout.js",
     "graph_panel.js",
+    "node_details.js",
     "drawings.js",
     "graph.js",
     "map.js",
@@ -109,10 +121,29 @@ def render_page(
     first: Section | None = None,
 ) -> str:
     """Return the page of one model, or of several with a selection among them; `first` replaces their overview."""
-    models = [Model(bundle.label, tuple(_sections(bundle))) for bundle in (bundles if first else recent(bundles))]
+    shown = map(_with_flags, bundles if first else recent(bundles))
+    models = [Model(bundle.label, tuple(_sections(bundle))) for bundle in shown]
     models += [Model(bundle.label, precision.sections(bundle)) for bundle in quantizations]
     labels = ", ".join(bundle.label for bundle in (*bundles, *quantizations))
     return whole(models, title or labels, first or overview(bundles))
+
+
+def render_models(bundles: Sequence[RunBundle]) -> str:
+    """Return the page of model files that were not optimized; each has an inspection."""
+    models = [Model(bundle.label, tuple(_sections_of_model(bundle))) for bundle in bundles]
+    return whole(models, ", ".join(bundle.label for bundle in bundles), None)
+
+
+def _with_flags(bundle: RunBundle) -> RunBundle:
+    """Return a bundle whose notes name flags if the command line made the run."""
+    if not bundle.run.environment.command:
+        return bundle
+    return structs.replace(
+        bundle,
+        bench=None if bundle.bench is None else notes_with_flags(bundle.bench),
+        analysis=None if bundle.analysis is None else notes_with_flags(bundle.analysis),
+        export=None if bundle.export is None else notes_with_flags(bundle.export),
+    )
 
 
 def graph_page(bundle: RunBundle) -> str:
@@ -147,6 +178,12 @@ def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
 def _sections(bundle: RunBundle) -> list[Section]:
     built_in = [section for build in SECTIONS if (section := build(bundle)) is not None]
     return [*built_in, *outside.sections(bundle)]
+
+
+def _sections_of_model(bundle: RunBundle) -> list[Section]:
+    assert bundle.inspection is not None
+    rest = (build(bundle) for build in OF_A_MODEL)
+    return [model_file.head(bundle, bundle.inspection), *(section for section in rest if section is not None)]
 
 
 def _island(models: Sequence[Model]) -> dict[str, Any]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 
 import onnx_ir as ir
 
-from sardonyx.analysis.census import Census, coverage, root_nodes
+from sardonyx.analysis.census import Census, coverage, evidence, root_nodes
 from sardonyx.atomic_write import check_free
+from sardonyx.errors import ModelError
 from sardonyx.ir import attribute_tags, io, origins
 from sardonyx.ir.tagged_model import HasModel, Source, tagged
-from sardonyx.provenance import module_of
+from sardonyx.provenance import UNTAGGED, module_of
 from sardonyx.records.inspection import Adoption
 
 
@@ -38,24 +38,29 @@ def adopt(
 
     Returns:
         The record of what was tagged and from which evidence, with the model as `.model`.
+
+    Raises:
+        ModelError: Nothing in the file names a module.
     """
     if output is not None:
         check_free(os.fspath(output), force=force)
     tagged_model = tagged(source)
-    nodes = Census.of(tagged_model.model).nodes
+    census = Census.of(tagged_model.model)
+    if not origins.is_tagged(tagged_model.model):
+        raise ModelError(f"{tagged_model.name} has nothing to adopt: {UNTAGGED}")
     if tag_attributes:
-        for node in nodes:
+        for node in census.nodes:
             attribute_tags.request(node)
     origins.write(tagged_model.model, tagged_model.hierarchy)
     saved = io.save(tagged_model.model, output, force=force) if output is not None else io.Saved(None)
-    evidence = Counter(kind for node in nodes if (kind := origins.evidence(node)) is not None)
+    nodes = [node for node in census.nodes if node not in census.constants]
     return Adopted(
         source=tagged_model.name,
         output=None if output is None else os.fspath(output),
         nodes=len(nodes),
         modules=len({module_of(origins.owner(node)) for node in nodes if origins.origins(node)}),
         coverage=coverage(nodes),
-        evidence={kind.value: count for kind, count in evidence.most_common()},
+        evidence=evidence(nodes),
         root_nodes=root_nodes(nodes),
         attributes=any(map(attribute_tags.has_attribute_tags, nodes)),
         notes=saved.notes,

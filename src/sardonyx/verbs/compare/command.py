@@ -9,7 +9,7 @@ Lists operators that were added, removed, moved to another module, or got other 
 and the remaining ones by module, operator and order. Connections and weights are not compared: `sardonyx verify` checks
 whether two models compute the same.
 
-Exit: 0 done, 1 failed, or different with --exit-code, 2 usage, 4 gate not met.
+Exit: 0 done, 1 failed, 2 usage, 3 different with --exit-code, 4 gate not met.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from pathlib import Path
 
 from sardonyx.cli.options import DEPTH, PRINTING, argument, switch
 from sardonyx.cli.verb import Given, Verb, later
+from sardonyx.errors import VerificationFailed
 
 
 def _run(given: Given) -> int:
     given.check()
     comparison = given.call()
-    return given.finish(comparison) or int(given.exit_code and not comparison.same)
+    differs = given.exit_code and not comparison.same
+    return given.finish(comparison) or (VerificationFailed.exit_code if differs else 0)
 
 
 VERB = Verb(
@@ -32,7 +34,7 @@ VERB = Verb(
         argument("first", "FIRST", "An ONNX file.", Path, checked=True),
         argument("second", "SECOND", "An ONNX file.", Path, checked=True),
         DEPTH,
-        switch("exit_code", "Exit 1 if the two differ."),
+        switch("exit_code", "Exit with 3 if the two differ."),
         *PRINTING,
     ),
     record="comparison",

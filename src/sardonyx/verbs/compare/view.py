@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from sardonyx.records.comparison import Comparison, OpRef, Pair, Side
@@ -10,37 +11,63 @@ from sardonyx.reporting.document import (
     Column,
     Document,
     Facts,
-    Paragraph,
     Row,
     Section,
     Span,
     Table,
+    Text,
     Tone,
     View,
     text_column,
 )
+from sardonyx.reporting.inspection import listed
 from sardonyx.reporting.module_rows import module_cell, module_rows
 
-_SHOWN = 8  # rows of a list that is not asked for in full
+_SHOWN = 6  # operators of a list
+_MODULES_SHOWN = 2
+_MORE = "-v lists all of them, and the operators of both models"
 
 
 def comparison_document(comparison: Comparison, view: View) -> Document:
-    """Return the answer of `compare`."""
+    """Return the answer of `compare`: one screen, the modules first, or everything if verbose."""
+    if not view.verbose:
+        return Document(
+            title=f"{comparison.before.name} → {comparison.after.name}",
+            blocks=(_modules(comparison, view), _summary(comparison)),
+            sentence=Span(comparison_sentence(comparison), Tone.STRONG),
+        )
     return Document(
         title="Comparison",
         head=(Facts({"first": _side(comparison.before), "second": _side(comparison.after)}),),
         blocks=(
-            _operators(comparison, view),
+            _operators(comparison),
             _modules(comparison, view),
-            _paths("Modules only in the first", comparison.only_before, view),
-            _paths("Modules only in the second", comparison.only_after, view),
-            _nodes("Removed", comparison.removed, view),
-            _nodes("Added", comparison.added, view),
-            _pairs("Moved", comparison.moved, view),
-            _pairs("Changed", comparison.changed, view),
+            _paths("Modules only in the first", comparison.only_before),
+            _paths("Modules only in the second", comparison.only_after),
+            _nodes("Removed", comparison.removed),
+            _nodes("Added", comparison.added),
+            _pairs("Moved", comparison.moved),
+            _pairs("Changed", comparison.changed),
         ),
         sentence=Span(comparison_sentence(comparison), Tone.STRONG),
     )
+
+
+def _summary(comparison: Comparison) -> Facts:
+    """Return each list in a line: the operators of removed, added, moved and changed nodes, and lone modules."""
+    nodes = {
+        "removed": comparison.removed,
+        "added": comparison.added,
+        "moved": tuple(pair.after for pair in comparison.moved),
+        "changed": tuple(pair.after for pair in comparison.changed),
+    }
+    facts: dict[str, Text] = {}
+    for word, ops in nodes.items():
+        counted = Counter(formatting.name(op.op_type) for op in ops).most_common()
+        facts[word] = listed([f"{name} {formatting.count(number)}" for name, number in counted], _SHOWN)
+    for title, paths in (("only in the first", comparison.only_before), ("only in the second", comparison.only_after)):
+        facts[title] = listed(list(map(formatting.module, paths)), _MODULES_SHOWN)
+    return Facts({label: text for label, text in facts.items() if text} | ({} if comparison.same else {"nodes": _MORE}))
 
 
 def comparison_sentence(comparison: Comparison) -> str:
@@ -66,7 +93,7 @@ def _side(side: Side) -> str:
     return f"{side.name}: {nodes}{wrapper}"
 
 
-def _operators(comparison: Comparison, view: View) -> Section:
+def _operators(comparison: Comparison) -> Section:
     columns = (text_column("operator"), Column("first"), Column("second"), Column("change"))
     rows = [
         Row(
@@ -78,13 +105,12 @@ def _operators(comparison: Comparison, view: View) -> Section:
             )
         )
         for op in comparison.ops
-        if op.before != op.after or view.verbose
     ]
     return Section("Operators", (Table(columns, rows),))
 
 
 def _modules(comparison: Comparison, view: View) -> Section:
-    headings = ("first", "second", "removed", "added", "moved here", "changed")
+    headings = {"first": 0, "second": 0, "removed": 0, "added": 0, "moved here": 2, "changed": 3}  # what is cut first
     modules = [(m.path, m.tag, (m.before, m.after, m.removed, m.added, m.moved, m.changed)) for m in comparison.modules]
     rows = [
         Row(
@@ -97,20 +123,21 @@ def _modules(comparison: Comparison, view: View) -> Section:
         )
         for row in module_rows(modules, view)
     ]
-    columns = (text_column("module"), *map(Column, headings), text_column("kind"))
+    counts = (Column(heading, detail=detail) for heading, detail in headings.items())
+    columns = (text_column("module"), *counts, text_column("kind", detail=1))
     return Section("Modules", (Table(columns, rows),))
 
 
-def _paths(title: str, paths: Sequence[str], view: View) -> Section:
-    return _list(title, ("module",), [Row((formatting.name(path),)) for path in paths], view)
+def _paths(title: str, paths: Sequence[str]) -> Section:
+    return _list(title, ("module",), [Row((formatting.name(path),)) for path in paths])
 
 
-def _nodes(title: str, nodes: Iterable[OpRef], view: View) -> Section:
+def _nodes(title: str, nodes: Iterable[OpRef]) -> Section:
     rows = [Row((formatting.name(op.op_type), formatting.module(op.module), formatting.name(op.name))) for op in nodes]
-    return _list(title, ("operator", "module", "node"), rows, view)
+    return _list(title, ("operator", "module", "node"), rows)
 
 
-def _pairs(title: str, pairs: Iterable[Pair], view: View) -> Section:
+def _pairs(title: str, pairs: Iterable[Pair]) -> Section:
     rows = [
         Row(
             (
@@ -122,15 +149,13 @@ def _pairs(title: str, pairs: Iterable[Pair], view: View) -> Section:
         )
         for pair in pairs
     ]
-    return _list(title, ("operator", "module", "node", "what"), rows, view)
+    return _list(title, ("operator", "module", "node", "what"), rows)
 
 
 def _from_to(before: str, after: str) -> str:
     return after if before == after else f"{before} → {after}"
 
 
-def _list(title: str, headings: Sequence[str], rows: Sequence[Row], view: View) -> Section:
-    shown = rows if view.verbose else rows[:_SHOWN]
-    more = "" if len(shown) == len(rows) else f"and {len(rows) - len(shown)} more; -v lists all"
-    table = Table([text_column(heading) for heading in headings], shown)
-    return Section(f"{title} ({formatting.count(len(rows))})", (table, Paragraph(more, Tone.FAINT)))
+def _list(title: str, headings: Sequence[str], rows: Sequence[Row]) -> Section:
+    table = Table([text_column(heading) for heading in headings], rows)
+    return Section(f"{title} ({formatting.count(len(rows))})", (table,))

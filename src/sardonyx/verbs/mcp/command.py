@@ -1,12 +1,11 @@
-"""Serve inspect, optimize, verify, locate and analyze to an agent as MCP tools.
+"""Serve the commands about ONNX files to an agent as MCP tools.
 
 Example:
   sardonyx mcp --root models
-  claude mcp add sardonyx -- sardonyx mcp --root models
 
-Speaks the Model Context Protocol on standard input and output until the input ends. Tools read and write files in one
-folder only. Each returns fields of a record, whose JSON Schema is that of the tool's output. Needs the MCP SDK; in a
-checkout of sardonyx: pip install ".[mcp]".
+Serves inspect, optimize, verify, locate and analyze over the Model Context Protocol on standard input and output
+until the input ends. Tools read and write files in one folder only. Each returns fields of a record, whose JSON
+Schema is that of the tool's output. Needs the MCP SDK; in a checkout of sardonyx: pip install ".[mcp]".
 
 Exit: 0 done, 1 failed, 2 usage.
 """
@@ -34,7 +33,6 @@ def _run(given: Given) -> int:
 
 
 VERB = Verb(
-    options=(Option("root", "FOLDER", "The folder whose files may be read and written.", type=Path, default=Path(),
-        none="the current folder"),),
+    options=(Option("root", "FOLDER", "The folder whose files may be read and written.", type=Path, default=Path()),),
     run=_run,
 )  # fmt: skip

@@ -10,7 +10,7 @@ from msgspec import Struct
 from sardonyx.analysis.costs.program import Size
 from sardonyx.analysis.costs.regions.dataflow import Flow, Piece
 from sardonyx.ir.shapes.expr import add, subtract, total, value_of
-from sardonyx.provenance.paths import lowest_common
+from sardonyx.provenance.codec import lowest_common
 
 
 class Region(Struct, frozen=True):

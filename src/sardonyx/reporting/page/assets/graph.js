@@ -274,6 +274,7 @@ class GraphSection {
       h("p", null, h("strong", null, box.label), " ", h("span", { class: "path" }, graph.names[node]), " in ", this.moduleLink(home.path), costs.length ? `: ${costs.join(", ")}` : "", "."),
       this.edgeLine("Reads", reads, inputs, panel),
       this.edgeLine("Feeds", feeds, outputs, panel),
+      ...nodeDetails(graph, node),
       event !== undefined && this.aboutRewrite(event, side, other, related),
     ];
   }
@@ -282,7 +283,9 @@ class GraphSection {
     const did = side === "before" ? "Removed" : "Created";
     if (event < 0) return h("p", null, `${did} by a rewrite that is not in the record.`);
     const count = fmt.plural(related.length, "node");
-    return h("p", null, `${did} by `, h("a", { href: `#rewrite=${event}` }, `rewrite ${event}`), ` of ${this.passes[this.passOf[event]]}. `,
+    const pass = this.passes[this.passOf[event]];
+    const claims = this.model.data("rewrites")?.passes.find(({ name }) => name === pass)?.claims;
+    return h("p", null, `${did} by `, h("a", { href: `#rewrite=${event}` }, `rewrite ${event}`), ` of ${pass}${claims ? `, whose rewrites are equal for: ${claims}` : ""}. `,
       related.length ? [side === "before" ? `It became part of ${count}. ` : `It stems from ${count}. `, this.goTo(related[0], other, "Show")] : null);
   }
 

@@ -22,6 +22,13 @@ class Graph {
     for (const [node, degree] of data.degrees.entries()) {
       for (let end = at + degree; at < end; at++) this.edges[at] = [node - data.back[at], node, data.types[at]];
     }
+    this.details = data.operands && {
+      attributes: data.attributes,
+      operands: data.operands.map((names) => names.map((name) => strings[name])),
+      results: data.results.map((names) => names.map((name) => strings[name])),
+      types: new Map(data.value_types.map(([name, type]) => [strings[name], type])),
+      weights: new Map(data.weights.map(([name, type, low, high, histogram, odd]) => [strings[name], { type, low, high, histogram, odd }])),
+    };
     this.inputs = data.inputs.map(([name, type, nodes]) => ({ name: strings[name], type, nodes }));
     this.outputs = data.outputs.map(([name, type, node]) => ({ name: strings[name], type, nodes: node < 0 ? [] : [node] }));
     this.modules = new Map(); // by path

@@ -48,7 +48,20 @@ function tableText(table) {
     const text = copy.textContent.trim().replace(/\s+/g, " ");
     return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
   };
-  return [...table.rows].filter((row) => row.offsetParent !== null).map((row) => [...row.cells].map(cell).join(",")).join("\r\n") + "\r\n";
+  const grid = []; // a cell over several rows or columns is written in each of them
+  for (const [at, row] of [...table.rows].filter((each) => each.offsetParent !== null).entries()) {
+    grid[at] ??= [];
+    for (const each of row.cells) {
+      const text = cell(each);
+      const from = grid[at].findIndex((taken) => taken === undefined);
+      const left = from < 0 ? grid[at].length : from;
+      for (let down = 0; down < each.rowSpan; down++) {
+        const line = (grid[at + down] ??= []);
+        for (let along = 0; along < each.colSpan; along++) line[left + along] = text;
+      }
+    }
+  }
+  return `${grid.map((line) => line.join(",")).join("\r\n")}\r\n`;
 }
 
 /** Adds a button that saves it to every table of the page, also those that are made later. */

@@ -1,0 +1,1 @@
+"""`sardonyx report`: `command.py` has its options, `model_page.py` the page of a model file."""
