@@ -186,9 +186,7 @@ class Browser:
                 provider = heading[1]
             elif provider and (node := re.search(r"VerifyEachNodeIsAssignedToAnEp\]\s+\w+ \((\S+)\)", line)):
                 found[node[1]] = provider
-        if not found:
-            raise RuntimeError("the log of the runtime has no placement")
-        return found
+        return found  # nothing where the runtime computed all of it while it loaded the model
 
 
 def _installed(name: str) -> bool:
