@@ -43,6 +43,7 @@ WITHOUT = {
     "chat",
     "attest",
     "rederive",
+    "mcp",
 }  # they write documents or text, and have no numbers
 
 

@@ -65,7 +65,7 @@ def test_without_the_option_callers_may_pass_other_values(model: Path) -> None:
     run = sardonyx.optimize(model)
     (note,) = [note for note in run.notes if "initializer" in note]
     assert note.startswith("3 initializers ('w', 'b', 'c') are also inputs, for which callers may pass other values")
-    assert note.endswith("--freeze-inputs makes them constants")
+    assert note.endswith("`freeze_inputs=True` makes them constants")
     assert [value.name for value in run.to_proto().graph.input] == ["x", "w", "b", "c"]
     assert run.after.nodes == 4
 

@@ -48,7 +48,7 @@ def unfrozen_notes(model: ir.Model) -> tuple[str, ...]:
     be = "is also an input" if len(names) == 1 else "are also inputs"
     return (
         f"{_counted(names)} {be}, for which callers may pass other values: nothing that reads them was folded; "
-        "--freeze-inputs makes them constants",
+        "`freeze_inputs=True` makes them constants",
     )
 
 

@@ -203,6 +203,7 @@ VERB = Verb(
         *options.MANY_MODELS, options.RECORD, *options.PRINTING,
     ),
     record="run",
+    translated=True,
     document=later("sardonyx.reporting.run:run_document"),
     sentence=later("sardonyx.reporting.run:run_sentence"),
     run=_run,

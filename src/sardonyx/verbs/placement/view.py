@@ -36,7 +36,8 @@ _GROUPS = 8  # shown; -v shows all
 def placement_document(record: Placement, view: View) -> Document:
     """Return the answer of `placement`."""
     facts: dict[str, Text] = {
-        "profile": formatting.one_line(f"{record.device}: {record.runtime}, measured {record.measured}"),
+        "device": formatting.one_line(f"{record.device}, {record.runtime}"),
+        "profile": formatting.one_line(f"measured {record.measured}"),
         "nodes": _counted(record),
         "arithmetic not on the device": SHARE.write(record.away_flops),
         "copies between device and CPU": formatting.count(record.copies),
