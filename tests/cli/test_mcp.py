@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def with_client(folder: Path, talk: Callable[[Any], Awaitable[None]]) -> None:
         async with mcp.Client(server) as client:
             await talk(client)
 
-    anyio.run(main)
+    with ThreadPoolExecutor(1) as pool:  # the thread of a test that opened a browser has a running loop
+        pool.submit(anyio.run, main).result()
 
 
 def test_an_agent_optimizes_and_verifies(folder: Path) -> None:

@@ -76,8 +76,8 @@ READING = PRINTING | {"atomic_write", "ir", "provenance", "temporary"}
     ("arguments", "packages", "most"),
     [
         (["--help"], PRINTING, 15),
-        (["nonsense"], PRINTING, 15),
-        (["optimize", "missing.onnx"], PRINTING | {"atomic_write", "temporary"}, 27),
+        (["nonsense"], PRINTING, 16),  # with what replaces parameters by flags in hints
+        (["optimize", "missing.onnx"], PRINTING | {"atomic_write", "temporary"}, 28),
         (["dag", "model.onnx", "-o", "dag.json"], READING | {"analysis"}, 76),
         (["compare", "model.onnx", "model.onnx"], READING | {"analysis"}, 76),
         (["inspect", "model.onnx"], READING | {"analysis"}, 99),

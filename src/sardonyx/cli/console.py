@@ -15,7 +15,6 @@ from msgspec import structs
 from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.records.progress import duration
 from sardonyx.reporting.document import Document, Tone
-from sardonyx.reporting.flags import with_flags
 from sardonyx.reporting.formatting import one_line, printable_json
 from sardonyx.reporting.writers import terminal
 from sardonyx.reporting.writers.terminal import Style
@@ -136,6 +135,8 @@ def with_command(record: _Made) -> _Made:
 
 def complain(error: SardonyxError) -> None:
     """Print an error: one line that says what is wrong, and one with a hint if there is one."""
+    from sardonyx.reporting.flags import with_flags  # only errors need it
+
     _print_error(error.message, None if error.hint is None else with_flags(error.hint))
 
 

@@ -20,7 +20,6 @@ from sardonyx.cli.signatures import loaded, parameters
 from sardonyx.errors import VerificationFailed
 from sardonyx.records.outside import OutsideRecord
 from sardonyx.reporting.document import Document, View
-from sardonyx.reporting.flags import notes_with_flags
 
 if TYPE_CHECKING:
     import typer
@@ -211,7 +210,7 @@ class Given:
             after: A last line.
         """
         values, verb, csv = self._values, self.verb, self.verb.csv
-        shown = notes_with_flags(record) if verb.translated else record
+        shown = loaded("sardonyx.reporting.flags:notes_with_flags")(record) if verb.translated else record
         if "record" in values:
             files.write_record(values["record"], record, force=self.force)
         if verb.svg is not None and values.get("svg") is not None:

@@ -21,8 +21,8 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.formatting import plural
-from sardonyx.reporting.inspection import coverage_line, listed, node_count, root_table, weight_table
-from sardonyx.reporting.name_groups import grouped, short_lines, short_names
+from sardonyx.reporting.inspection import coverage_line, node_count, root_table, weight_table
+from sardonyx.reporting.name_groups import grouped, listed, short_lines, short_names
 from sardonyx.reporting.run import run_document, run_sentence
 from sardonyx.reporting.verdict import decoder_line, verdict_section, verdict_summary, verification
 

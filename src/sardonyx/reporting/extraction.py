@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from sardonyx.records.extraction import BoundaryValue, Extraction
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Document, Notes, Row, Section, Span, Table, Tone, View, text_column
-from sardonyx.reporting.inspection import listed, shape_text
-from sardonyx.reporting.name_groups import grouped
+from sardonyx.reporting.inspection import shape_text
+from sardonyx.reporting.name_groups import grouped, listed
 from sardonyx.reporting.verdict import verdict_section, verification
 
 _SHOWN = 8  # straddling nodes, without -v

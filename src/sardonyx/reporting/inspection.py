@@ -37,7 +37,7 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.module_rows import module_cell, module_rows
-from sardonyx.reporting.name_groups import grouped
+from sardonyx.reporting.name_groups import grouped, listed
 from sardonyx.reporting.run import skipped_row
 
 _PLACES_SHOWN = 4  # groups of inputs or outputs on one screen
@@ -206,13 +206,6 @@ def dynamic_dimensions(inspection: Inspection) -> Section:
     """Return the dynamic dimensions, and the inputs and outputs that have each."""
     rows = [Row((formatting.name(dim.name), ", ".join(_places(dim.where)))) for dim in inspection.dynamic_dims]
     return Section("Dynamic dimensions", (Table((text_column("dimension"), text_column("where")), rows),))
-
-
-def listed(names: Sequence[str], most: int | None) -> str:
-    """Return names in a line, at most `most` of them and the number of the others."""
-    shown = names if most is None else names[:most]
-    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
-    return ", ".join(shown) + more
 
 
 def _places(where: Iterable[str]) -> list[str]:

@@ -180,3 +180,10 @@ def _runs(numbers: set[int]) -> str:
 
 def _is_number(step: str) -> bool:
     return step.isascii() and step.isdecimal() and len(step) < 10 and (step == "0" or step[0] != "0")
+
+
+def listed(names: Sequence[str], most: int | None) -> str:
+    """Return names in a line, at most `most` of them and the number of the others."""
+    shown = names if most is None else names[:most]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return ", ".join(shown) + more

@@ -20,8 +20,8 @@ from sardonyx.reporting.document import (
     View,
     text_column,
 )
-from sardonyx.reporting.inspection import listed
 from sardonyx.reporting.module_rows import module_cell, module_rows
+from sardonyx.reporting.name_groups import listed
 
 _SHOWN = 6  # operators of a list
 _MODULES_SHOWN = 2

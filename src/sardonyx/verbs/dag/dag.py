@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import onnx_ir as ir
 
 from sardonyx.analysis.attributes import attributes_of, dtype_name, value_type
-from sardonyx.analysis.inspector import ModuleContents, module_contents
+from sardonyx.analysis.module_io import ModuleContents, module_contents
 from sardonyx.errors import UsageError
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_patterns import find_modules
