@@ -299,6 +299,15 @@ def _grouped(answers: dict[str, str]) -> dict[str, list[str]]:
     }
 
 
+def written(made: dict[str, Any]) -> str:
+    """The profile as JSON with a line for each operator."""
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in made.items() if not isinstance(value, dict)]
+    for key in ("operators", "depends"):
+        entries = (f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in made[key].items())
+        lines.append(f"{json.dumps(key)}: {{\n" + ",\n".join(entries) + "\n}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def _has(made: dict[str, Any], case: Case) -> bool:
     answers = made["operators"].get(_key(case), {}).get(str(case.opset), {})
     return any(_types(case) in listed for listed in answers.values())
@@ -349,7 +358,7 @@ def main(words: Sequence[str]) -> int:
         if made["runtime"] != before["runtime"]:
             parser.error(f"{asked.output} was measured with {before['runtime']}, and this is {made['runtime']}")
         made |= _joined(before, made)
-    asked.output.write_text(json.dumps(made, indent=0) + "\n")
+    asked.output.write_text(written(made))
     answers: Callable[[str], int] = lambda start: sum(each.startswith(start) for _, each in found)  # noqa: E731
     print(f"\n{len(found)} cases: {answers(HERE)} on the device, {answers(THERE)} elsewhere, {answers('fails')} fail")
     return 0
