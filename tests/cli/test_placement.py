@@ -31,6 +31,7 @@ PROFILE: dict[str, Any] = {
         "Gather": {"1": {"device": ["int64,int64", "float,int64"]}},
         "Concat": {"1": {"device": ["int64", "float"]}},
         "Reshape": {"5": {"device": ["float,int64"]}},
+        "ConstantOfShape": {"9": {"device": ["int64"]}},
         "Det": {"11": {"elsewhere": ["float"]}},
         "Softmax": {"13": {"elsewhere": ["float"]}},
         "Cast": {"13": {"device": ["float>float16"], "elsewhere": ["float>int64"]}},
@@ -85,10 +86,12 @@ def test_computations_of_shapes_are_no_fallback(toy: str) -> None:
         _node("Shape", "x", "s"),
         _node("Gather", "s zero", "n"),
         _node("Concat", "n minus_one", "target", axis=0),
-        _node("Reshape", "x target", "y"),
+        _node("Reshape", "x target", "r"),
+        _node("ConstantOfShape", "target", "zeros"),  # a kernel of the device that reads a size
+        _node("Add", "r zeros", "y"),
     )
     placed = sardonyx.placement(model, toy)
-    assert (placed.device_nodes, placed.host_nodes, placed.fallback_nodes, placed.copies) == (2, 2, 0, 0)
+    assert (placed.device_nodes, placed.host_nodes, placed.fallback_nodes, placed.copies) == (4, 2, 0, 0)
 
 
 def test_the_version_of_the_operator_and_the_types_decide() -> None:
