@@ -1,13 +1,13 @@
-"""Show which nodes and modules a device runs, and which fall back to the CPU.
+"""Show which nodes and modules of a model a device runs.
 
 Example:
   sardonyx placement model.onnx webgpu
-  sardonyx placement model.onnx cuda --fail-if 'fallback_nodes > 0'
+  sardonyx placement model.onnx cuda --fail-if fallback_nodes
   sardonyx placement model.onnx openvino --json | jq .away
 
-Answers from the profile of the device, which was measured with its runtime: no runtime is loaded, no weight is read.
-A node that computes a shape stays on the CPU on purpose and is not counted as a fallback. docs/placement.md lists the
-devices and says how their profiles are measured.
+Says which nodes fall back to the CPU, from the profile of the device. It was measured with the device's runtime: here
+no runtime is loaded, and no weight is read. A node that computes a shape stays on the CPU on purpose and is not
+counted. docs/placement.md lists the devices and says how their profiles are measured.
 
 Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 """
