@@ -239,3 +239,27 @@ def test_the_runtime_refuses_doubles_for_operators_in_single_precision(operator:
     )
     with pytest.raises(RuntimeFailure, match=f"implementation for {operator}"):
         RemoteSession(model.SerializeToString())
+
+
+def test_operators_of_the_runtime_compute_between_casts_in_a_run_in_doubles() -> None:
+    """What ONNX Runtime defines itself has no doubles: it keeps its type, and the sums around it are in doubles."""
+    model = text_model(
+        "g (float[2, 512] x, float[512, 64] w, float[64] v) => (float[2, 64] y) "
+        "{ p = MatMul(x, w) q = com.microsoft.QuickGelu <alpha = 1.702> (p) "
+        "y = com.microsoft.SkipSimplifiedLayerNormalization <epsilon = 0.001> (q, p, v) }"
+    )
+    model.opset_import.add(domain="com.microsoft", version=1)
+    numbers = np.random.default_rng(0)
+    feeds = {
+        "x": numbers.standard_normal((2, 512)).astype(np.float32),
+        "w": numbers.standard_normal((512, 64)).astype(np.float32),
+        "v": np.ones(64, np.float32),
+    }
+    double = DoublePrecision(ir.from_proto(model))
+    found = double.run(feeds)
+    double.close()
+    assert found is not None
+    product = feeds["x"].astype(float) @ feeds["w"].astype(float)
+    summed = product / (1 + np.exp(-1.702 * product)) + product
+    expected = summed / np.sqrt((summed**2).mean(-1, keepdims=True) + 0.001)
+    np.testing.assert_allclose(np.asarray(found[0]), expected, rtol=2e-6, atol=1e-6)

@@ -181,12 +181,14 @@ def _evaluated(model: ir.Model, feeds: Mapping[str, Value]) -> list[Value] | Non
 def _with_operator(model: ir.Model, operator: str) -> set[str]:
     """Return the operators of a model that are this one, or whose definition has it, which the runtime expands."""
     opset = model.opset_imports.get("", 1)
-    kinds = {node.op_type: node for node in model.graph.all_nodes() if node.domain == ""}
+    kinds = {node.op_type: node for node in model.graph.all_nodes()}
     return {kind for kind, node in kinds.items() if kind == operator or operator in _definition(node, opset)}
 
 
 def _definition(node: ir.Node, opset: int) -> set[str]:
     """Return the operators in the standard's definition of an operator as a function, if it has one."""
+    if node.domain:
+        return set()
     schema: Any = onnx.defs.get_schema(node.op_type, opset)  # its stub lacks some methods
     body = schema.function_body
     if schema.has_context_dependent_function:
