@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.ir.storage import Array
 from sardonyx.quantization.metric import Metric
 from sardonyx.quantization.samples import Feeds, Sample, Samples, required_inputs
 from sardonyx.runtime import Value
-from sardonyx.runtime.values import Array
 from sardonyx.temporary import temporary_folder
 from sardonyx.verification.subject import Subject
 

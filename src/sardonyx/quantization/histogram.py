@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from sardonyx.runtime.values import Array
+from sardonyx.ir.storage import Array
 
 Method = Literal["weighted squares", "squares", "extremes", "percentile", "entropy"]
 DEFAULT: Method = "weighted squares"

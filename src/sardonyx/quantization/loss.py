@@ -9,9 +9,9 @@ import numpy as np
 from msgspec import Struct
 
 from sardonyx.errors import VerificationFailed
+from sardonyx.ir.storage import Array
 from sardonyx.quantization.answers import Answers, arrays
 from sardonyx.records.quantization import Interval, Loss, MetricMeans, OutputLoss, Scores
-from sardonyx.runtime.values import Array
 from sardonyx.verification.subject import Subject
 
 RESAMPLES = 1000

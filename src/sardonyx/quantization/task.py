@@ -18,7 +18,7 @@ from msgspec import Struct
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, SOFTMAXES
 from sardonyx.ir.scopes import operand
-from sardonyx.runtime.values import Array
+from sardonyx.ir.storage import Array
 
 Role = Literal["classes", "embeddings", "numbers"]
 _TOP1, _CLASSES_LOSS, _COSINE, _LOSS = "top1>=0.99", "relative_l2<=0.05", "cosine>=0.999", "relative_l2<=0.01"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-import numpy as np
+from sardonyx.ir.storage import Array as Array
 
 if TYPE_CHECKING:
     import onnx
 
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Map: TypeAlias = "dict[int | str, float | int | str]"  # the result of ai.onnx.ml's ZipMap, for example
 Value: TypeAlias = "Array | list[Value] | Map | None"
 Feeds: TypeAlias = Mapping[str, Value]

@@ -15,14 +15,13 @@ The measurements behind the numbers are in `docs/decisions/0002-tolerances.md`.
 from __future__ import annotations
 
 import math
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import numpy as np
 from msgspec import Struct
 
+from sardonyx.ir.storage import Array
 from sardonyx.records.run import Accuracy
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 # Allowed error in units of eps, elementwise and as a root mean square, for other roundings of the same function. It is
 # smaller for types narrower than single precision: 64 eps of float16 are six percent.
