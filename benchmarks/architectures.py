@@ -26,7 +26,7 @@ from sardonyx.frontend.tracing.structure import Flat
 from zoo import SEED
 
 if TYPE_CHECKING:
-    from sardonyx.exporting.export import Exported
+    from sardonyx.verbs.export.export import Exported
 
 BATCH, LENGTH, PADDED, PAST = 2, 11, 7, 5
 
@@ -290,7 +290,7 @@ ARCHITECTURES: dict[str, Callable[[], Case]] = {
 
 def export(case: Case, path: Path, exporter: str, *, verify: bool = True) -> Exported:
     """Export a case through the public verb, on inputs of its own: caches grow in place."""
-    from sardonyx.exporting.export import export as verb  # here, since most of what builds a case exports nothing
+    from sardonyx.verbs.export.export import export as verb  # here, since most of what builds a case exports nothing
 
     args, kwargs = copy.deepcopy((case.args, dict(case.kwargs)))
     return verb(case.module, args, path, kwargs=kwargs, exporter=exporter, dynamic=case.dynamic, verify=verify)

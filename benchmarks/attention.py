@@ -25,7 +25,7 @@ from torch.fx.proxy import TraceError
 
 import architectures
 import zoo
-from sardonyx.frontend.attention.capture.calling import Arguments, Flattened
+from sardonyx.frontend.attention.calling import Arguments, Flattened
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import fuse_attention
 from sardonyx.frontend.attention.roles import Decomposition, decomposition_of

@@ -19,12 +19,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import sardonyx
-from sardonyx.ir.tagged_model import tagged
-from sardonyx.measurement.profiling import steps
-from sardonyx.measurement.profiling.kernel_origins import Tracer
-from sardonyx.measurement.profiling.subject import saving
-from sardonyx.records.profile import ProfiledModel, TracedBy
+from sardonyx.ir.origins import tagged
+from sardonyx.records.bench import ProfiledModel, TracedBy
 from sardonyx.runtime.timed import Level, Settings
+from sardonyx.verbs.profile import kernel_origins
+from sardonyx.verbs.profile.kernel_origins import Tracer
+from sardonyx.verbs.profile.profiler import saving
 
 ASKED = 0.97
 MODELS = ("bert-base", "gpt2", "llama-4l", "t5-small-enc", "whisper-tiny-enc", "swin-t", "resnet-50", "efficientnet-b0")
@@ -45,12 +45,12 @@ def forms(source: Path, folder: Path) -> dict[str, Path]:
 def witnesses(path: Path) -> tuple[int, int]:
     """How many kernels both names and values speak of, and on how many they agree, on the way to each level."""
     spoke = agreed = 0
-    before = steps.of_file(tagged(path).model.graph)
+    before = kernel_origins.of_file(tagged(path).model.graph)
     with tempfile.TemporaryDirectory() as folder:
         for level in (Level.EXTENDED, Level.ALL):
             saved = Path(folder) / f"{level}.onnx"
             saving(path, Settings(level=level), saved)
-            after = steps.as_run(saved)
+            after = kernel_origins.as_run(saved)
             tracer = Tracer(after, before)
             for step in after.steps:
                 named, between = tracer.names.step(step.name), tracer.between(step)

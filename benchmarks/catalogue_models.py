@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import zoo
-from sardonyx.frontend.models.resolve import resolve
+from sardonyx.frontend.models import resolve
 from small_configs import smaller
 
 MOST_PARAMETERS = 60_000_000

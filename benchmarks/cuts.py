@@ -22,8 +22,8 @@ from torch import nn
 
 import architectures
 import sardonyx
-from sardonyx.errors import SardonyxError
-from sardonyx.exporting.extract import extract
+from sardonyx.common.errors import SardonyxError
+from sardonyx.verbs.export.extract import extract
 
 MODELS = ("bert-tiny", "gpt2", "resnet-50", "vit", "t5")
 EXPORTERS = ("dynamo", "torchscript")

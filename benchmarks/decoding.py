@@ -30,10 +30,10 @@ import numpy as np
 
 import sardonyx
 from sardonyx.ir import io
-from sardonyx.measurement import interleaving
 from sardonyx.runtime import Session
+from sardonyx.runtime.library import Feeds
 from sardonyx.runtime.timed import Settings, TimedModel
-from sardonyx.runtime.values import Feeds
+from sardonyx.verbs.bench import interleaving
 
 SMALL = "hidden_size=64,num_attention_heads=4,intermediate_size=128,vocab_size=100"
 GROUPED = f"{SMALL},num_key_value_heads=2"

@@ -26,18 +26,18 @@ from onnx.reference import ReferenceEvaluator
 
 from fuzzing import families
 from fuzzing.draft import Rejected
-from sardonyx.errors import ModelError
+from sardonyx.common.errors import ModelError
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Rule
 from sardonyx.ir.transaction import Substitution
-from sardonyx.optimizer.candidates import RewriteJob
-from sardonyx.optimizer.pipeline import select
 from sardonyx.records.run import Accuracy
+from sardonyx.verbs.optimize.candidates import RewriteJob
+from sardonyx.verbs.optimize.pipeline import select
 from sardonyx.verification.border_values import Generator, Style
 from sardonyx.verification.exact_check import EQUAL, Claim, decide
+from sardonyx.verification.exclusions import in_double, widened
 from sardonyx.verification.rewrite_check import Check, State
 from sardonyx.verification.rewrite_models import Excerpt, SmallModel
-from sardonyx.verification.rounding import in_double, widened
 
 SYMMETRIC = {"Add", "Mul", "And", "Or", "Max", "Min", "Sum", "Equal"}
 MOST_NODES = 60

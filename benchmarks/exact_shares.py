@@ -22,9 +22,9 @@ import onnx
 
 from fuzzing import families
 from fuzzing.draft import Rejected
-from sardonyx.errors import ModelError
-from sardonyx.optimizer.candidates import RewriteJob
-from sardonyx.optimizer.pipeline import select
+from sardonyx.common.errors import ModelError
+from sardonyx.verbs.optimize.candidates import RewriteJob
+from sardonyx.verbs.optimize.pipeline import select
 from sardonyx.verification import rewrite_check
 from sardonyx.verification.rewrite_check import Findings, LocalChecks
 

@@ -24,8 +24,8 @@ from pathlib import Path
 
 import family_zoo
 from family_makers import Subject
-from sardonyx.analysis.fingerprint import THRESHOLDS, Features, Thresholds, classify, features
 from sardonyx.ir.io import load
+from sardonyx.verbs.analyze.fingerprint import THRESHOLDS, Features, Thresholds, classify, features
 
 EXPORTERS, TARGETS = ("torchscript", "dynamo"), ("portable", "ort")
 ENOUGH, MANY = 0.95, 40

@@ -185,7 +185,7 @@ def dask_setup(worker: Any) -> None:
     place = os.environ.get(COUNTS)
     if place is None:
         return
-    from sardonyx.fleet import isolation
+    from sardonyx.fleet import work as isolation
 
     plain = isolation.isolated
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fleet_cluster import Cluster, cluster, cpu_seconds, end, environment, wait_for_workers
-from sardonyx.fleet.engines import DaskEngine, Engine, LocalEngine, connect
-from sardonyx.fleet.execution import run_all
+from sardonyx.fleet.engines import DaskEngine, Engine, LocalEngine, connect, run_all
 from sardonyx.fleet.work import Answer, Work
 
 Row = dict[str, Any]
@@ -184,8 +183,7 @@ class _Sleeping:
 
     def run(self, work: Pause, folder: Path, limits: Any) -> Any:
         """Compute in this thread."""
-        from sardonyx.fleet.child import Reply
-        from sardonyx.fleet.isolation import Ended
+        from sardonyx.fleet.work import Ended, Reply
 
         del limits
         return Ended(Reply(work.compute(folder)), died=False, peak=0, log="")
@@ -195,7 +193,7 @@ async def be_workers(address: str, count: int) -> None:
     """Be Dask workers with this many threads in all, until the scheduler ends."""
     from distributed import Worker
 
-    from sardonyx.fleet import isolation
+    from sardonyx.fleet import work as isolation
 
     isolation._CHILDREN = _Sleeping()  # type: ignore[assignment]
     sys.setswitchinterval(0.1)  # threads that wait for the interpreter wake up this often

@@ -156,7 +156,7 @@ def export(subject: Any, variants: Sequence[Variant], folder: Path) -> Row:
     from catalogue_case import TRIES, failure
     from catalogue_models import modules
     from sardonyx.frontend.inputs.examples import derive
-    from sardonyx.frontend.models.resolve import resolve
+    from sardonyx.frontend.models import resolve
 
     rows: list[Row] = []
     faults: list[str] = []

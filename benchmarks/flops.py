@@ -27,12 +27,11 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 import memory_models
 import zoo
-from sardonyx.analysis.costs.operators.aten import describe
-from sardonyx.analysis.costs.operators.description import Description
-from sardonyx.analysis.costs.program import Program, Value
-from sardonyx.analysis.recording.recorder import record
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import fuse_attention
+from sardonyx.verbs.analyze.costs.aten_operators import describe
+from sardonyx.verbs.analyze.costs.program import Description, Program, Value
+from sardonyx.verbs.analyze.recorder import record
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]

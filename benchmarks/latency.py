@@ -21,9 +21,9 @@ import msgspec
 
 from sardonyx.inputs.at_size import at_size, dynamic_dims
 from sardonyx.ir import io
-from sardonyx.measurement import interleaving
-from sardonyx.measurement.interleaving import Race
 from sardonyx.runtime.timed import Settings, TimedModel
+from sardonyx.verbs.bench import interleaving
+from sardonyx.verbs.bench.interleaving import Race
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.thread_time}
 

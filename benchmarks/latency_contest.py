@@ -9,9 +9,9 @@ from pathlib import Path
 
 import peers
 from claims import Claim
-from sardonyx.measurement import statistics
-from sardonyx.measurement.interleaving import Race
 from sardonyx.records.bench import Finding
+from sardonyx.verbs.bench import statistics
+from sardonyx.verbs.bench.interleaving import Race
 from stage import HERE, TARGETS, Case, Section, Stage, said, tell
 
 FINALISTS = 2  # peers that run beside ours: the fastest of a first race among all of them

@@ -32,11 +32,10 @@ import mutants
 import mutations
 import subjects  # noqa: F401  # makes the small models of the tests importable
 from sardonyx import locate, optimize
-from sardonyx.errors import SardonyxError
-from sardonyx.ir.origins import owner
-from sardonyx.ir.tagged_model import tagged
-from sardonyx.provenance import is_within, module_of
-from sardonyx.records.location import Location
+from sardonyx.common.errors import SardonyxError
+from sardonyx.ir.origins import owner, tagged
+from sardonyx.records.comparison import Location
+from sardonyx.records.provenance import is_within, module_of
 
 Outcome = dict[str, Any]
 

@@ -30,11 +30,11 @@ import memory_models
 import memory_table
 from allocations import Allocations, on_cpu, on_cuda
 from memory_models import SUBJECTS, Subject
-from sardonyx.analysis.costs.liveness import Peak, liveness
-from sardonyx.analysis.costs.program import Program
-from sardonyx.analysis.recording.recorder import record
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.tracing.structure import Flat
+from sardonyx.verbs.analyze.costs.peak_memory import Peak, liveness
+from sardonyx.verbs.analyze.costs.program import Program
+from sardonyx.verbs.analyze.recorder import record
 
 BLOCK = 512  # the CUDA allocator gives out multiples of this
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -10,7 +10,7 @@ import measure
 import peers
 import shelf
 from claims import Claim
-from sardonyx.measurement.statistics import geometric_mean
+from sardonyx.verbs.bench.statistics import geometric_mean
 from shelf import Result
 from stage import TARGETS, Case, Section, Stage, sardonyx, tell
 

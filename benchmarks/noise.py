@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sardonyx.measurement import interleaving
-from sardonyx.measurement.interleaving import Race
+from sardonyx.verbs.bench import interleaving
+from sardonyx.verbs.bench.interleaving import Race
 
 
 @dataclass(frozen=True)

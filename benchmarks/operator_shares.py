@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 import zoo
-from sardonyx.errors import SardonyxError
-from sardonyx.exporting.aten.check import check
+from sardonyx.common.errors import SardonyxError
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
-from sardonyx.frontend.tracing.translations import recorded
+from sardonyx.frontend.tracing.dynamo import recorded
+from sardonyx.verbs.export.operator_checks import check
 
 BATCH = 2  # torch.export fixes a dimension of size 1
 

@@ -21,9 +21,8 @@ import onnx_ir as ir
 from device_cases import typed
 from device_profiles import Browser, Native, OpenVino, device_named
 from sardonyx.ir.facts import Facts
-from sardonyx.verbs.placement import profiles
-from sardonyx.verbs.placement.placement import placed_nodes
-from sardonyx.verbs.placement.profiles import Where
+from sardonyx.verbs.placement import placement
+from sardonyx.verbs.placement.placement import Where, placed_nodes
 
 
 def light(path: Path) -> onnx.ModelProto:
@@ -40,7 +39,11 @@ def predicted(model: onnx.ModelProto, device: str) -> dict[str, Where]:
     facts = Facts(read)
     facts.infer()
     top = set(read.graph)
-    return {str(each.node.name): each.where for each in placed_nodes(facts, profiles.read(device)) if each.node in top}
+    return {
+        str(each.node.name): each.where
+        for each in placed_nodes(facts, placement.read_profile(device))
+        if each.node in top
+    }
 
 
 def compared(device: Native | OpenVino | Browser, name: str, files: Sequence[Path]) -> Iterator[dict[str, object]]:

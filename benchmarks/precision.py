@@ -37,8 +37,8 @@ from precision_forms import FORMS, LANGUAGE, OURS
 from precision_models import HERE, Case, Feeds
 from precision_packages import PACKAGED
 from precision_table import FLOAT32, Result, Row, Rows, Timing
-from sardonyx.measurement import interleaving
 from sardonyx.runtime.timed import Settings, TimedModel
+from sardonyx.verbs.bench import interleaving
 
 MODELS = HERE | PACKAGED
 BITS: dict[int, int] = {onnx.TensorProto.INT4: 4, onnx.TensorProto.UINT4: 4}

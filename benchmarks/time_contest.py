@@ -14,7 +14,7 @@ import measure
 import peers
 import shelf
 from claims import Claim
-from sardonyx.measurement import statistics
+from sardonyx.verbs.bench import statistics
 from stage import HERE, Case, Section, Stage, said, sardonyx, tell
 
 RIVAL, SLOW_RIVAL = "onnxruntime", "onnxslim"

@@ -193,7 +193,7 @@ def tree_usage(root: int) -> tuple[float, float]:
 
 def campaign(models: Sequence[tuple[str, onnx.ModelProto]], changes: Sequence[str], jobs: int) -> list[Outcome]:
     """Run every model in every change."""
-    import sardonyx.optimizer.pipeline
+    import sardonyx.verbs.optimize.pipeline
     import sardonyx.verification  # noqa: F401  # once for all copies of this process
 
     work = [(f"{change}/{name}", model, change) for name, model in models for change in changes]

@@ -27,11 +27,11 @@ import onnx
 
 import architectures
 import tracer
-from sardonyx import provenance
-from sardonyx.errors import SardonyxError
+from sardonyx.common.errors import SardonyxError
 from sardonyx.frontend.tracing.adapter import Adapter, Call
 from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import label
+from sardonyx.records import provenance
 from sardonyx.records.run import How
 from sardonyx.runtime import Session
 

@@ -24,7 +24,7 @@ from typing import Any
 import sardonyx
 from sardonyx.inputs.at_size import dynamic_dims
 from sardonyx.ir import io
-from sardonyx.measurement.statistics import Comparison, Finding, compare
+from sardonyx.verbs.bench.statistics import Comparison, Finding, compare
 
 HERE = Path(__file__).parent
 TARGETS = ("portable", "ort")

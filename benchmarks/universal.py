@@ -29,7 +29,7 @@ LONGEST = 600  # seconds for one case
 def one(name: str, exporter: str, folder: Path) -> dict[str, Any]:
     """Everything about one architecture and exporter."""
     import architectures  # here, so that the process that hands out the cases stays small
-    from sardonyx.errors import SardonyxError
+    from sardonyx.common.errors import SardonyxError
 
     path = folder / "model.onnx"
     case = architectures.build(name)
@@ -79,9 +79,9 @@ def tagged(path: Path) -> dict[str, Any]:
 def optimized(path: Path, output: Path) -> dict[str, Any]:
     """Whether the tags outlive the optimizer."""
     import sardonyx
-    from sardonyx import provenance
     from sardonyx.ir import io, origins
     from sardonyx.ir.scopes import scopes
+    from sardonyx.records import provenance
     from sardonyx.records.run import RewriteKind
 
     source = io.load(path)

@@ -36,7 +36,7 @@ from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.running import initialize
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.prepare import prepared
-from sardonyx.ir.size_limits import outside
+from sardonyx.ir.metadata import outside_limits
 from unusual_modules import CASES, Case, Inputs
 
 Answers = Sequence[Sequence[np.ndarray]]  # of calls in a row
@@ -109,7 +109,7 @@ def _compared(path: Path, case: Case, names: Sequence[str], calls: Answers) -> s
 def _beyond(path: Path, case: Case) -> str | None:
     """The limit in the file's metadata that the other inputs do not keep, or None."""
     sizes = {dim: int(dim.partition("_")[2]) for axes in differing_axes(case) for dim in axes.values()}
-    return outside(ir.load(path), sizes)
+    return outside_limits(ir.load(path), sizes)
 
 
 def measure(case: Case) -> Row:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from sardonyx.frontend.models.weights import randomize
+from sardonyx.frontend.models import randomize
 
 Inputs = dict[str, torch.Tensor]
 Built = tuple[torch.nn.Module, Inputs]

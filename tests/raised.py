@@ -8,10 +8,9 @@ import onnx
 import onnx_ir as ir
 
 from sardonyx.ir import io, origins
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Log, Rewriter
-from sardonyx.ir.rules import Match, NodeRule, Replacement
+from sardonyx.ir.rules import Builder, Match, NodeRule, Replacement
 from sardonyx.ir.scopes import scopes
 from sardonyx.records.run import Accuracy
 

@@ -26,7 +26,7 @@ import stage
 import time_contest
 from claims import Claim
 from sardonyx.ir import io
-from sardonyx.measurement.interleaving import MIN_ROUNDS, Race
+from sardonyx.verbs.bench.interleaving import MIN_ROUNDS, Race
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

@@ -42,6 +42,6 @@ def test_a_failure_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def broken(*_: object, **__: object) -> None:
         raise IndexError("planted")
 
-    monkeypatch.setattr("sardonyx.analysis.inspector.inspect", broken)
+    monkeypatch.setattr("sardonyx.verbs.analyze.inspector.inspect", broken)
     seed = next(s for s in range(1, 200, 2) if damaged.examine(s, tmp_path).codes[1:2] == (0,))
     assert any("IndexError: planted" in fault for fault in damaged.examine(seed, tmp_path).faults)

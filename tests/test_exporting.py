@@ -19,14 +19,14 @@ import models
 import sardonyx
 from narrowing import array
 from reporting.written import in_terminal
-from sardonyx import provenance as p
-from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
-from sardonyx.frontend.inputs.example_resolution import Inputs
-from sardonyx.frontend.models.weights import state_sha256
+from sardonyx.common.errors import ModelError, OutputError, UsageError, VerificationFailed
+from sardonyx.frontend.inputs.examples import Inputs
+from sardonyx.frontend.models import state_sha256
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.ir import io
+from sardonyx.records import provenance as p
 from sardonyx.records.export import Export
 from sardonyx.records.input_specs import Spec
 from sardonyx.reporting.export import export_document

@@ -15,13 +15,13 @@ from torch import nn
 
 import sardonyx
 from narrowing import array, present
-from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
-from sardonyx.exporting import extract
-from sardonyx.frontend.tracing.module_values import capture, example_feeds
+from sardonyx.common.errors import ModelError, OutputError, UsageError, VerificationFailed
+from sardonyx.frontend.tracing.engine import capture, example_feeds
 from sardonyx.frontend.tracing.traced import Exporter
-from sardonyx.ir import module_extraction as cutting
-from sardonyx.records.extraction import Extraction
+from sardonyx.ir import module_region as cutting
+from sardonyx.records.export import Extraction
 from sardonyx.runtime import Session
+from sardonyx.verbs.export import extract
 
 EXPORTERS: tuple[Exporter, ...] = ("dynamo", "torchscript")
 Export = Callable[[Exporter], Path]

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper
 import sardonyx
 from backend.cases import Case, node_cases
 from backend.harness import wrong_values
-from sardonyx.errors import RuntimeFailure
+from sardonyx.common.errors import RuntimeFailure
 from sardonyx.ir import io
-from sardonyx.ir.functions import UnknownAttribute
+from sardonyx.ir.scopes import UnknownAttribute
 from sardonyx.runtime import Session
 
 SOFTMAX = """<ir_version: 10, opset_import: ["" : 18]>

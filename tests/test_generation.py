@@ -16,18 +16,26 @@ from msgspec import structs
 import sardonyx
 from narrowing import present
 from reporting.written import in_terminal
-from sardonyx.errors import OutputError, UsageError, VerificationFailed
-from sardonyx.exporting.export import Exported
-from sardonyx.exporting.generation.check import GenerationCheck, Prompts, Stepper, continued, random_prompts
-from sardonyx.exporting.generation.decoder import attention_window, decoder_example, genai_config
-from sardonyx.frontend.models.resolve import resolve
+from sardonyx.common.errors import OutputError, UsageError, VerificationFailed
+from sardonyx.frontend.models import resolve
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.ir import io
 from sardonyx.records.export import Export
 from sardonyx.reporting.export import export_document
 from sardonyx.runtime import Session, remote
-from sardonyx.runtime.generation import Generated
+from sardonyx.runtime.server import Generated
+from sardonyx.verbs.export.export import Exported
+from sardonyx.verbs.export.generation import (
+    GenerationCheck,
+    Prompts,
+    Stepper,
+    attention_window,
+    continued,
+    decoder_example,
+    genai_config,
+    random_prompts,
+)
 
 _LAYER = "hidden_size=24,num_attention_heads=4,intermediate_size=32,vocab_size=60,max_position_embeddings=64"
 _GROUPED = f"{_LAYER},num_key_value_heads=2"
@@ -185,7 +193,7 @@ def test_the_folder_of_a_target_is_written_by_one_command(tmp_path: Path) -> Non
 
 
 def test_large_weights_get_a_file_that_runtimes_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.exporting.export._MAPPED", 1 << 10)
+    monkeypatch.setattr("sardonyx.verbs.export.export._MAPPED", 1 << 10)
     source: Any = f"hf-config:{FAMILIES['gpt2']}"
     for external, files in ((None, ["model.onnx.data"]), (False, [])):
         options = sardonyx.ExportOptions(external=external)
@@ -202,7 +210,7 @@ class TestLoading:
             found = remote.generate(*arguments)
             return structs.replace(found, tokens=change(found.tokens))
 
-        monkeypatch.setattr("sardonyx.exporting.generation.check.generate", generate)
+        monkeypatch.setattr("sardonyx.verbs.export.generation.generate", generate)
 
     def test_other_tokens_are_a_failure(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.generated(monkeypatch, lambda tokens: (*tokens[:3], (tokens[3] + 1) % 60, *tokens[4:]))
@@ -216,7 +224,7 @@ class TestLoading:
             config["model"]["decoder"]["inputs"]["attention_mask"] = "no_such_input"
             return config
 
-        monkeypatch.setattr("sardonyx.exporting.generation.decoder.genai_config", broken)
+        monkeypatch.setattr("sardonyx.verbs.export.generation.genai_config", broken)
         with pytest.raises(VerificationFailed, match="the written folder does not load: onnxruntime-genai"):
             exported("gpt2", tmp_path / "out")
         assert list(tmp_path.iterdir()) == []
@@ -356,7 +364,7 @@ class TestFaults:
 
 
 def test_a_module_that_differs_from_its_graph_writes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sardonyx.exporting.generation.check._PRESENT", "past.")  # the cache is never returned
+    monkeypatch.setattr("sardonyx.verbs.export.generation._PRESENT", "past.")  # the cache is never returned
     with pytest.raises(VerificationFailed, match=r"does not generate what the module does: generating after a prompt"):
         exported("llama", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 import sardonyx
-from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.common.errors import ModelError, VerificationFailed
 from sardonyx.frontend.inputs.examples import derive
-from sardonyx.frontend.models.resolve import resolve
+from sardonyx.frontend.models import resolve
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.records.run import Accuracy

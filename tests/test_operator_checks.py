@@ -16,13 +16,12 @@ from torch import nn
 
 import sardonyx
 from sardonyx.exact.reals import Numbers, Order, Real
-from sardonyx.exporting import export as exporting
-from sardonyx.exporting.aten.check import check
-from sardonyx.exporting.aten.decide import decide, definition_of
-from sardonyx.exporting.aten.operators import DEFINITIONS
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
-from sardonyx.frontend.tracing.translations import Operation, recorded
+from sardonyx.frontend.tracing.dynamo import Operation, recorded
+from sardonyx.verbs.export import export as exporting
+from sardonyx.verbs.export.aten_elements import DEFINITIONS
+from sardonyx.verbs.export.operator_checks import check, decide, definition_of
 from sardonyx.verification.exact_check import Claim
 
 aten: Any = torch.ops.aten

@@ -13,17 +13,16 @@ import onnx_ir as ir
 import pytest
 from msgspec.structs import replace
 
-from sardonyx import provenance as p
-from sardonyx.errors import OutputError, UsageError
+from sardonyx.common.errors import OutputError, UsageError
 from sardonyx.ir import io, origins
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Replacement
-from sardonyx.optimizer import details
-from sardonyx.optimizer.options import OptimizeOptions
-from sardonyx.optimizer.pipeline import WHOLE_PASS, optimize
+from sardonyx.ir.rules import Builder, Match, Replacement
 from sardonyx.passes import Example, NodePass
+from sardonyx.records import provenance as p
 from sardonyx.records.run import Accuracy, Run, Verdict
+from sardonyx.verbs.optimize import details
+from sardonyx.verbs.optimize.options import OptimizeOptions
+from sardonyx.verbs.optimize.pipeline import WHOLE_PASS, optimize
 
 NOTHING = Example(before="", after="", near_miss="")
 TOWER = """

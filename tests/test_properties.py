@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphs import models
-from sardonyx import provenance as p
 from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import scopes
-from sardonyx.optimizer.pipeline import optimize
 from sardonyx.passes import ALL
+from sardonyx.records import provenance as p
 from sardonyx.records.run import RewriteKind
+from sardonyx.verbs.optimize.pipeline import optimize
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 

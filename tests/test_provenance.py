@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx import provenance as p
+from sardonyx.records import provenance as p
 
 part = st.text("abcxyz0123", min_size=1, max_size=3)
 paths = st.lists(part, max_size=5).map(".".join)

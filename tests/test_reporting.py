@@ -17,9 +17,9 @@ from reporting.sample_location import sample_location
 from reporting.sample_quantization import sample_choice, sample_quantization
 from reporting.sample_run import sample_run, sample_verdict
 from reporting.sample_run_bundle import analysis_of_run, bench_of_run, profile_of_run
-from sardonyx.errors import OutputError, UsageError
+from sardonyx.common.errors import OutputError, UsageError
 from sardonyx.records.export import ExampleInput
-from sardonyx.reporting.record_files import quantization_bundles, record_groups, run_bundles
+from sardonyx.reporting.run_bundle import quantization_bundles, record_groups, run_bundles
 
 
 def write(path: Path, record: Any) -> Path:

@@ -13,11 +13,11 @@ import sardonyx
 from reporting.gate.sample_records import write_model
 from reporting.sample_quantization import sample_choice
 from reporting.sample_run import sample_run
-from sardonyx.cli.run_folder import Conditions, add_quantization, check, check_quantization, fill
-from sardonyx.errors import OutputError, UsageError
-from sardonyx.optimizer.pipeline import Optimized
+from sardonyx.common.errors import OutputError, UsageError
 from sardonyx.records.run import Run
-from sardonyx.reporting.record_files import record_groups, run_bundles
+from sardonyx.reporting.run_bundle import record_groups, run_bundles
+from sardonyx.verbs.optimize.pipeline import Optimized
+from sardonyx.verbs.optimize.run_folder import Conditions, add_quantization, check, check_quantization, fill
 
 SHORT = Conditions(seconds=0.2, sizes={"batch": 3})
 LEFT = ["analysis.json", "bench.json", "profile.json", "report.html", "run.json"]

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from graphs import models
-from sardonyx.analysis.census import Census
-from sardonyx.ir.opsets.raising import RAISE
-from sardonyx.ir.tagged_model import tagged
-from sardonyx.optimizer.candidates import RewriteJob
-from sardonyx.optimizer.pipeline import optimize
+from sardonyx.ir.opset_raising import RAISE
+from sardonyx.ir.origins import tagged
 from sardonyx.passes import ALL
 from sardonyx.records.run import Event, ModuleCount, RewriteKind, Run
+from sardonyx.verbs.analyze.census import Census
+from sardonyx.verbs.optimize.candidates import RewriteJob
+from sardonyx.verbs.optimize.pipeline import optimize
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

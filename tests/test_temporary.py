@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sardonyx.atomic_write import draft_name
+from sardonyx.common.atomic_write import draft_name
 
 SOURCES = Path(__file__).parents[1] / "src" / "sardonyx"
-MAKE = "import sys; from sardonyx.temporary import *; folder = temporary_folder(); print(folder.name, flush=True)"
+MAKE = (
+    "import sys; from sardonyx.common.temporary import *; folder = temporary_folder(); print(folder.name, flush=True)"
+)
 
 
 def test_folders_of_ended_processes_are_deleted_and_no_others(tmp_path: Path) -> None:

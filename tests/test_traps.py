@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx.ir import io
-from sardonyx.optimizer.pipeline import Optimized, optimize
+from sardonyx.verbs.optimize.pipeline import Optimized, optimize
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 CONV = "float[1, 1, 1, 1] w = {2.0}, float[1] s = {3.0}, float[1] b = {0.5}, float[1] m = {0.25}, float[1] v = {1.5}"

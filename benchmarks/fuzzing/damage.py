@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fuzzing import families
 from fuzzing.draft import Rejected
-from sardonyx.ir.io.wire_format import varint
+from sardonyx.ir.io.tensor_data import varint
 
 MODEL, DATA = "model.onnx", "weights.bin"
 Files = dict[str, bytes]

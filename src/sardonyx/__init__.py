@@ -9,60 +9,44 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.records import gc_pause
+from sardonyx.common import gc_pause
 
 if TYPE_CHECKING:
-    from sardonyx.analysis.analyze import analyze as analyze
-    from sardonyx.analysis.inspector import inspect as inspect
-    from sardonyx.errors import GateNotMet as GateNotMet
-    from sardonyx.errors import ModelError as ModelError
-    from sardonyx.errors import OutputError as OutputError
-    from sardonyx.errors import RuntimeFailure as RuntimeFailure
-    from sardonyx.errors import SardonyxError as SardonyxError
-    from sardonyx.errors import UsageError as UsageError
-    from sardonyx.errors import VerificationFailed as VerificationFailed
-    from sardonyx.exporting.export import Exported as Exported
-    from sardonyx.exporting.export import export as export
-    from sardonyx.exporting.extract import Extracted as Extracted
-    from sardonyx.exporting.extract import extract as extract
-    from sardonyx.exporting.options import ExportOptions as ExportOptions
+    from sardonyx.common.errors import GateNotMet as GateNotMet
+    from sardonyx.common.errors import ModelError as ModelError
+    from sardonyx.common.errors import OutputError as OutputError
+    from sardonyx.common.errors import RuntimeFailure as RuntimeFailure
+    from sardonyx.common.errors import SardonyxError as SardonyxError
+    from sardonyx.common.errors import UsageError as UsageError
+    from sardonyx.common.errors import VerificationFailed as VerificationFailed
     from sardonyx.frontend.attention.decompose import decompose as decompose
     from sardonyx.frontend.attention.decomposed_file import load_decomposed as load_decomposed
     from sardonyx.frontend.attention.fuse import fuse_attention as fuse_attention
-    from sardonyx.ir.builder import Builder as Builder
     from sardonyx.ir.facts import Facts as Facts
+    from sardonyx.ir.rules import Builder as Builder
     from sardonyx.ir.rules import Drop as Drop
     from sardonyx.ir.rules import Match as Match
     from sardonyx.ir.rules import Proposal as Proposal
     from sardonyx.ir.rules import Refused as Refused
     from sardonyx.ir.rules import Share as Share
-    from sardonyx.measurement.bench import bench as bench
-    from sardonyx.measurement.profiling.profiler import profile as profile
-    from sardonyx.optimizer.opportunities import opportunities as opportunities
-    from sardonyx.optimizer.options import OptimizeOptions as OptimizeOptions
-    from sardonyx.optimizer.options import TuneOptions as TuneOptions
-    from sardonyx.optimizer.pipeline import Optimized as Optimized
-    from sardonyx.optimizer.pipeline import optimize as optimize
     from sardonyx.passes.base import Example as Example
     from sardonyx.passes.base import ModelPass as ModelPass
     from sardonyx.passes.base import NodePass as NodePass
     from sardonyx.passes.base import Pass as Pass
-    from sardonyx.quantization.quantize import Quantized as Quantized
-    from sardonyx.quantization.quantize import quantize as quantize
     from sardonyx.records.analysis import Analysis as Analysis
     from sardonyx.records.analysis import Decomposed as Decomposed
     from sardonyx.records.bench import Benchmark as Benchmark
+    from sardonyx.records.bench import Placement as Placement
+    from sardonyx.records.bench import Profile as Profile
     from sardonyx.records.comparison import Comparison as Comparison
+    from sardonyx.records.comparison import Location as Location
     from sardonyx.records.export import Export as Export
-    from sardonyx.records.extraction import Extraction as Extraction
+    from sardonyx.records.export import Extraction as Extraction
     from sardonyx.records.inspection import Adoption as Adoption
+    from sardonyx.records.inspection import HierarchyDag as HierarchyDag
     from sardonyx.records.inspection import Inspection as Inspection
     from sardonyx.records.inspection import ModuleInspection as ModuleInspection
     from sardonyx.records.inspection import Opportunities as Opportunities
-    from sardonyx.records.location import Location as Location
-    from sardonyx.records.module_graph import HierarchyDag as HierarchyDag
-    from sardonyx.records.placement import Placement as Placement
-    from sardonyx.records.profile import Profile as Profile
     from sardonyx.records.quantization import Quantization as Quantization
     from sardonyx.records.run import Accuracy as Accuracy
     from sardonyx.records.run import Run as Run
@@ -71,17 +55,33 @@ if TYPE_CHECKING:
     from sardonyx.reporting.report import Report as Report
     from sardonyx.reporting.report import report as report
     from sardonyx.runtime.library import custom_ops as custom_ops
-    from sardonyx.studies.runner import Studied as Studied
-    from sardonyx.studies.runner import study as study
     from sardonyx.verbs.adopt.adopt import Adopted as Adopted
     from sardonyx.verbs.adopt.adopt import adopt as adopt
+    from sardonyx.verbs.analyze.analyze import analyze as analyze
+    from sardonyx.verbs.analyze.inspector import inspect as inspect
     from sardonyx.verbs.attest.attestation import Rederivation as Rederivation
     from sardonyx.verbs.attest.attestation import attest as attest
     from sardonyx.verbs.attest.attestation import rederive as rederive
+    from sardonyx.verbs.bench.bench import bench as bench
     from sardonyx.verbs.compare.compare import compare as compare
     from sardonyx.verbs.dag.dag import dag as dag
+    from sardonyx.verbs.export.export import Exported as Exported
+    from sardonyx.verbs.export.export import export as export
+    from sardonyx.verbs.export.extract import Extracted as Extracted
+    from sardonyx.verbs.export.extract import extract as extract
+    from sardonyx.verbs.export.options import ExportOptions as ExportOptions
     from sardonyx.verbs.locate.locate import locate as locate
+    from sardonyx.verbs.optimize.options import OptimizeOptions as OptimizeOptions
+    from sardonyx.verbs.optimize.options import TuneOptions as TuneOptions
+    from sardonyx.verbs.optimize.pipeline import Optimized as Optimized
+    from sardonyx.verbs.optimize.pipeline import opportunities as opportunities
+    from sardonyx.verbs.optimize.pipeline import optimize as optimize
     from sardonyx.verbs.placement.placement import placement as placement
+    from sardonyx.verbs.profile.profiler import profile as profile
+    from sardonyx.verbs.quantize.quantize import Quantized as Quantized
+    from sardonyx.verbs.quantize.quantize import quantize as quantize
+    from sardonyx.verbs.study.runner import Studied as Studied
+    from sardonyx.verbs.study.runner import study as study
     from sardonyx.verification.compare import verify as verify
 
     __version__: str
@@ -101,45 +101,38 @@ __all__ = [
 _DEFINED_IN = {
     name: f"sardonyx.{module}"
     for module, names in {
-        "analysis.analyze": "analyze",
+        "verbs.analyze.analyze": "analyze",
         "verbs.dag.dag": "dag",
         "verbs.compare.compare": "compare",
-        "analysis.inspector": "inspect",
+        "verbs.analyze.inspector": "inspect",
         "errors": "GateNotMet ModelError OutputError RuntimeFailure SardonyxError UsageError VerificationFailed",
         "verbs.adopt.adopt": "Adopted adopt",
-        "exporting.export": "Exported export",
-        "exporting.extract": "Extracted extract",
-        "exporting.options": "ExportOptions",
+        "verbs.export.export": "Exported export",
+        "verbs.export.extract": "Extracted extract",
+        "verbs.export.options": "ExportOptions",
         "frontend.attention.decompose": "decompose",
         "frontend.attention.decomposed_file": "load_decomposed",
         "frontend.attention.fuse": "fuse_attention",
-        "ir.builder": "Builder",
+        "ir.rules": "Builder Drop Match Proposal Refused Share",
         "ir.facts": "Facts",
-        "ir.rules": "Drop Match Proposal Refused Share",
-        "measurement.bench": "bench",
-        "measurement.profiling.profiler": "profile",
+        "verbs.bench.bench": "bench",
+        "verbs.profile.profiler": "profile",
         "verbs.attest.attestation": "Rederivation attest rederive",
-        "optimizer.opportunities": "opportunities",
-        "optimizer.options": "OptimizeOptions TuneOptions",
-        "optimizer.pipeline": "Optimized optimize",
+        "verbs.optimize.pipeline": "opportunities Optimized optimize",
+        "verbs.optimize.options": "OptimizeOptions TuneOptions",
         "passes.base": "Example ModelPass NodePass Pass",
-        "quantization.quantize": "Quantized quantize",
+        "verbs.quantize.quantize": "Quantized quantize",
         "records.analysis": "Analysis Decomposed",
-        "records.bench": "Benchmark",
-        "records.comparison": "Comparison",
-        "records.export": "Export",
-        "records.extraction": "Extraction",
-        "records.inspection": "Adoption Inspection ModuleInspection Opportunities",
-        "records.location": "Location",
-        "records.module_graph": "HierarchyDag",
-        "records.placement": "Placement",
-        "records.profile": "Profile",
+        "records.bench": "Benchmark Placement Profile",
+        "records.comparison": "Comparison Location",
+        "records.export": "Export Extraction",
+        "records.inspection": "Adoption Inspection ModuleInspection Opportunities HierarchyDag",
         "records.quantization": "Quantization",
         "records.run": "Accuracy Run Verdict",
         "records.study": "Study",
         "reporting.report": "Report report",
         "runtime.library": "custom_ops",
-        "studies.runner": "Studied study",
+        "verbs.study.runner": "Studied study",
         "verification.compare": "verify",
         "verbs.locate.locate": "locate",
         "verbs.placement.placement": "placement",

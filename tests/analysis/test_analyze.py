@@ -16,9 +16,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import models
 import sardonyx
-from sardonyx.analysis.costs import regions
-from sardonyx.errors import ModelError, UsageError
+from sardonyx.common.errors import ModelError, UsageError
 from sardonyx.records.analysis import ALONE, Analysis, Form
+from sardonyx.verbs.analyze.costs import regions
 
 
 class Block(nn.Module):

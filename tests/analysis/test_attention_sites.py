@@ -7,11 +7,11 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
-from sardonyx.analysis import attention_sites
-from sardonyx.analysis.attention_sites import SiteDescription
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.io import from_proto
+from sardonyx.verbs.analyze import attention_sites
+from sardonyx.verbs.analyze.attention_sites import SiteDescription
 
 WIDTH, HEADS = 32, 4
 CONSTANTS = {

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import sardonyx
-from sardonyx.analysis.forms import cache_of_graph
-from sardonyx.analysis.torch_models import cache_of_module
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.past import cache_sizes
-from sardonyx.frontend.models.resolve import resolve
+from sardonyx.frontend.models import resolve
 from sardonyx.records.analysis import Cache
+from sardonyx.verbs.analyze.forms import cache_of_graph
+from sardonyx.verbs.analyze.torch_models import cache_of_module
 
 SMALL = "hidden_size=32,num_attention_heads=4,num_key_value_heads=2,intermediate_size=64,vocab_size=100,head_dim=8"
 FULL = f"hf-config:LlamaConfig?{SMALL},num_hidden_layers=2"

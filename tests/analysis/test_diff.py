@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import graphs
-from sardonyx.optimizer.pipeline import optimize
 from sardonyx.records.comparison import Comparison, OpRef, Pair
 from sardonyx.verbs.compare.compare import Op, align, compare
+from sardonyx.verbs.optimize.pipeline import optimize
 
 
 @settings(max_examples=20)

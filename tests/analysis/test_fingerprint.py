@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import sardonyx
 from narrowing import present
-from sardonyx.analysis.fingerprint import Family, Fingerprint, fingerprint
 from sardonyx.ir.io import from_proto
+from sardonyx.verbs.analyze.fingerprint import Family, Fingerprint, fingerprint
 
 FAMILIES = {
     "bert": Family.ENCODER,

@@ -11,8 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from sardonyx.analysis.inspector import inspect
-from sardonyx.errors import ModelError, UsageError
+from sardonyx.common.errors import ModelError, UsageError
 from sardonyx.records.inspection import (
     Coverage,
     DynamicDim,
@@ -23,6 +22,7 @@ from sardonyx.records.inspection import (
     Port,
     RootNode,
 )
+from sardonyx.verbs.analyze.inspector import inspect
 
 
 def _layered(layers: int = 3) -> onnx.ModelProto:

@@ -9,9 +9,9 @@ from onnx import helper
 
 from graphs import models
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.tagged_model import tagged
-from sardonyx.optimizer.run_tables import wiring
+from sardonyx.ir.origins import tagged
 from sardonyx.records.run import Wiring
+from sardonyx.verbs.optimize.run_tables import wiring
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18, "own" : 1]>'
 

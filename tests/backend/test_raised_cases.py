@@ -18,7 +18,7 @@ from backend.cases import Case, node_cases, shipped_cases
 from backend.harness import wrong_values
 from raised import raised
 from sardonyx import runtime
-from sardonyx.ir.opsets.raising import NEWEST, OLDEST, since
+from sardonyx.ir.opset_raising import NEWEST, OLDEST, since
 
 SHARDS = 80
 SELECTED = range(SHARDS) if os.environ.get("SARDONYX_ALL_CASES") else (7,)

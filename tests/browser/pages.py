@@ -19,13 +19,12 @@ from reporting.sample_profile import sample_profile
 from reporting.sample_quantization import sample_choice
 from reporting.sample_run import sample_run
 from reporting.sample_tuning import sample_tuning
-from sardonyx.cli.run_folder import Conditions, fill
 from sardonyx.records.analysis import Analysis
-from sardonyx.records.bench import Benchmark
-from sardonyx.records.profile import Profile
+from sardonyx.records.bench import Benchmark, Profile
 from sardonyx.records.quantization import Quantization
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
+from sardonyx.verbs.optimize.run_folder import Conditions, fill
 from sardonyx.verbs.report.model_page import write_page
 
 HASHED = sardonyx.OptimizeOptions(hashes=True)

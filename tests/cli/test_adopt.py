@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx
-from sardonyx import provenance as p
+from sardonyx.records import provenance as p
 from sardonyx.records.inspection import Adoption, Inspection
 
 Command = Callable[..., Any]

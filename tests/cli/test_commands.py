@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict
-from sardonyx.errors import ModelError, OutputError, RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.optimizer.options import OptimizeOptions
+from sardonyx.common.errors import ModelError, OutputError, RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.records.run import Run
+from sardonyx.verbs.optimize.options import OptimizeOptions
 
 Command = Callable[..., Any]
 DEFAULTS = {

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from reporting.sample_run import sample_run
-from sardonyx.records.module_graph import HierarchyDag
+from sardonyx.records.inspection import HierarchyDag
 from sardonyx.records.run import NodeRef
 
 Command = Callable[..., Any]

@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from cli.conftest import Result
-from sardonyx.provenance import MODULE_PATH, MODULE_PATHS
-from sardonyx.records.extraction import Extraction
+from sardonyx.records.export import Extraction
+from sardonyx.records.provenance import MODULE_PATH, MODULE_PATHS
 
 Command = Callable[..., Result]
 

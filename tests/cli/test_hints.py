@@ -13,7 +13,7 @@ import pytest
 import sardonyx
 from commands import subcommand
 from sardonyx.cli.main import VERBS
-from sardonyx.reporting.flags import with_flags
+from sardonyx.reporting.formatting import with_flags
 
 SOURCE = Path(__file__).parent.parent.parent / "src" / "sardonyx"
 OF_THE_COMMAND_LINE = ("cli", "verbs", "reporting/gate.py", "reporting/measures.py")  # modules that parse flag texts

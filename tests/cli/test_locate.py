@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 
-from sardonyx.records.location import Location
+from sardonyx.records.comparison import Location
 from verification.test_locate import network, nudged
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from cli.conftest import Result
 from fleet.test_dask import Cluster
-from sardonyx.records.fleet import Fleet
+from sardonyx.records.study import Fleet
 
 Command = Callable[..., Result]
 HEAD = '<ir_version: 8, opset_import: ["" : 17]> '

@@ -12,9 +12,9 @@ import onnx
 import pytest
 
 from sardonyx.cli.main import run
-from sardonyx.errors import SardonyxError, UsageError
+from sardonyx.common.errors import SardonyxError, UsageError
 from sardonyx.records.reading import kinds
-from sardonyx.verbs.mcp.tools import TOOLS, Folder
+from sardonyx.verbs.mcp.server import TOOLS, Folder
 
 MODEL = "agraph (float[N] x) => (float[N] y) { a = Identity(x)  b = Exp(a)  c = Identity(b)  y = Relu(c) }"
 

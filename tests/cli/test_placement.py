@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx
-from sardonyx.runtime import engines
-from sardonyx.verbs.placement import profiles
+from sardonyx.runtime import sessions
+from sardonyx.verbs.placement import placement
 
 FLOAT = {"device": ["float", "float,float"]}
 PROFILE: dict[str, Any] = {
@@ -95,7 +95,7 @@ def test_computations_of_shapes_are_no_fallback(toy: str) -> None:
 
 
 def test_the_version_of_the_operator_and_the_types_decide() -> None:
-    profile = msgspec.convert(PROFILE, profiles.Profile)
+    profile = msgspec.convert(PROFILE, placement.Profile)
     assert profile.answer("Relu", 13, ("float",), {}) == "device"
     assert profile.answer("Relu", 13, ("int64",), {}) == "unknown"  # version 6 has no int64
     assert profile.answer("Relu", 17, ("int64",), {}) == "fails"
@@ -111,9 +111,9 @@ def test_the_version_of_the_operator_and_the_types_decide() -> None:
     assert profile.answer("Nothing", 17, (), {}) == "unknown"
 
 
-@pytest.mark.parametrize("device", profiles.names())
+@pytest.mark.parametrize("device", placement.names())
 def test_profiles_that_come_with_the_package_can_be_read(device: str) -> None:
-    profile = profiles.read(device)
+    profile = placement.read_profile(device)
     assert profile.device == device
     assert profile.answer("MatMul", 17, ("float", "float"), {}) == "device"
     assert len(profile.operators) > 150
@@ -124,9 +124,9 @@ def test_openvino_refuses_what_its_profile_says() -> None:
     fails = _model(_node("Relu", "x", "a"), _node("Det", "a", "y"))
     assert sardonyx.placement(works, "openvino").unsupported_nodes == 0
     assert sardonyx.placement(fails, "openvino").unsupported_nodes == 1
-    engines.load(engines.Runtime.OPENVINO, works)
+    sessions.load(sessions.Runtime.OPENVINO, works)
     with pytest.raises(sardonyx.RuntimeFailure):
-        engines.load(engines.Runtime.OPENVINO, fails)
+        sessions.load(sessions.Runtime.OPENVINO, fails)
 
 
 def test_the_command_has_gates(toy: str, tmp_path: Path, command: Callable[..., Any]) -> None:

@@ -27,7 +27,7 @@ def optimize(source, output, *, progress, **_):
         print("ready", file=sys.stderr, flush=True)
         time.sleep(60)
     return sample_run()
-sys.modules["sardonyx.optimizer.pipeline"] = SimpleNamespace(optimize=optimize)
+sys.modules["sardonyx.verbs.optimize.pipeline"] = SimpleNamespace(optimize=optimize)
 from sardonyx.cli import options
 options.is_there = lambda path: True  # the stub reads no file
 from sardonyx.cli.main import main
@@ -100,7 +100,7 @@ def test_a_command_loads_only_the_packages_that_it_uses(
     loaded = done.stderr.splitlines()[-1].split()
     assert {name.split(".")[1] for name in loaded} <= packages
     assert len(loaded) <= most
-    assert "sardonyx.optimizer.details" not in loaded  # what only reports need
+    assert "sardonyx.verbs.optimize.details" not in loaded  # what only reports need
 
 
 def test_every_option_with_a_default_shows_it() -> None:

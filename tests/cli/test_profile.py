@@ -13,7 +13,7 @@ import pytest
 
 from cli.conftest import Result
 from reporting.gate.sample_records import write_model
-from sardonyx.records.profile import Profile
+from sardonyx.records.bench import Profile
 
 Command = Callable[..., Result]
 

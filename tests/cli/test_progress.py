@@ -13,11 +13,12 @@ import pytest
 from cli.conftest import Result
 from reporting.gate.sample_records import write_model
 from sardonyx.cli.console import TimeLeft, announce, live_table
-from sardonyx.cli.durations import bench_seconds, run_seconds
-from sardonyx.errors import UsageError
-from sardonyx.fleet.progress import Status
+from sardonyx.common.errors import UsageError
+from sardonyx.fleet.engines import Status
 from sardonyx.records.progress import duration
-from sardonyx.verbs import bench, optimize
+from sardonyx.verbs.bench import command as bench
+from sardonyx.verbs.bench.durations import bench_seconds, run_seconds
+from sardonyx.verbs.optimize import command as optimize
 
 Command = Callable[..., Result]
 

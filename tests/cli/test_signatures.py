@@ -10,9 +10,9 @@ import pytest
 from msgspec import UNSET
 
 import sardonyx
+from sardonyx.cli.main import VERBS, load
 from sardonyx.cli.options import Option
-from sardonyx.cli.registry import VERBS, load
-from sardonyx.cli.signatures import parameters
+from sardonyx.cli.verb import parameters
 
 
 @pytest.mark.parametrize("verb", VERBS)

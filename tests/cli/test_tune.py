@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from reporting.sample_tuning import tuned_run
-from sardonyx.optimizer.options import TuneOptions
 from sardonyx.records.run import Run
+from sardonyx.verbs.optimize.options import TuneOptions
 
 Command = Callable[..., Any]
 

@@ -16,11 +16,9 @@ from pathlib import Path
 import pytest
 
 from fleet.planted_work import Planted
-from sardonyx.errors import RuntimeFailure
-from sardonyx.fleet.engines import Engine, ExecutorEngine, LocalEngine
-from sardonyx.fleet.execution import Report, run_all
-from sardonyx.fleet.isolation import Limits, isolated
-from sardonyx.fleet.work import Needs, Outcome, Work
+from sardonyx.common.errors import RuntimeFailure
+from sardonyx.fleet.engines import Engine, ExecutorEngine, LocalEngine, Report, run_all
+from sardonyx.fleet.work import Limits, Needs, Outcome, Work, isolated
 from sardonyx.runtime import worker_process
 
 pytestmark = pytest.mark.slow
@@ -105,7 +103,7 @@ def test_a_killed_command_leaves_no_process_and_its_files_are_deleted_by_the_nex
     tmp_path: Path, does: str, temporary: Path
 ) -> None:
     code = (
-        "from sardonyx.fleet.isolation import *; from fleet.planted_work import *; import sys, time;"
+        "from sardonyx.fleet.work import *; from fleet.planted_work import *; import sys, time;"
         f"isolated(Planted(Path({str(tmp_path / 'log')!r}), 0, {does!r}), Limits()); print('done', flush=True);"
         "time.sleep(60)"
     )

@@ -7,10 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from sardonyx.fleet import progress
-from sardonyx.fleet.engines import ExecutorEngine
-from sardonyx.fleet.execution import Report
-from sardonyx.fleet.progress import Status, Tracker
+from sardonyx.fleet import engines
+from sardonyx.fleet.engines import ExecutorEngine, Report, Status, Tracker
 from sardonyx.fleet.work import Outcome
 
 DONE, FAILED = Outcome({}, None, 1.0), Outcome(None, "no memory", 1.0)
@@ -20,7 +18,7 @@ DONE, FAILED = Outcome({}, None, 1.0), Outcome(None, "no memory", 1.0)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time in seconds, as its only element."""
     now = [0.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(engines.time, "monotonic", lambda: now[0])
     return now
 
 

@@ -20,8 +20,8 @@ import sardonyx
 from fleet.s3_server import AFTER, BEFORE, Server, running_server
 from fleet.test_storage import NAMES, STEPS, apply_steps, as_dict
 from quantization.small_model import build
-from sardonyx.errors import OutputError
-from sardonyx.fleet import remote_storage
+from sardonyx.common.errors import OutputError
+from sardonyx.fleet import storage
 from sardonyx.fleet.storage import Store, open_store
 
 pytestmark = pytest.mark.slow  # the server takes a second to start
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.slow  # the server takes a second to start
 def server() -> Generator[Server]:
     """A server with one empty bucket; its clients wait less than usual."""
     with pytest.MonkeyPatch.context() as patch, running_server() as running:
-        patch.setitem(remote_storage._S3_CLIENT, "read_timeout", 1)  # pyright: ignore[reportPrivateUsage]
-        patch.setitem(remote_storage._S3_CLIENT, "retries", {"total_max_attempts": 1})  # pyright: ignore[reportPrivateUsage]
-        patch.setattr(remote_storage, "_PAUSE", 0.02)
+        patch.setitem(storage._S3_CLIENT, "read_timeout", 1)  # pyright: ignore[reportPrivateUsage]
+        patch.setitem(storage._S3_CLIENT, "retries", {"total_max_attempts": 1})  # pyright: ignore[reportPrivateUsage]
+        patch.setattr(storage, "_PAUSE", 0.02)
         yield running
         forget_clients()
 
@@ -51,7 +51,7 @@ def forget_clients() -> None:
     """Let the next store read the settings again."""
     import s3fs
 
-    remote_storage._file_system.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    storage._file_system.cache_clear()  # pyright: ignore[reportPrivateUsage]
     s3fs.S3FileSystem.clear_instance_cache()
 
 
@@ -71,7 +71,7 @@ def test_faults_do_not_change_what_is_stored(
     server: Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every write says truly whether it created the file, although answers are lost after the work was done."""
-    monkeypatch.setattr(remote_storage, "_TRIES", 12)  # with every third request failing, five in a row are common
+    monkeypatch.setattr(storage, "_TRIES", 12)  # with every third request failing, five in a row are common
     drawn = random.Random(0)
     kinds = ("replace", "create", "remove", "upload")
     steps = [(drawn.choice(kinds), drawn.choice(NAMES), drawn.randbytes(drawn.randrange(999))) for _ in range(25)]
@@ -85,7 +85,7 @@ def test_faults_do_not_change_what_is_stored(
 def test_a_lost_answer_of_a_conditional_request_is_no_other_writer(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    system = remote_storage._file_system(store.url, os.getpid())[0]  # pyright: ignore[reportPrivateUsage]
+    system = storage._file_system(store.url, os.getpid())[0]  # pyright: ignore[reportPrivateUsage]
     send = system.pipe_file
 
     def lose_first(*args: object, **options: object) -> None:
@@ -166,7 +166,7 @@ def test_a_server_that_stays_down_is_one_line(server: Server, store: Store) -> N
 def test_a_study_of_models_in_s3_gives_what_a_folder_gives(
     server: Server, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote_storage, "_TRIES", 12)
+    monkeypatch.setattr(storage, "_TRIES", 12)
     (tmp_path / "models").mkdir()
     for number in range(2):
         model = build(tmp_path / "models" / f"m{number}.onnx", seed=number)

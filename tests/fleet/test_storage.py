@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sardonyx.atomic_write import Draft, draft_name
-from sardonyx.errors import OutputError, UsageError
-from sardonyx.fleet import remote_storage
+from sardonyx.common.atomic_write import Draft, draft_name
+from sardonyx.common.errors import OutputError, UsageError
+from sardonyx.fleet import storage
 from sardonyx.fleet.storage import Contents, Store, open_store
 
 NAMES = ("a.json", "cells/order/a model.json", "cells/order/b.json", "cells/b.json", "models/.hidden.onnx", "é/ü.json")
@@ -279,7 +279,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    remote_storage._file_system.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    storage._file_system.cache_clear()  # pyright: ignore[reportPrivateUsage]
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, "s3", raising=False)  # of an earlier test
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(UsageError, match=r"s3://bucket/x cannot be opened: .*s3fs") as caught:

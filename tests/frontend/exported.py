@@ -11,7 +11,6 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
-from sardonyx import provenance as p
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
@@ -19,6 +18,7 @@ from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import scopes
+from sardonyx.records import provenance as p
 from sardonyx.runtime import Session
 
 

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sardonyx
-from sardonyx.errors import ModelError, UsageError, VerificationFailed
-from sardonyx.exporting import export as exporting
-from sardonyx.frontend.inputs.example_resolution import unpadded
-from sardonyx.frontend.inputs.examples import derive
+from sardonyx.common.errors import ModelError, UsageError, VerificationFailed
+from sardonyx.frontend.inputs.examples import derive, unpadded
 from sardonyx.frontend.inputs.other_branches import Branch, find_branches
-from sardonyx.frontend.models.resolve import resolve
+from sardonyx.frontend.models import resolve
 from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.verbs.export import export as exporting
 
 X = torch.linspace(-1.0, 1.5, 48).reshape(2, 6, 4)
 MASK = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])

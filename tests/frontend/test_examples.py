@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.frontend.inputs import search
 from sardonyx.frontend.inputs.examples import Example, derive
-from sardonyx.frontend.models.resolve import resolve
+from sardonyx.frontend.models import resolve
 from sardonyx.frontend.running import probe
 from sardonyx.records.input_specs import Spec
 

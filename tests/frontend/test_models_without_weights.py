@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sardonyx.frontend.models.weights import build_seeded
+from sardonyx.frontend.models import build_seeded
 
 
 class Tied(nn.Module):

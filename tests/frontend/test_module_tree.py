@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from frontend.exported import Exported, exported
-from sardonyx import provenance as p
 from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.ir import origins
+from sardonyx.records import provenance as p
 from sardonyx.records.run import How
 
 

@@ -13,9 +13,8 @@ from frontend.test_examples import shapes
 from sardonyx.cli.main import run as command
 from sardonyx.frontend.inputs.examples import Example, derive
 from sardonyx.frontend.inputs.facts import Facts
-from sardonyx.frontend.models.resolve import resolve
-from sardonyx.frontend.reach import memory_read, unreached
-from sardonyx.frontend.running import run
+from sardonyx.frontend.models import resolve
+from sardonyx.frontend.running import memory_read, run, unreached
 from sardonyx.records.export import Export
 
 SMALL = "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24"

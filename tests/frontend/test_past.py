@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.frontend.inputs.examples import derive
 from sardonyx.frontend.inputs.past import with_past
-from sardonyx.frontend.models.resolve import resolve
+from sardonyx.frontend.models import resolve
 from sardonyx.frontend.running import run
 from sardonyx.frontend.tracing.structure import join_cache, keeping_all, named_pairs, split_cache, window
 

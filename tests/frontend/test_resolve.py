@@ -12,9 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from sardonyx.errors import UsageError
-from sardonyx.frontend.models.resolve import resolve
-from sardonyx.frontend.models.weights import randomize, seeded
+from sardonyx.common.errors import UsageError
+from sardonyx.frontend.models import randomize, resolve, seeded
 
 TINY = "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24,vocab_size=50"
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
-from sardonyx.frontend.tracing.shortcuts import quick_mismatches
+from sardonyx.frontend.tracing.dynamo import quick_mismatches
 
 
 class Mixed(nn.Module):

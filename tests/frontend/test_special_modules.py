@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from frontend.exported import exported
-from sardonyx import provenance as p
-from sardonyx.errors import ModelError
+from sardonyx.common.errors import ModelError
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
+from sardonyx.records import provenance as p
 
 both = pytest.mark.parametrize("exporter", ["dynamo", "torchscript"])
 X = torch.linspace(-1.5, 1.5, 8).reshape(2, 4)

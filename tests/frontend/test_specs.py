@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.records.input_specs import (
     DTYPES,
     Constant,
@@ -24,7 +24,7 @@ from sardonyx.records.input_specs import (
     read_arrays,
     resolve_axes,
 )
-from sardonyx.reporting.flags import with_flags
+from sardonyx.reporting.formatting import with_flags
 
 names = st.from_regex(r"[a-z_][a-z0-9_.]{0,12}", fullmatch=True)
 

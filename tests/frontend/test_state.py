@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 import sardonyx
-from sardonyx.errors import ModelError, VerificationFailed
+from sardonyx.common.errors import ModelError, VerificationFailed
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.frontend.tracing.rehearsal import CallsInARow, mode_notes, with_state
 from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.ir import io
-from sardonyx.ir import state as states
+from sardonyx.ir import metadata as states
 from sardonyx.runtime import Session
 
 X = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0))
@@ -79,7 +79,7 @@ def _in_a_row(path: Path, module: nn.Module, calls: int = 4) -> None:
     """Run the file, fed with its own state from what its metadata says, and compare with the module."""
     session, module = Session(path), copy.deepcopy(module).eval()
     model = ir.load(path)
-    declared = json.loads(model.metadata_props[states.KEY])
+    declared = json.loads(model.metadata_props[states.STATE])
     outputs = [value.name for value in model.graph.outputs]
     held = {name: np.broadcast_to(np.array(s["initial"], s["dtype"]), s["shape"]) for name, s in declared.items()}
     for seed in range(calls):
@@ -322,13 +322,13 @@ def test_a_declaration_that_does_not_fit_the_model_is_ignored(text: str) -> None
     node = ir.node("Neg", [x])
     node.outputs[0].name = "y"
     model = ir.Model(ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 18}), ir_version=10)
-    model.metadata_props[states.KEY] = text
-    assert states.read(model) == {}
+    model.metadata_props[states.STATE] = text
+    assert states.read_state(model) == {}
 
 
 @pytest.mark.parametrize("first", [np.zeros((2, 0)), np.full((2, 3), -np.inf), np.array([[1.5, np.nan]]), np.int64(7)])
 def test_first_values_read_back(first: Any) -> None:
     array = np.asarray(first)
-    declared = states.declared("x", "y", array)
+    declared = states.declared_state("x", "y", array)
     np.testing.assert_array_equal(states.first_value(declared, array), array)
     assert json.loads(json.dumps(declared.initial, allow_nan=False)) == declared.initial

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from transformers.utils.import_utils import torch_compilable_check
 
 import sardonyx
-from sardonyx.analysis.costs.program import ITEM_BYTES
-from sardonyx.errors import ModelError, SardonyxError, reason
+from sardonyx.common.errors import ModelError, SardonyxError, reason
 from sardonyx.frontend.inputs.examples import FileInput, fitting_example
-from sardonyx.frontend.models.weights import state_sha256
-from sardonyx.frontend.tracing.scripted import unscripted
+from sardonyx.frontend.models import state_sha256
+from sardonyx.frontend.tracing.prepare import unscripted
 from sardonyx.frontend.tracing.traced import Exporter
+from sardonyx.verbs.analyze.costs.program import ITEM_BYTES
 
 ROWS = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 

@@ -14,9 +14,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx
-from sardonyx import provenance as p
-from sardonyx.ir import attribute_tags, io, origins
+from sardonyx.ir import io, origins
+from sardonyx.ir import origins as attribute_tags
 from sardonyx.ir.scopes import scopes
+from sardonyx.records import provenance as p
 from sardonyx.runtime import Session
 
 EVERYWHERE = """<ir_version: 10, opset_import: ["" : 18, "local" : 1, "com.microsoft" : 1]>

@@ -16,9 +16,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx.errors import ModelError, OutputError, SardonyxError
+from sardonyx.common.errors import ModelError, OutputError, SardonyxError
 from sardonyx.ir import io
-from sardonyx.ir.io import wire_format
+from sardonyx.ir.io import tensor_data
 
 
 def small_model(size: int = 1200) -> onnx.ModelProto:
@@ -103,7 +103,7 @@ def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
 def test_truncation_is_detected_at_every_byte(size: int, tmp_path: Path) -> None:
     """Except between two fields of the model itself after graph and opset: that is a valid model."""
     whole = small_model(size).SerializeToString()
-    fields = list(wire_format.Bytes.of_buffer(whole).fields(0, len(whole)))
+    fields = list(tensor_data.Bytes.of_buffer(whole).fields(0, len(whole)))
     graph_and_opset = max(f.stop for f in fields if f.number in (7, 8))
     complete = {f.stop for f in fields if f.stop >= graph_and_opset}
     path = tmp_path / "m.onnx"
@@ -316,7 +316,7 @@ def test_calls_that_expand_to_more_nodes_than_a_runtime_can_load() -> None:
 
 def test_bodies_nested_a_thousand_deep(tmp_path: Path) -> None:
     def field(number: int, content: bytes) -> bytes:
-        return wire_format.varint(number << 3 | 2) + wire_format.varint(len(content)) + content
+        return tensor_data.varint(number << 3 | 2) + tensor_data.varint(len(content)) + content
 
     graph = b""
     for _ in range(1000):

@@ -6,8 +6,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from sardonyx.ir.module_region import Flow
-from sardonyx.ir.tagged_model import tagged
-from sardonyx.verbs.locate.border_pairs import pair_borders
+from sardonyx.ir.origins import tagged
+from sardonyx.verbs.locate.module_search import pair_borders
 
 
 def test_a_mask_is_paired_although_another_input_of_its_reader_is_gone() -> None:

@@ -10,9 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, NodeRule, Replacement
+from sardonyx.ir.rules import Builder, Match, NodeRule, Replacement
 from sardonyx.ir.tensors import ComputedTensor
 from sardonyx.passes.cleanup.eliminate_cast_like import EliminateCastLike
 from sardonyx.records.run import Accuracy

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.ir import io
-from sardonyx.ir.dataflow import Dataflow, Dependence
+from sardonyx.ir.facts import Dataflow, Dependence
 
 CONSTANT, SIZE, DATA = Dependence
 BODY = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.element_types import element_types
+from sardonyx.ir.facts import element_types
 
 
 def test_types_follow_the_operators() -> None:

@@ -15,8 +15,8 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx import atomic_write
-from sardonyx.errors import OutputError
+from sardonyx.common import atomic_write
+from sardonyx.common.errors import OutputError
 from sardonyx.ir import io
 from sardonyx.ir.io import files
 from sardonyx.ir.tensors import ComputedTensor, FileTensor, transposed

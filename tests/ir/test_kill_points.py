@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kill_points import Folder, content, in_child, kills, old_model
-from sardonyx.atomic_write import draft_folder
+from sardonyx.common.atomic_write import draft_folder
 from sardonyx.ir import io
 
 

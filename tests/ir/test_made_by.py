@@ -7,7 +7,7 @@ import json
 import onnx_ir as ir
 import pytest
 
-from sardonyx.ir import made_by
+from sardonyx.ir import metadata
 
 
 def _model() -> ir.Model:
@@ -16,15 +16,15 @@ def _model() -> ir.Model:
 
 def test_options_that_were_not_given_are_left_out_and_earlier_commands_stay() -> None:
     model = _model()
-    made_by.write(model, "export", {"seed": 0, "opset": None, "with_past": False})
-    made_by.write(model, "optimize", {"target": "ort", "keep_modules": (), "skip": ["a"]})
-    options = json.loads(model.metadata_props[made_by.OPTIONS])
+    metadata.write_options(model, "export", {"seed": 0, "opset": None, "with_past": False})
+    metadata.write_options(model, "optimize", {"target": "ort", "keep_modules": (), "skip": ["a"]})
+    options = json.loads(model.metadata_props[metadata.OPTIONS])
     assert options == {"export": {"seed": 0}, "optimize": {"target": "ort", "skip": ["a"]}}
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100_000])
 def test_what_another_program_wrote_there_is_replaced(text: str) -> None:
     model = _model()
-    model.metadata_props[made_by.OPTIONS] = text
-    made_by.write(model, "optimize", {"target": "ort"})
-    assert json.loads(model.metadata_props[made_by.OPTIONS]) == {"optimize": {"target": "ort"}}
+    model.metadata_props[metadata.OPTIONS] = text
+    metadata.write_options(model, "optimize", {"target": "ort"})
+    assert json.loads(model.metadata_props[metadata.OPTIONS]) == {"optimize": {"target": "ort"}}

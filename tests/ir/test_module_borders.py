@@ -16,12 +16,12 @@ import models as small
 import sardonyx
 from graphs import models
 from ir.test_module_extraction import all_values, assert_correct_cut, cut, model, node, op_types
-from sardonyx.errors import ModelError, UsageError
+from sardonyx.common.errors import ModelError, UsageError
 from sardonyx.ir import origins
 from sardonyx.ir.io import from_proto, to_proto
-from sardonyx.ir.module_extraction import extract
-from sardonyx.optimizer.pipeline import Optimized
-from sardonyx.provenance import lineage, module_of
+from sardonyx.ir.module_region import extract
+from sardonyx.records.provenance import lineage, module_of
+from sardonyx.verbs.optimize.pipeline import Optimized
 
 LINEAR = [
     node("MatMul", "x m", "a", "net.first"),

@@ -15,11 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from graphs import models
-from sardonyx.errors import ModelError, UsageError
+from sardonyx.common.errors import ModelError, UsageError
 from sardonyx.ir import origins
 from sardonyx.ir.io import from_proto, load, to_proto
-from sardonyx.ir.module_extraction import Extract, extract
-from sardonyx.provenance import CALL, MODULE_PATH, MODULE_PATHS, Hierarchy, module_of, owner_of
+from sardonyx.ir.module_region import Extract, extract
+from sardonyx.records.provenance import CALL, MODULE_PATH, MODULE_PATHS, Hierarchy, module_of, owner_of
 from sardonyx.runtime import Session
 
 F, I = TensorProto.FLOAT, TensorProto.INT64  # noqa: E741

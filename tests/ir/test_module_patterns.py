@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.errors import UsageError
-from sardonyx.ir.module_patterns import find_module, find_modules
-from sardonyx.provenance import Hierarchy, ModuleTable, Reading
+from sardonyx.common.errors import UsageError
+from sardonyx.ir.module_borders import find_module, find_modules
+from sardonyx.records.provenance import Hierarchy, ModuleTable, Reading
 
 CLASSES = {
     "": "bert.BertModel",

@@ -13,8 +13,8 @@ import pytest
 
 from passes.util import Feeds, compare, draw, graph_text, outputs, parse
 from raised import raised
-from sardonyx.errors import RuntimeFailure
-from sardonyx.ir.opsets.raising import NEWEST
+from sardonyx.common.errors import RuntimeFailure
+from sardonyx.ir.opset_raising import NEWEST
 from sardonyx.runtime import Session
 
 # opset, graph, operators of the new graph (None: unchanged)

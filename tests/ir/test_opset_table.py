@@ -11,8 +11,8 @@ import pytest
 from onnx import defs, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_opkernel_def  # pyright: ignore[reportAttributeAccessIssue]
 
-from sardonyx.ir.opsets.adapters import ADAPTERS
-from sardonyx.ir.opsets.raising import NEWEST, OLDEST, changes, exists, must_adapt, since
+from sardonyx.ir.opset_adapters import ADAPTERS
+from sardonyx.ir.opset_raising import NEWEST, OLDEST, changes, exists, must_adapt, since
 
 # Changes of meaning in the text of the specification that no schema shows.
 ONLY_IN_WORDS = {

@@ -12,9 +12,9 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx
-from sardonyx import provenance as p
 from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import scopes
+from sardonyx.records import provenance as p
 from sardonyx.records.run import How
 
 if TYPE_CHECKING:

@@ -9,15 +9,14 @@ import pytest
 import sardonyx
 from passes.util import compare, draw, graph_text, outputs
 from raised import raise_model
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.ir import io, origins
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.opsets.raising import HIGHEST, RAISE
+from sardonyx.ir.opset_raising import HIGHEST, RAISE
 from sardonyx.ir.rewriter import Log, Rewriter
-from sardonyx.ir.rules import Match, NodeRule, Refused, Replacement
-from sardonyx.optimizer.options import OptimizeOptions
+from sardonyx.ir.rules import Builder, Match, NodeRule, Refused, Replacement
 from sardonyx.records.run import Accuracy, RewriteKind
+from sardonyx.verbs.optimize.options import OptimizeOptions
 
 MEANS = """
     g (float[N, 8] x) => (float[N, 8] y) {
@@ -299,13 +298,13 @@ def test_a_raise_that_fails_verification_is_undone_with_all_rewrites_that_need_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A wrong adapter loses the axis, so the mean is taken over all axes."""
-    from sardonyx.ir.opsets import adapters
-    from sardonyx.ir.opsets.adapters import OpsetStep, Rewrite, rewritten
+    from sardonyx.ir import opset_adapters
+    from sardonyx.ir.opset_adapters import OpsetStep, Rewrite, rewritten
 
     def wrong(step: OpsetStep) -> Rewrite:
         return rewritten(step, drop=["axes"])
 
-    monkeypatch.setitem(adapters.ADAPTERS, "ReduceMean", wrong)
+    monkeypatch.setitem(opset_adapters.ADAPTERS, "ReduceMean", wrong)
     result = sardonyx.optimize(onnx.parser.parse_model(graph_text(GELU, 14)))
     assert [(each.pass_name, each.root) for each in result.rolled_back] == [("raise-opset", "opset 20")]
     assert result.verdict is not None

@@ -9,10 +9,9 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx.ir import io, origins
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import EndlessRewriting, Log, Rewriter
-from sardonyx.ir.rules import Match, NodeRule, Refused, Replacement, Rule
+from sardonyx.ir.rules import Builder, Match, NodeRule, Refused, Replacement, Rule
 from sardonyx.ir.scopes import is_sorted
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
 from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity

@@ -201,7 +201,7 @@ def test_real_models(name: str, exporter: str, small_model: Callable[[str, str],
 
 def test_a_model_exported_with_dynamic_dims(tmp_path: Path) -> None:
     """The dynamo exporter uses other operators for arithmetic on sizes."""
-    from sardonyx.exporting.export import export
+    from sardonyx.verbs.export.export import export
 
     module, inputs = models.build("bert")
     free = {name: {1: "sequence"} for name in inputs}

@@ -13,13 +13,12 @@ from onnx import helper, numpy_helper
 import sardonyx
 from passes.util import graph_text, op_types, reasons, run_passes
 from sardonyx.ir import io, origins
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Rewriter
-from sardonyx.ir.rules import Match, NodeRule, Replacement
+from sardonyx.ir.rules import Builder, Match, NodeRule, Replacement
 from sardonyx.ir.size_budget import SLACK, Growth, allowance, tensor_bytes
-from sardonyx.optimizer.pipeline import Optimized
 from sardonyx.records.run import Accuracy
+from sardonyx.verbs.optimize.pipeline import Optimized
 
 BUDGET = "exceed the size budget"
 

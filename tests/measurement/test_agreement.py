@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from sardonyx.measurement.bench import output_difference
+from sardonyx.verbs.bench.bench import output_difference
 
 ONE = np.array([[1.0, -2.0], [3.0, 4.0]], np.float32)
 

@@ -13,13 +13,13 @@ import pytest
 
 import sardonyx
 from benched import OTHER, PRODUCT, SLOWER, written
-from sardonyx.errors import ModelError, RuntimeFailure, UsageError
-from sardonyx.measurement import bench as bench_module
-from sardonyx.measurement import interleaving, sessions
-from sardonyx.measurement.bench import Conditions, PlannedSize, starts_limit
-from sardonyx.measurement.entrants import naming, read_entrants
-from sardonyx.measurement.interleaving import MIN_ROUNDS
+from sardonyx.common.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.records.bench import Benchmark, Finding, Start
+from sardonyx.verbs.bench import bench as bench_module
+from sardonyx.verbs.bench import interleaving, sessions
+from sardonyx.verbs.bench.bench import Conditions, PlannedSize, starts_limit
+from sardonyx.verbs.bench.entrants import naming, read_entrants
+from sardonyx.verbs.bench.interleaving import MIN_ROUNDS
 
 SHORT = 0.05  # seconds: the minimum number of rounds
 
@@ -222,7 +222,7 @@ def test_invalid_requests_are_refused(
 
 @pytest.mark.slow
 def test_an_interrupt_in_the_middle_leaves_no_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sardonyx.measurement.sessions import IsolatedSession
+    from sardonyx.verbs.bench.sessions import IsolatedSession
 
     closed: list[int] = []
     close = IsolatedSession.close

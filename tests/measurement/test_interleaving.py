@@ -8,9 +8,9 @@ import math
 import pytest
 
 import noise
-from sardonyx.measurement import interleaving
-from sardonyx.measurement.interleaving import MIN_NOISE_FLOOR, MIN_ROUNDS, Race, race, slot
-from sardonyx.measurement.statistics import Finding
+from sardonyx.verbs.bench import interleaving
+from sardonyx.verbs.bench.interleaving import MIN_NOISE_FLOOR, MIN_ROUNDS, Race, race, slot
+from sardonyx.verbs.bench.statistics import Finding
 
 
 class Clock:

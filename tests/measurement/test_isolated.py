@@ -17,10 +17,10 @@ import pytest
 
 from benched import written
 from narrowing import array
-from sardonyx.errors import ModelError, RuntimeFailure, UsageError
-from sardonyx.measurement import sessions
-from sardonyx.measurement.sessions import IsolatedSession, LocalSession, SlotOptions, TimingClock
+from sardonyx.common.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.runtime.timed import Settings
+from sardonyx.verbs.bench import sessions
+from sardonyx.verbs.bench.sessions import IsolatedSession, LocalSession, SlotOptions, TimingClock
 
 FEEDS = {"x": np.ones((2, 3, 8), np.float32)}
 needs_processes = pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
@@ -123,7 +123,7 @@ def test_a_killed_worker_is_reported_in_one_line(path: Path) -> None:
 
 
 def test_the_last_message_of_a_dying_worker_is_reported(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sessions, "_WORKER", "sardonyx.measurement.no_such_worker")
+    monkeypatch.setattr(sessions, "_WORKER", "sardonyx.verbs.bench.no_such_worker")
     with pytest.raises(RuntimeFailure) as failed:
         IsolatedSession(path, Settings())
     assert "ended with exit code 1: " in failed.value.message
@@ -144,7 +144,7 @@ def test_a_worker_does_not_outlive_its_parent(path: Path) -> None:
     script = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from sardonyx.measurement.sessions import IsolatedSession\n"
+        "from sardonyx.verbs.bench.sessions import IsolatedSession\n"
         "from sardonyx.runtime.timed import Settings\n"
         "print(IsolatedSession(Path(sys.argv[1]), Settings()).process, flush=True)\n"
         "os.kill(os.getpid(), 9)\n"

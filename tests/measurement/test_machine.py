@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from narrowing import present
-from sardonyx.measurement import machine
-from sardonyx.measurement import machine as memory
+from sardonyx.verbs.bench import machine
+from sardonyx.verbs.bench import machine as memory
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="only on Linux")
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.measurement import statistics
-from sardonyx.measurement.statistics import Finding, compare, correlation, estimate, geometric_mean, spread
+from sardonyx.verbs.bench import statistics
+from sardonyx.verbs.bench.statistics import Finding, compare, correlation, estimate, geometric_mean, spread
 
 seeds = st.integers(0, 2**32 - 1)
 rounds = st.integers(2, 60)

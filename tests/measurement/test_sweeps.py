@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.errors import UsageError
-from sardonyx.measurement.bench import MAX_COMBINATIONS, points
+from sardonyx.common.errors import UsageError
+from sardonyx.verbs.bench.bench import MAX_COMBINATIONS, points
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 

@@ -6,10 +6,10 @@ import pytest
 from msgspec import structs
 
 from reporting.sample_bench import MACHINE, point
-from sardonyx.measurement.bench import Conditions, notes
-from sardonyx.measurement.sessions import TimingClock
 from sardonyx.records.bench import Finding
 from sardonyx.runtime.timed import Settings
+from sardonyx.verbs.bench.bench import Conditions, notes
+from sardonyx.verbs.bench.sessions import TimingClock
 
 PLAIN = Conditions(Settings(), TimingClock.WALL, isolate=False, seed=0)
 POINTS = [point({"batch": 1, "seq": 16}), point({"batch": 1, "seq": 32})]

@@ -8,13 +8,13 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sardonyx import provenance as p
 from sardonyx import runtime
 from sardonyx.ir import io, origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Log, Rewriter
 from sardonyx.passes import ALL, Pass
 from sardonyx.passes.base import ALL_TARGETS, NodePass
+from sardonyx.records import provenance as p
 from sardonyx.records.run import RewriteKind
 from sardonyx.verification import verify
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from passes.test_merge_casts import KINDS, edges, number
-from sardonyx.passes._dtypes import preserves_values
+from sardonyx.passes._numbers import preserves_values
 
 
 @pytest.mark.parametrize(("source", "to"), list(itertools.product(KINDS, KINDS)))

@@ -14,10 +14,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
 from sardonyx import runtime
-from sardonyx.errors import RuntimeFailure
+from sardonyx.common.errors import RuntimeFailure
 from sardonyx.ir import origins
 from sardonyx.ir.rewriter import Log
-from sardonyx.passes._foldable import FAILED, GROWS, LARGE
+from sardonyx.passes._evaluation import FAILED, GROWS, LARGE
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
 from sardonyx.passes.cleanup.eliminate_unused_initializers import EliminateUnusedInitializers
 from sardonyx.passes.folding.fold_constants import TOO_LARGE, FoldConstants

@@ -9,12 +9,12 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 
-from sardonyx.optimizer.candidates import Candidate, RewriteJob
 from sardonyx.passes.cleanup import UNUSED
-from sardonyx.quantization.calibration import Calibration, calibrate
-from sardonyx.quantization.product_check import ProductErrors, check_products
-from sardonyx.quantization.recipe import Selection
-from sardonyx.quantization.static_int8 import QuantizeStatically
+from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
+from sardonyx.verbs.quantize.calibration import Calibration, calibrate
+from sardonyx.verbs.quantize.product_check import ProductErrors, check_products
+from sardonyx.verbs.quantize.recipe import Selection
+from sardonyx.verbs.quantize.static_int8 import QuantizeStatically
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 CNN = """

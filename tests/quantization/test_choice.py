@@ -16,20 +16,18 @@ from hypothesis import strategies as st
 
 import sardonyx
 from quantization.small_model import build
-from sardonyx.errors import UsageError
-from sardonyx.quantization import choice, timing
-from sardonyx.quantization.budget import Budget, loss_measures
-from sardonyx.quantization.front import Option, pareto, predicted_loss, sweep
-from sardonyx.quantization.groups import coarsened, find_groups
-from sardonyx.quantization.job import Job
-from sardonyx.quantization.precisions import Assignment, Recipes
-from sardonyx.quantization.quantize import BudgetNotMet
-from sardonyx.quantization.recipe import Selection, Simulated
-from sardonyx.quantization.task import Task
+from sardonyx.common.errors import UsageError
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.expressions import Number
 from sardonyx.records.quantization import Interval, Quantization, Scores
 from sardonyx.reporting.quantization import quantization_sentence
+from sardonyx.verbs.quantize import choice, sensitivity
+from sardonyx.verbs.quantize.budget import Budget, Task, loss_measures
+from sardonyx.verbs.quantize.choice import Option, pareto, predicted_loss, sweep
+from sardonyx.verbs.quantize.precisions import Assignment, Job, Recipes
+from sardonyx.verbs.quantize.quantize import BudgetNotMet
+from sardonyx.verbs.quantize.recipe import Selection, Simulated
+from sardonyx.verbs.quantize.sensitivity import coarsened, find_groups
 
 NUMBERS = st.floats(0, 10)
 OPTIONS = st.lists(
@@ -55,15 +53,15 @@ def times(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Ratios of times by label, in place of measurements, which differ from run to run."""
     ratios: dict[str, float] = {}
 
-    def time(_timer: timing.Timer, models: Any, _seconds: float = 0) -> timing.Timed:
+    def time(_timer: sensitivity.Timer, models: Any, _seconds: float = 0) -> sensitivity.Timed:
         found = {}
         for label in models:
             ratio = ratios.get(label, 0.9)
             finding = Finding.FASTER if ratio < 0.98 else Finding.SLOWER if ratio > 1.02 else Finding.SAME
             found[label] = Comparison(ratio, ratio - 0.01, ratio + 0.01, 0.012, finding, 12)
-        return timing.Timed(2.0, {"batch": 1}, found)
+        return sensitivity.Timed(2.0, {"batch": 1}, found)
 
-    monkeypatch.setattr(timing.Timer, "time", time)
+    monkeypatch.setattr(sensitivity.Timer, "time", time)
     return ratios
 
 

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantization import small_model
-from sardonyx.quantization import error_compensation, second_moments, simulation
-from sardonyx.quantization.error_compensation import Moments, Rounded, compensated, upper_root
-from sardonyx.quantization.scales import in_blocks, plain_blocks
-from sardonyx.quantization.weights import Blocks, Matrix
+from sardonyx.verbs.quantize import scales as error_compensation
+from sardonyx.verbs.quantize import second_moments, simulation
+from sardonyx.verbs.quantize.scales import Moments, Rounded, compensated, in_blocks, plain_blocks, upper_root
+from sardonyx.verbs.quantize.weights import Blocks, Matrix
 from sardonyx.verification.subject import Subject
 
 SIZE = 16

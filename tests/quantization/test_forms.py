@@ -11,7 +11,8 @@ import onnx.parser
 import pytest
 
 import sardonyx
-from sardonyx.quantization import lstm_int8, stacked_weights
+from sardonyx.verbs.quantize import stacked_weights
+from sardonyx.verbs.quantize import stacked_weights as lstm_int8
 from sardonyx.verification.subject import Subject
 
 PRECISIONS = ["int8", "int8-weights", "int4"]

@@ -20,14 +20,16 @@ from hypothesis import strategies as st
 import sardonyx
 from quantization.small_model import build
 from sardonyx.ir.origins import owner
-from sardonyx.optimizer.candidates import RewriteJob
-from sardonyx.quantization import bfloat16_weights, half, half_placement, half_rounding
-from sardonyx.quantization.half import ConvertToHalf
-from sardonyx.quantization.half_placement import ConstantSizes
-from sardonyx.quantization.product_check import check_products
-from sardonyx.quantization.ranges import Range
-from sardonyx.quantization.recipe import Selection
 from sardonyx.records.quantization import Quantization
+from sardonyx.verbs.optimize.candidates import RewriteJob
+from sardonyx.verbs.quantize import half, half_placement
+from sardonyx.verbs.quantize import half as bfloat16_weights
+from sardonyx.verbs.quantize import half as half_rounding
+from sardonyx.verbs.quantize.calibration import MeasuredRange
+from sardonyx.verbs.quantize.half import ConvertToHalf
+from sardonyx.verbs.quantize.half_placement import ConstantSizes
+from sardonyx.verbs.quantize.product_check import check_products
+from sardonyx.verbs.quantize.recipe import Selection
 
 HALF, SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
 
@@ -262,7 +264,7 @@ def test_a_gate_that_is_closed_is_compared_with_its_operand(fault: str) -> None:
     """With operands near -4.9, a kernel in float16 gives 0 and the exact result is 5e-6, all of it."""
     text = "g (float[n, 64] x) => (float[n, 64] y) { a = MatMul (x, w) b = Add (a, c) h = Gelu (b) y = MatMul (h, w) }"
     model = model_of(text, 20, w=(64, 64), c=-4.9)
-    ranges = {name: Range(-8, 8, "") for name in "xabhy"}
+    ranges = {name: MeasuredRange(-8, 8, "") for name in "xabhy"}
     conversion = ConvertToHalf(Selection(), ranges, ConstantSizes(), simulate=True)
     made = RewriteJob(model, (conversion,), "portable", lambda _phase, _fraction: None, allow_growth=True).candidate()
     gate = next(each for each in conversion.simulated if each.node == "/h/Gelu")

@@ -18,19 +18,13 @@ import sardonyx
 from quantization.small_model import build
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
-from sardonyx.quantization import (
-    dynamic_int8,
-    matmul_nbits,
-    product_check,
-    saturation,
-    tied_head,
-    weight_only,
-    weights,
-)
-from sardonyx.quantization.dynamic_int8 import QuantizeDynamically
-from sardonyx.quantization.recipe import largest_of_rows
-from sardonyx.quantization.weights import Blocks
 from sardonyx.records.quantization import Quantization
+from sardonyx.verbs.quantize import dynamic_int8, embeddings, product_check, weight_only, weights
+from sardonyx.verbs.quantize import weight_only as matmul_nbits
+from sardonyx.verbs.quantize import weights as saturation
+from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
+from sardonyx.verbs.quantize.recipe import largest_of_rows
+from sardonyx.verbs.quantize.weights import Blocks
 from sardonyx.verification.subject import Subject
 
 RECIPES = [("int8", "portable"), ("int4", "portable"), ("int4", "ort"), ("int8-weights", "portable")]
@@ -384,7 +378,7 @@ def test_fused_products_are_quantized_or_named() -> None:
 
 def test_a_cpu_that_saturates_gets_weights_of_seven_bits(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not sardonyx.quantize(model, to="int8").notes
-    for module in (dynamic_int8, product_check, tied_head):
+    for module in (dynamic_int8, product_check, embeddings):
         monkeypatch.setattr(module, "saturates", lambda: True)
     made = sardonyx.quantize(model, to="int8")
     assert made.notes == ("this CPU adds 8-bit products with saturation: the weights of `int8` use 7 bits",)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import sardonyx
 from quantization.small_model import TASK, build
-from sardonyx.quantization.loss import Measured, _expected_changes  # pyright: ignore[reportPrivateUsage]
-from sardonyx.quantization.samples import FEWEST, Samples, divide
+from sardonyx.verbs.quantize.loss import Measured, _expected_changes  # pyright: ignore[reportPrivateUsage]
+from sardonyx.verbs.quantize.samples import FEWEST, Samples, divide
 
 
 @pytest.fixture

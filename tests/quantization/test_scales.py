@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import sardonyx
 from sardonyx.ir import io
 from sardonyx.ir.tensors import ConcatTensor
-from sardonyx.quantization import dynamic_int8, scales, weights
-from sardonyx.quantization.error_compensation import Moments
-from sardonyx.quantization.smoothing import smoothing
-from sardonyx.quantization.weights import Blocks, Matrix
+from sardonyx.verbs.quantize import dynamic_int8, scales, weights
+from sardonyx.verbs.quantize.dynamic_int8 import smoothing
+from sardonyx.verbs.quantize.scales import Moments
+from sardonyx.verbs.quantize.weights import Blocks, Matrix
 
 SEED, LARGE = st.integers(0, 2**32 - 1), st.sampled_from([1.0, 30.0, 1e20, 1e-30])
 

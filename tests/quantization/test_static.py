@@ -22,12 +22,11 @@ import sardonyx
 from quantization.static_models import checked, cnn, images, model_of, normal, quantized
 from sardonyx.ir import io
 from sardonyx.ir.origins import owner
-from sardonyx.quantization import calibration as calibrating
-from sardonyx.quantization import static_int8, static_products
-from sardonyx.quantization.calibration import calibrate
-from sardonyx.quantization.histogram import METHODS, Histogram
-from sardonyx.quantization.recipe import Selection
-from sardonyx.quantization.static_int8 import Grid
+from sardonyx.verbs.quantize import calibration as calibrating
+from sardonyx.verbs.quantize import static_int8, static_products
+from sardonyx.verbs.quantize.calibration import METHODS, Histogram, calibrate
+from sardonyx.verbs.quantize.recipe import Selection
+from sardonyx.verbs.quantize.static_int8 import Grid
 
 
 def session(model: onnx.ModelProto, optimized: Path | None = None) -> onnxruntime.InferenceSession:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.ir import io
-from sardonyx.quantization.task import find_task
+from sardonyx.verbs.quantize.budget import find_task
 
 CLASSES, NUMBERS, EMBEDDINGS = ("top1>=0.99", "relative_l2<=0.05"), ("relative_l2<=0.01",), ("cosine>=0.999",)
 BODIES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {

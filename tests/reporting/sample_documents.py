@@ -22,15 +22,14 @@ from reporting.test_module_inspection import sample_module
 from reporting.test_opportunities import sample_opportunities
 from reporting.test_study import sample_study
 from sardonyx.records.analysis import Decomposed
-from sardonyx.records.extraction import BoundaryValue, Extraction
+from sardonyx.records.export import BoundaryValue, Extraction
 from sardonyx.records.inspection import Adoption, Coverage, RootNode
 from sardonyx.reporting import record_kinds
 from sardonyx.reporting.analysis import analysis_document, decomposition_document
 from sardonyx.reporting.bench import bench_document
 from sardonyx.reporting.ci_summary import JobSummary, summary_document
 from sardonyx.reporting.document import Document, View
-from sardonyx.reporting.export import export_document
-from sardonyx.reporting.extraction import extraction_document
+from sardonyx.reporting.export import export_document, extraction_document
 from sardonyx.reporting.gate import Outcome
 from sardonyx.reporting.inspection import (
     adoption_document,
@@ -38,15 +37,14 @@ from sardonyx.reporting.inspection import (
     module_document,
     opportunities_document,
 )
-from sardonyx.reporting.location import location_document
 from sardonyx.reporting.measures import Reading
 from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.pull_request import changes_comment, run_comment
 from sardonyx.reporting.quantization import quantization_document
 from sardonyx.reporting.run import run_document
 from sardonyx.reporting.study.documents import findings_document, study_document, table_document
-from sardonyx.reporting.verdict import verdict_document
-from sardonyx.verbs.compare.view import comparison_document
+from sardonyx.reporting.verdict import location_document, verdict_document
+from sardonyx.verbs.compare.command import comparison_document
 
 
 def documents(worsen: Callable[[str], str], view: View) -> Iterator[tuple[str, Document]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from sardonyx.records.environment import environment
-from sardonyx.records.fleet import Fleet, ModelRow
+from sardonyx.records.study import Fleet, ModelRow
 
 FAMILIES = ("encoder", "decoder", "convolutional", "vision-transformer", "mlp", "other")
 PASSES = ("fold-constants", "fuse-layer-norm", "fuse-attention", "merge-transposes", "fuse-gelu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reporting.sample_run import sample_run
-from sardonyx.records.location import DifferingModule, LocatedModel, Location, ModuleShare, Substitution
+from sardonyx.records.comparison import DifferingModule, LocatedModel, Location, ModuleShare, Substitution
 
 
 def sample_location() -> Location:

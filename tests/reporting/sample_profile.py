@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
-from sardonyx.records.profile import KernelTime, ModuleTime, Profile, ProfiledModel, Slice, TracedBy
+from sardonyx.records.bench import KernelTime, ModuleTime, Profile, ProfiledModel, Slice, TracedBy
 
 LAYERS = 3
 HOSTILE = 'evil|<b>&"\x1b[31m\n`x`'

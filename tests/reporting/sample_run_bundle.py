@@ -10,8 +10,7 @@ from reporting.sample_export import sample_export
 from reporting.sample_profile import sample_profile
 from reporting.sample_run import sample_run
 from sardonyx.records.analysis import Analysis
-from sardonyx.records.bench import Benchmark
-from sardonyx.records.profile import Profile
+from sardonyx.records.bench import Benchmark, Profile
 from sardonyx.reporting.run_bundle import RunBundle
 
 NAMES = ("model.onnx", "small.onnx")

@@ -11,7 +11,7 @@ from reporting.sample_fleet import sample_fleet
 from reporting.sample_run import sample_run, sample_verdict
 from sardonyx.records.run import OutputDifference, Verdict
 from sardonyx.reporting.fleet import fleet_document, numbers_of
-from sardonyx.reporting.page.headline import section
+from sardonyx.reporting.page.overview import section
 from sardonyx.reporting.pull_request import pull_request
 from sardonyx.reporting.run import run_sentence
 from sardonyx.reporting.run_bundle import RunBundle

@@ -19,7 +19,7 @@ from sardonyx.records.bench import Benchmark, Comparison, Finding
 from sardonyx.reporting.bench import bench_csv, bench_document, bench_sentence, milliseconds, verdict
 from sardonyx.reporting.document import View
 from sardonyx.reporting.formatting import visible
-from sardonyx.reporting.plots.boxplot import LEFT, RIGHT, WIDTH, boxplot_svg
+from sardonyx.reporting.plots.charts import BOX_LEFT, BOX_RIGHT, BOX_WIDTH, boxplot_svg
 
 GOLDEN = Path(__file__).parent / "golden" / "bench.txt"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -148,8 +148,8 @@ def test_the_picture_has_a_box_for_each_file_at_each_size_within_its_axes() -> N
     boxes = root.findall(f".//{SVG}rect[@class='box']")
     assert len(boxes) == 6
     for box in boxes:
-        assert float(box.attrib["x"]) >= LEFT
-        assert float(box.attrib["x"]) + float(box.attrib["width"]) <= WIDTH - RIGHT
+        assert float(box.attrib["x"]) >= BOX_LEFT
+        assert float(box.attrib["x"]) + float(box.attrib["width"]) <= BOX_WIDTH - BOX_RIGHT
     ratio = float(boxes[1].attrib["width"]) / float(boxes[0].attrib["width"])
     assert ratio == pytest.approx(10.8 / 12.3, rel=0.01)
     texts = [text.text or "" for text in root.iter(f"{SVG}text")]

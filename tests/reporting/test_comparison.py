@@ -11,7 +11,7 @@ from reporting.written import in_terminal
 from sardonyx.records.comparison import Comparison, ModuleDifference, OpRef, Pair, Side
 from sardonyx.records.run import OpCount
 from sardonyx.reporting.document import View
-from sardonyx.verbs.compare.view import comparison_document, comparison_sentence
+from sardonyx.verbs.compare.command import comparison_document, comparison_sentence
 
 GOLDEN = Path(__file__).parent / "golden" / "comparison.txt"
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from reporting.sample_fleet import sample_fleet
-from sardonyx.records.fleet import Fleet
+from sardonyx.records.study import Fleet
 from sardonyx.reporting.document import Document, Section, Table
 from sardonyx.reporting.fleet import (
     failure_groups,
@@ -26,7 +26,7 @@ from sardonyx.reporting.fleet import (
     status_table,
     tables,
 )
-from sardonyx.reporting.page.fleet import render_fleet
+from sardonyx.reporting.page.page import render_fleet
 from sardonyx.reporting.writers import csv as csv_writer
 from sardonyx.reporting.writers import parquet, terminal
 from sardonyx.reporting.writers.terminal import Style

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.reporting.name_groups import Place, places, where
+from sardonyx.reporting.module_rows import Place, places, where
 
 
 @pytest.mark.parametrize(

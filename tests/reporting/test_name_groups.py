@@ -8,7 +8,7 @@ from sardonyx.records.inspection import Port
 from sardonyx.records.run import Accuracy, OutputDifference, Verdict
 from sardonyx.reporting.document import Document
 from sardonyx.reporting.inspection import interface
-from sardonyx.reporting.name_groups import grouped, short_lines, short_names
+from sardonyx.reporting.module_rows import grouped, short_lines, short_names
 from sardonyx.reporting.verdict import output_groups
 from sardonyx.reporting.writers import terminal
 

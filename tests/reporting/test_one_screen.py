@@ -13,7 +13,7 @@ from sardonyx.reporting.inspection import inspection_document
 from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.writers import terminal
 from sardonyx.reporting.writers.terminal import Style
-from sardonyx.verbs.compare.view import comparison_document
+from sardonyx.verbs.compare.command import comparison_document
 
 pytest.importorskip("transformers")
 MOST = 30

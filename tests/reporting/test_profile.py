@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from reporting.sample_profile import HOSTILE, LAYERS, sample_profile
 from reporting.written import in_markdown, in_terminal
-from sardonyx.records.profile import Profile
+from sardonyx.records.bench import Profile
 from sardonyx.reporting.document import View
 from sardonyx.reporting.formatting import visible
 from sardonyx.reporting.profile import (

@@ -11,7 +11,7 @@ from reporting.sample_run import failed_verdict
 from reporting.sample_run_bundle import bench_of_run, sample_run_bundle
 from sardonyx.records.run import RefusalGroup, RolledBack, Run
 from sardonyx.reporting.document import Cell, Paragraph, Section, Table, spans
-from sardonyx.reporting.run_changes import Changes, changes
+from sardonyx.reporting.history import Changes, changes
 
 
 def differences(**fields: Any) -> Changes:

@@ -14,12 +14,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sardonyx.errors import ModelError
+from sardonyx.common.errors import ModelError
+from sardonyx.fleet.cells import Cell
 from sardonyx.records.study import Finding, Table
-from sardonyx.studies.experiment import Answer, Cell, CellAnswer, Experiment, StudyOptions, Subject
+from sardonyx.verbs.study.experiment import Answer, CellAnswer, Experiment, StudyOptions, Subject
 
 if TYPE_CHECKING:
-    from sardonyx.studies.runner import Studied
+    from sardonyx.verbs.study.runner import Studied
 
 CELLS = 6
 
@@ -102,7 +103,7 @@ def conduct(folder: Path, experiments: Sequence[Experiment], *, workers: int = 2
     """A study of the planted experiments on the two files of a folder."""
     from sardonyx.fleet.engines import LocalEngine
     from sardonyx.fleet.storage import FolderStore  # only here: children import this file too, and start at once
-    from sardonyx.studies.runner import StudyRunner
+    from sardonyx.verbs.study.runner import StudyRunner
 
     with contextlib.closing(LocalEngine(workers)) as engine:
         runner = StudyRunner(FolderStore(folder / "out"), "planted", StudyOptions(seed=seed), engine)

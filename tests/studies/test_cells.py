@@ -15,13 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sardonyx.atomic_write import draft_name
-from sardonyx.fleet.isolation import code_hash
-from sardonyx.fleet.remote_storage import RemoteStore
-from sardonyx.fleet.storage import open_store
-from sardonyx.fleet.work import Outcome
-from sardonyx.studies.cells import CellStore, cell_hash
-from sardonyx.studies.experiment import Cell
+from sardonyx.common.atomic_write import draft_name
+from sardonyx.fleet.cells import Cell, CellStore, cell_hash
+from sardonyx.fleet.storage import RemoteStore, open_store
+from sardonyx.fleet.work import Outcome, code_hash
 
 CELL = Cell("order", "a model/with: odd*names", "shuffle 1", {"target": "ort", "seed": 0})
 PLAIN = st.recursive(

@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.errors import OutputError, RuntimeFailure, UsageError
-from sardonyx.studies import experiments, runner
-from sardonyx.studies.experiment import Cell, CellWork, Subject
+from sardonyx.common.errors import OutputError, RuntimeFailure, UsageError
+from sardonyx.fleet.cells import Cell
+from sardonyx.verbs.study import runner
+from sardonyx.verbs.study import runner as experiments
+from sardonyx.verbs.study.experiment import CellWork, Subject
 from studies.planted import CELLS, Followed, Hopeless, Planted, Unlucky, conduct
 
 ROOT = Path(__file__).parents[2]

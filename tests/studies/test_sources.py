@@ -8,12 +8,13 @@ import numpy as np
 import onnx
 import pytest
 
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.fleet.sources import digest
 from sardonyx.fleet.storage import FolderStore
 from sardonyx.records.inspection import Family
-from sardonyx.studies import runner, zoo
-from sardonyx.studies.experiment import StudyOptions
+from sardonyx.verbs.study import runner
+from sardonyx.verbs.study import runner as zoo
+from sardonyx.verbs.study.experiment import StudyOptions
 
 TEXT = '<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Add(x, w) }'
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import graphs
 from sardonyx.ir import io
-from sardonyx.studies.structure import shape_of, values_of
+from sardonyx.verbs.study.experiment import shape_of, values_of
 
 TEXT = """<ir_version: 9, opset_import: ["" : 18]>
 g (float[2,3] x, float[2,3] z) => (float[2,3] y) <float[2,3] w = {1,2,3,4,5,6}> {

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 
 from narrowing import array
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.inputs.at_size import at_size, dynamic_dims, sizes_of
 
 MODEL = """

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 from sardonyx.ir import io
-from sardonyx.runtime.engines import Runtime
+from sardonyx.runtime.sessions import Runtime
 from sardonyx.verification.border_probe import BorderProbe
 
 TEXT = """<ir_version: 9, opset_import: ["" : 18]>

@@ -12,11 +12,11 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.common.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.ir import io
 from sardonyx.records.run import Accuracy, Verdict
 from sardonyx.verification import Oracle, verify
-from sardonyx.verification.interface import random_outputs
+from sardonyx.verification.subject import random_outputs
 from verification.text_models import text_model
 
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.records.run import Accuracy
-from sardonyx.verification.deviation import Deviation
-from sardonyx.verification.tolerance import limit
+from sardonyx.verification.tolerance import Deviation, limit
 
 SINGLE = limit(np.dtype(np.float32), Accuracy.REASSOCIATES)
 EPS = float(np.finfo(np.float32).eps)

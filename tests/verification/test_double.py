@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import sardonyx
-from sardonyx.errors import RuntimeFailure, VerificationFailed
-from sardonyx.exporting import export as exporting
+from sardonyx.common.errors import RuntimeFailure, VerificationFailed
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.records.run import Accuracy
-from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
+from sardonyx.runtime.sessions import Runtime
+from sardonyx.verbs.export import export as exporting
 from sardonyx.verification.double_precision import SINGLE, DoublePrecision
 from sardonyx.verification.output_comparison import OutputComparer, Precise
 from verification.text_models import text_model

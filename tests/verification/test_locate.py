@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.records.location import Location
+from sardonyx.records.comparison import Location
 
 WIDTH, BLOCKS = 8, 6
 RUNTIME_NAMES = {"reference": "onnx.reference", "openvino": "openvino"}

@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 from sardonyx import verify
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Value
+from sardonyx.verification.exclusions import nearby
 from sardonyx.verification.output_comparison import OutputComparer, Precise
-from sardonyx.verification.rounding import nearby
 
 
 def compared(a: Value, b: Value, *, hides_rows: bool = False) -> tuple[list[str], OutputComparer]:

@@ -13,8 +13,8 @@ from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine, UnattendedRows
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array
+from sardonyx.verification.exclusions import hidden_positions, keyless_padding
 from sardonyx.verification.output_comparison import OutputComparer
-from sardonyx.verification.padding import hidden_positions, keyless_padding
 
 MASK = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]])  # one row padded on the left, one on the right
 UNSEEING = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], bool)  # the positions before every key

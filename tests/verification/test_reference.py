@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 from onnx import parser
 
-from sardonyx.errors import UsageError, VerificationFailed
+from sardonyx.common.errors import UsageError, VerificationFailed
 from sardonyx.inputs.generator import Inputs, Plan, Run, TrialInputs
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
 from sardonyx.runtime import Feeds, Value
-from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.remote import RemoteSession
+from sardonyx.runtime.sessions import Runtime
 from sardonyx.verification import Oracle, verify
 from sardonyx.verification.compare import ExampleInputs
 from sardonyx.verification.coverage import Bodies

@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 
 import sardonyx
 from sardonyx.cli.main import run
-from sardonyx.verification.requested_tolerance import Tolerance
+from sardonyx.verification.output_comparison import Tolerance
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18]>'
 NUMBERS = np.array([0.0, -0.0, 1.0, 1.001, -3.0, np.inf, -np.inf, np.nan], np.float32)

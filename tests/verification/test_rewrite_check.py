@@ -11,14 +11,11 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx import runtime, verify
-from sardonyx.errors import OutputError, UsageError
+from sardonyx.common.errors import OutputError, UsageError
 from sardonyx.ir import io
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Rewriter
-from sardonyx.ir.rules import Match, Replacement
-from sardonyx.optimizer.options import OptimizeOptions
-from sardonyx.optimizer.pipeline import optimize
+from sardonyx.ir.rules import Builder, Match, Replacement
 from sardonyx.passes import ALL, Example, NodePass, Pass
 from sardonyx.records.run import Accuracy, RewriteChecks, RewriteClaims
 from sardonyx.reporting.document import View
@@ -27,6 +24,8 @@ from sardonyx.reporting.run import rollback_sentence, run_document
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import claims_cell, claims_line, rewrite_lines
 from sardonyx.reporting.writers import terminal
+from sardonyx.verbs.optimize.options import OptimizeOptions
+from sardonyx.verbs.optimize.pipeline import optimize
 from sardonyx.verification.rewrite_check import Findings, LocalChecks, State
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>'

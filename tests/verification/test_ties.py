@@ -14,7 +14,7 @@ from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import IndexOrder, TorchEngine
 from sardonyx.runtime import Choice
 from sardonyx.verification import Oracle, verify
-from sardonyx.verification.ties import Ties
+from sardonyx.verification.exclusions import Ties
 
 SCORES = np.array([[1.0, 0.5, 1.0, 1.0 - 1e-7, 0.2]], np.float32)
 BEST = np.array([[0, 2, 3]])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sardonyx.records.run import Accuracy
-from sardonyx.verification.rounding import is_as_close
+from sardonyx.verification.exclusions import is_as_close
 from sardonyx.verification.tolerance import Limit, epsilon, float_difference, is_float, limit, within
 
 FINITE = hnp.arrays(

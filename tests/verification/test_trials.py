@@ -15,7 +15,7 @@ from sardonyx.inputs.roles import Role
 from sardonyx.inputs.values import Style, hides_whole_row
 from sardonyx.ir import io
 from sardonyx.runtime import Session
-from sardonyx.runtime.values import Feeds, Value
+from sardonyx.runtime.library import Feeds, Value
 from sardonyx.verification import verify
 from verification.text_models import array, text_model
 

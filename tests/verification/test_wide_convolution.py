@@ -12,8 +12,7 @@ from onnx import helper, numpy_helper
 
 from narrowing import array
 from sardonyx.ir import io
-from sardonyx.verification.double_precision import DoublePrecision
-from sardonyx.verification.wide_convolution import without_convolutions
+from sardonyx.verification.double_precision import DoublePrecision, without_convolutions
 
 
 def conv(

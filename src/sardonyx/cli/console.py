@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from msgspec import structs
 
-from sardonyx.errors import OutputError, SardonyxError
+from sardonyx.common.errors import OutputError, SardonyxError
 from sardonyx.records.progress import duration
 from sardonyx.reporting.document import Document, Tone
 from sardonyx.reporting.formatting import one_line, printable_json
@@ -22,9 +22,9 @@ from sardonyx.reporting.writers.terminal import Style
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sardonyx.fleet.progress import Status
+    from sardonyx.fleet.engines import Status
+    from sardonyx.records.comparison import Location
     from sardonyx.records.export import Export
-    from sardonyx.records.location import Location
     from sardonyx.records.quantization import Quantization
     from sardonyx.records.run import Run
 
@@ -135,7 +135,7 @@ def with_command(record: _Made) -> _Made:
 
 def complain(error: SardonyxError) -> None:
     """Print an error: one line that says what is wrong, and one with a hint if there is one."""
-    from sardonyx.reporting.flags import with_flags  # only errors need it
+    from sardonyx.reporting.formatting import with_flags  # only errors need it
 
     _print_error(error.message, None if error.hint is None else with_flags(error.hint))
 

@@ -12,9 +12,9 @@ from typing import Any, cast
 import typer
 import typer.main
 
+from sardonyx.cli.main import load
 from sardonyx.cli.parser import callback
-from sardonyx.cli.registry import load
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.fleet.sources import Source
 
 NOT_FOR_ONE = frozenset(

@@ -26,24 +26,20 @@ from sardonyx.cli.console import COMMAND_LINE, complain, live_table, note, put, 
 from sardonyx.cli.gates import Gating, about_all
 from sardonyx.cli.manifest import NOT_FOR_ONE, check_manifests
 from sardonyx.cli.options import parse_duration, parse_memory, reject_both
-from sardonyx.errors import GateNotMet, OutputError, RuntimeFailure, UsageError, VerificationFailed, install_hint
-from sardonyx.fleet.engines import LocalEngine, connect
-from sardonyx.fleet.execution import run_all
-from sardonyx.fleet.isolation import Limits, code_hash
-from sardonyx.fleet.progress import STATUS, Status, Tracker
+from sardonyx.common.errors import GateNotMet, OutputError, RuntimeFailure, UsageError, VerificationFailed, install_hint
+from sardonyx.fleet.cells import Cell, CellStore, stored_models
+from sardonyx.fleet.engines import STATUS, LocalEngine, Status, Tracker, connect, run_all
 from sardonyx.fleet.sources import Source, digest, download, is_url
 from sardonyx.fleet.storage import Contents, Store, open_store
-from sardonyx.fleet.work import Answer, Needs, Outcome, Work, estimated_memory
+from sardonyx.fleet.work import Answer, Limits, Needs, Outcome, Work, code_hash, estimated_memory
 from sardonyx.records.base import Record, encode_json
 from sardonyx.records.environment import environment
-from sardonyx.records.fleet import Fleet, ModelRow
 from sardonyx.records.reading import decode
+from sardonyx.records.study import Fleet, ModelRow
 from sardonyx.reporting.document import Document
 from sardonyx.reporting.fleet import MOST_ROWS, fleet_document, fleet_sentence, numbers_of, tables
 from sardonyx.reporting.formatting import printable_json
 from sardonyx.reporting.writers import terminal
-from sardonyx.studies.cells import CellStore, stored_models
-from sardonyx.studies.experiment import Cell
 
 SEVERITY = (0, GateNotMet.exit_code, VerificationFailed.exit_code, UsageError.exit_code, 1)  # the worst last
 _FINISHED = (0, GateNotMet.exit_code)  # exit codes of models that have a result
@@ -530,7 +526,7 @@ def _with_reason(outcome: Outcome) -> Outcome:
 
 def _write_summary(fleet: Fleet, store: Store) -> Fleet:
     """Write the record of all models, tables and a page to the folder; return the record with notes."""
-    from sardonyx.reporting.page.fleet import render_fleet
+    from sardonyx.reporting.page.page import render_fleet
     from sardonyx.reporting.writers import csv, parquet
 
     if not parquet.is_available():

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from sardonyx.errors import ModelError, UsageError, suggest
+from sardonyx.common.errors import ModelError, UsageError, suggest
 
 if TYPE_CHECKING:
-    from sardonyx.cli.signatures import Parameter
+    from sardonyx.cli.verb import Parameter
 
 OUTPUT = "Output"
 MORE = "More"

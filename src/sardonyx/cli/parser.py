@@ -16,8 +16,7 @@ from msgspec import UNSET
 from typer.core import TyperCommand
 
 from sardonyx.cli.options import GATES, MANY, MORE, OUTPUT, Option
-from sardonyx.cli.signatures import parameters
-from sardonyx.cli.verb import Given, Verb
+from sardonyx.cli.verb import Given, Verb, parameters
 
 _HELP = "Help"
 _GROUPS = ("Arguments", "Options", OUTPUT, MORE, MANY, GATES, _HELP)

@@ -1,28 +1,29 @@
-"""Where work runs: child processes of this machine, any `concurrent.futures.Executor`, or a Dask cluster.
-
-An engine takes work and returns a future of its outcome. It says how much work it wants at a time; the order, retries
-and results are the same for all of them (execution.py).
-"""
+"""Run work on an engine (child processes here, an executor, a Dask cluster), and report the progress."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import os
+import platform
+import queue
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from sardonyx.errors import RuntimeFailure, UsageError, reason
-from sardonyx.fleet.isolation import ChildPool, Limits, isolated
-from sardonyx.fleet.work import Needs, Outcome, Work
+from sardonyx.common.errors import RuntimeFailure, SardonyxError, UsageError, reason
+from sardonyx.fleet.work import ChildPool, Limits, Needs, Outcome, Work, isolated
 from sardonyx.frontend.installed import require_installed
+from sardonyx.records.progress import duration
 
 _Client = Any  # distributed.Client, whose types are incomplete
 _AHEAD = 2  # works for each place of a cluster that are submitted before they can run, so that no worker waits
@@ -304,3 +305,215 @@ def _free_memory() -> int | None:
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+ATTEMPTS = 2  # of work whose process dies
+_POLL = 0.5  # seconds; waiting for a queue without a limit cannot be interrupted on every system
+_Event = tuple[int, Future[Outcome] | None]  # work has begun, or its future has ended
+
+
+class Report(Struct, frozen=True):
+    """Work has begun, or has ended if there is an outcome."""
+
+    index: int  # among the works
+    outcome: Outcome | None = None
+    found: bool = False  # an earlier run, or another one at the same time, has computed it
+
+
+def run_all(
+    works: Sequence[Work],
+    engine: Engine,
+    limits: Limits | None = None,
+    find: Callable[[int], Outcome | None] = lambda _index: None,
+    idle: Callable[[], object] = lambda: None,
+) -> Generator[Report]:
+    """Run all works, timed ones last, and yield reports until each has ended.
+
+    Args:
+        works: independent of each other.
+        engine: where they run; closing it ends all work.
+        limits: of each work.
+        find: returns the stored outcome of the work with an index; it is called right before the work would run.
+        idle: called every half second in which nothing begins or ends.
+    """
+    yield from _Execution(works, engine, limits or Limits(), find).reports(idle)
+
+
+class _Execution:
+    """The state of `run_all`."""
+
+    def __init__(
+        self, works: Sequence[Work], engine: Engine, limits: Limits, find: Callable[[int], Outcome | None]
+    ) -> None:
+        self._works, self._engine, self._limits, self._find = works, engine, limits, find
+        self._waiting = deque(sorted(range(len(works)), key=lambda index: works[index].needs.timed))
+        self._load = Load()
+        self._begun: set[int] = set()
+        self._attempts: dict[int, int] = {}
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+
+    def reports(self, idle: Callable[[], object]) -> Generator[Report]:
+        while self._waiting or self._load.works:
+            yield from self._submit()
+            if not self._load.works:
+                continue
+            try:
+                index, future = self._events.get(timeout=_POLL)
+            except queue.Empty:
+                idle()
+                continue
+            if future is None and index not in self._begun:
+                self._begun.add(index)  # another attempt is not another beginning
+                yield Report(index)
+            elif future is None:
+                continue
+            elif (outcome := self._ended(index, future)) is not None:
+                yield Report(index, outcome)
+
+    def _submit(self) -> Generator[Report]:
+        """Submit works until the engine takes no more."""
+        while self._waiting:
+            index = self._waiting[0]
+            work = self._works[index]
+            if not self._engine.has_room(work.needs, self._load):
+                return
+            self._waiting.popleft()
+            if index not in self._attempts and (found := self._find(index)) is not None:
+                yield Report(index, found, found=True)
+                continue
+            self._load.add(work.needs)
+            self._attempts[index] = self._attempts.get(index, 0) + 1
+            future = self._engine.submit(work, self._limits, lambda index=index: self._events.put((index, None)))
+            future.add_done_callback(lambda future, index=index: self._events.put((index, future)))
+
+    def _ended(self, index: int, future: Future[Outcome]) -> Outcome | None:
+        """Return the outcome; None if the work is to be submitted again."""
+        self._load.add(self._works[index].needs, -1)
+        try:
+            outcome = future.result()
+        except CancelledError:  # the engine forgot it: this is no attempt
+            self._engine.recover()
+            self._attempts[index] -= 1
+            self._waiting.appendleft(index)
+            return None
+        except SardonyxError:
+            raise
+        except Exception as error:  # of the engine
+            died = type(error).__name__ == "KilledWorker"  # of Dask, also if the work only waited on workers that died
+            outcome = Outcome(None, "every worker that ran it died" if died else reason(error), 0.0, died=died)
+        if outcome.died and self._attempts[index] < ATTEMPTS:
+            self._waiting.append(index)
+            return None
+        return replace(outcome, attempts=self._attempts[index])
+
+
+STATUS = "status.json"
+_EVERY = 2.0  # seconds between two writes of the status
+_ENOUGH = 3  # works that must have ended before the remaining time is estimated
+_MAX_NAMES = 3  # names of running works that are shown
+
+
+class Status(Struct, frozen=True):
+    """How far a run is; the contents of `status.json`."""
+
+    state: str  # running, done, or stopped
+    total: int
+    done: int  # includes those that an earlier run computed
+    reused: int
+    failed: int
+    running: int
+    names: tuple[str, ...]  # of some that are running
+    seconds: float  # since this run began
+    left: float | None  # estimated seconds
+    per_minute: float
+    updated: str
+    coordinator: str  # machine and process
+    dashboard: str = ""
+
+    def line(self) -> str:
+        """Return the status in one line."""
+        parts = [f"{self.done + self.failed}/{self.total}"]
+        parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{self.running} running"] if self.running > len(self.names) else [", ".join(self.names)]
+        parts += [f"{self.per_minute:.0f} a minute"] if self.per_minute >= 1 else []
+        parts += [f"about {duration(self.left)} left"] if self.left is not None else []
+        return " · ".join(filter(None, parts))
+
+
+class Tracker:
+    """Counts reports, shows the status, and writes it.
+
+    Args:
+        show: called with the status when it changes, and every half second.
+        write: writes the bytes of `status.json`.
+        engine: where the work runs.
+    """
+
+    def __init__(
+        self,
+        show: Callable[[Status], object] | None = None,
+        write: Callable[[bytes], object] | None = None,
+        engine: Engine | None = None,
+    ) -> None:
+        self._show, self._write, self._engine = show, write, engine
+        self._total = self._done = self._reused = self._failed = 0
+        self._running: Counter[str] = Counter()
+        self._start = time.monotonic()
+        self._written = -_EVERY
+
+    def expect(self, count: int) -> None:
+        """Add works to the total."""
+        self._total += count
+
+    def update(self, name: str, report: Report) -> None:
+        """Count a report about the work with a name."""
+        if report.outcome is None:
+            self._running[name] += 1
+        else:
+            if not report.found:
+                self._running -= Counter((name,))
+            self._reused += report.found
+            self._done += report.outcome.reason is None
+            self._failed += report.outcome.reason is not None
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Show the status now, and write it if the last one is some seconds old."""
+        status = self.status("running")
+        if self._show is not None:
+            self._show(status)
+        if time.monotonic() - self._written >= _EVERY:
+            self._save(status)
+
+    def end(self) -> None:
+        """Write the last status: done, or stopped before everything was."""
+        self._save(self.status("done" if self._done + self._failed == self._total else "stopped"))
+
+    def status(self, state: str) -> Status:
+        """Return the status now."""
+        seconds = time.monotonic() - self._start
+        ended = self._done + self._failed
+        computed = ended - self._reused
+        known = computed >= _ENOUGH and seconds > 0
+        running = self._running.total() if state == "running" else 0
+        running = running if self._engine is None else min(running, self._engine.places)  # others wait at the engine
+        return Status(
+            state,
+            self._total,
+            self._done,
+            self._reused,
+            self._failed,
+            running,
+            tuple(self._running)[: min(_MAX_NAMES, running)],
+            round(seconds, 1),
+            round(seconds / computed * (self._total - ended), 1) if known and state == "running" else None,
+            round(60 * computed / seconds, 1) if known else 0.0,
+            time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            f"{platform.node()}, process {os.getpid()}",
+            self._engine.address if self._engine is not None else "",
+        )
+
+    def _save(self, status: Status) -> None:
+        if self._write is not None:
+            self._write(msgspec.json.format(msgspec.json.encode(status), indent=2) + b"\n")
+        self._written = time.monotonic()

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.errors import ModelError, SardonyxError, UsageError
+from sardonyx.common.errors import ModelError, SardonyxError, UsageError
 from sardonyx.fleet.storage import open_store
 from sardonyx.ir.storage import BLOCK, SourceFile
 
@@ -336,7 +336,7 @@ def digest(location: str) -> str | None:
     weights, size, date and tag count.
     """
     from sardonyx.ir.io import external_files
-    from sardonyx.ir.io.tensor_reader import open_below
+    from sardonyx.ir.io.tensor_data import open_below
 
     try:
         if is_built(location):
@@ -366,7 +366,7 @@ def _sha256(file: SourceFile) -> str:
 def download(location: str, folder: Path) -> Path:
     """Copy a model at a URL, with its weights, to a folder that does not exist yet; return its path."""
     from sardonyx.ir.io import external_files
-    from sardonyx.ir.io.tensor_reader import open_below
+    from sardonyx.ir.io.tensor_data import open_below
 
     folder.mkdir()
     parent, _, name = location.rpartition("/")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.inputs.generator import Inputs, Plan, Style
 from sardonyx.inputs.sizes import DynamicDims
 from sardonyx.runtime import Feeds

@@ -13,9 +13,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.errors import RuntimeFailure
-from sardonyx.inputs.coverage import reduced_note, size_notes, table_notes, value_notes
-from sardonyx.inputs.limits import Footprint
+from sardonyx.common.errors import RuntimeFailure
 from sardonyx.inputs.requirements import (
     Bounds,
     Requirements,
@@ -26,9 +24,19 @@ from sardonyx.inputs.requirements import (
     window_notes,
 )
 from sardonyx.inputs.roles import Role, Use, find_use, has_norms
-from sardonyx.inputs.sizes import DynamicDims, Sizes
+from sardonyx.inputs.sizes import DynamicDims, Footprint, Sizes
 from sardonyx.inputs.state import State, find_state
-from sardonyx.inputs.values import Style, ValueSpec, fresh_rows, make_value, regions
+from sardonyx.inputs.values import (
+    Style,
+    ValueSpec,
+    fresh_rows,
+    make_value,
+    reduced_note,
+    regions,
+    size_notes,
+    table_notes,
+    value_notes,
+)
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import declared_shape
 from sardonyx.records.input_specs import read_arrays

@@ -14,9 +14,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from sardonyx.ir.metadata import first_value, read_state
 from sardonyx.ir.ops import CASTS, LOOKUPS, REARRANGES, SELECTS, attention_operands
 from sardonyx.ir.scopes import declared_shape
-from sardonyx.ir.state import first_value, read
 from sardonyx.records.input_specs import StateTensor
 from sardonyx.runtime import Array
 
@@ -54,7 +54,7 @@ def find_state(model: ir.Model, inputs: Sequence[ir.Value]) -> tuple[State, ...]
     outputs = {value.name: index for index, value in enumerate(model.graph.outputs)}
     required = {value.name: value for value in inputs}
     states: dict[str, State] = {}
-    for name, state in read(model).items():
+    for name, state in read_state(model).items():
         if name in required:
             axis = _growing_axis(required[name], model.graph.outputs[outputs[state.output]])
             states[name] = State(name, outputs[state.output], axis, state)

@@ -13,13 +13,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.ops import ARITHMETIC
 from sardonyx.ir.precision import FORMATS, GUARD, Impossible
-from sardonyx.ir.rules import Match
+from sardonyx.ir.rules import Builder, Match
 from sardonyx.ir.scopes import bodies, is_constant, operator
-from sardonyx.ir.shapes.polynomials import equal
+from sardonyx.ir.shapes.expr import equal
 from sardonyx.ir.tensors import ComputedTensor, ExpressionTensor, ReshapedTensor, StreamedTensor, TransposedTensor
 
 # Element types for which ONNX Runtime has a CPU kernel, for the operators that rewrites create.

@@ -1,22 +1,89 @@
-"""What a matcher can query about a graph. Nothing here changes the graph.
+"""What a matcher can query about a graph: types, shapes, constants, consumers, and what values depend on.
 
-Shapes follow from the inputs and constants of the graph and are kept beside it: declared shapes of intermediate values
-may be wrong, and inferred ones must not end up in the file.
+Nothing here changes the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import IntEnum
 from typing import cast
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import Scope, is_constant, scopes, tensor_of
+from sardonyx.ir.ops import RANDOM, READS_SHAPE, READS_SHAPE_AND_TYPE, READS_TYPE_OF_SECOND
+from sardonyx.ir.scopes import Scope, has_bodies, is_constant, nested_graphs, scopes, tensor_of
 from sardonyx.ir.shapes import Contents, Shape, Shapes, Size
 from sardonyx.ir.size_budget import Growth
 from sardonyx.ir.tensors import string_bytes
+
+
+class Dependence(IntEnum):
+    """What a value depends on; a greater member includes the smaller ones."""
+
+    CONSTANT = 0
+    SIZE = 1  # constants and the sizes of other values
+    DATA = 2  # inputs, random numbers, and what bodies compute
+
+
+def dependence(op_type: str, operands: Dependence, *, has_bodies: bool) -> Dependence:
+    """Return what the results of an operator depend on; `operands` is the greatest dependence of its operands."""
+    if op_type in READS_SHAPE:
+        return Dependence.SIZE
+    return Dependence.DATA if has_bodies or op_type in RANDOM else operands
+
+
+class Dataflow:
+    """The dependences of the values of one model, whose nodes are visited in order.
+
+    Results of nodes that were not visited count as data.
+    """
+
+    def __init__(self, *, defaults_are_constants: bool = False, types_are_data: bool = False) -> None:
+        """Start with no node visited.
+
+        Args:
+            defaults_are_constants: An input with a default value counts as the constant that it is until a caller
+                overrides it. Before IR version 4 all weights were such inputs.
+            types_are_data: A result that depends on data by its element type alone (CastLike, EyeLike) counts as data.
+        """
+        self._results: dict[ir.Value, Dependence] = {}
+        self._defaults_are_constants = defaults_are_constants
+        self._types_are_data = types_are_data
+
+    def visit(self, node: ir.Node, *, op_type: str | None = None) -> Dependence:
+        """Record and return what the results of a node depend on; `op_type` is "" if its meaning is unknown."""
+        name = node.op_type if op_type is None else op_type
+        result = self._result(node, name)
+        for output in node.outputs:
+            self._results[output] = result
+        return result
+
+    def _result(self, node: ir.Node, name: str) -> Dependence:
+        if name in READS_SHAPE_AND_TYPE and not self._types_are_data:
+            return Dependence.SIZE
+        if not node.inputs and node.domain:  # the source of its result is unknown
+            return Dependence.DATA
+        most = Dependence.CONSTANT
+        for value in self.operands(node, name):
+            if value is not None and (operand := self.of(value)) > most:
+                most = operand
+        return dependence(name, most, has_bodies=has_bodies(node))
+
+    def operands(self, node: ir.Node, name: str) -> Sequence[ir.Value | None]:
+        """Return the operands whose values the results of a node depend on."""
+        return node.inputs[:1] if name in READS_TYPE_OF_SECOND and not self._types_are_data else node.inputs
+
+    def of(self, value: ir.Value) -> Dependence:
+        """Return what a value depends on."""
+        result = self._results.get(value)
+        if result is None:
+            is_constant = value.is_initializer() and (self._defaults_are_constants or not value.is_graph_input())
+            result = self._results[value] = Dependence.CONSTANT if is_constant else Dependence.DATA
+        return result
+
 
 Dim = Size
 Evaluate = Callable[[onnx.ModelProto], "list[np.ndarray]"]
@@ -228,3 +295,12 @@ def constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
             case _:
                 continue
     return None
+
+
+def element_types(model: ir.Model) -> dict[ir.Value, ir.DataType]:
+    """Return the element types of results and initializers, bodies included, as far as they are known."""
+    facts = Facts(model)
+    graphs = list(nested_graphs(model.graph))
+    values = [value for graph in graphs for node in graph for value in node.outputs]
+    values += [value for graph in graphs if isinstance(graph, ir.Graph) for value in graph.initializers.values()]
+    return {value: kind for value in values if (kind := facts.dtype(value)) is not None}

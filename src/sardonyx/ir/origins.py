@@ -6,17 +6,108 @@ In memory it is kept in `meta`, which is not serialized, so that the format of t
 from __future__ import annotations
 
 import functools
+import json
+import os
 from collections import UserDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import cast
 
 import onnx
 import onnx_ir as ir
+from msgspec import Struct
 
-from sardonyx import provenance as p
-from sardonyx.ir import attribute_tags
+from sardonyx.common import gc_pause
+from sardonyx.ir.io import from_proto, load, to_proto
+from sardonyx.ir.ops import ARITHMETIC, CASTS, KEEPS_ORDER, MATRIX_PRODUCTS
 from sardonyx.ir.scopes import is_constant, label, scopes
+from sardonyx.records import provenance as p
+from sardonyx.records.provenance import Hierarchy, strings
 from sardonyx.records.run import How
+
+ATTRIBUTES = {
+    "__source_module": p.SOURCE_MODULE,
+    "__module_path": p.MODULE_PATH,
+    "__call": p.CALL,
+    "__hierarchy_tags": p.HIERARCHY_TAGS,
+    "__module_paths": p.MODULE_PATHS,
+    "__how": p.HOW,
+}
+_LISTS = (p.HIERARCHY_TAGS, p.MODULE_PATHS)
+_REQUESTED = "sardonyx.attribute_tags"
+_FUSED_INTO_GEMM = frozenset(
+    ["Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"]
+)
+_ABSORBED = ARITHMETIC | KEEPS_ORDER | CASTS | {"BatchNormalization", "Dropout", "Transpose"}
+
+
+def request(node: ir.Node) -> None:
+    """Request that the tags of a node are also written as attributes."""
+    node.meta[_REQUESTED] = True
+
+
+def has_attribute_tags(node: ir.Node) -> bool:
+    """Return whether the tags of a node are also written as attributes."""
+    return _REQUESTED in node.meta
+
+
+def read_attributes(node: ir.Node) -> bool:
+    """Move tags from the attributes of a node to its metadata, and return whether the metadata changed.
+
+    Metadata that has tags already takes precedence.
+    """
+    names = [name for name in node.attributes if name in ATTRIBUTES]
+    if not names:
+        return False
+    request(node)
+    tags = {ATTRIBUTES[name]: _text(node.attributes.pop(name)) for name in names}
+    if p.MODULE_PATH in node.metadata_props or p.SOURCE_MODULE not in tags:
+        return False
+    if p.MODULE_PATH not in tags:  # written by another tool, which has only the tag
+        tags[p.MODULE_PATH] = tags[p.SOURCE_MODULE].strip("/").replace(".", "_").replace("/", ".")
+    node.metadata_props.update(tags)
+    return True
+
+
+def write_attributes(node: ir.Node, *, in_function: bool = False) -> None:
+    """Write the tags of a node as attributes, if it was read with attributes or they were requested.
+
+    Constants get none, because many tools take their only attribute for the value. Neither do activations that ONNX
+    Runtime fuses into a Gemm: it copies their attributes under new names, which it then rejects. In a function, the
+    operand of an activation may be the result of a Gemm outside.
+    """
+    if not has_attribute_tags(node) or is_constant(node):
+        return
+    if node.op_type in _FUSED_INTO_GEMM and (in_function or _follows_product(node)):
+        return
+    for name, key in ATTRIBUTES.items():
+        text = node.metadata_props.get(key)
+        if text is not None:
+            node.attributes[name] = ir.AttrStrings(name, strings(text)) if key in _LISTS else ir.AttrString(name, text)
+
+
+def _follows_product(node: ir.Node) -> bool:
+    """Return whether a matrix product precedes the node, directly or through nodes that optimizers remove or absorb."""
+    visited: set[ir.Node] = set()
+    pending = [node]
+    while pending:
+        for value in pending.pop().inputs:
+            producer = value.producer() if value is not None else None
+            if producer is None or producer in visited:
+                continue
+            if producer.domain or producer.op_type in MATRIX_PRODUCTS:  # an operator of another domain may be a product
+                return True
+            visited.add(producer)
+            if producer.op_type in _ABSORBED:
+                pending.append(producer)
+    return False
+
+
+def _text(attribute: ir.Attr) -> str:
+    if attribute.type == ir.AttributeType.STRINGS:
+        return json.dumps(list(attribute.as_strings()))
+    return attribute.as_string() if attribute.type == ir.AttributeType.STRING else str(attribute.value)
+
 
 _ORIGINS = "sardonyx.origins"
 _MERGED = "sardonyx.merged"
@@ -71,8 +162,8 @@ def add_origins(thing: ir.Node | ir.Value, inherited: p.Origins, sources: Iterab
     hows: set[How] = set()
     for node in sources:
         hows.add(how(node))
-        if attribute_tags.has_attribute_tags(node) and isinstance(thing, ir.Node):
-            attribute_tags.request(thing)
+        if has_attribute_tags(node) and isinstance(thing, ir.Node):
+            request(thing)
     if hows:
         thing.meta[_HOW] = next(kind for kind in How if kind in hows)  # the most certain of them
 
@@ -94,7 +185,7 @@ def attach(model: ir.Model) -> p.Hierarchy:
     for scope in scopes(model):
         inherited = origins(scope.holder) if scope.holder is not None else p.UNKNOWN
         for node in scope.graph:
-            from_attributes = attribute_tags.read_attributes(node)
+            from_attributes = read_attributes(node)
             reading = p.read_metadata(node.metadata_props) or _from_name(node, names)
             if reading is None:
                 set_origins(node, inherited, How.INHERITED if inherited else How.ROOT)
@@ -175,7 +266,7 @@ def write(model: ir.Model, hierarchy: p.Hierarchy) -> None:
             if _MERGED in node.meta and p.NAMESPACE in node.metadata_props:
                 _update_namespace(node, own, hierarchy)
             _replace_tags(node.metadata_props, hierarchy.metadata(own, how(node)) if tagged else {})
-            attribute_tags.write_attributes(node, in_function=scope.in_function)
+            write_attributes(node, in_function=scope.in_function)
         for value in scope.graph.initializers.values():
             if value.is_graph_input():  # a default value that a caller may override is part of the interface
                 continue
@@ -201,3 +292,64 @@ def _replace_tags(props: dict[str, str], tags: dict[str, str]) -> None:
     for key in p.TAG_KEYS:
         props.pop(key, None)
     props.update(tags)
+
+
+Source = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+
+
+def is_program(source: object) -> bool:
+    """Return whether a source is what torch's exporters return, without importing torch."""
+    kind = type(source)
+    return kind.__name__ in ("ExportedProgram", "ONNXProgram") and kind.__module__.startswith("torch.")
+
+
+class Tagged(Struct, frozen=True):
+    """A model whose nodes have their modules attached, and the file it was read from, if any."""
+
+    model: ir.Model
+    hierarchy: Hierarchy
+    path: Path | None
+
+    @property
+    def name(self) -> str:
+        """Return the name to show; bytes of the path that are not valid text are replaced."""
+        if self.path is not None:
+            return os.fsencode(self.path).decode(errors="replace")
+        return self.model.graph.name or "model in memory"
+
+
+def tagged(source: Source) -> Tagged:
+    """Read a model and the origins of its nodes. The given object is not changed."""
+    path = None
+    with gc_pause.paused():
+        match source:
+            case onnx.ModelProto():
+                model = from_proto(source)
+            case ir.Model():
+                model = source.clone()  # because origins are attached to the nodes
+            case _:
+                path = Path(source)
+                model = load(path)
+        return Tagged(model, attach(model), path)
+
+
+def distinct_labels(names: Sequence[str]) -> list[str]:
+    """Return distinct names: file names, or full paths if these are not distinct, or numbered file names."""
+    short = [os.path.basename(name) or name for name in names]
+    for candidates in (short, list(names)):
+        if len(set(candidates)) == len(candidates):
+            return candidates
+    return [f"{name} ({index})" for index, name in enumerate(short, 1)]
+
+
+class HasModel:
+    """A result that holds the created model in `model`."""
+
+    __slots__ = ()  # so that a record can inherit from it in addition to its own base
+
+    model: ir.Model | None
+
+    def to_proto(self) -> onnx.ModelProto:
+        """Return the model as a ModelProto with all data inline, as in `sardonyx.optimize(proto).to_proto()`."""
+        assert self.model is not None, "set by the verb that creates the result"
+        return to_proto(self.model)

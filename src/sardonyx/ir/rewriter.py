@@ -21,18 +21,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from sardonyx.errors import SardonyxError
-from sardonyx.ir.builder import Builder
+from sardonyx.common.errors import SardonyxError
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.functions import UnknownAttribute
 from sardonyx.ir.module_borders import Borders
-from sardonyx.ir.naming import Names, rename_shadowing
-from sardonyx.ir.opsets.adapters import CannotRaise
-from sardonyx.ir.opsets.raising import HIGHEST, RAISE, OpsetPlan, plan
+from sardonyx.ir.opset_adapters import CannotRaise
+from sardonyx.ir.opset_raising import HIGHEST, RAISE, OpsetPlan, plan
 from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import Impossible
-from sardonyx.ir.rules import Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
-from sardonyx.ir.scopes import has_references, label, operator
+from sardonyx.ir.rules import Builder, Drop, Match, ModelRule, NodeRule, Proposal, Refused, Replacement, Rule, Share
+from sardonyx.ir.scopes import Names, UnknownAttribute, has_references, label, operator, rename_shadowing
 from sardonyx.ir.transaction import Change, Substitution, Transactions
 from sardonyx.records.run import Event, Refusal, RewriteKind
 

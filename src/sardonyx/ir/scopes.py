@@ -1,16 +1,25 @@
-"""All graphs of a model: the main graph, the bodies of control flow, the bodies of functions.
+"""All graphs of a model: the main graph, the bodies of control flow, the bodies of functions; and names in them.
 
-Passes work in all of them, so everything that traverses a model uses `scopes`. Also what most code asks about single
+Passes work in all graphs, so everything that traverses a model uses `scopes`. Also what most code asks about single
 nodes and values.
+
+In memory a use points at its value. In a file it is a name, and a body may reuse a name of an enclosing graph for a
+value of its own. A use that a rewrite moves from one value to another could then refer to the body's value. Therefore
+bodies are renamed before any rewrite. The inputs and outputs of a body are matched by position, so its names are not
+part of an interface.
+
+A file of n functions, each of which calls the next one twice, stands for 2^n nodes; so inlining has a limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import cast
+from typing import NamedTuple, NoReturn, cast
 
 import onnx_ir as ir
 from msgspec import Struct
+
+from sardonyx.common.errors import ModelError
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
@@ -155,3 +164,146 @@ def label(node: ir.Node) -> str:
 def operator(node: ir.Node) -> str:
     """Return the operator of a node, with the domain if it is not the default one."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+class Names:
+    """Names that no value or node of the model has yet, in an order that depends on the graph alone."""
+
+    def __init__(self, taken: set[str]) -> None:
+        """Start with the names in use."""
+        self._taken = taken
+        self._counts: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, model: ir.Model) -> Names:
+        """Start with every name in a model, in any graph."""
+        taken: set[str] = set()
+        for scope in scopes(model):
+            taken.update(value.name or "" for value in defined(scope.graph))
+            for node in scope.graph:
+                taken.add(node.name or "")
+                taken.update(value.name or "" for value in node.inputs if value is not None)
+        return cls(taken)
+
+    def fresh(self, base: str) -> str:
+        """Return `base` if it is free, otherwise `base` with the next free number."""
+        name = base
+        while name in self._taken:
+            self._counts[base] = count = self._counts.get(base, 0) + 1
+            name = f"{base}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def defined(graph: ir.Graph) -> Iterator[ir.Value]:
+    """Yield the values that a graph defines: its inputs, its initializers, the outputs of its nodes."""
+    yield from graph.inputs
+    yield from graph.initializers.values()
+    for node in graph:
+        yield from node.outputs
+
+
+def rename_shadowing(model: ir.Model, names: Names) -> None:
+    """Rename every value of a body that has the name of a value in an enclosing graph."""
+    for graph in top_graphs(model):
+        if any(True for node in graph for _ in bodies(node)):
+            _rename_below(graph, {value.name for value in defined(graph)}, names)
+
+
+def _rename_below(graph: ir.Graph, visible: set[str | None], names: Names) -> None:
+    """Rename in the bodies of a graph; `visible` holds all names of this graph and the enclosing ones."""
+    for node in graph:
+        for _, body in bodies(node):
+            values = list(dict.fromkeys(defined(body)))
+            for value in values:
+                if value.name and value.name in visible:
+                    value.name = names.fresh(value.name)
+            own = {value.name for value in values}
+            visible |= own
+            _rename_below(body, visible, names)
+            visible -= own
+
+
+DEEPEST = 64  # calls within calls that an analysis follows
+_MOST_NODES = 1 << 11  # it may inline so many nodes,
+_GROWTH = 4  # or so many times the nodes that are stored
+_MOST_RUNNABLE = 1 << 20  # nodes after inlining; runtimes inline every call before they run a model
+_HINT = "the tool that wrote the file is at fault: export it again"
+
+
+class UnknownAttribute(ValueError):
+    """The value of an attribute was read that only a call of the function determines."""
+
+
+class Parameter(ir.Attr):
+    """A reference to a parameter of the enclosing function."""
+
+    def __init__(self, name: str, parameter: str, kind: ir.AttributeType, *, doc_string: str | None = None) -> None:
+        super().__init__(name, kind, None, parameter, doc_string=doc_string)
+
+    def _unknown(self) -> NoReturn:
+        raise UnknownAttribute(f"{self.name} is a parameter of the function")
+
+    as_float = as_int = as_string = as_tensor = as_graph = _unknown
+    as_floats = as_ints = as_strings = as_tensors = as_graphs = _unknown
+
+
+class Inlined(NamedTuple):
+    """A model with all calls inlined: its nodes, and how deep the calls are nested."""
+
+    nodes: int
+    depth: int
+
+
+def inlining_limit(model: ir.Model) -> int:
+    """Return how many nodes an analysis may visit when it inlines calls."""
+    stored = sum(1 for graph in (model, *model.functions.values()) for _ in graph.graph.all_nodes())
+    return max(_MOST_NODES, _GROWTH * stored)
+
+
+def inlined(model: ir.Model) -> Inlined:
+    """Return the size of a model after inlining.
+
+    Raises:
+        ModelError: A function calls itself.
+    """
+    sizes: dict[ir.OperatorIdentifier, Inlined] = {}
+
+    def inside(graph: ir.Graph) -> Inlined:
+        called = [sizes.get(node.op_identifier(), Inlined(1, 0)) for node in graph.all_nodes()]
+        return Inlined(sum(each.nodes for each in called), 1 + max((each.depth for each in called), default=0))
+
+    for function in called_first(model):
+        sizes[function.identifier()] = inside(function.graph)
+    return inside(model.graph)
+
+
+def check_calls(model: ir.Model, name: str) -> None:
+    """Raise an error if a function calls itself, or if the calls expand to more nodes than any runtime can load."""
+    if model.functions and (nodes := inlined(model).nodes) > _MOST_RUNNABLE:
+        raise ModelError(f"the calls of functions in {name} expand to {nodes:.3g} nodes", hint=_HINT)
+
+
+def called_first(model: ir.Model) -> list[ir.Function]:
+    """Return the functions, each after those that it calls."""
+    calls = {
+        key: {node.op_identifier() for node in function.graph.all_nodes()} & model.functions.keys()
+        for key, function in model.functions.items()
+    }
+    done: dict[ir.OperatorIdentifier, ir.Function] = {}
+    path: dict[ir.OperatorIdentifier, None] = {}
+    stack = [(key, False) for key in calls]
+    while stack:
+        key, is_left = stack.pop()
+        if is_left:
+            del path[key]
+            done[key] = model.functions[key]
+        elif key in path:
+            keys = [*path]
+            names = " → ".join(model.functions[each].name for each in (*keys[keys.index(key) :], key))
+            raise ModelError(f"a function calls itself: {names}", hint=_HINT)
+        elif key not in done:
+            path[key] = None
+            stack.append((key, True))
+            stack += [(called, False) for called in sorted(calls[key])]
+    return list(done.values())

@@ -12,18 +12,16 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx import provenance as p
 from sardonyx.ir import origins
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.checks import check
 from sardonyx.ir.facts import Facts, constant_tensor
 from sardonyx.ir.module_borders import Borders
-from sardonyx.ir.naming import Names
-from sardonyx.ir.opsets.raising import OpsetPlan
+from sardonyx.ir.opset_raising import OpsetPlan
 from sardonyx.ir.precision import Impossible
-from sardonyx.ir.rules import Match, Replacement
-from sardonyx.ir.scopes import bodies, is_constant, label
+from sardonyx.ir.rules import Builder, Match, Replacement
+from sardonyx.ir.scopes import Names, bodies, is_constant, label
 from sardonyx.ir.size_budget import Growth, Planned
+from sardonyx.records import provenance as p
 from sardonyx.records.run import Event, NodeRef, RewriteKind
 
 Pairs = Sequence[tuple[ir.Value, ir.Value]]  # each replaced value with its replacement

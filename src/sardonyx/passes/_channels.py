@@ -10,13 +10,13 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.expressions import Expression, known, literal
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.precision import rounded, scaled
+from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._dtypes import FLOATS
 from sardonyx.passes._matching import producer_of
+from sardonyx.passes._numbers import FLOATS
 
 USED_ELSEWHERE = "the value before it is also used elsewhere"
 NO_CONSTANT_WEIGHT = "the weight before it is not a constant"

@@ -11,9 +11,9 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import MOVES_DATA
+from sardonyx.ir.rules import Builder
 
 LARGE_CONSTANT = 1 << 24  # bytes of a constant mask that is read
 _BIAS = 64.0  # numbers up to this magnitude bias the scores and mask no key

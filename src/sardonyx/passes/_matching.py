@@ -1,4 +1,4 @@
-"""Questions that most matchers ask: which producer, which consumer, which constant numbers.
+"""Questions that most matchers ask: which producer, which consumer, which constant numbers, which shape.
 
 A node counts as one of the given operators only if it belongs to the standard domain and none of its attributes is a
 parameter of the enclosing function, since the value of such an attribute is unknown.
@@ -6,12 +6,16 @@ parameter of the enclosing function, since the value of such an attribute is unk
 
 from __future__ import annotations
 
-from collections.abc import Container
+import math
+from collections.abc import Container, Sequence
 
+import numpy as np
 import onnx_ir as ir
 
-from sardonyx.ir.facts import Facts
+from sardonyx.ir.facts import Dim, Facts, Shape
+from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import has_references, operand
+from sardonyx.ir.shapes.expr import broadcast
 
 
 def other_operand(node: ir.Node, value: ir.Value) -> ir.Value | None:
@@ -56,3 +60,182 @@ def ints(node: ir.Node, name: str, index: int, graph: Facts) -> tuple[int, ...] 
 def is_specified(node: ir.Node, name: str, index: int) -> bool:
     """Return whether the node has such integers at all, constant or computed."""
     return name in node.attributes or operand(node, index) is not None
+
+
+def normal_axes(axes: Sequence[int], rank: int | None) -> tuple[int, ...] | None:
+    """Return the axes counted from the front and sorted, or None if one is negative and the rank is unknown."""
+    if rank is None and any(axis < 0 for axis in axes):
+        return None
+    return tuple(sorted(axis if axis >= 0 else axis + (rank or 0) for axis in axes))
+
+
+def permutation(node: ir.Node, graph: Facts) -> tuple[int, ...] | None:
+    """Return the permutation of a Transpose, or None if it is the default one and the rank is unknown."""
+    perm = node.attributes.get_ints("perm")
+    if perm is not None:
+        return tuple(perm)
+    rank = graph.rank(node.inputs[0])
+    return None if rank is None else reversed_axes(rank)
+
+
+def reversed_axes(rank: int) -> tuple[int, ...]:
+    """Return the default permutation of a Transpose."""
+    return tuple(range(rank))[::-1]
+
+
+def viewed_shape(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[int, ...] | None:
+    """Return the result shape of a view of a static shape, or None if it is unknown."""
+    match node.op_type:
+        case "Reshape":
+            target = graph.ints(operand(node, 1))
+            return None if target is None else _reshaped(shape, target, node.attributes.get_int("allowzero", 0) == 1)
+        case "Squeeze":
+            return _squeezed(node, shape, graph)
+        case "Unsqueeze":
+            return _unsqueezed(node, shape, graph)
+        case "Flatten":
+            axis = node.attributes.get_int("axis", 1)
+            axis = axis if axis >= 0 else axis + len(shape)
+            return math.prod(shape[:axis]), math.prod(shape[axis:])
+        case _:
+            return None
+
+
+def reshape_target(source: Shape | None, result: Shape | None, *, open_at: int | None = None) -> tuple[int, ...] | None:
+    """Return a constant Reshape target that turns `source` into `result` for all symbolic dims, if there is one.
+
+    A dim that keeps its position is written 0. One other symbolic dim may be written -1, but only if no 0 is beside it:
+    if that dim has size zero, -1 is undefined. `open_at` is the position of a -1 in the model's own target, which is
+    undefined there in the same cases.
+    """
+    if source is None or result is None or 0 in result:
+        return None
+    target: list[int] = []
+    for index, dim in enumerate(result):
+        if isinstance(dim, int):
+            target.append(dim)
+        else:
+            target.append(0 if index < len(source) and source[index] == dim else -1)
+    open_dims = target.count(-1)
+    if open_dims > 1 or (open_dims and 0 in target and target.index(-1) != open_at):
+        return None
+    return tuple(target)
+
+
+def _reshaped(shape: tuple[int, ...], target: tuple[int, ...], allow_zero: bool) -> tuple[int, ...] | None:
+    if not allow_zero:
+        if any(dim == 0 and index >= len(shape) for index, dim in enumerate(target)):
+            return None
+        target = tuple(shape[index] if dim == 0 else dim for index, dim in enumerate(target))
+    if -1 in target:
+        others = math.prod(dim for dim in target if dim != -1)
+        if others <= 0:
+            return None
+        target = tuple(math.prod(shape) // others if dim == -1 else dim for dim in target)
+    valid = all(dim >= 0 for dim in target) and math.prod(target) == math.prod(shape)
+    return target if valid else None
+
+
+def _squeezed(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[int, ...] | None:
+    if not is_specified(node, "axes", 1):
+        return tuple(dim for dim in shape if dim != 1)
+    axes = ints(node, "axes", 1, graph)
+    if not axes:  # computed, or an empty list, which engines interpret in two ways
+        return None
+    axes = normal_axes(axes, len(shape))
+    if axes is None or any(not 0 <= axis < len(shape) or shape[axis] != 1 for axis in axes):
+        return None
+    return tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
+
+
+def _unsqueezed(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[int, ...] | None:
+    named_axes = ints(node, "axes", 1, graph)
+    if named_axes is None:
+        return None
+    rank = len(shape) + len(named_axes)
+    axes = normal_axes(named_axes, rank)
+    if axes is None or len(set(axes)) != len(axes) or any(not 0 <= axis < rank for axis in axes):
+        return None
+    remaining = iter(shape)
+    return tuple(1 if axis in axes else next(remaining) for axis in range(rank))
+
+
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
+    """Return the shape that operands of these shapes broadcast to."""
+    rank = max((len(shape) for shape in shapes), default=0)
+    result: list[Dim] = []
+    for axis in range(-rank, 0):
+        dim: Dim = 1
+        for shape in shapes:
+            dim = broadcast(dim, shape[axis]) if -axis <= len(shape) else dim
+        result.append(dim)
+    return tuple(result)
+
+
+def fits_without(node: ir.Node, index: int, shape: Shape, graph: Facts) -> bool:
+    """Return whether the result certainly keeps its shape if one operand has this shape instead of its own."""
+    shapes = [shape if position == index else graph.shape(value) for position, value in enumerate(node.inputs)]
+    known = [operand_shape for operand_shape in shapes if operand_shape is not None]
+    return len(known) == len(shapes) and broadcast_shape(known) == graph.shape(node.outputs[0])
+
+
+def first_size(value: ir.Value, op: Builder, graph: Facts) -> ir.Value:
+    """Return the size of the first axis of a value as a tensor of shape [1]."""
+    shape = graph.shape(value)
+    size = None if shape is None else size_of(shape[0], (), op, graph)
+    return op.Shape(value, start=0, end=1) if size is None else size
+
+
+def size_of(dim: Dim, values: Sequence[ir.Value], op: Builder, graph: Facts) -> ir.Value | None:
+    """Return a size as a tensor of shape [1], or None if no value has it.
+
+    A symbolic size is read from a graph input if one has it, so that equal nodes can be shared; otherwise from one of
+    `values`.
+    """
+    if isinstance(dim, int):
+        return op.constant(np.array([dim], np.int64), "size")
+    holder = holder_of(dim, (*op.scope.graph.inputs, *values), graph)
+    return None if holder is None else op.Shape(holder[0], start=holder[1], end=holder[1] + 1)
+
+
+def holder_of(dim: Dim, values: Sequence[ir.Value], graph: Facts) -> tuple[ir.Value, int] | None:
+    """Return the first of these values that has the dim, and its axis."""
+    for value in values:
+        shape = graph.shape(value)
+        if shape is not None and dim in shape:
+            return value, shape.index(dim)
+    return None
+
+
+def inserted_axes(source: Shape | None, result: Shape | None) -> tuple[int, ...] | None:
+    """Return the axes an Unsqueeze inserts to turn `source` into `result`, or None if it cannot."""
+    if source is None or result is None:
+        return None
+    remaining, axes = list(source), list[int]()
+    for axis, dim in enumerate(result):
+        if remaining and dim == remaining[0]:
+            remaining.pop(0)
+        elif dim == 1:
+            axes.append(axis)
+        else:
+            return None
+    return None if remaining else tuple(axes)
+
+
+def merged_last(value: ir.Value, op: Builder, graph: Facts) -> ir.Value:
+    """Reshape [a, b, c, d] to [a, b, c * d], where c and d are static."""
+    shape = graph.shape(value)
+    assert shape is not None
+    *_, last, size = shape
+    assert isinstance(last, int)
+    assert isinstance(size, int)
+    target = op.constant(np.array([0] * (len(shape) - 2) + [last * size], np.int64), "target")
+    return op.learn(op.Reshape(value, target), graph.dtype(value), (*shape[:-2], last * size))
+
+
+def split_last(value: ir.Value, like: ir.Value, op: Builder, graph: Facts) -> ir.Value:
+    """Reshape [a, b, c * d] to the [a, b, c, d] of another value, where c and d are static."""
+    shape = graph.shape(like)
+    assert shape is not None
+    target = op.constant(np.array([0] * (len(shape) - 2) + list(shape[-2:]), np.int64), "target")
+    return op.Reshape(value, target)

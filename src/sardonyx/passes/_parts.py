@@ -12,12 +12,11 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import REPEATS
+from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import ints, is_specified, operand_producer
-from sardonyx.passes._shapes import normal_axes
+from sardonyx.passes._matching import ints, is_specified, normal_axes, operand_producer
 
 CACHE = 1 << 26  # bytes of a constant table that is read
 SIZES_AS_INPUT_SINCE = 13

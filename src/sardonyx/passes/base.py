@@ -12,8 +12,8 @@ from typing import ClassVar
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from sardonyx.ir.builder import Builder as Builder
 from sardonyx.ir.facts import Facts as Facts
+from sardonyx.ir.rules import Builder as Builder
 from sardonyx.ir.rules import Drop as Drop
 from sardonyx.ir.rules import Match as Match
 from sardonyx.ir.rules import ModelRule, NodeRule, Rule

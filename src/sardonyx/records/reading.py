@@ -4,29 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.records import outside
 from sardonyx.records.base import Record, header
 
 
 def kinds() -> dict[str, type[Record]]:
     """Return all record classes by their tags."""
-    from sardonyx.records import (  # imported late: only commands that read records need all of them
-        analysis,
-        bench,
-        comparison,
-        export,
-        extraction,
-        fleet,
-        inspection,
-        location,
-        module_graph,
-        placement,
-        profile,
-        quantization,
-        run,
-        study,
-    )
+    from sardonyx.records import analysis, bench, comparison, export, inspection, quantization, run, study
+    from sardonyx.records import bench as placement
+    from sardonyx.records import bench as profile
+    from sardonyx.records import comparison as location
+    from sardonyx.records import export as extraction
+    from sardonyx.records import inspection as module_graph
+    from sardonyx.records import study as fleet
 
     classes: tuple[type[Record], ...] = (
         run.Run,

@@ -26,8 +26,7 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.measures import Reading
-from sardonyx.reporting.module_rows import module_cell, module_rows
-from sardonyx.reporting.name_groups import grouped
+from sardonyx.reporting.module_rows import grouped, module_cell, module_rows
 from sardonyx.reporting.record_kinds import FIGURES
 from sardonyx.reporting.writers import csv
 

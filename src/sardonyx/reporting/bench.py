@@ -22,7 +22,7 @@ from sardonyx.reporting.document import (
     View,
     text_column,
 )
-from sardonyx.reporting.name_groups import grouped
+from sardonyx.reporting.module_rows import grouped
 from sardonyx.reporting.writers import csv
 
 UNKNOWN = "?"

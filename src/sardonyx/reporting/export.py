@@ -1,8 +1,10 @@
-"""An Export as a document: the example inputs, how the nodes got their modules, and the verification."""
+"""Exports and extractions as documents."""
 
 from __future__ import annotations
 
-from sardonyx.records.export import ExampleInput, Export, OperatorChecks
+from collections.abc import Sequence
+
+from sardonyx.records.export import BoundaryValue, ExampleInput, Export, Extraction, OperatorChecks
 from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
@@ -21,8 +23,8 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.formatting import plural
-from sardonyx.reporting.inspection import coverage_line, node_count, root_table, weight_table
-from sardonyx.reporting.name_groups import grouped, listed, short_lines, short_names
+from sardonyx.reporting.inspection import coverage_line, node_count, root_table, shape_text, weight_table
+from sardonyx.reporting.module_rows import grouped, listed, short_lines, short_names
 from sardonyx.reporting.run import run_document, run_sentence
 from sardonyx.reporting.verdict import decoder_line, verdict_section, verdict_summary, verification
 
@@ -174,3 +176,72 @@ def _optimization(run: Run, view: View) -> tuple[Block, ...]:
     """Return the operators that the optimization of the exported graph changed; verbose, also the passes."""
     document = run_document(run, view)
     return tuple(document.blocks[: 2 if view.verbose else 1])
+
+
+_SHOWN = 8  # straddling nodes, without -v
+
+
+def extraction_document(extraction: Extraction, view: View) -> Document:
+    """Return the answer of `extract`."""
+    return Document(
+        title=(_module(extraction.path), Span(f"  {formatting.name(extraction.tag, 100)}", Tone.FAINT)),
+        head=(Notes(_heading_lines(extraction, view)),),
+        blocks=(
+            _boundary(extraction),
+            verdict_section(extraction.live, view, "Against the live module"),
+            verdict_section(extraction.verdict, view, "Against the whole model"),
+        ),
+        sentence=Span(extraction_sentence(extraction), Tone.STRONG),
+    )
+
+
+def extraction_sentence(extraction: Extraction) -> str:
+    """Return what was extracted and whether it was verified, in one line."""
+    clauses = [
+        f"{_module(extraction.path)}: {formatting.plural(extraction.counts.nodes, 'node')}",
+        formatting.plural(len(extraction.inputs), "input"),
+        formatting.plural(len(extraction.outputs), "output"),
+        formatting.size(extraction.counts.bytes),
+    ]
+    if extraction.path != extraction.asked and extraction.straddling:
+        clauses.append(f"wider than {_module(extraction.asked)}")
+    against = "the live module" if extraction.live is not None else "the whole model"
+    clauses.append(verification(extraction.live or extraction.verdict, against))
+    return ", ".join(clauses) + ("" if extraction.result.path is None else f" → {extraction.result.path}")
+
+
+def _module(path: str) -> str:
+    return formatting.name(path) or "the model"
+
+
+def _heading_lines(extraction: Extraction, view: View) -> list[str]:
+    lines: list[str] = []
+    if extraction.straddling:
+        names = [formatting.name(node) for node in extraction.straddling]
+        lines.append(
+            f"wider than {_module(extraction.asked)}, because these nodes also do the work of other modules: "
+            + listed(names, None if view.verbose else _SHOWN)
+        )
+    if extraction.dropped:
+        lines.append(f"not computed by this graph: {', '.join(map(formatting.name, extraction.dropped))}")
+    return lines + [f"note: {formatting.one_line(note)}" for note in extraction.notes]
+
+
+def _boundary(extraction: Extraction) -> Section:
+    live = ("live module's",) if extraction.live is not None else ()
+    columns = [text_column(heading) for heading in ("", "name", "type", "shape", "produced by", *live)]
+    rows = _rows("input", extraction.inputs, extraction) + _rows("output", extraction.outputs, extraction)
+    return Section("Boundary", (Table(columns, rows),))
+
+
+def _rows(kind: str, values: Sequence[BoundaryValue], extraction: Extraction) -> list[Row]:
+    def cells(value: BoundaryValue) -> tuple[str, ...]:
+        return (
+            formatting.name(value.type),
+            shape_text(value.shape),
+            "model input" if value.module is None else _module(value.module),
+            *((formatting.name(value.live or "·"),) if extraction.live is not None else ()),
+        )
+
+    groups = grouped(values, lambda value: value.name, cells)
+    return [Row((kind, label, *cells(first))) for label, (first, *_) in groups]

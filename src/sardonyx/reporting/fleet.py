@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from sardonyx.errors import GateNotMet
+from sardonyx.common.errors import GateNotMet
 from sardonyx.records.base import Record
-from sardonyx.records.fleet import Fleet, ModelRow
 from sardonyx.records.inspection import Inspection
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run, Verdict
+from sardonyx.records.study import Fleet, ModelRow
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Column,

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.records import reading
 from sardonyx.records.expressions import Gate, shown
 from sardonyx.reporting.measures import Reading, RecordKind

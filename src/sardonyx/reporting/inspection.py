@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sardonyx.provenance import UNTAGGED
 from sardonyx.records.inspection import (
     Adoption,
     Coverage,
@@ -19,6 +18,7 @@ from sardonyx.records.inspection import (
     RootNode,
     Weight,
 )
+from sardonyx.records.provenance import UNTAGGED
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Cell,
@@ -36,8 +36,7 @@ from sardonyx.reporting.document import (
     View,
     text_column,
 )
-from sardonyx.reporting.module_rows import module_cell, module_rows
-from sardonyx.reporting.name_groups import grouped, listed
+from sardonyx.reporting.module_rows import grouped, listed, module_cell, module_rows
 from sardonyx.reporting.run import skipped_row
 
 _PLACES_SHOWN = 4  # groups of inputs or outputs on one screen

@@ -1,14 +1,192 @@
-"""The module tree as rows of a table: the kind of each module, and equal layers as one row."""
+"""Rows of tables by module, and similar module names as one."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
-from typing import TypeAlias
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from sardonyx.records import module_tree
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Cell, View
+
+_T = TypeVar("_T")
+_FEWEST = 4  # names that form a group
+_LONGEST = 100
+_NUMBER = re.compile(r"([0-9]{1,9})")
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+class _Name(NamedTuple):
+    """A name in pieces: the text around its numbers, the numbers, and the last word if it has no number."""
+
+    text: tuple[str, ...]
+    numbers: tuple[str, ...]
+    word: str | None
+
+    @classmethod
+    def of(cls, name: str) -> _Name:
+        stem, dot, last = name.rpartition(".")
+        has_word = bool(dot) and not _NUMBER.search(last)
+        pieces = _NUMBER.split(stem if has_word else name)
+        return cls(tuple(pieces[::2]), tuple(pieces[1::2]), last if has_word else None)
+
+
+def grouped(
+    items: Iterable[_T], name: Callable[[_T], str], alike: Callable[[_T], Hashable]
+) -> list[tuple[str, list[_T]]]:
+    """Return items under the label of their group, in the order of the first of each; a single item under its name.
+
+    Args:
+        items: The items to list.
+        name: Returns the name of an item.
+        alike: Returns everything else that is shown of it; only items that are equal in it form a group.
+    """
+    families: dict[Hashable, list[tuple[_Name, int]]] = {}
+    listed = list(items)
+    for place, item in enumerate(listed):
+        parts = _Name.of(name(item))
+        families.setdefault((alike(item), parts.text), []).append((parts, place))
+    groups = sorted((places, label) for family in families.values() for label, places in _groups(family))
+    return [
+        (label or formatting.name(name(listed[places[0]])), [listed[place] for place in places])
+        for places, label in groups
+    ]
+
+
+def short_names(names: Iterable[str]) -> list[str]:
+    """Return names in groups."""
+    return [label for label, _ in grouped(names, str, lambda _: None)]
+
+
+def short_lines(lines: Iterable[str]) -> list[str]:
+    """Return sentences that differ only in a quoted name once for each group of names."""
+
+    def quoted(line: str) -> str:
+        match = _QUOTED.search(line)
+        return match[1] if match else line
+
+    def rest(line: str) -> tuple[str, str]:
+        match = _QUOTED.search(line)
+        return (line[: match.start()], line[match.end() :]) if match else ("", line)
+
+    return [
+        group[0] if len(group) == 1 else f"'{label}'".join(rest(group[0]))
+        for label, group in grouped(dict.fromkeys(lines), quoted, rest)
+    ]
+
+
+def _groups(family: Sequence[tuple[_Name, int]]) -> list[tuple[str, list[int]]]:
+    """Return the places of a family's members under a label, or each by itself without one."""
+    by_word: dict[str | None, set[tuple[str, ...]]] = {}
+    for parts, _ in family:
+        by_word.setdefault(parts.word, set()).add(parts.numbers)
+    endings: dict[frozenset[tuple[str, ...]], list[str | None]] = {}
+    for word, numbers in by_word.items():
+        endings.setdefault(frozenset(numbers), []).append(word)
+    groups: list[tuple[str, list[int]]] = []
+    for numbers, last in endings.items():
+        places = [place for parts, place in family if parts.word in last]
+        label = _label(family[0][0].text, numbers, last) if len(places) >= _FEWEST else None
+        groups += [(label, places)] if label else [("", [place]) for place in places]
+    return groups
+
+
+def _label(text: tuple[str, ...], numbers: frozenset[tuple[str, ...]], endings: Sequence[str | None]) -> str | None:
+    """Return the name of a group with braces, or None if no number varies, or not independently of the others."""
+    columns = [sorted(set(column), key=lambda number: (int(number), number)) for column in zip(*numbers, strict=True)]
+    if len(numbers) == 1 or math.prod(map(len, columns)) != len(numbers):
+        return None
+    pieces = [text[0]]
+    for column, after in zip(columns, text[1:], strict=True):
+        pieces += [_ranges(column), after]
+    words = [ending for ending in endings if ending is not None]
+    last = words[0] if len(words) == 1 else f"{{{','.join(words)}}}"
+    return formatting.name("".join(pieces) + (f".{last}" if words else ""), _LONGEST)
+
+
+def _ranges(numbers: Sequence[str]) -> str:
+    """Return numbers as ranges in braces: {0-3,7}; a single number as it is."""
+    if len(numbers) == 1:
+        return numbers[0]
+    runs: list[list[str]] = []
+    for number in numbers:
+        before = runs[-1][-1] if runs else ""
+        if before and before == str(int(before)) and number == str(int(before) + 1):
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return "{" + ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs) + "}"
+
+
+# Module paths in which consecutive numbers are ranges: twelve layers that were rewritten in the same way are
+# `encoder.layer.0…11.attention`, not twelve lines.
+
+RUNS = 4  # runs of consecutive numbers that are written in full
+
+
+class Place(Struct, frozen=True):
+    """Modules whose paths differ only in numbers."""
+
+    label: str  # raw: may contain anything
+    path: str  # the module itself, or the innermost one that contains all of them
+    count: int
+
+
+def places(modules: Mapping[str, int]) -> list[Place]:
+    """Return the modules with their counts, largest first."""
+    totals, members = Counter[tuple[str | None, ...]](), defaultdict[tuple[str | None, ...], list[list[str]]](list)
+    for path, count in modules.items():
+        steps = path.split(".")
+        form = tuple(None if _is_number(step) else step for step in steps)
+        totals[form] += count
+        members[form].append(steps)
+    result = [_place(form, members[form], total) for form, total in totals.items()]
+    return sorted(result, key=lambda place: (-place.count, place.label))
+
+
+def where(modules: Mapping[str, int], most: int = 2) -> str:
+    """Return the modules with the largest counts, printable, and the number of the others."""
+    sorted_places = places(modules)
+    shown = ", ".join(formatting.name(place.label, 72) for place in sorted_places[:most])
+    rest = len(sorted_places) - most
+    return f"{shown} and {formatting.plural(rest, 'other module')}" if rest > 0 else shown
+
+
+def _place(form: tuple[str | None, ...], paths: list[list[str]], count: int) -> Place:
+    numbers = [{path[at] for path in paths} if step is None else {step} for at, step in enumerate(form)]
+    steps = [min(values) if len(values) == 1 else _runs(set(map(int, values))) for values in numbers]
+    same = next((at for at, values in enumerate(numbers) if len(values) > 1), len(form))
+    return Place(".".join(steps) or formatting.MODEL, ".".join(min(values) for values in numbers[:same]), count)
+
+
+def _runs(numbers: set[int]) -> str:
+    """Return numbers as 0…11, as 0,2,4 if they are not consecutive, as 0,2,…,22 if there are many."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    written = [str(run[0]) if len(run) == 1 else f"{run[0]}{'…' if len(run) > 2 else ','}{run[-1]}" for run in runs]
+    return ",".join(written if len(written) <= RUNS else [*written[: RUNS - 2], "…", written[-1]])
+
+
+def _is_number(step: str) -> bool:
+    return step.isascii() and step.isdecimal() and len(step) < 10 and (step == "0" or step[0] != "0")
+
+
+def listed(names: Sequence[str], most: int | None) -> str:
+    """Return names in a line, at most `most` of them and the number of the others."""
+    shown = names if most is None else names[:most]
+    more = f" and {len(names) - len(shown)} more" if len(shown) < len(names) else ""
+    return ", ".join(shown) + more
+
 
 DEEPEST = 20  # levels that are indented
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 
 from sardonyx.records import module_tree
-from sardonyx.records.profile import KernelTime, ModuleTime, Profile, ProfiledModel, TracedBy
+from sardonyx.records.bench import KernelTime, ModuleTime, Profile, ProfiledModel, TracedBy
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Cell,

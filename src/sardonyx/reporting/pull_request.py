@@ -27,15 +27,13 @@ from sardonyx.reporting.document import (
     is_empty,
     table_section,
 )
-from sardonyx.reporting.history import History, histories, history_section, trends
+from sardonyx.reporting.history import History, changes, histories, history_section, trends
+from sardonyx.reporting.module_contents import module_mermaid, top_module
 from sardonyx.reporting.module_rows import module_cell, module_rows
-from sardonyx.reporting.plots.module_contents import top_module
 from sardonyx.reporting.record_kinds import RUN
 from sardonyx.reporting.run import run_sentence
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.run_changes import changes
 from sardonyx.reporting.verdict import output_groups, verification
-from sardonyx.reporting.viewers.mermaid import module_mermaid
 from sardonyx.reporting.writers import markdown
 
 LONGEST = 60_000  # characters

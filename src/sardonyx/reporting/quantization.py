@@ -1,14 +1,303 @@
-"""A Quantization as a document: the loss of each output, the bytes of each module, and what was not quantized."""
+"""A Quantization as a document, and size against loss as a plot."""
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from sardonyx.common.errors import UsageError
 from sardonyx.records import module_tree
 from sardonyx.records.bench import Comparison
-from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, Loss, Quantization, Scores
+from sardonyx.records.expressions import Wording, parse
+from sardonyx.records.quantization import (
+    FLOAT32,
+    Choice,
+    FrontPoint,
+    GroupPrecision,
+    Interval,
+    Loss,
+    ModuleGroup,
+    Quantization,
+    Scores,
+)
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Cell, Document, Notes, Section, Span, Text, Tone, View, table_section
 from sardonyx.reporting.module_rows import module_cell, module_rows
+from sardonyx.reporting.plots import svg
 from sardonyx.reporting.verdict import decoder_line
+
+WIDTH, LEFT, RIGHT, TOP = 960, 72, 40, 116
+_PLOT, _FOOT = 300, 54  # heights of the front and of an axis with its title
+_NAMES, _CHOSEN, _ROW = 300, 120, 20  # widths of the texts beside the losses of modules, and the height of a row
+_WITHIN, _BEYOND, _RESULT = 0, 1, 2  # blue, amber, teal
+_LOSSES = ("relative_l2", "cosine", "top1", "metric", "bytes", "time")  # that a budget may limit
+_STYLE = """
+.sardonyx .guess { fill: var(--paper); stroke: var(--own); stroke-width: 1.5; }
+.sardonyx .front { fill: none; stroke: var(--soft); stroke-width: 1.5; }
+.sardonyx .limit { stroke: var(--own); stroke-width: 1.5; stroke-dasharray: 5 4; }
+.sardonyx .ring { fill: none; stroke: var(--own); stroke-width: 2; }
+.sardonyx .named { font-weight: 600; }
+.sardonyx .label { paint-order: stroke; stroke: var(--paper); stroke-width: 4; stroke-linejoin: round; }
+"""
+
+
+_Box: TypeAlias = tuple[float, float, float, float]  # left, upper, right and lower end
+
+
+class _LogScale(Struct, frozen=True):
+    """Maps positive numbers to positions on a line; smaller numbers than its first are drawn at its start."""
+
+    marks: tuple[float, ...]
+    start: float
+    end: float
+
+    @classmethod
+    def of(cls, numbers: Sequence[float], start: float, end: float) -> _LogScale:
+        """Return a scale with round marks that contains all positive numbers."""
+        known = [number for number in numbers if number > 0 and math.isfinite(number)] or [0.01]
+        first, last = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+        factors = (1, 2, 5) if last - first <= 2 else (1, 3) if last - first <= 4 else (1,)
+        marks = [float(f"{factor}e{power}") for power in range(first, last + 1) for factor in factors]
+        low = max((mark for mark in marks if mark <= min(known)), default=marks[0])
+        high = min((mark for mark in marks if mark >= max(known) and mark > low), default=10 * marks[-1])
+        return cls(tuple(mark for mark in sorted({*marks, high}) if low <= mark <= high), start, end)
+
+    def __call__(self, number: float) -> float:
+        """Return the position of a number."""
+        low, high = self.marks[0], self.marks[-1]
+        share = math.log(min(max(number, low), high) / low) / math.log(high / low) if number > 0 else 0.0
+        return self.start + (self.end - self.start) * share
+
+
+def loss_limit(choice: Choice) -> float | None:
+    """Return the largest relative L2 that the budget allows, or None if it does not limit it."""
+    return _limit(choice, "relative_l2")
+
+
+def _limit(choice: Choice, name: str) -> float | None:
+    """Return the upper limit of a number of the budget, or None if there is none."""
+    limits: list[float] = []
+    for text in choice.budget:
+        with contextlib.suppress(UsageError):  # a record may contain anything
+            gate = parse(text, _LOSSES, shares=_LOSSES, wording=Wording("the budget", ""))
+            if gate.name == name and gate.sign.startswith("<"):
+                limits.append(gate.limit.number / (100 if gate.limit.percent else 1))
+    return min(limits, default=None)
+
+
+# The front
+
+
+def front(choice: Choice, title: str = "Measured models") -> svg.Picture:
+    """Return the measured models: loss from left to right, time or bytes upward, the front as a line."""
+    limit, bound = loss_limit(choice), _limit(choice, choice.objective)
+    bottom = TOP + _PLOT
+    ends = [end for point in choice.points for end in _ends(point.scores.relative_l2)]
+    x = _LogScale.of([*ends, *([] if limit is None else [limit])], LEFT, WIDTH - RIGHT)
+    heights = [_height(point, choice) for point in choice.points]
+    timed = [point.time for point in choice.points if point.time is not None and choice.objective == "time"]
+    shown = [1.0, *heights, *([] if bound is None else [bound])]
+    shown += [end for time in timed for end in (time.low, time.high)]
+    marks = svg.ticks(min(shown), max(shown), 6)
+
+    def y(ratio: float) -> float:
+        return bottom - _PLOT * (ratio - marks[0]) / (marks[-1] - marks[0])
+
+    body = list(_legend(choice))
+    for mark in marks:
+        body.append(svg.line(LEFT, y(mark), WIDTH - RIGHT, y(mark), "axis" if mark == 1.0 else "rule"))
+        body.append(svg.text(LEFT - 8, y(mark) + 4, f"{mark:g}", "soft", anchor="end"))
+    body += _loss_axis(x, TOP, bottom, limit)
+    body.append(svg.text(24, 82, f"{choice.objective} relative to the source, which is at 1", "soft"))
+    if bound is not None:
+        body.append(svg.group(_BEYOND, [svg.line(LEFT, y(bound), WIDTH - RIGHT, y(bound), "limit")]))
+    places = [
+        (x(point.scores.relative_l2.value), y(height)) for point, height in zip(choice.points, heights, strict=True)
+    ]
+    joined = [place for point, place in zip(choice.points, places, strict=True) if point.on_front]
+    if len(joined) > 1:
+        path = "L".join(f"{svg.at(left)} {svg.at(down)}" for left, down in joined)
+        body.append(f'<path class="front" d="M{path}"/>')
+    for number, (point, (left, down)) in enumerate(zip(choice.points, places, strict=True)):
+        span = point.time if choice.objective == "time" else None
+        lines = [svg.line(*_across(point.scores.relative_l2, x, down), "own")]
+        lines += [] if span is None else [svg.line(left, y(span.low), left, y(span.high), "own")]
+        body.append(svg.group(_color(choice, number), [*lines, _mark(choice, number, left, down)]))
+    body += _labels(choice, places)
+    about = "Loss on the samples to choose with, against what is made small. Lower left is better."
+    described = " ".join(f"{_said(point, choice)}." for point in choice.points)
+    return svg.Picture("front", WIDTH, bottom + _FOOT, title, about, body, _STYLE, described)
+
+
+def _ends(interval: Interval) -> tuple[float, ...]:
+    """Return the value and the ends of its interval, without zeros, which have no place on a logarithmic scale."""
+    return tuple(end for end in (interval.low, interval.value, interval.high) if end > 0)
+
+
+def _height(point: FrontPoint, choice: Choice) -> float:
+    if choice.objective == "bytes":
+        return point.bytes_ratio
+    if point.time is not None:
+        return point.time.ratio
+    return 1.0 if point.predicted_time is None else point.predicted_time
+
+
+def _across(interval: Interval, x: _LogScale, y: float) -> tuple[float, float, float, float]:
+    return x(interval.low), y, x(interval.high), y
+
+
+def _color(choice: Choice, number: int) -> int:
+    return _RESULT if number == choice.chosen else _WITHIN if choice.points[number].within else _BEYOND
+
+
+def _is_predicted(point: FrontPoint, choice: Choice) -> bool:
+    return choice.objective == "time" and point.time is None
+
+
+def _mark(choice: Choice, number: int, x: float, y: float) -> str:
+    point = choice.points[number]
+    hover = _said(point, choice)
+    if _is_predicted(point, choice):
+        return svg.circle(x, y, "guess", radius=4, hover=hover)
+    if number != choice.chosen:
+        return svg.dot(x, y, hover=hover)
+    return svg.circle(x, y, "ring", radius=9, hover=hover) + svg.dot(x, y, radius=5.5, hover=hover)
+
+
+def _said(point: FrontPoint, choice: Choice) -> str:
+    """Return a model with its numbers, in a line."""
+    loss = point.scores.relative_l2
+    parts = [
+        f"{point.label} ({', '.join(f'{count} {precision}' for precision, count in point.groups.items())})",
+        f"relative L2 {loss.value:.2g} [{loss.low:.2g}, {loss.high:.2g}]",
+    ]
+    if point.scores.top1 is not None:
+        parts.append(f"top-1 {100 * point.scores.top1.value:.1f} %")
+    if point.time is not None:
+        parts.append(f"time {point.time.ratio:.2f} × [{point.time.low:.2f}, {point.time.high:.2f}]")
+    elif point.predicted_time is not None:
+        parts.append(f"time {point.predicted_time:.2f} ×, predicted")
+    parts.append(f"bytes {point.bytes_ratio:.2f} ×")
+    parts.append(f"{'within' if point.within else 'not within'} the budget")
+    return ", ".join(parts)
+
+
+def _legend(choice: Choice) -> Iterator[str]:
+    x, y = WIDTH - RIGHT, 78.0
+    entries = [(_RESULT, "dot", "chosen"), (_WITHIN, "dot", "within the budget"), (_BEYOND, "dot", "not within it")]
+    if any(_is_predicted(point, choice) for point in choice.points):
+        entries.append((_WITHIN, "guess", "time predicted"))
+    for color, kind, text in reversed(entries):
+        x -= svg.breadth(text)
+        yield svg.text(x, y + 4, text, "soft")
+        yield svg.group(color, [svg.circle(x - 11, y, kind, radius=4.5)])
+        x -= 34
+
+
+def _loss_axis(x: _LogScale, top: float, bottom: float, limit: float | None) -> Iterator[str]:
+    for mark in x.marks:
+        yield svg.line(x(mark), top, x(mark), bottom, "rule")
+        yield svg.text(x(mark), bottom + 18, f"{mark:g}".replace("e-0", "e−"), "soft", anchor="middle")
+    yield svg.text((x.start + x.end) / 2, bottom + 38, "relative L2", "soft", anchor="middle")
+    if limit is not None:
+        yield svg.group(_BEYOND, [svg.line(x(limit), top, x(limit), bottom, "limit")])
+        yield svg.text(x(limit), top - 8, f"budget {limit:g}", "soft", anchor="middle")
+
+
+def _labels(choice: Choice, places: Sequence[tuple[float, float]]) -> Iterator[str]:
+    """Yield the names of the chosen model and of the uniform ones, each where it covers no point and no other name."""
+    taken = [(x - 8, y - 8, x + 8, y + 8) for x, y in places]
+    for number in sorted(range(len(places)), key=lambda number: number != choice.chosen):
+        label, (x, y) = choice.points[number].label, places[number]
+        if number != choice.chosen and not label.startswith("all "):
+            continue
+        wide = svg.breadth(label)
+        boxes = [(left, up, left + wide, up + 14) for left, up in _beside(x, y, wide)]
+        inside = [box for box in boxes if box[0] >= LEFT and box[2] <= WIDTH and box[3] <= TOP + _PLOT]
+        free = next((box for box in inside if not any(_overlap(box, other) for other in taken)), None)
+        if free is not None:
+            taken.append(free)
+            kind = "named" if number == choice.chosen else "soft"
+            yield svg.text(free[0] + wide / 2, free[3] - 3, label, f"label {kind}", anchor="middle")
+
+
+def _beside(x: float, y: float, wide: float) -> Iterator[tuple[float, float]]:
+    """Yield places of a label of a point: first at the upper right, where a falling front is not, then around it."""
+    yield x + 10, y - 24
+    yield x - wide / 2, y - 26
+    yield x - wide - 10, y + 10
+    yield x - wide / 2, y + 12
+    yield x + 14, y - 7
+    yield x - wide - 14, y - 7
+    yield x - wide / 2, y - 44
+
+
+def _overlap(one: _Box, other: _Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+# The sensitivity
+
+
+def in_module_order(quantization: Quantization, choice: Choice) -> list[ModuleGroup]:
+    """Return the groups of a choice in the order of the modules of the model."""
+    places = {module.path: place for place, module in enumerate(quantization.modules)}
+    return sorted(choice.groups, key=lambda group: min(places.get(path, len(places)) for path in group.modules))
+
+
+def sensitivity(quantization: Quantization, choice: Choice, title: str = "Loss of each module alone") -> svg.Picture:
+    """Return a row for each group of modules with the loss of the model in which it alone is quantized."""
+    limit, groups = loss_limit(choice), in_module_order(quantization, choice)
+    numbers = [end for group in groups for option in group.options for end in _ends(option.scores.relative_l2)]
+    x = _LogScale.of([*numbers, *([] if limit is None else [limit])], _NAMES, WIDTH - _CHOSEN)
+    bottom = TOP + _ROW * len(groups) + 4
+    body = [*_precision_legend(choice), *_loss_axis(x, TOP, bottom, limit)]
+    for number, group in enumerate(groups):
+        body += _group_row(group, choice, x, TOP + _ROW * number + _ROW / 2 + 2)
+    about = "The loss of the model in which this module alone is quantized; ringed: the chosen precision."
+    described = " ".join(f"{formatting.module(group.name)}: {group.chosen}, {group.reason}." for group in groups)
+    return svg.Picture("sensitivity", WIDTH, bottom + _FOOT, title, about, body, _STYLE, described)
+
+
+def _precision_legend(choice: Choice) -> Iterator[str]:
+    x = float(_NAMES)
+    for place, precision in enumerate(choice.precisions):
+        yield svg.group(place, [svg.circle(x, 78, "dot", radius=4.5)])
+        yield svg.text(x + 11, 82, precision, "soft")
+        x += svg.breadth(precision) + 34
+    yield svg.text(WIDTH - _CHOSEN + 14, 82, "chosen", "soft")
+
+
+def _group_row(group: ModuleGroup, choice: Choice, x: _LogScale, y: float) -> Iterator[str]:
+    yield svg.text(_NAMES - 12, y + 4, formatting.module(group.name, 42), anchor="end")
+    yield svg.line(x.start, y, x.end, y, "rule")
+    colors = {precision: place for place, precision in enumerate(choice.precisions)}
+    for option in group.options:
+        loss = option.scores.relative_l2
+        marks = [svg.line(*_across(loss, x, y), "own")]
+        if option.precision == group.chosen:
+            marks.append(svg.circle(x(loss.value), y, "ring", radius=8))
+        marks.append(svg.dot(x(loss.value), y, hover=_option_said(group, option)))
+        yield svg.group(colors.get(option.precision, len(colors)), marks)
+    yield svg.text(WIDTH - _CHOSEN + 14, y + 4, group.chosen, "soft" if group.chosen == FLOAT32 else "named")
+
+
+def _option_said(group: ModuleGroup, option: GroupPrecision) -> str:
+    loss = option.scores.relative_l2
+    parts = [
+        f"{formatting.module(group.name)} alone in {option.precision}",
+        f"relative L2 {loss.value:.2g} [{loss.low:.2g}, {loss.high:.2g}]",
+    ]
+    if option.milliseconds is not None:
+        parts.append(f"saves {option.milliseconds:.3g} ms")
+    if option.excluded is not None:
+        parts.append(option.excluded)
+    return ", ".join(parts)
+
 
 _MODULES = 8  # rows of modules, without -v
 _OUTPUTS = 4

@@ -11,19 +11,14 @@ from typing import Any, TypeAlias
 from msgspec.structs import asdict, replace
 
 from sardonyx.records.analysis import Analysis, Decomposed, Form
-from sardonyx.records.bench import Benchmark, Start, Timing
-from sardonyx.records.comparison import Comparison
-from sardonyx.records.export import Export
+from sardonyx.records.bench import Benchmark, Placement, Profile, Start, Timing
+from sardonyx.records.comparison import Comparison, Location
+from sardonyx.records.export import Export, Extraction
 from sardonyx.records.expressions import Number, ratio, worst
-from sardonyx.records.extraction import Extraction
-from sardonyx.records.fleet import Fleet
 from sardonyx.records.inspection import Adoption, Coverage, Inspection, ModuleInspection, Opportunities
-from sardonyx.records.location import Location
-from sardonyx.records.placement import Placement
-from sardonyx.records.profile import Profile
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run, Verdict
-from sardonyx.records.study import Study
+from sardonyx.records.study import Fleet, Study
 from sardonyx.reporting import formatting
 from sardonyx.reporting.measures import (
     BYTES,

@@ -10,34 +10,31 @@ from typing import Literal, cast, get_args
 
 from msgspec import Struct
 
-from sardonyx.atomic_write import check_free, explained, write_whole
-from sardonyx.errors import OutputError, UsageError
-from sardonyx.records.location import Location
+from sardonyx.common.atomic_write import check_free, explained, write_whole
+from sardonyx.common.errors import OutputError, UsageError
+from sardonyx.records.comparison import Location
 from sardonyx.records.quantization import Quantization
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import View
 from sardonyx.reporting.history import histories, measured, recent
-from sardonyx.reporting.location import location_document
 from sardonyx.reporting.page import render_locations, render_page
 from sardonyx.reporting.page.module_map import MEASURES, map_picture
 from sardonyx.reporting.page.overview import compared
 from sardonyx.reporting.plots import svg
-from sardonyx.reporting.plots.boxplot import boxplot
-from sardonyx.reporting.plots.precision import front, sensitivity
-from sardonyx.reporting.plots.substitutions import substitution_plot
-from sardonyx.reporting.plots.timeline import timeline
-from sardonyx.reporting.plots.trend import trend
+from sardonyx.reporting.plots.charts import boxplot, substitution_plot, timeline, trend
 from sardonyx.reporting.pull_request import pull_request, pull_request_of_two
-from sardonyx.reporting.quantization import quantization_document
-from sardonyx.reporting.record_files import (
+from sardonyx.reporting.quantization import front, quantization_document, sensitivity
+from sardonyx.reporting.run_bundle import (
     HOW,
+    QuantizationBundle,
+    RunBundle,
     Source,
     locations_without_run,
     quantization_bundles,
     record_groups,
     run_bundles,
 )
-from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
+from sardonyx.reporting.verdict import location_document
 from sardonyx.reporting.writers import markdown
 
 Format = Literal["html", "markdown", "svg"]

@@ -1,23 +1,24 @@
-"""All records of one model: its Run and the other records of the same files, or a Quantization without a run."""
+"""All records about one model, and the files and folders that they are read from."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import PurePath
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path, PurePath
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sardonyx.common.errors import UsageError
+from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis, Form
-from sardonyx.records.bench import Benchmark, Comparison, Point
+from sardonyx.records.bench import Benchmark, Comparison, Point, Profile, ProfiledModel
+from sardonyx.records.comparison import Location
 from sardonyx.records.export import Export
 from sardonyx.records.inspection import Inspection
-from sardonyx.records.location import Location
-from sardonyx.records.outside import OutsideRecord
-from sardonyx.records.profile import Profile, ProfiledModel
+from sardonyx.records.outside import OutsideRecord, kind_of
 from sardonyx.records.quantization import Quantization
-from sardonyx.records.run import Run
+from sardonyx.records.run import Artifact, Run
 
 _Item = TypeVar("_Item")
 
@@ -116,3 +117,256 @@ class QuantizationBundle(Struct, frozen=True):
 
 def _name(path: str) -> str:
     return PurePath(path).name
+
+
+Record = Run | Export | Benchmark | Profile | Analysis | Location | Quantization | OutsideRecord
+Source = str | Path | Record
+HOW = "`sardonyx optimize MODEL --record run.json` writes one, and `--run FOLDER` a folder with all records"
+_SHOWN = (Run, Export, Benchmark, Profile, Analysis, Location, Quantization, OutsideRecord)
+_Bundle = TypeVar("_Bundle", RunBundle, QuantizationBundle)
+
+
+class LocatedRecord(Struct, frozen=True):
+    """A record and the file it was read from."""
+
+    record: Record
+    path: Path | None = None  # None: given as an object
+
+    @property
+    def place(self) -> str:
+        """Its name in error messages."""
+        return f"the given {type(self.record).__name__}" if self.path is None else str(self.path)
+
+    @property
+    def name(self) -> str:
+        """Its name in notes."""
+        return self.place if self.path is None else self.path.name
+
+
+class RecordGroup(Struct, frozen=True):
+    """Records that were given together: runs, and other records that may belong to them."""
+
+    place: str
+    records: tuple[LocatedRecord, ...]
+    folder: bool = False
+    left_out: tuple[str, ...] = ()  # records of a folder that could not be read, and why
+
+
+def record_groups(sources: Sequence[Source]) -> list[RecordGroup]:
+    """Return a group for each folder, and one for all files and objects.
+
+    If there is no run among the files and objects, they may belong to the run of any of the folders.
+
+    Raises:
+        UsageError: a source does not exist, or is not a record that a report shows.
+    """
+    loose: list[LocatedRecord] = []
+    folders: list[RecordGroup] = []
+    for source in sources:
+        if not isinstance(source, (str, Path)):
+            loose.append(LocatedRecord(source))
+        elif Path(source).is_dir():
+            folders.append(_in_folder(Path(source)))
+        else:
+            loose.append(_in_file(Path(source)))
+    single = RecordGroup("the sources", tuple(loose))
+    if folders and not any(runs_of(single)):
+        return [replace(group, records=(*group.records, *loose)) for group in folders]
+    return [*([single] if loose else []), *folders]
+
+
+def _in_file(path: Path) -> LocatedRecord:
+    """Return the record in a file."""
+    record = reading.read_file(path, str(path), HOW)
+    if not isinstance(record, _SHOWN):
+        raise UsageError(f"{path} is {record.title}, and a report shows an optimization or a quantization", hint=HOW)
+    return LocatedRecord(record, path)
+
+
+def _in_folder(folder: Path) -> RecordGroup:
+    """Return the records of a folder that a report shows, and the names of those that cannot be read."""
+    records: list[LocatedRecord] = []
+    left_out: list[str] = []
+    shown = {kind.record_tag() for kind in _SHOWN}
+    known = reading.kinds()
+    for path in sorted(folder.glob("*.json")):
+        tag = reading.tag_of(path)
+        if tag not in shown and (tag is None or tag in known or kind_of(tag) is None):
+            continue
+        try:
+            record = reading.read_file(path, path.name, HOW)
+        except UsageError as error:
+            left_out.append(f"{error.message}: left out")
+            continue
+        records.append(LocatedRecord(cast("Record", record), path))  # by its tag
+    return RecordGroup(str(folder), tuple(records), folder=True, left_out=tuple(left_out))
+
+
+def runs_of(group: RecordGroup) -> Iterator[tuple[LocatedRecord, Run]]:
+    """Yield each run of a group with its record; a run that is also part of an export is yielded once."""
+    seen: set[str | None] = set()
+    for located in sorted(group.records, key=lambda item: isinstance(item.record, Export)):  # runs first
+        record = located.record
+        run = record if isinstance(record, Run) else record.optimized if isinstance(record, Export) else None
+        if run is None or (run is not record and run.result.sha256 is not None and run.result.sha256 in seen):
+            continue
+        seen.add(run.result.sha256)
+        yield located, run
+
+
+# Which record belongs to which run: by the hashes of the files, or by their names if a record has no hashes.
+
+_FIELDS: tuple[tuple[type[Record], str], ...] = (
+    (Run, "run"),
+    (Export, "export"),
+    (Benchmark, "bench"),
+    (Profile, "profile"),
+    (Analysis, "analysis"),
+    (Location, "location"),
+    (Quantization, "quantization"),
+)
+
+
+def run_bundles(groups: Iterable[RecordGroup]) -> list[RunBundle]:
+    """Return a bundle for each run, with distinct labels.
+
+    Raises:
+        UsageError: a group has neither a run nor a quantization, or a folder holds several runs.
+    """
+    return list(_distinct([pair for group in groups for pair in _of_group(group)]))
+
+
+def quantization_bundles(groups: Iterable[RecordGroup]) -> list[QuantizationBundle]:
+    """Return a bundle for each quantization of a model that has no run among the records, with distinct labels."""
+    listed = list(groups)
+    runs = [run for group in listed for _located, run in runs_of(group)]
+    found: dict[int, tuple[QuantizationBundle, LocatedRecord]] = {}
+    for group in listed:
+        for located in group.records:
+            record = located.record
+            if isinstance(record, Quantization) and not any(belongs(record, run) for run in runs):
+                others = [other.record for other in group.records if belongs(other.record, record)]
+                bench = next((each for each in others if isinstance(each, Benchmark)), None)
+                location = next((each for each in others if isinstance(each, Location)), None)
+                bundle = QuantizationBundle(_model_name(record.source), record, bench, location, notes=group.left_out)
+                found[id(located)] = bundle, located  # once, also if it was given beside several folders
+    return list(_distinct(list(found.values())))
+
+
+def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
+    runs = list(runs_of(group))
+    if not runs and not any(isinstance(located.record, Quantization) for located in group.records):
+        raise UsageError(_nothing(group), hint=HOW)
+    if group.folder and len(runs) > 1:
+        names = ", ".join(located.place for located, _run in runs)
+        hint = "name the records themselves, or give each run a folder of its own"
+        raise UsageError(f"{group.place} contains several runs: {names}", hint=hint)
+    others = [other for other in group.records if not any(other is located for located, _run in runs)]
+    taken: set[int] = set()
+    for located, run in runs:
+        bundle = RunBundle(_label(located, run), run, notes=group.left_out)
+        if isinstance(located.record, Export):
+            bundle = replace(bundle, export=located.record)
+        for other in others:
+            if not belongs(other.record, run):
+                continue
+            taken.add(id(other))
+            if isinstance(other.record, OutsideRecord):
+                bundle = replace(bundle, outside=(*bundle.outside, other.record))
+                continue
+            field = next(field for kind, field in _FIELDS if isinstance(other.record, kind))
+            if getattr(bundle, field) is None:
+                bundle = _with(bundle, field, other.record)
+            else:
+                bundle = replace(bundle, notes=(*bundle.notes, f"{other.name}: {other.record.title} is already given"))
+        yield replace(bundle, notes=(*bundle.notes, *_unrelated(others, taken, len(runs)))), located
+
+
+def _with(bundle: RunBundle, field: str, record: Record) -> RunBundle:
+    fitting: dict[str, Any] = {field: record}
+    return replace(bundle, **fitting)
+
+
+def _unrelated(others: Sequence[LocatedRecord], taken: set[int], runs: int) -> Iterator[str]:
+    """Yield notes about records that belong to no run, if there is a single run; quantizations have their own pages."""
+    for other in others if runs == 1 else ():
+        if id(other) not in taken and not isinstance(other.record, Quantization):
+            yield f"{other.name} is {other.record.title} of other files: left out"
+
+
+def belongs(record: Record, run: Run | Quantization) -> bool:
+    """Return whether a record is about both files of a run, an export about the source, a quantization about one."""
+    match record:
+        case Export():
+            return _is_same(run.source, record.result.path, record.result.sha256)
+        case Quantization():
+            return any(_is_same(side, record.source.path, record.source.sha256) for side in (run.source, run.result))
+        case Benchmark():
+            files = [(file.path or file.label, file.sha256) for file in record.files]
+        case Profile():
+            files = [(model.path or model.label, None) for model in record.models]
+        case Analysis():
+            files = [(form.name, None) for form in record.forms]
+        case Location():
+            files = [(model.name, None) for model in (record.first, record.second)]
+        case OutsideRecord():
+            sides = (run.source, run.result)
+            return any(_is_same(side, path, None) for side in sides for path in record.models)
+        case _:
+            return False
+    return all(any(_is_same(side, *file) for file in files) for side in (run.source, run.result))
+
+
+def _is_same(artifact: Artifact, path: str | None, sha256: str | None) -> bool:
+    if artifact.sha256 is not None and sha256 is not None:
+        return artifact.sha256 == sha256
+    return path is not None and artifact.path is not None and PurePath(path).name == PurePath(artifact.path).name
+
+
+def _label(located: LocatedRecord, run: Run) -> str:
+    """Return the short name of a model: that of the exported file, or of the source."""
+    return _model_name(run.result if isinstance(located.record, Export) else run.source)
+
+
+def _model_name(artifact: Artifact) -> str:
+    return PurePath(artifact.path).name.removesuffix(".onnx") if artifact.path else "model"
+
+
+def _distinct(pairs: Sequence[tuple[_Bundle, LocatedRecord]]) -> Iterator[_Bundle]:
+    """Yield bundles with distinct labels: those of one model get the name of their file or folder, or a number."""
+    labels = [bundle.label for bundle, _located in pairs]
+    for place, (bundle, _located) in enumerate(pairs):
+        alike = [at for at, label in enumerate(labels) if label == bundle.label]
+        if len(alike) > 1:
+            name = _whereabouts(place, alike, pairs)
+            bundle = replace(bundle, label=f"{bundle.label} ({name})", name=name)
+        yield bundle
+
+
+def _whereabouts(place: int, alike: Sequence[int], pairs: Sequence[tuple[_Bundle, LocatedRecord]]) -> str:
+    paths = {at: located.path for at in alike if (located := pairs[at][1]).path is not None}
+    for names in ({at: path.stem for at, path in paths.items()}, {at: path.parent.name for at, path in paths.items()}):
+        if len(set(names.values())) == len(alike):
+            return names[place]
+    return str(place + 1)
+
+
+def locations_without_run(groups: Sequence[RecordGroup]) -> dict[str, Location]:
+    """Return the records of `locate` by a distinct label if there are no runs and other records beside them."""
+    found = [located.record for group in groups for located in group.records]
+    locations = [record for record in found if isinstance(record, Location)]
+    if len(locations) < len(found):
+        return {}
+    names = [PurePath(location.second.name).name for location in locations]
+    labels = [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
+    return dict(zip(labels, locations, strict=True))
+
+
+def _nothing(group: RecordGroup) -> str:
+    """Return why there is no run to report."""
+    if group.left_out:
+        return group.left_out[0].removesuffix(": left out")
+    if not group.records:
+        return f"there is no run in {group.place}"
+    kinds = ", ".join(f"{other.place} is {other.record.title}" for other in group.records[:3])
+    return f"a report shows an optimization or a quantization, and there is none: {kinds}"

@@ -5,8 +5,8 @@ Only `library.py` imports onnxruntime, when the first model is loaded, so import
 
 from __future__ import annotations
 
+from sardonyx.runtime.library import Array, Choice, Engine, Feeds, Source, Value
 from sardonyx.runtime.sessions import ReferenceSession, Session, evaluate
-from sardonyx.runtime.values import Array, Choice, Engine, Feeds, Source, Value
 
 __all__ = [
     "Array",

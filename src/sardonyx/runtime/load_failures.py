@@ -8,11 +8,11 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from sardonyx.errors import RuntimeFailure
+from sardonyx.common.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.runtime import library
-from sardonyx.runtime.values import Source
+from sardonyx.runtime.library import Source
 
 LOAD_A_LIBRARY = "load the library that has them with `custom_ops`"
 

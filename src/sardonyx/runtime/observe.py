@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from sardonyx.runtime.values import Array, Value
+from sardonyx.runtime.library import Array, Value
 
 _PREFIX = "sardonyx.observed."
 Attribute: TypeAlias = int | Sequence[int]

@@ -14,9 +14,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.common.errors import RuntimeFailure, UsageError
 from sardonyx.runtime import library
-from sardonyx.runtime.values import Feeds, Source, Value
+from sardonyx.runtime.library import Feeds, Source, Value
 
 
 class Level(StrEnum):

@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from sardonyx.temporary import temporary_folder
+from sardonyx.common.temporary import temporary_folder
 
 _EXIT_SECONDS = 5.0  # time for a process to end
 _MAX_LINE = 300  # characters of the last line of its error output

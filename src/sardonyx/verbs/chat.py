@@ -23,28 +23,28 @@ from typing import TYPE_CHECKING
 from sardonyx.cli.console import note, put
 from sardonyx.cli.options import THREADS, Option, argument
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.errors import UsageError, install_hint
+from sardonyx.common.errors import UsageError, install_hint
 
 if TYPE_CHECKING:
-    from sardonyx.runtime.generation import Decoder
+    from sardonyx.runtime.server import Decoder
 
 _TOKENIZER, _TEMPLATE = "tokenizer.json", "chat_template"
 
 
 def _run(given: Given) -> int:
     from sardonyx.ir.io.decoder_folder import DecoderFolder
-    from sardonyx.runtime import generation
+    from sardonyx.runtime import server
 
     folder: Path = given.folder
     DecoderFolder.require(folder)
-    if not generation.is_installed():
+    if not server.is_installed():
         raise UsageError("chat needs onnxruntime-genai, which is not installed", hint=install_hint("chat"))
     if not (folder / _TOKENIZER).is_file():
         raise UsageError(
             f"{folder} has no {_TOKENIZER}",
             hint="export a checkpoint with a tokenizer, or copy its files to the folder",
         )
-    decoder = generation.Decoder(folder, threads=given.threads)
+    decoder = server.Decoder(folder, threads=given.threads)
     conversation = _Conversation(decoder, has_template=_has_template(folder))
     for text in _prompts():
         conversation.answer(text, given.max_tokens)

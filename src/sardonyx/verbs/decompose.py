@@ -25,7 +25,7 @@ def _run(given: Given) -> int:
     given.check()
 
     from sardonyx.frontend.installed import require_torch
-    from sardonyx.frontend.models.sources import parse_source
+    from sardonyx.frontend.sources import parse_source
 
     parse_source(given.source, task=given.task)
     inputs = options.parse_example(given.input_specs, given.input_file)
@@ -33,7 +33,7 @@ def _run(given: Given) -> int:
         if report is not None:
             report("loading torch and the model", None)
         require_torch()
-        from sardonyx.analysis.decompose_models import decompose_model
+        from sardonyx.verbs.analyze.torch_models import decompose_model
 
         decomposed = decompose_model(
             given.source,

@@ -23,7 +23,7 @@ from sardonyx.cli import options
 from sardonyx.cli.console import progress
 from sardonyx.cli.options import Option, reject_both
 from sardonyx.cli.verb import Given, Verb, later
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 
 
 def _run(given: Given) -> int:
@@ -34,7 +34,7 @@ def _run(given: Given) -> int:
             raise UsageError(what, hint="give the --source too")
     if source is not None:
         from sardonyx.frontend.installed import require_torch
-        from sardonyx.frontend.models.sources import parse_source
+        from sardonyx.frontend.sources import parse_source
 
         parse_source(source, task=task)
         require_torch()
@@ -49,7 +49,7 @@ def _run(given: Given) -> int:
 
 def _beside(model: Path, module: str) -> Path:
     """Return a path beside the model, named after the module."""
-    from sardonyx.exporting.extract import path_of
+    from sardonyx.verbs.export.extract import path_of
 
     name = re.sub(r"[^\w.-]+", "_", path_of(model, module)) or "whole"
     return model.parent / f"{model.stem}.{name}.onnx"
@@ -58,9 +58,8 @@ def _beside(model: Path, module: str) -> Path:
 def _live(source: str, task: str | None, dtype: options.DTYPES | None, seed: int, model: Path) -> dict[str, Any]:
     """Return the PyTorch model and inputs that fit both it and the file, as arguments of `sardonyx.extract`."""
     from sardonyx import inspect
-    from sardonyx.frontend.inputs.example_resolution import example_for
-    from sardonyx.frontend.inputs.examples import FileInput, fitting_example
-    from sardonyx.frontend.models.resolve import resolve
+    from sardonyx.frontend.inputs.examples import FileInput, example_for, fitting_example
+    from sardonyx.frontend.models import resolve
     from sardonyx.frontend.tracing.prepare import prepared
 
     resolved = resolve(source, task=task, seed=seed, dtype=dtype)
@@ -89,7 +88,7 @@ VERB = Verb(
         options.VERIFY, options.FORCE, options.SEED, options.THREADS, options.CUSTOM_OPS, *options.PRINTING,
     ),
     record="extraction",
-    document=later("sardonyx.reporting.extraction:extraction_document"),
-    sentence=later("sardonyx.reporting.extraction:extraction_sentence"),
+    document=later("sardonyx.reporting.export:extraction_document"),
+    sentence=later("sardonyx.reporting.export:extraction_sentence"),
     run=_run,
 )  # fmt: skip

@@ -22,12 +22,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from sardonyx.cli import options, single
+from sardonyx.cli import files, options
 from sardonyx.cli.console import progress
+from sardonyx.cli.files import STREAM, on_disk
 from sardonyx.cli.options import Option, switch
-from sardonyx.cli.streams import STREAM, on_disk
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.records.inspection import Inspection, ModuleInspection
 from sardonyx.reporting.document import Document, View
 from sardonyx.reporting.inspection import (
@@ -43,7 +43,7 @@ from sardonyx.reporting.inspection import (
 def _run(given: Given) -> int:
     models, module = given.models, given.module
     kind = "opportunities" if given.opportunities else "inspection" if module is None else "module"
-    planned = single.plan(models, None, None, "", writes=False)
+    planned = files.plan(models, None, None, "", writes=False)
     many = planned is None or given.out_dir is not None
     given.check(kind, many=many)
     given.reject("opportunities", "module", "depth")
@@ -51,7 +51,7 @@ def _run(given: Given) -> int:
         raise UsageError("--target is for --opportunities", hint="add --opportunities")
     if planned is None or many:
         one = ("module", "baseline", "opportunities")
-        single.reject({given.flag(name): getattr(given, name) or None for name in one})
+        files.reject({given.flag(name): getattr(given, name) or None for name in one})
         from sardonyx.fleet.sources import find_sources
 
         return given.run_many(find_sources(models, exclude=given.out_dir), writes=False)

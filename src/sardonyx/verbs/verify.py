@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from sardonyx.cli import options, single
+from sardonyx.cli import files, options
 from sardonyx.cli.console import Progress, progress
+from sardonyx.cli.files import is_file
 from sardonyx.cli.options import Option, argument, check_readable
-from sardonyx.cli.single import is_file
 from sardonyx.cli.verb import Given, Verb
 from sardonyx.reporting.document import View
 from sardonyx.reporting.verdict import verdict_document, verdict_sentence
@@ -36,7 +36,7 @@ def _run(given: Given) -> int:
     if many or candidate is None:
         from sardonyx.fleet.sources import find_pairs
 
-        single.reject({"--baseline": given.baseline})
+        files.reject({"--baseline": given.baseline})
         return given.run_many(
             find_pairs(reference, candidate),
             lambda one, pair: verdict_sentence(one, pair.text, pair.candidate_text),

@@ -16,13 +16,13 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from sardonyx.common.temporary import temporary_folder
 from sardonyx.ir import io
-from sardonyx.ir.element_types import element_types
+from sardonyx.ir.facts import element_types
 from sardonyx.runtime import Array, Feeds, Value
-from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.observe import Observed
 from sardonyx.runtime.remote import RemoteSession
-from sardonyx.temporary import temporary_folder
+from sardonyx.runtime.sessions import Runtime
 from sardonyx.verification.double_precision import DoublePrecision
 from sardonyx.verification.subject import Subject
 

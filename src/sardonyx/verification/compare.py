@@ -1,32 +1,37 @@
 """Decide whether two models compute the same function, by running both on the same inputs.
 
-The reference is the first model with every runtime optimization off. Inputs that it accepts are trials, and its outputs
-are right by definition; the other model must have the same interface and give the same outputs within the tolerance of
-`tolerance` and `deviation`. Models run in a worker process, one at a time.
+The reference is the first model with every runtime optimization off. Inputs that it accepts are trials, and its
+outputs are right by definition; the other model must have the same interface and give the same outputs within the
+tolerance of `tolerance`. Models run in a worker process, one at a time; both can also be compared in further
+runtimes.
 """
 
 from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sardonyx.errors import RuntimeFailure, UsageError
+from sardonyx.common.errors import RuntimeFailure, UsageError
 from sardonyx.inputs.generator import ExampleInputs, Inputs, read_examples
 from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Trial, Verdict
 from sardonyx.runtime import Choice, Feeds, Value
-from sardonyx.runtime.engines import Runtime, parse_runtimes
 from sardonyx.runtime.remote import RemoteSession, RuntimeTimeout
-from sardonyx.verification.interface import interface_changes
-from sardonyx.verification.output_comparison import OutputComparer, Outputs, Precise
-from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
-from sardonyx.verification.reference import SECONDS, Answer, Progress, Reference
-from sardonyx.verification.requested_tolerance import Tolerance
-from sardonyx.verification.rounding import LiveEngine, nearby, shuffled
-from sardonyx.verification.second_runtime import OtherRuntime, Result
-from sardonyx.verification.subject import Model, Subject
-from sardonyx.verification.ties import Ties, with_scores
+from sardonyx.runtime.sessions import Runtime, parse_runtimes
+from sardonyx.verification.exclusions import (
+    LiveEngine,
+    Padding,
+    Ties,
+    hidden_positions,
+    keyless_padding,
+    nearby,
+    shuffled,
+    with_scores,
+)
+from sardonyx.verification.output_comparison import OutputComparer, Outputs, Precise, Tolerance
+from sardonyx.verification.reference import SECONDS, Answer, Progress, Reference, work_of
+from sardonyx.verification.subject import Model, Subject, interface_changes
 from sardonyx.verification.upcast import narrow_types, new_constants
 
 if TYPE_CHECKING:
@@ -439,3 +444,83 @@ def _feedable(a: ir.Model, b: ir.Model) -> bool:
     return {v.name for v in a.graph.inputs} == {v.name for v in b.graph.inputs} and len(a.graph.outputs) == len(
         b.graph.outputs
     )
+
+
+Result = list[Value] | RuntimeFailure
+
+
+class OtherRuntime:
+    """A further runtime to compare the models in; the reference is run in it once.
+
+    Args:
+        runtime: The runtime.
+        reference: The reference model.
+        threads: Threads of the runtime.
+        seconds: About how long all runs of one model may take, counted in operations.
+    """
+
+    def __init__(self, runtime: Runtime, reference: Subject, *, threads: int | None, seconds: float) -> None:
+        self._runtime = runtime
+        self._reference = reference
+        self._threads = threads
+        self._seconds = seconds
+        self._name = runtime.value
+        self._own: list[Result] | None = None
+
+    def check(
+        self,
+        candidate: Subject,
+        answers: Sequence[Answer],
+        comparer: Callable[[], OutputComparer],
+        precise: Callable[[int], Precise | None],
+    ) -> RuntimeCheck:
+        """Compare reference and candidate on the trials that the first runtime ran.
+
+        Args:
+            candidate: The model to compare.
+            answers: The reference's outputs in the first runtime.
+            comparer: Returns an `OutputComparer` without results.
+            precise: Returns the outputs of the reference in double precision in the trial with this number.
+        """
+        if self._own is None:
+            self._own = self._results(self._reference, answers)
+        theirs = self._results(candidate, answers[: len(self._own)])
+        rewrite: list[str] = []
+        runtime: list[str] = []
+        failed: list[str] = []
+        compared = 0
+        for number, (answer, own, other) in enumerate(zip(answers, self._own, theirs, strict=False)):
+            place = f"{answer.style}, seed {answer.seed}"
+            if isinstance(own, RuntimeFailure):
+                failed.append(own.message)
+                continue
+            known = lambda number=number: precise(number)  # noqa: E731 (bound to this trial)
+            differences = comparer().compare(answer.outputs, own, known)
+            if differences:
+                runtime += [f"{place}: {line}" for line in differences]
+            elif isinstance(other, RuntimeFailure):
+                rewrite.append(f"{place}: it runs the reference but not the other model: {other.message}")
+            else:
+                compared += 1
+                rewrite += [f"{place}: {line}" for line in comparer().compare(own, other, known)]
+        left = len(answers) - len(theirs)
+        reason = failed[0] if failed else f"{left} trials did not fit the budget for work" if left else ""
+        return RuntimeCheck(self._name, compared, tuple(rewrite), tuple(runtime), reason)
+
+    def _results(self, subject: Subject, answers: Sequence[Answer]) -> list[Result]:
+        """Run as many trials as the budget allows; a model that does not load fails in all of them."""
+        results, work = list[Result](), 0
+        try:
+            with subject.session(self._runtime, threads=self._threads, seconds=3 * self._seconds) as engine:
+                self._name = engine.name
+                for answer in answers:
+                    work += answer.work
+                    if results and work > work_of(self._seconds, self._runtime):
+                        break
+                    try:
+                        results.append(engine.run(answer.inputs.feeds))
+                    except RuntimeFailure as failure:
+                        results.append(failure)
+        except RuntimeFailure as failure:
+            return [failure] * len(answers)
+        return results

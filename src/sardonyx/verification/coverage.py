@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.inputs.thresholds import small_constant
-from sardonyx.ir.element_types import element_types
+from sardonyx.inputs.roles import small_constant
+from sardonyx.ir.facts import element_types
 from sardonyx.ir.ops import COMPARISONS, READS_SHAPE
 from sardonyx.ir.scopes import bodies, label, top_graphs, values_read
 from sardonyx.runtime import Value

@@ -36,8 +36,15 @@ from sardonyx.ir.ops import MOVES_DATA, READS_SHAPE
 from sardonyx.ir.precision import FORMATS
 from sardonyx.ir.shapes import Size
 from sardonyx.verification.border_values import Generator, Style, Way
-from sardonyx.verification.every_size import EverySize, at_every_size
-from sardonyx.verification.fixed_sizes import AS_THEY_ARE, FixedSizes, Sizes, free_weights, holds_sizes
+from sardonyx.verification.every_size import (
+    AS_THEY_ARE,
+    EverySize,
+    FixedSizes,
+    Sizes,
+    at_every_size,
+    free_weights,
+    holds_sizes,
+)
 from sardonyx.verification.rewrite_models import Excerpt
 
 _MOST_WAYS = 60  # ways of generating a border that are tried

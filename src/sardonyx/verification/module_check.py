@@ -15,20 +15,19 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.errors import RuntimeFailure
+from sardonyx.common.errors import RuntimeFailure
 from sardonyx.inputs.generator import ExampleInputs
-from sardonyx.ir.module_extraction import Extract
+from sardonyx.ir.module_region import Extract
 from sardonyx.records.run import Accuracy, Trial, Verdict
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.observe import Observed
 from sardonyx.runtime.remote import RemoteSession
 from sardonyx.verification.compare import Oracle, Progress
 from sardonyx.verification.double_precision import DoublePrecision
-from sardonyx.verification.interface import random_outputs
+from sardonyx.verification.exclusions import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.output_comparison import OutputComparer, Precise
-from sardonyx.verification.padding import Padding, hidden_positions, keyless_padding
 from sardonyx.verification.reference import Answer
-from sardonyx.verification.subject import Subject
+from sardonyx.verification.subject import Subject, random_outputs
 from sardonyx.verification.tolerance import Difference, float_difference, is_float, limit, within
 
 Tensors = Mapping[str, Array]

@@ -13,21 +13,20 @@ from typing import TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.common.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.inputs.generator import Inputs, Plan, TrialInputs
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.size_limits import outside
+from sardonyx.ir.metadata import outside_limits
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Engine, Value
-from sardonyx.runtime.engines import Runtime
 from sardonyx.runtime.library import NoKernel
 from sardonyx.runtime.load_failures import LOAD_A_LIBRARY, explain
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
+from sardonyx.runtime.sessions import Runtime
 from sardonyx.verification.coverage import Bodies, Comparisons
-from sardonyx.verification.interface import random_outputs
+from sardonyx.verification.exclusions import LiveEngine
 from sardonyx.verification.output_comparison import OutputComparer
-from sardonyx.verification.rounding import LiveEngine
-from sardonyx.verification.subject import Model, Subject
+from sardonyx.verification.subject import Model, Subject, random_outputs
 from sardonyx.verification.upcast import upcast
 
 SECONDS = 20.0  # of work for the trials of one model, unless the user gives another number
@@ -191,7 +190,7 @@ class Reference:
             if missing:
                 needed = ", ".join(self.inputs.required)
                 raise UsageError(f"the example inputs lack '{missing[0]}'", hint=f"needed: {needed}")
-            limit = outside(self.subject.model, self.inputs.from_user(feeds).dims) if live is None else None
+            limit = outside_limits(self.subject.model, self.inputs.from_user(feeds).dims) if live is None else None
             if limit is not None:
                 raise UsageError(f"the model is not for inputs of this size: {limit}", hint="give other `inputs`")
         plans = [plan for plan in self.inputs.plans(seeds) if live is None or not plan.empty]
@@ -380,7 +379,7 @@ class Reference:
                 continue
             try:
                 inputs = self.inputs.generate(plan, way, run=engine.run)
-                if (limit := outside(self.subject.model, inputs.dims)) is not None:
+                if (limit := outside_limits(self.subject.model, inputs.dims)) is not None:
                     self._reasons.append(limit)
                     continue
                 outputs, seconds = _timed(engine, inputs.feeds)

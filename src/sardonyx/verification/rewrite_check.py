@@ -25,7 +25,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from onnx_ir import DataType
 
-from sardonyx.errors import RuntimeFailure
+from sardonyx.common.errors import RuntimeFailure
+from sardonyx.common.temporary import temporary_folder
 from sardonyx.exact.evaluate import doubles
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
@@ -36,13 +37,11 @@ from sardonyx.records.run import Accuracy, RewriteChecks, RewriteClaims, RolledB
 from sardonyx.runtime import Array, Value
 from sardonyx.runtime.library import one_line
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
-from sardonyx.temporary import temporary_folder
 from sardonyx.verification.border_values import Generator, Style, Way
 from sardonyx.verification.exact_check import EQUAL, Claim, Decision, decide
+from sardonyx.verification.exclusions import in_double, widened
 from sardonyx.verification.output_comparison import OutputComparer
-from sardonyx.verification.reproducer import Reproducers
-from sardonyx.verification.rewrite_models import Excerpt
-from sardonyx.verification.rounding import in_double, widened
+from sardonyx.verification.rewrite_models import Excerpt, Reproducers
 from sardonyx.verification.tolerance import is_float
 
 _MOST_BYTES = 1 << 27  # constants in an excerpt

@@ -16,8 +16,7 @@ from typing import Literal, TypeAlias
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.dataflow import Dataflow, Dependence
-from sardonyx.ir.element_types import element_types
+from sardonyx.ir.facts import Dataflow, Dependence, element_types
 from sardonyx.ir.ops import CASTS, CONTROL_FLOW, KEEPS_ORDER
 from sardonyx.ir.scopes import nested_graphs, tensor_of
 

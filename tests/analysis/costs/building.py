@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from sardonyx.analysis.costs.program import Buffer, Operation, OpKind, Program, Store, Value
 from sardonyx.ir.shapes.expr import Size
+from sardonyx.verbs.analyze.costs.program import Buffer, Operation, OpKind, Program, Store, Value
 
 Shape = Sequence[Size]
 

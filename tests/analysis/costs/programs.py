@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from sardonyx.analysis.costs.program import Buffer, Operation, OpKind, Program, Store, Value
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, larger, multiply, smaller, symbol
+from sardonyx.verbs.analyze.costs.program import Buffer, Operation, OpKind, Program, Store, Value
 
 BATCH, SEQ = symbol("batch"), symbol("seq")
 EXAMPLE = {"batch": 2, "seq": 7}

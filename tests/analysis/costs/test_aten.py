@@ -17,11 +17,10 @@ import architectures
 import flops
 from analysis.attention_choice import set_attention
 from narrowing import integer
-from sardonyx.analysis.costs.operators import aten as aten_operators
-from sardonyx.analysis.costs.operators.aten import describe
-from sardonyx.analysis.costs.operators.description import Description
-from sardonyx.analysis.costs.program import OpKind, Value
 from sardonyx.ir.shapes.expr import Size, symbol, value_of
+from sardonyx.verbs.analyze.costs import aten_operators
+from sardonyx.verbs.analyze.costs.aten_operators import describe
+from sardonyx.verbs.analyze.costs.program import Description, OpKind, Value
 
 SMALL = st.integers(1, 7)
 aten = torch.ops.aten

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from narrowing import integer
-from sardonyx.analysis.costs.peak_function import least, without_max
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.shapes.expr import Size
+from sardonyx.verbs.analyze.costs.peak_memory import least, without_max
 
 A, B = expr.symbol("a"), expr.symbol("b")
 BASES = st.one_of(st.integers(-6, 12), st.sampled_from((A, B)))

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analysis.costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
-from sardonyx.analysis.costs.liveness import liveness, thinned
-from sardonyx.analysis.costs.program import Program, Store
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.ir.shapes.expr import value_of
+from sardonyx.verbs.analyze.costs.peak_memory import liveness, thinned
+from sardonyx.verbs.analyze.costs.program import Program, Store
 
 SIZES = st.fixed_dictionaries({name: st.integers(1, 30) for name in EXAMPLE})
 

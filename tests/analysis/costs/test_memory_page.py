@@ -11,14 +11,13 @@ import torch
 from torch import nn
 
 import zoo
-from sardonyx.analysis.costs.liveness import liveness
-from sardonyx.analysis.costs.peak_function import compare, peak_function
-from sardonyx.analysis.costs.program import Program
-from sardonyx.analysis.costs.regions import partition
-from sardonyx.analysis.costs.traffic import traffic
-from sardonyx.analysis.recording.recorder import record
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import fuse_attention
+from sardonyx.verbs.analyze.costs.dataflow import traffic
+from sardonyx.verbs.analyze.costs.peak_memory import compare, liveness, peak_function
+from sardonyx.verbs.analyze.costs.program import Program
+from sardonyx.verbs.analyze.costs.regions import partition
+from sardonyx.verbs.analyze.recorder import record
 
 PAGE = (Path(__file__).parents[3] / "docs" / "memory.md").read_text()
 PROSE = " ".join(PAGE.split())

@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from narrowing import integer
-from sardonyx.analysis.costs.operators.description import Description
-from sardonyx.analysis.costs.operators.onnx import describe
-from sardonyx.analysis.costs.program import OpKind, Value
 from sardonyx.ir.shapes.expr import Size
+from sardonyx.verbs.analyze.costs.onnx_operators import describe
+from sardonyx.verbs.analyze.costs.program import Description, OpKind, Value
 
 SMALL = st.integers(1, 6)
 

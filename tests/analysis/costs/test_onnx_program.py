@@ -16,11 +16,11 @@ from onnx import TensorProto, helper, numpy_helper
 import models
 import sardonyx
 from narrowing import present
-from sardonyx.analysis.costs.onnx_program import program_of
-from sardonyx.analysis.costs.program import OpKind, Program, Store
-from sardonyx.errors import ModelError
+from sardonyx.common.errors import ModelError
+from sardonyx.ir.origins import tagged
 from sardonyx.ir.shapes.expr import Expr, total, value_of
-from sardonyx.ir.tagged_model import tagged
+from sardonyx.verbs.analyze.costs.onnx_program import program_of
+from sardonyx.verbs.analyze.costs.program import OpKind, Program, Store
 
 HEAD = '<ir_version: 9, opset_import: ["" : 20, "com.microsoft" : 1, "local" : 1]>'
 
@@ -219,7 +219,7 @@ def test_products_match_the_torch_counter(name: str, exporter: str, small_model:
 
 @pytest.mark.parametrize("name", ["llama", *(pytest.param(n, marks=pytest.mark.campaign) for n in ("bert", "gpt2"))])
 def test_torch_and_its_export_cost_the_same_at_every_size(name: str, small_model: Callable[[str, str], Path]):
-    from sardonyx.analysis.recording.recorder import record
+    from sardonyx.verbs.analyze.recorder import record
 
     module, inputs = models.build(name)
     axes = {each: {0: "batch", 1: "seq"} for each in inputs}

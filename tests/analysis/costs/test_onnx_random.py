@@ -11,9 +11,9 @@ from onnx.reference import ReferenceEvaluator
 
 import graphs
 from narrowing import integer
-from sardonyx.analysis.costs.onnx_program import program_of
-from sardonyx.analysis.costs.program import OpKind, Program, Store
-from sardonyx.ir.tagged_model import tagged
+from sardonyx.ir.origins import tagged
+from sardonyx.verbs.analyze.costs.onnx_program import program_of
+from sardonyx.verbs.analyze.costs.program import OpKind, Program, Store
 
 _HANDED_ON = {"Reshape", "Identity"}
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from analysis.costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
 from narrowing import present
-from sardonyx.analysis.costs.liveness import liveness
-from sardonyx.analysis.costs.peak_function import LIMIT, SizeComparison, compare, peak_function
-from sardonyx.analysis.costs.program import Program, Store, format_size
 from sardonyx.ir.shapes.expr import add, larger, multiply, product
+from sardonyx.verbs.analyze.costs.peak_memory import LIMIT, SizeComparison, compare, liveness, peak_function
+from sardonyx.verbs.analyze.costs.program import Program, Store, format_size
 
 WIDE = st.fixed_dictionaries({name: st.integers(1, 5000) for name in EXAMPLE})
 TRIED = range(1, 130)  # contains the crossings of 1, 3, 40 and their products

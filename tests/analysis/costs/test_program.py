@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sardonyx.analysis.costs.program import format_size
 from sardonyx.ir.shapes.expr import add, floor_quotient, multiply, product, subtract, symbol
+from sardonyx.verbs.analyze.costs.program import format_size
 
 B, S = symbol("batch"), symbol("seq")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from analysis.costs.building import Building
 from narrowing import integer
-from sardonyx.analysis.costs.program import OpKind, Program
-from sardonyx.analysis.costs.regions import ALONE, Region, partition
+from sardonyx.verbs.analyze.costs.program import OpKind, Program
+from sardonyx.verbs.analyze.costs.regions import ALONE, Region, partition
 
 B, S, D, H = 2, 5, 8, 4  # batch, length, width, heads
 ROWS = B * S * D * 4  # bytes of an activation

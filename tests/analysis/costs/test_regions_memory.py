@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from analysis.costs.building import Building
-from sardonyx.analysis.costs.program import OpKind
-from sardonyx.analysis.costs.regions import ALONE, partition
+from sardonyx.verbs.analyze.costs.program import OpKind
+from sardonyx.verbs.analyze.costs.regions import ALONE, partition
 
 IMAGE = (1, 4, 6, 6)
 BYTES = 4 * 6 * 6 * 4

@@ -14,13 +14,13 @@ import zoo
 from analysis.attention_choice import set_attention
 from analysis.costs.building import run_in
 from narrowing import integer
-from sardonyx.analysis.costs.onnx_program import program_of
-from sardonyx.analysis.costs.program import OpKind, Program
-from sardonyx.analysis.costs.regions import Partition, partition
-from sardonyx.analysis.costs.traffic import traffic
-from sardonyx.analysis.recording.recorder import record
 from sardonyx.frontend.attention.decompose import decompose
-from sardonyx.ir.tagged_model import tagged
+from sardonyx.ir.origins import tagged
+from sardonyx.verbs.analyze.costs.dataflow import traffic
+from sardonyx.verbs.analyze.costs.onnx_program import program_of
+from sardonyx.verbs.analyze.costs.program import OpKind, Program
+from sardonyx.verbs.analyze.costs.regions import Partition, partition
+from sardonyx.verbs.analyze.recorder import record
 
 # how it is written: attentions, those whose projections read one tensor, pairs of linear layers that gate each other
 COUNTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sardonyx.analysis.costs.regions import RULES
+from sardonyx.verbs.analyze.costs.regions import RULES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "regions.md").read_text(encoding="utf-8")
 

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 
 from analysis.costs.building import programs, run_in
 from narrowing import integer
-from sardonyx.analysis.costs.program import OpKind, Program, Store
-from sardonyx.analysis.costs.regions import partition
-from sardonyx.analysis.costs.regions.region import Quotient
-from sardonyx.analysis.costs.traffic import moved, traffic
 from sardonyx.ir.shapes.expr import total
+from sardonyx.verbs.analyze.costs.dataflow import Quotient, moved, traffic
+from sardonyx.verbs.analyze.costs.program import OpKind, Program, Store
+from sardonyx.verbs.analyze.costs.regions import partition
 
 
 @pytest.mark.slow

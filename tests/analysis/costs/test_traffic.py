@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from analysis.costs.building import Building
-from sardonyx.analysis.costs.program import OpKind, Program
-from sardonyx.analysis.costs.regions import partition
-from sardonyx.analysis.costs.traffic import TrafficAt, moved, traffic
 from sardonyx.ir.shapes.expr import Size, add, multiply, symbol, value_of
+from sardonyx.verbs.analyze.costs.dataflow import TrafficAt, moved, traffic
+from sardonyx.verbs.analyze.costs.program import OpKind, Program
+from sardonyx.verbs.analyze.costs.regions import partition
 
 D = 8
 

@@ -10,12 +10,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import architectures
-from sardonyx.analysis.costs.liveness import liveness
-from sardonyx.analysis.costs.program import OpKind, Program, Store
-from sardonyx.analysis.recording.recorder import record
-from sardonyx.errors import ModelError
+from sardonyx.common.errors import ModelError
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.ir.shapes.expr import total
+from sardonyx.verbs.analyze.costs.peak_memory import liveness
+from sardonyx.verbs.analyze.costs.program import OpKind, Program, Store
+from sardonyx.verbs.analyze.recorder import record
 
 
 def operators(program: Program) -> list[str]:

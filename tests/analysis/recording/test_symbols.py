@@ -10,11 +10,11 @@ from torch import nn
 
 import architectures
 from analysis.attention_choice import set_attention
-from sardonyx.analysis.costs.liveness import liveness
-from sardonyx.analysis.costs.program import Program
-from sardonyx.analysis.recording.recorder import record
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.ir.shapes.expr import product, symbol, value_of
+from sardonyx.verbs.analyze.costs.peak_memory import liveness
+from sardonyx.verbs.analyze.costs.program import Program
+from sardonyx.verbs.analyze.recorder import record
 
 OTHER = {"batch": 3, "seq": 17, "target": 9}
 OPEN = {"input_ids": {0: "batch", 1: "seq"}, "decoder_input_ids": {0: "batch", 1: "target"}}

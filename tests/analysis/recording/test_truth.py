@@ -18,9 +18,9 @@ import zoo
 from allocations import on_cpu
 from analysis.attention_choice import set_attention
 from memory import operators
-from sardonyx.analysis.costs.liveness import liveness
-from sardonyx.analysis.recording.recorder import record
 from sardonyx.frontend.attention.decompose import decompose
+from sardonyx.verbs.analyze.costs.peak_memory import liveness
+from sardonyx.verbs.analyze.recorder import record
 
 # What kernels take while they run was measured on x86. On ARM, oneDNN copies the weights of a Linear and most operands
 # of a convolution, by rules that `recording/recorder.py` does not know.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.analysis.costs.program import Value
-from sardonyx.analysis.recording.recorder import Machine, workspace
 from sardonyx.ir.shapes.expr import symbol, value_of
+from sardonyx.verbs.analyze.costs.program import Value
+from sardonyx.verbs.analyze.recorder import Machine, workspace
 
 GPU = Machine("cuda", threads=1, block=16)
 KIB = 1024

@@ -17,11 +17,11 @@ from torch import nn
 
 import architectures
 import attention
-from sardonyx.errors import ModelError, UsageError
-from sardonyx.frontend.attention.capture.nesting import Fixed, names_in, rebuilt, shape_of, tensors_in, unknown_in
-from sardonyx.frontend.attention.capture.torch_export import decompose_exported
+from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.frontend.attention.calling import Fixed, names_in, rebuilt, shape_of, tensors_in, unknown_in
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.roles import decomposition_of
+from sardonyx.frontend.attention.torch_export import decompose_exported
 from sardonyx.frontend.tracing.structure import Flat
 
 

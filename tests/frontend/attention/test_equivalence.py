@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from frontend.attention import comparing, random_modules
-from sardonyx.frontend.attention.capture.tracer import trace
+from sardonyx.frontend.attention.decompose import trace
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from torch import fx, nn
 
 from frontend.attention import comparing, random_modules
 from frontend.attention.test_fusing import calls, softmaxes
-from sardonyx.frontend.attention.capture.tracer import trace
+from sardonyx.frontend.attention.decompose import trace
 from sardonyx.frontend.attention.fuse import fuse_attention, fusion_of
 from sardonyx.frontend.attention.roles import decomposition_of
 

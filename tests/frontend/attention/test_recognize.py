@@ -12,9 +12,8 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from frontend.attention.by_hand import BATCH, HEADS, LENGTH, WAYS, WIDTH, Projected, built, exported
-from sardonyx.frontend.attention.recognition.matches import AttentionMatch, NotAttention
-from sardonyx.frontend.attention.recognition.recognizer import find_attentions, survey
-from sardonyx.frontend.attention.roles import Role
+from sardonyx.frontend.attention.recognizer import find_attentions, survey
+from sardonyx.frontend.attention.roles import AttentionMatch, NotAttention, Role
 
 
 def survey_of(attend: Callable[[Any, Any, Any], Any], *, example: bool = False) -> AttentionMatch | NotAttention:

@@ -12,10 +12,10 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from frontend.attention import comparing, random_modules
-from sardonyx.errors import ModelError
-from sardonyx.frontend.attention.capture.tracer import trace
-from sardonyx.frontend.attention.decompositions import opaque_ops, sdpa
-from sardonyx.frontend.attention.decompositions.graph_writer import ATEN, AttentionWriter
+from sardonyx.common.errors import ModelError
+from sardonyx.frontend.attention import decompositions, opaque_ops
+from sardonyx.frontend.attention.decompose import trace
+from sardonyx.frontend.attention.decompositions import ATEN, AttentionWriter
 from sardonyx.frontend.attention.roles import Primitive, Role
 
 
@@ -35,7 +35,9 @@ def _exported(case: random_modules.Sdpa, inputs: dict[str, Any]) -> tuple[fx.Gra
     assert key is not None
     assert value is not None
     causal, shared = case.mask == "causal", case.groups is not None
-    result = sdpa.write_sdpa(writer, query, key, value, mask, case.dropout, causal, scale=case.scale, enable_gqa=shared)
+    result = decompositions.write_sdpa(
+        writer, query, key, value, mask, case.dropout, causal, scale=case.scale, enable_gqa=shared
+    )
     graph.output(result)
     graph.lint()
     return fx.GraphModule({}, graph), primitives

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 import graphs
 import models
 from measurement.profiling.traced import Traced, traced
-from sardonyx.measurement.profiling.kernel_origins import NO_WORK, moves
-from sardonyx.measurement.profiling.steps import GraphStep
 from sardonyx.runtime.timed import Level
+from sardonyx.verbs.profile.kernel_origins import NO_WORK, GraphStep, moves
 
 EXPORTERS = ("torchscript", "dynamo")
 GONE = ("Identity", "Dropout", "Slice", "Not", "Expand")  # no-ops are dropped, as data movement is

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.errors import RuntimeFailure
-from sardonyx.measurement.profiling.steps import GraphStep, Steps
-from sardonyx.measurement.profiling.subject import KernelCall, Run, match, read
+from sardonyx.common.errors import RuntimeFailure
+from sardonyx.verbs.profile.kernel_origins import GraphStep, Steps
+from sardonyx.verbs.profile.profiler import KernelCall, Run, match, read
 
 LOOP, IF = "Loop", "If"
 

@@ -13,9 +13,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.errors import RuntimeFailure, UsageError
-from sardonyx.measurement.profiling import steps, subject
-from sardonyx.records.profile import Profile, ProfiledModel, TracedBy
+from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.records.bench import Profile, ProfiledModel, TracedBy
+from sardonyx.verbs.profile import kernel_origins, profiler
 
 CONTROL_FLOW = """
     <ir_version: 10, opset_import: ["" : 18]>
@@ -183,7 +183,7 @@ def test_a_provider_without_an_optimized_graph_is_traced_by_names(monkeypatch: p
     def refuses(*_: object) -> None:
         raise RuntimeFailure("the model contains compiled nodes")
 
-    monkeypatch.setattr(subject, "saving", refuses)
+    monkeypatch.setattr(profiler, "saving", refuses)
     model = profiled(linears({"a": 4, "b": 8}))
     adds_up(model)
     assert {kernel.owner for kernel in model.kernels} == {"net.a", "net.b"}
@@ -192,8 +192,8 @@ def test_a_provider_without_an_optimized_graph_is_traced_by_names(monkeypatch: p
 
 def test_weights_are_not_written_out(tmp_path: Path) -> None:
     model = linears({"a": 2048})
-    subject.saving(model, subject.Settings(), tmp_path / "saved.onnx")
-    assert len(steps.as_run(tmp_path / "saved.onnx").steps) == 1
+    profiler.saving(model, profiler.Settings(), tmp_path / "saved.onnx")
+    assert len(kernel_origins.as_run(tmp_path / "saved.onnx").steps) == 1
     assert sum(path.stat().st_size for path in tmp_path.iterdir() if path.is_file()) < 10_000 < model.ByteSize()
 
 

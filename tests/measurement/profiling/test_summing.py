@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sardonyx.measurement.profiling.steps import GraphStep, Steps
-from sardonyx.measurement.profiling.subject import KernelCall, Run, kernel_times, match, module_times, timeline
-from sardonyx.provenance import Hierarchy
-from sardonyx.records.profile import KernelTime, Slice, TracedBy
+from sardonyx.records.bench import KernelTime, Slice, TracedBy
+from sardonyx.records.provenance import Hierarchy
+from sardonyx.verbs.profile.kernel_origins import GraphStep, Steps
+from sardonyx.verbs.profile.profiler import KernelCall, Run, kernel_times, match, module_times, timeline
 
 INNER = GraphStep("inner", "Exp", "", (), (), {})
 LOOP = GraphStep("loop", "Loop", "", (), (), {"body": Steps([INNER], {})})

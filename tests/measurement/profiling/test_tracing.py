@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from measurement.profiling.traced import traced
-from sardonyx.records.profile import TracedBy
+from sardonyx.records.bench import TracedBy
 from sardonyx.runtime.timed import Level
 
 

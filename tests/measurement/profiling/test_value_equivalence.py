@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from sardonyx.ir.io import from_proto
-from sardonyx.measurement.profiling.steps import Steps, Values, of_file
+from sardonyx.verbs.profile.kernel_origins import Steps, Values, of_file
 
 
 def graph(text: str) -> Steps:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import onnx
 
-from sardonyx import provenance as p
 from sardonyx.ir import origins
-from sardonyx.ir.tagged_model import tagged
-from sardonyx.measurement.profiling import steps
-from sardonyx.measurement.profiling.kernel_origins import Trace, Tracer, through, trace
-from sardonyx.measurement.profiling.subject import saving
-from sardonyx.records.profile import TracedBy
+from sardonyx.ir.origins import tagged
+from sardonyx.records import provenance as p
+from sardonyx.records.bench import TracedBy
 from sardonyx.runtime.timed import Level, Settings
+from sardonyx.verbs.profile import kernel_origins
+from sardonyx.verbs.profile.kernel_origins import Trace, Tracer, through, trace
+from sardonyx.verbs.profile.profiler import saving
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Kernel:
 class Traced:
     """A model beside the graph as run."""
 
-    file: steps.Steps
-    stages: list[steps.Steps]  # each derived from the previous one, the first from the file
-    traces: dict[steps.GraphStep, Trace]
+    file: kernel_origins.Steps
+    stages: list[kernel_origins.Steps]  # each derived from the previous one, the first from the file
+    traces: dict[kernel_origins.GraphStep, Trace]
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -54,21 +54,21 @@ class Traced:
 
 def traced(source: Path | onnx.ModelProto, level: Level = Level.ALL) -> Traced:
     """Trace a model as the profiler does."""
-    file = steps.of_file(tagged(source).model.graph)
+    file = kernel_origins.of_file(tagged(source).model.graph)
     levels = [level] if level is not Level.ALL else [Level.EXTENDED, level]
     with tempfile.TemporaryDirectory() as folder:
-        stages: list[steps.Steps] = []
+        stages: list[kernel_origins.Steps] = []
         for each in levels:
             saved = Path(folder) / f"{each}.onnx"
             saving(source, Settings(level=each), saved)
-            stages.append(steps.as_run(saved))
+            stages.append(kernel_origins.as_run(saved))
     traces = trace(stages[0], file)
     for later, earlier in zip(stages[1:], stages, strict=False):
         traces = through(trace(later, earlier), traces)
     return Traced(file, stages, traces)
 
 
-def _kernel(step: steps.GraphStep, result: Trace) -> Kernel:
+def _kernel(step: kernel_origins.GraphStep, result: Trace) -> Kernel:
     nodes = [each.node for each in result.steps if each.node is not None]
     owner = p.owner_of(p.merge(origins.origins(node) for node in nodes))
     return Kernel(step.op_type, frozenset(node.name or node.outputs[0].name or "" for node in nodes), owner, result.by)

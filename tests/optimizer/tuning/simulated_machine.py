@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sardonyx.optimizer.options import TuneOptions
-from sardonyx.optimizer.tuning import tuner
-from sardonyx.optimizer.tuning.tuner import Contender, Ground
+from sardonyx.verbs.optimize import tuner
+from sardonyx.verbs.optimize.options import TuneOptions
+from sardonyx.verbs.optimize.tuner import Contender, Ground
 from sardonyx.verification.subject import Model, Subject
 
 Price = Callable[[Counter[str]], float]  # seconds of a run, by how often each operator occurs

@@ -10,18 +10,16 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sardonyx.errors import RuntimeFailure
-from sardonyx.ir.builder import Builder
+from sardonyx.common.errors import RuntimeFailure
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Replacement
-from sardonyx.optimizer.candidates import RewriteJob
-from sardonyx.optimizer.options import OptimizeOptions, TuneOptions
-from sardonyx.optimizer.pipeline import optimize, select
-from sardonyx.optimizer.tuning.search import ADDED, find_units, forbidden_passes, group_units
-from sardonyx.optimizer.tuning.tuner import Ground
+from sardonyx.ir.rules import Builder, Match, Replacement
 from sardonyx.passes import Example, NodePass
 from sardonyx.records.run import Accuracy, Run
 from sardonyx.runtime.timed import Settings
+from sardonyx.verbs.optimize.candidates import RewriteJob
+from sardonyx.verbs.optimize.options import OptimizeOptions, TuneOptions
+from sardonyx.verbs.optimize.pipeline import optimize, select
+from sardonyx.verbs.optimize.tuner import ADDED, Ground, find_units, forbidden_passes, group_units
 
 SIDE = 384
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.optimizer.tuning.search import Effect, Group, State, search
+from sardonyx.verbs.optimize.tuner import Effect, Group, State, search
 
 Effects = dict[str, float]  # unit -> factor on the time if it is flipped
 FLOOR = 0.01

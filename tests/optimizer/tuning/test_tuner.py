@@ -10,17 +10,16 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-import sardonyx.optimizer.pipeline as pipeline
+import sardonyx.verbs.optimize.pipeline as pipeline
 from optimizer.tuning.simulated_machine import priced, simulate, tuned
-from sardonyx import provenance as p
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.ir import io
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Replacement
-from sardonyx.optimizer.pipeline import optimize
+from sardonyx.ir.rules import Builder, Match, Replacement
 from sardonyx.passes import Example, NodePass
+from sardonyx.records import provenance as p
 from sardonyx.records.run import Accuracy, Run
+from sardonyx.verbs.optimize.pipeline import optimize
 
 # Two independent decomposed operators, and a node to clean up.
 LAYERS = onnx.parser.parse_model("""

@@ -19,10 +19,22 @@ from reporting.sample_location import sample_location
 from reporting.sample_quantization import sample_choice
 from reporting.sample_run import sample_run, sample_verdict
 from sardonyx.records.analysis import AttentionCost, Decomposed
-from sardonyx.records.bench import BenchFile, Benchmark, Comparison, Finding, Machine, Point, Start, Timing
+from sardonyx.records.bench import (
+    BenchFile,
+    Benchmark,
+    Comparison,
+    Finding,
+    KernelTime,
+    Machine,
+    Point,
+    Profile,
+    ProfiledModel,
+    Start,
+    Timing,
+    TracedBy,
+)
 from sardonyx.records.export import Export, SourceModule
 from sardonyx.records.inspection import Adoption, Coverage
-from sardonyx.records.profile import KernelTime, Profile, ProfiledModel, TracedBy
 from sardonyx.records.run import RelativeTime, Tuning
 from sardonyx.records.study import Failure, Study
 from sardonyx.reporting import record_kinds

@@ -15,7 +15,7 @@ from sardonyx.reporting import gate, record_kinds
 from sardonyx.reporting.ci_summary import JobSummary, summary_document
 from sardonyx.reporting.history import History, Tracked, ends
 from sardonyx.reporting.measures import Measure, Reading
-from sardonyx.reporting.plots.trend import trend
+from sardonyx.reporting.plots.charts import trend
 from sardonyx.reporting.writers import markdown
 
 EVERY = [(kind, measure) for kind in record_kinds.kinds() for measure in kind.declared]

@@ -10,9 +10,9 @@ from reporting.sample_analysis import sample_analysis, sample_form
 from reporting.sample_profile import HOSTILE, sample_profile
 from reporting.sample_run import sample_run
 from sardonyx.records.analysis import Analysis
-from sardonyx.records.profile import Profile
+from sardonyx.records.bench import Profile
 from sardonyx.records.run import AttentionForm, AttentionSite, Run
-from sardonyx.reporting import attention_sites as figures
+from sardonyx.reporting import run as figures
 from sardonyx.reporting.page.attention import section
 from sardonyx.reporting.run_bundle import RunBundle
 

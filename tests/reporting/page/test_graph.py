@@ -13,11 +13,11 @@ from reporting.sample_analysis import sample_analysis
 from reporting.sample_profile import sample_profile
 from reporting.sample_run import sample_run
 from sardonyx.records.analysis import Form, OperationCosts
-from sardonyx.records.profile import ProfiledModel
+from sardonyx.records.bench import ProfiledModel
 from sardonyx.records.run import Wiring
+from sardonyx.reporting.module_contents import nodes_of
 from sardonyx.reporting.page import graph, render_page
 from sardonyx.reporting.page.page import VENDORED
-from sardonyx.reporting.plots.module_contents import nodes_of
 from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 import sardonyx
 from reporting.sample_location import sample_location
 from reporting.sample_run import sample_run
-from sardonyx.records.location import LocatedModel
+from sardonyx.records.comparison import LocatedModel
 from sardonyx.records.run import Artifact
 
 

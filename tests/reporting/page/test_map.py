@@ -11,7 +11,7 @@ from reporting.sample_run import sample_run
 from sardonyx.reporting.page import module_map as map_section
 from sardonyx.reporting.page.module_map import MEASURES, map_picture, shared_colors
 from sardonyx.reporting.page.modules import module_tree
-from sardonyx.reporting.plots.icicle import Amount, families
+from sardonyx.reporting.plots.profile import Amount, families
 from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()

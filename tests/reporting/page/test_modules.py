@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from reporting.sample_profile import sample_profile
 from reporting.sample_run import sample_run
-from sardonyx.records.profile import Profile
+from sardonyx.records.bench import Profile
 from sardonyx.records.run import ModuleCount, PassRecord, RefusalGroup, Run
 from sardonyx.reporting.page.modules import AT_ONCE, COLUMNS, island, module_tree, section
 from sardonyx.reporting.run_bundle import RunBundle

@@ -12,7 +12,7 @@ from reporting.sample_run import failed_verdict, sample_run, sample_verdict
 from reporting.sample_tuning import sample_tuning
 from sardonyx.records.bench import Benchmark, Finding
 from sardonyx.records.run import Run
-from sardonyx.reporting.page.headline import section
+from sardonyx.reporting.page.overview import section
 from sardonyx.reporting.run_bundle import RunBundle
 
 

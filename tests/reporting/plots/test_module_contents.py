@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.records.run import Wiring
-from sardonyx.reporting.plots.module_contents import DEEPEST, ModuleContents, module_contents
+from sardonyx.reporting.module_contents import DEEPEST, ModuleContents, module_contents
 
 WIRING = Wiring(
     modules=("", "encoder.layer.0.attn", "encoder.layer.1.attn", "head"),

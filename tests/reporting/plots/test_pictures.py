@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.records.run import Wiring
-from sardonyx.reporting.plots.module_contents import top_module
+from sardonyx.reporting.module_contents import top_module
 from sardonyx.reporting.report import pictures
 from sardonyx.reporting.run_bundle import RunBundle
 

@@ -11,7 +11,7 @@ from hostile import VECTORS, poisoned
 from reporting.sample_quantization import sample_choice, sample_scores
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.quantization import Choice, Interval
-from sardonyx.reporting.plots.precision import front, loss_limit, sensitivity
+from sardonyx.reporting.quantization import front, loss_limit, sensitivity
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -14,10 +14,9 @@ from msgspec.structs import replace
 
 from reporting.sample_profile import sample_profile
 from reporting.written import in_terminal
-from sardonyx.records.profile import ModuleTime, Profile, Slice
-from sardonyx.reporting.plots.icicle import icicle_svg
+from sardonyx.records.bench import ModuleTime, Profile, Slice
+from sardonyx.reporting.plots.profile import icicle_svg, trace
 from sardonyx.reporting.profile import profile_document
-from sardonyx.reporting.viewers.perfetto import trace
 
 PROFILE = sample_profile()
 Event = dict[str, Any]

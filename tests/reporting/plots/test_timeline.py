@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.records.analysis import Timeline
-from sardonyx.reporting.plots.timeline import LEFT, PLOT, RIGHT, WIDTH, timeline_svg
+from sardonyx.reporting.plots.charts import TIMELINE_LEFT, TIMELINE_PLOT, TIMELINE_RIGHT, TIMELINE_WIDTH, timeline_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -27,8 +27,11 @@ def _levels(picture: str, steps: int) -> list[float]:
     assert start is not None
     base = float(start[2])
     corners = [(float(x), float(y)) for x, y in re.findall(r"H([\d.]+)V([\d.]+)", path.attrib["d"])]
-    middles = [LEFT + (step + 0.5) * (WIDTH - LEFT - RIGHT) / steps for step in range(steps)]
-    return [(base - [y for x, y in corners if x <= middle][-1]) / PLOT for middle in middles]
+    middles = [
+        TIMELINE_LEFT + (step + 0.5) * (TIMELINE_WIDTH - TIMELINE_LEFT - TIMELINE_RIGHT) / steps
+        for step in range(steps)
+    ]
+    return [(base - [y for x, y in corners if x <= middle][-1]) / TIMELINE_PLOT for middle in middles]
 
 
 @given(st.lists(st.integers(0, 9_000_000), min_size=1, max_size=60))
@@ -41,17 +44,17 @@ def test_the_line_is_the_timeline(values: list[int]) -> None:
     scale = float(number) * units[unit]
     assert scale >= max(values)
     for level, value in zip(_levels(picture, len(values)), values, strict=True):
-        assert abs(level * scale - value) <= scale / PLOT / 10  # a tenth of a pixel
+        assert abs(level * scale - value) <= scale / TIMELINE_PLOT / 10  # a tenth of a pixel
 
 
 def test_all_panels_share_one_scale_and_peaks_are_marked() -> None:
     low, high = _timeline([1_000_000, 2_000_000, 500_000]), _timeline([4_000_000] * 5)
     root = ElementTree.fromstring(timeline_svg({"standard": low, "decomposed": high}, "model"))
     first, second = root.findall(f".//{SVG}circle")
-    assert float(first.attrib["cx"]) == LEFT + 1.5 * (WIDTH - LEFT - RIGHT) / 3
+    assert float(first.attrib["cx"]) == TIMELINE_LEFT + 1.5 * (TIMELINE_WIDTH - TIMELINE_LEFT - TIMELINE_RIGHT) / 3
     bases = [float(line.attrib["y1"]) for line in root.findall(f".//{SVG}line[@class='axis']") if "x1" in line.attrib]
     heights = [bases[0] - float(first.attrib["cy"]), max(bases) - float(second.attrib["cy"])]
-    assert heights == [PLOT / 2, PLOT]
+    assert heights == [TIMELINE_PLOT / 2, TIMELINE_PLOT]
 
 
 def test_it_has_a_text_description() -> None:

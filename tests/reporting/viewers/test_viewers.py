@@ -18,11 +18,10 @@ import hostile
 from reporting.sample_run import sample_run
 from reporting.sample_run_bundle import analysis_of_run, profile_of_run
 from sardonyx.records.analysis import OperationCosts
-from sardonyx.records.module_graph import BodyValue, HierarchyDag, Initializer, ModuleGraph, Operation
+from sardonyx.records.inspection import BodyValue, HierarchyDag, Initializer, ModuleGraph, Operation
 from sardonyx.records.run import How
 from sardonyx.verbs.dag.dag import dag
-from sardonyx.verbs.dag.graphml import render_graphml
-from sardonyx.verbs.dag.model_explorer import render_model_explorer, render_node_data
+from sardonyx.verbs.dag.viewer_files import render_graphml, render_model_explorer, render_node_data
 
 
 def _operation(inputs: tuple[str, ...], outputs: tuple[str, ...], tag: str, **others: Any) -> Operation:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match
+from sardonyx.ir.rules import Builder, Match
 from sardonyx.passes import NodePass
 from sardonyx.records.run import Accuracy
 

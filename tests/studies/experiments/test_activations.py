@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from sardonyx.records.study import Table
-from sardonyx.studies.experiment import NO_MODEL, CellAnswer, StudyOptions
-from sardonyx.studies.experiments.activations import ENCODINGS, OTHER_REFERENCE, REFERENCE, ConvRelu
+from sardonyx.verbs.study.activations import ENCODINGS, OTHER_REFERENCE, REFERENCE, ConvRelu
+from sardonyx.verbs.study.experiment import NO_MODEL, CellAnswer, StudyOptions
 
 
 @pytest.fixture(scope="module")

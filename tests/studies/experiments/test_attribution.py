@@ -10,12 +10,11 @@ import pytest
 
 from narrowing import number
 from sardonyx import optimize
-from sardonyx.optimizer.pipeline import select
 from sardonyx.records.study import Table
-from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
-from sardonyx.studies.experiments import common
-from sardonyx.studies.experiments.attribution import Attribution
-from sardonyx.studies.experiments.overview import Overview
+from sardonyx.verbs.optimize.pipeline import select
+from sardonyx.verbs.study import experiment
+from sardonyx.verbs.study.effects import Attribution, Overview
+from sardonyx.verbs.study.experiment import CellAnswer, StudyOptions, Subject
 
 TEXT = """<ir_version: 9, opset_import: ["" : 18]>
 g (float[2,3] x) => (float[2,3] y) <float one = {1}> {
@@ -129,7 +128,7 @@ def test_the_overview_has_the_verification_and_the_time(subject: Subject) -> Non
 
 
 def finding(verdict: str, models: int) -> str:
-    columns = ("model", "pass", "how", *common.TIMES, "same_graph_as")
+    columns = ("model", "pass", "how", *experiment.TIMES, "same_graph_as")
     made = [(f"m{index}", "fuse-x", "without", 1.1, 1.05, 1.2, 0.01, verdict, 20, None) for index in range(models)]
     table = Table("attribution_time", "", columns, tuple(made))
     counts = Table("attribution", "", ("pass", "within_nodes"), ())

@@ -10,9 +10,10 @@ import onnx.parser
 import pytest
 from msgspec.structs import replace
 
+from sardonyx.fleet.cells import Cell
 from sardonyx.records.study import Finding, Table
-from sardonyx.studies.experiment import Cell, CellAnswer, StudyOptions, Subject
-from sardonyx.studies.experiments.correlation import CERTAIN_MODELS, Correlation
+from sardonyx.verbs.study.effects import CERTAIN_MODELS, Correlation
+from sardonyx.verbs.study.experiment import CellAnswer, StudyOptions, Subject
 
 # Nodes saved and time saved in per cent, as notes on an earlier system have them: one outlier hides all the rest.
 NOTES = {

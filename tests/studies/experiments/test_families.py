@@ -9,8 +9,9 @@ import onnx.parser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.studies.experiment import Cell, CellAnswer, StudyOptions, Subject
-from sardonyx.studies.experiments.families import CERTAIN_MODELS, Families, wilson
+from sardonyx.fleet.cells import Cell
+from sardonyx.verbs.study.experiment import CellAnswer, StudyOptions, Subject
+from sardonyx.verbs.study.static import CERTAIN_MODELS, Families, wilson
 
 
 def _answered(name: str, known: str | None, before: str, after: str) -> CellAnswer:

@@ -8,8 +8,8 @@ import onnx
 import onnx.parser
 
 from sardonyx.records.study import Table
-from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
-from sardonyx.studies.experiments.forensics import Forensics
+from sardonyx.verbs.study.experiment import CellAnswer, StudyOptions, Subject
+from sardonyx.verbs.study.static import Forensics
 
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>
 g (float[n,6,8] x) => (float[n,6,8] y)

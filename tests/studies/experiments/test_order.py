@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
-from sardonyx.studies.experiments.order import ENDLESS, OTHER, SAME, Order
+from sardonyx.verbs.study.experiment import CellAnswer, StudyOptions, Subject
+from sardonyx.verbs.study.order import ENDLESS, OTHER, SAME, Order
 from studies.experiments.conflicting import ASIDE, BEHIND, CHAIN, EARLY, LATE, replacing
 
 

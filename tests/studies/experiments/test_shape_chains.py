@@ -9,8 +9,8 @@ import onnx.parser
 import pytest
 
 from sardonyx.ir import io
-from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
-from sardonyx.studies.experiments.shape_chains import DATA, DYNAMIC, STATIC, ShapeChains, chains_of
+from sardonyx.verbs.study.experiment import CellAnswer, StudyOptions, Subject
+from sardonyx.verbs.study.static import DATA, DYNAMIC, STATIC, ShapeChains, chains_of
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 OPEN_DIM = """g (float[n,6,8] x, float[k,48] z) => (float y)

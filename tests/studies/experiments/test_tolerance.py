@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from narrowing import number
 from sardonyx.records.study import Table
-from sardonyx.studies.experiment import CellAnswer, StudyOptions, Subject
-from sardonyx.studies.experiments.tolerance import MARGIN, Distances, Tolerance, affordable, recommended_in_eps
+from sardonyx.verbs.study.experiment import CellAnswer, StudyOptions, Subject
+from sardonyx.verbs.study.tolerance import MARGIN, Distances, Tolerance, affordable, recommended_in_eps
 
 EPS = 2.0**-23
 TEXT = """<ir_version: 8, opset_import: ["" : 17]>

@@ -24,12 +24,22 @@ import msgspec
 import torch
 from torch import fx, nn
 
-from sardonyx.atomic_write import Draft, explained
-from sardonyx.errors import ModelError
-from sardonyx.frontend.attention.capture.calling import Interface, Structure, TensorLeaf
-from sardonyx.frontend.attention.capture.graph_module import HIGHER_ORDER, OVERLOAD, FrozenModule, attribute
-from sardonyx.frontend.attention.capture.nesting import PLAIN, Cache, Fixed, Holder, Leaf, Nest, Shape
+from sardonyx.common.atomic_write import Draft, explained
+from sardonyx.common.errors import ModelError
+from sardonyx.frontend.attention.calling import (
+    PLAIN,
+    Cache,
+    Fixed,
+    Holder,
+    Interface,
+    Leaf,
+    Nest,
+    Shape,
+    Structure,
+    TensorLeaf,
+)
 from sardonyx.frontend.attention.roles import Decomposition, attach, decomposition_of
+from sardonyx.frontend.attention.torch_export import HIGHER_ORDER, OVERLOAD, FrozenModule, attribute
 from sardonyx.frontend.installed import require_installed
 
 _TORCH: Any = torch  # torch leaves much of what is used here untyped

@@ -22,28 +22,34 @@ from torch.func import functional_call
 from torch.fx.graph import CodeGen
 from torch.fx.node import map_aggregate
 
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.frontend.attention import roles
-from sardonyx.frontend.attention.capture.graph_module import FrozenModule
-from sardonyx.frontend.attention.fusion.plan import DropoutRate, FusionPlan, plan_fusion
-from sardonyx.frontend.attention.fusion.writing import WRITTEN_FOR, erase_unread, prune, redirect_metadata, write_call
-from sardonyx.frontend.attention.recognition.facts import EXAMPLE
-from sardonyx.frontend.attention.recognition.matches import AttentionMatch, NotAttention
-from sardonyx.frontend.attention.recognition.recognizer import survey
-from sardonyx.frontend.attention.roles import decomposition_of
+from sardonyx.frontend.attention.fusion_plan import DropoutRate, FusionPlan, plan_fusion
+from sardonyx.frontend.attention.fusion_writing import WRITTEN_FOR, erase_unread, prune, redirect_metadata, write_call
+from sardonyx.frontend.attention.graph_calls import EXAMPLE
+from sardonyx.frontend.attention.recognizer import survey
+from sardonyx.frontend.attention.roles import AttentionMatch, NotAttention, decomposition_of
+from sardonyx.frontend.attention.torch_export import FrozenModule
 from sardonyx.frontend.tracing.module_tree import quoted_names
 
 if TYPE_CHECKING:
-    from sardonyx.frontend.inputs.example_resolution import Inputs
+    from sardonyx.frontend.inputs.examples import Inputs
 
 
 import itertools
 import operator
 from collections.abc import Iterable
 
-from sardonyx.frontend.attention.fusion.writing import Writer
-from sardonyx.frontend.attention.recognition.calls import module_of, overload_of, read, writes_in_place
-from sardonyx.frontend.attention.recognition.facts import rank_of, same_sizes, shape_of
+from sardonyx.frontend.attention.fusion_writing import Writer
+from sardonyx.frontend.attention.graph_calls import (
+    module_of,
+    overload_of,
+    rank_of,
+    read,
+    same_sizes,
+    shape_of,
+    writes_in_place,
+)
 from sardonyx.frontend.attention.roles import Role
 
 _ATTRIBUTE = "sardonyx_fusion"  # a plain attribute: torch drops `meta` when a graph module is serialised
@@ -106,7 +112,7 @@ def fuse_attention(
     result = _copied(graph_module)
     prune(result.graph)
     if inputs is not None or kwargs:
-        from sardonyx.frontend.inputs.example_resolution import call_arguments  # rarely needed
+        from sardonyx.frontend.inputs.examples import call_arguments  # rarely needed
 
         record_examples(result, *call_arguments(inputs, kwargs))
     surveyed = survey(result.graph)

@@ -14,10 +14,10 @@ import torch
 from msgspec import Struct
 from torch import Tensor, nn
 
-from sardonyx.errors import reason
+from sardonyx.common.errors import reason
 from sardonyx.frontend.inputs.candidates import Role, role_of
 from sardonyx.frontend.inputs.facts import Facts
-from sardonyx.frontend.quiet import quietly
+from sardonyx.frontend.running import quietly
 
 InputAxis: TypeAlias = tuple[str, int]  # name of an input, and one of its axes
 Run: TypeAlias = Callable[[Sequence[Tensor]], object]

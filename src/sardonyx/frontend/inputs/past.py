@@ -14,12 +14,11 @@ import torch
 from msgspec import Struct
 from torch import Tensor, nn
 
-from sardonyx.errors import UsageError, reason
+from sardonyx.common.errors import UsageError, reason
 from sardonyx.frontend.inputs.candidates import Role, role_of
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.module_state import restoring_state
-from sardonyx.frontend.quiet import quietly
-from sardonyx.frontend.running import probe, run
+from sardonyx.frontend.running import probe, quietly, run
 from sardonyx.frontend.tracing.structure import Pair, keeping_all, named_pairs, window, windows, with_pairs
 
 PAST, SWITCH, MASK = "past_key_values", "use_cache", "attention_mask"  # parameter names of all decoders with a cache

@@ -21,12 +21,10 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from sardonyx.errors import UsageError, reason
-from sardonyx.frontend.inputs.candidates import Candidate, Role, Sizes, candidates, role_of
+from sardonyx.common.errors import UsageError, reason
+from sardonyx.frontend.inputs.candidates import Candidate, Role, Sizes, Slot, candidates, generate, processed, role_of
 from sardonyx.frontend.inputs.facts import Facts
-from sardonyx.frontend.inputs.values import Slot, generate, processed
-from sardonyx.frontend.reach import Reads
-from sardonyx.frontend.running import Probe
+from sardonyx.frontend.running import Probe, Reads
 from sardonyx.records.input_specs import Spec, check_names
 
 _MARK = "_sardonyx_parameters"  # attribute of a tensor: names of the parameters it was computed from

@@ -28,8 +28,8 @@ from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
 from torch.overrides import TorchFunctionMode
 
 from sardonyx.frontend.module_state import unchanged, uncompiled
-from sardonyx.frontend.quiet import quietly
-from sardonyx.frontend.tracing import scripted
+from sardonyx.frontend.running import quietly
+from sardonyx.frontend.tracing import prepare
 from sardonyx.frontend.tracing.adapter import Adapter, Call
 
 _CORE: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # the tracer has no public face
@@ -198,7 +198,7 @@ def is_library(file: str) -> bool:
 
 
 def _is_script(frame: FrameType) -> bool:
-    return frame.f_code.co_filename == scripted.__file__ and "node" in frame.f_locals
+    return frame.f_code.co_filename == prepare.__file__ and "node" in frame.f_locals
 
 
 def _place(frame: FrameType) -> Place | None:

@@ -9,12 +9,12 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.errors import ModelError
+from sardonyx.common.errors import ModelError
 from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.ir.metadata import CONDITION
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
-from sardonyx.ir.size_limits import CONDITION
-from sardonyx.provenance import UNKNOWN
+from sardonyx.records.provenance import UNKNOWN
 from sardonyx.records.run import How
 
 Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension

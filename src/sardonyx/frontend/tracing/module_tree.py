@@ -14,7 +14,7 @@ from msgspec import Struct
 from torch.fx import graph
 
 from sardonyx.frontend.tracing.adapter import INNER
-from sardonyx.provenance import ROOT, Hierarchy, ModuleTable, is_within
+from sardonyx.records.provenance import ROOT, Hierarchy, ModuleTable, is_within
 
 _LIKE_A_CALL = re.compile(r"@(?=\d+(\.|$))")  # in a module's own name, where it would read as a call number
 

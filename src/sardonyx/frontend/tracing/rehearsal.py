@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sardonyx.errors import ModelError
+from sardonyx.common.errors import ModelError
 from sardonyx.frontend.module_state import (
     WriteUndo,
     fast_paths,
@@ -27,12 +27,10 @@ from sardonyx.frontend.module_state import (
     run_under_mode,
     unchanged,
 )
-from sardonyx.frontend.reach import memory_key, memory_read
-from sardonyx.frontend.running import set_training
-from sardonyx.frontend.tracing.adapter import Call, eagerly
-from sardonyx.frontend.tracing.state import Path, Slot, State, path_name, stored_values
+from sardonyx.frontend.running import memory_key, memory_read, set_training
+from sardonyx.frontend.tracing.adapter import Call, Path, Slot, State, eagerly, path_name, stored_values
 from sardonyx.frontend.tracing.structure import Flat
-from sardonyx.ir.state import numbered
+from sardonyx.ir.metadata import numbered
 
 StateMode = Literal["io", "fixed"]
 CALLS = 3  # in a row; fewer if the module runs out of space for more

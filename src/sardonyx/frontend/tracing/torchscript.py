@@ -25,11 +25,10 @@ from torch.onnx._internal.torchscript_exporter import (
 )
 from torch.onnx.errors import OnnxExporterError
 
-from sardonyx import provenance as p
-from sardonyx.errors import ModelError, reason
+from sardonyx.common.errors import ModelError, reason
+from sardonyx.common.temporary import temporary_folder
 from sardonyx.frontend.module_state import WriteUndo, uncompiled
-from sardonyx.frontend.quiet import quietly
-from sardonyx.frontend.running import HALF_TYPES
+from sardonyx.frontend.running import HALF_TYPES, quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.dynamo import BFLOAT16_OPSET
 from sardonyx.frontend.tracing.engine import to_array
@@ -38,14 +37,13 @@ from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
-from sardonyx.ir.naming import Names
-from sardonyx.ir.opsets.adapters import CannotRaise
-from sardonyx.ir.opsets.raising import plan
+from sardonyx.ir.opset_adapters import CannotRaise
+from sardonyx.ir.opset_raising import plan
 from sardonyx.ir.origins import set_origins
-from sardonyx.ir.scopes import operator, scopes
+from sardonyx.ir.scopes import Names, operator, scopes
 from sardonyx.ir.transaction import Transactions
+from sardonyx.records import provenance as p
 from sardonyx.records.run import How
-from sardonyx.temporary import temporary_folder
 
 # Corrects symbolic functions, which write the ONNX nodes of an operator for torch's tracer.
 #

@@ -13,8 +13,8 @@ from sardonyx.ir.io.files import (
     save,
     to_proto,
 )
-from sardonyx.ir.io.hashing import sha256_in, sha256_of
 from sardonyx.ir.io.unmodeled_fields import forget_unsorted, has_training_info
+from sardonyx.ir.storage import sha256_in, sha256_of
 
 __all__ = [
     "MAX_IR_VERSION",

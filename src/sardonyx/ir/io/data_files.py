@@ -23,13 +23,13 @@ import msgspec
 import onnx
 from google.protobuf.message import DecodeError
 
-from sardonyx.atomic_write import Draft, abandoned_drafts, is_draft, remove_abandoned
-from sardonyx.errors import ModelError
-from sardonyx.ir.io import unmodeled_fields, wire_format
+from sardonyx.common.atomic_write import Draft, abandoned_drafts, is_draft, remove_abandoned
+from sardonyx.common.errors import ModelError
+from sardonyx.ir.io import tensor_data, unmodeled_fields
 from sardonyx.ir.storage import SourceFile, write_all
 
 _LARGE = 1 << 12  # bytes of a tensor that are not read to find out where weights are
-_UNREADABLE = (OSError, wire_format.WireError, DecodeError)
+_UNREADABLE = (OSError, tensor_data.WireError, DecodeError)
 _JOURNAL = ".files"  # after the name of the model in the name of its journal
 _LONGEST = 1 << 20  # bytes of a journal
 _NAMED = 5  # data files in notes
@@ -159,10 +159,10 @@ def _locations(file: SourceFile) -> set[str]:
         WireError: It is no ONNX model.
         DecodeError: It is damaged.
     """
-    skeleton, _ = wire_format.cut(wire_format.Bytes.of_file(file), b"", _LARGE)
+    skeleton, _ = tensor_data.cut(tensor_data.Bytes.of_file(file), b"", _LARGE)
     model = onnx.ModelProto.FromString(skeleton)
     if not model.HasField("graph"):
-        raise wire_format.WireError("there is no graph")
+        raise tensor_data.WireError("there is no graph")
     return {
         _text(entry.value)
         for graph in _graphs(model)

@@ -13,8 +13,8 @@ import msgspec
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.atomic_write import draft_folder
-from sardonyx.errors import ModelError
+from sardonyx.common.atomic_write import draft_folder
+from sardonyx.common.errors import ModelError
 from sardonyx.ir.io.data_files import external_files
 from sardonyx.ir.io.files import Saved, load, save
 

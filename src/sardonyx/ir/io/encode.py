@@ -1,30 +1,215 @@
 """Encode the graph in memory as ModelProto messages: skeletons that are filled with their content.
 
-The caller decides where tensor data goes: into the message, or somewhere the message refers to.
+The skeleton of an object is its message without the graphs and tensors inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import onnx
 import onnx_ir as ir
+from onnx_ir import serde
 
-from sardonyx.errors import ModelError
+from sardonyx.common.errors import ModelError
 from sardonyx.ir.io import unmodeled_fields
-from sardonyx.ir.io.skeletons import (
-    WITH_CONTENT,
-    Kind,
-    entries,
-    function_skeleton,
-    graph_skeleton,
-    model_skeleton,
-    node_skeleton,
-    tensor_skeleton,
-    value_skeleton,
-)
-from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
+from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor, SparseTensor, string_bytes
+
+Kind = ir.AttributeType
+
+# attributes with content that a skeleton omits
+WITH_CONTENT = frozenset((Kind.GRAPH, Kind.GRAPHS, Kind.TENSOR, Kind.TENSORS, Kind.SPARSE_TENSOR, Kind.SPARSE_TENSORS))
+_SCALARS = {Kind.INT: "i", Kind.FLOAT: "f"}
+_LISTS = {Kind.INTS: "ints", Kind.FLOATS: "floats"}
+
+_FIELDS: tuple[tuple[str, Kind], ...] = (  # identify the type of an attribute without one, as in the first ONNX files
+    ("f", Kind.FLOAT), ("i", Kind.INT), ("s", Kind.STRING), ("t", Kind.TENSOR), ("g", Kind.GRAPH),
+    ("sparse_tensor", Kind.SPARSE_TENSOR), ("tp", Kind.TYPE_PROTO),
+    ("floats", Kind.FLOATS), ("ints", Kind.INTS), ("strings", Kind.STRINGS), ("tensors", Kind.TENSORS),
+    ("graphs", Kind.GRAPHS), ("sparse_tensors", Kind.SPARSE_TENSORS), ("type_protos", Kind.TYPE_PROTOS),
+)  # fmt: skip
+
+
+def entries(props: Mapping[str, str]) -> list[onnx.StringStringEntryProto]:
+    """Return metadata as messages."""
+    return [onnx.StringStringEntryProto(key=key, value=value) for key, value in props.items()]
+
+
+def model_skeleton(model: ir.Model) -> onnx.ModelProto:
+    """Return everything at the level of the model itself."""
+    proto = onnx.ModelProto(ir_version=model.ir_version, opset_import=_opsets(model.opset_imports))
+    for name in ("producer_name", "producer_version", "domain", "model_version", "doc_string"):
+        if (value := getattr(model, name)) is not None:
+            setattr(proto, name, value)
+    proto.metadata_props.extend(entries(model.metadata_props))
+    proto.configuration.extend(serde.serialize_model_configuration(c) for c in model.device_configurations)
+    return proto
+
+
+def graph_skeleton(graph: ir.Graph) -> onnx.GraphProto:
+    """Return the name, documentation and metadata of a graph."""
+    return onnx.GraphProto(name=graph.name, doc_string=graph.doc_string, metadata_props=entries(graph.metadata_props))
+
+
+def function_skeleton(function: ir.Function) -> onnx.FunctionProto:
+    """Return a function without its nodes and the types of its values."""
+    attributes = function.attributes.values()
+    return onnx.FunctionProto(
+        name=function.name,
+        domain=function.domain,
+        overload=function.overload or None,
+        doc_string=function.doc_string,
+        input=[value.name or "" for value in function.inputs],
+        output=[value.name or "" for value in function.outputs],
+        attribute=[a.name for a in attributes if a.value is None and not a.is_ref()],
+        attribute_proto=[attribute_skeleton(a) for a in attributes if a.value is not None or a.is_ref()],
+        opset_import=_opsets(function.opset_imports),
+        metadata_props=entries(function.metadata_props),
+    )
+
+
+def value_skeleton(value: ir.Value) -> onnx.ValueInfoProto:
+    """Return the name, type, shape, documentation and metadata of a value."""
+    proto = onnx.ValueInfoProto(name=value.name, doc_string=value.doc_string)
+    if value.type is not None:
+        serde.serialize_type_into(proto.type, value.type)
+        if value.shape is not None:
+            serde.serialize_shape_into(proto.type, value.shape)
+    if value.metadata_props:
+        proto.metadata_props.extend(entries(value.metadata_props))
+    return proto
+
+
+def node_skeleton(node: ir.Node) -> onnx.NodeProto:
+    """Return a node without the content of its graphs and lazy tensors."""
+    proto = onnx.NodeProto(
+        op_type=node.op_type,
+        domain=node.domain or None,
+        overload=node.overload or None,
+        name=node.name or None,
+        doc_string=node.doc_string,
+        input=["" if value is None else value.name or "" for value in node.inputs],
+        output=[value.name or "" for value in node.outputs],
+        attribute=[attribute_skeleton(attribute) for attribute in node.attributes.data.values()],
+    )
+    if node.metadata_props:
+        proto.metadata_props.extend(entries(node.metadata_props))
+    for configuration in node.device_configurations:
+        proto.device_configurations.append(serde.serialize_node_device_configuration(configuration))
+    return proto
+
+
+def attribute_skeleton(attr: ir.Attr) -> onnx.AttributeProto:
+    """Return an attribute; `Encoder` fills in graphs and lazy tensors."""
+    kind = attr.type
+    proto = onnx.AttributeProto(name=attr.name, doc_string=attr.doc_string)
+    if kind != Kind.UNDEFINED:
+        proto.type = cast(Any, kind.value)
+    if attr.is_ref():
+        proto.ref_attr_name = attr.ref_attr_name or ""
+    elif attr.value is None:
+        pass
+    elif kind in _SCALARS:
+        setattr(proto, _SCALARS[kind], attr.value)
+    elif kind in _LISTS:
+        getattr(proto, _LISTS[kind]).extend(attr.value)
+    elif kind == Kind.STRING:
+        proto.s = string_bytes(attr.value)
+    elif kind == Kind.STRINGS:
+        proto.strings.extend(string_bytes(text) for text in attr.value)
+    elif kind == Kind.TENSOR:
+        proto.t.SetInParent()
+        if isinstance(attr.value, (ProtoTensor, ProtoStrings)):
+            proto.t.CopyFrom(tensor_skeleton(attr.value, attr.value.name))
+    elif kind == Kind.TYPE_PROTO:
+        _type_into(proto.tp, attr.value)
+    elif kind == Kind.TYPE_PROTOS:
+        for item in attr.value:
+            _type_into(proto.type_protos.add(), item)
+    return proto
+
+
+def tensor_skeleton(tensor: ir.TensorProtocol, name: str | None) -> onnx.TensorProto:
+    """Return a tensor as it was read, or everything except its data."""
+    proto = onnx.TensorProto()
+    origin = _origin(tensor)
+    if origin is None:
+        proto.data_type = tensor.dtype.value
+        proto.dims.extend(tensor.shape.numpy())
+    else:
+        proto.CopyFrom(origin)
+    if (name or "") != proto.name:
+        proto.name = name or ""
+    if (tensor.doc_string or "") != proto.doc_string:
+        proto.doc_string = tensor.doc_string or ""
+    if tensor.metadata_props != {entry.key: entry.value for entry in proto.metadata_props}:
+        del proto.metadata_props[:]
+        proto.metadata_props.extend(entries(tensor.metadata_props))
+    return proto
+
+
+def without(proto: Any, fields: tuple[str, ...], *, unknown_fields: bool) -> Any:
+    """Return a copy without some fields, which are not copied first unless there are unknown fields."""
+    copy = type(proto)()
+    if unknown_fields:
+        copy.CopyFrom(proto)
+        for field in fields:
+            copy.ClearField(field)
+        return copy
+    for descriptor, value in proto.ListFields():
+        if descriptor.name in fields:
+            continue
+        if descriptor.is_repeated:
+            getattr(copy, descriptor.name).extend(value)
+        elif descriptor.message_type is not None:
+            getattr(copy, descriptor.name).CopyFrom(value)
+        else:
+            setattr(copy, descriptor.name, value)
+    return copy
+
+
+def _omits_content(attribute: ir.Attr) -> bool:
+    if attribute.type not in WITH_CONTENT or attribute.is_ref():
+        return False
+    return not isinstance(attribute.value, (ProtoTensor, ProtoStrings))
+
+
+def clear_content(protos: Iterable[onnx.AttributeProto], attributes: Iterable[ir.Attr]) -> None:
+    """Clear, in a copy of what was read, everything that a skeleton omits."""
+    for proto, attribute in zip(protos, attributes, strict=False):
+        if not _omits_content(attribute):
+            continue
+        for field in ("g", "graphs", "tensors", "sparse_tensor", "sparse_tensors", "t"):
+            proto.ClearField(field)  # pyright: ignore[reportArgumentType] (the stubs want a literal)
+        if attribute.type == Kind.TENSOR:
+            proto.t.SetInParent()
+
+
+def _origin(tensor: ir.TensorProtocol) -> onnx.TensorProto | None:
+    if isinstance(tensor, ProtoTensor):
+        return tensor.raw
+    if isinstance(tensor, ProtoStrings):
+        return tensor.proto
+    return tensor.skeleton if isinstance(tensor, FileTensor) else None
+
+
+def _opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
+    return [onnx.OperatorSetIdProto(domain=domain, version=version) for domain, version in imports.items()]
+
+
+def _type_into(proto: onnx.TypeProto, value: ir.TypeAndShape) -> None:
+    if value.type is not None:
+        serde.serialize_type_into(proto, value.type)
+        if value.shape is not None:
+            serde.serialize_shape_into(proto, value.shape)
+
+
+def kind_by_content(proto: onnx.AttributeProto) -> Kind:
+    """Return the type of an attribute that does not state it."""
+    present = {descriptor.name for descriptor, _ in proto.ListFields()}
+    return next((kind for field, kind in _FIELDS if field in present), Kind.UNDEFINED)
+
 
 StoreData = Callable[[ir.TensorProtocol, onnx.TensorProto], None]
 

@@ -1,39 +1,130 @@
 """Load and save models; the weights stay on disk.
 
-A model file serves as its own external-data file: large tensors become (offset, length) references into it, which are
-read when their values are needed and copied from file to file on saving. Invariants:
-
-- Saving an unchanged model writes everything that was read, including what onnx-ir cannot represent.
-- A save is atomic: at any time the destination holds either the old model with its data or the new one with its data.
-- A loaded model stays readable after its file has been replaced, because the file stays open; if the file is modified
-  in place, the next read fails.
+Nodes are checked against the schemas of their operators, so that passes and analyses can rely on operands and
+attributes.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import onnx
+import onnx.defs
 import onnx_ir as ir
 from google.protobuf.message import DecodeError
 from msgspec import Struct, field
 
-from sardonyx.atomic_write import Draft, check_free, explained
-from sardonyx.errors import ModelError, OutputError
-from sardonyx.ir.functions import check_calls
-from sardonyx.ir.io import data_files, unmodeled_fields, wire_format
+from sardonyx.common import gc_pause
+from sardonyx.common.atomic_write import Draft, check_free, explained
+from sardonyx.common.errors import ModelError, OutputError
+from sardonyx.ir.io import data_files, tensor_data, unmodeled_fields
 from sardonyx.ir.io.decode import decode
 from sardonyx.ir.io.encode import Encoder
-from sardonyx.ir.io.hashing import GrowingHash
-from sardonyx.ir.io.operator_forms import check_forms
-from sardonyx.ir.io.tensor_reader import Reader
-from sardonyx.ir.scopes import is_sorted, nested_graphs, top_graphs
-from sardonyx.ir.storage import RAW_DATA, SourceFile, write_all
+from sardonyx.ir.io.tensor_data import Reader
+from sardonyx.ir.scopes import check_calls, is_sorted, nested_graphs, scopes, tensor_of, top_graphs
+from sardonyx.ir.storage import RAW_DATA, GrowingHash, SourceFile, write_all
 from sardonyx.ir.tensors import FileTensor, write_tensor
-from sardonyx.records import gc_pause
+
+_SINGLE = onnx.defs.OpSchema.FormalParameterOption.Single
+_INT, _INTS, _FLOAT = ir.AttributeType.INT.value, ir.AttributeType.INTS.value, ir.AttributeType.FLOAT.value
+_ORT_TYPES = {  # of attributes of the operators of com.microsoft, the same in all of them
+    **dict.fromkeys(("num_heads", "kv_num_heads", "unidirectional", "is_causal", "axis", "group"), _INT),
+    **dict.fromkeys(("transA", "transB", "transBatchA", "transBatchB", "K", "N", "bits", "block_size"), _INT),
+    **dict.fromkeys(("alpha", "beta", "epsilon", "scale", "softcap"), _FLOAT),
+    **dict.fromkeys(("qkv_hidden_sizes", "kernel_shape", "pads", "strides", "dilations"), _INTS),
+}
+_ANY = 0, 1 << 31
+_TYPE_NUMBERS = frozenset(kind.value for kind in ir.DataType)
+
+
+class _Form(Struct, frozen=True):
+    """What a schema says about the nodes of an operator."""
+
+    inputs: tuple[int, int]  # the least and the largest number
+    outputs: tuple[int, int]
+    required_inputs: tuple[int, ...]  # that may not be left out between others
+    required_attributes: tuple[str, ...]
+    types: Mapping[str, int]  # of attributes
+
+
+def check_forms(model: ir.Model) -> None:
+    """Raise an error if a node contradicts the schema of its operator, or the function that it calls."""
+    functions = model.functions
+    for scope in scopes(model):
+        for node in scope.graph:
+            function = functions.get(node.op_identifier()) if functions else None
+            if function is not None:
+                counts = (0, len(function.inputs)), (0, len(function.outputs))
+                form = _Form(*counts, (), (), {})
+            else:
+                form = _form(node.op_type, scope.opsets.get(node.domain, 0), node.domain)
+            if fault := _fault(node, form):
+                raise ModelError(
+                    f"node {node.name!r} ({node.op_type}) {fault}",
+                    hint="the model is not valid ONNX; onnx.checker.check_model may report details",
+                )
+
+
+@functools.cache
+def _form(op_type: str, version: int, domain: str) -> _Form:
+    try:
+        schema: Any = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return _Form(_ANY, _ANY, (), (), _ORT_TYPES if domain == "com.microsoft" else {})
+    attributes = cast("Mapping[str, Any]", schema.attributes)
+    return _Form(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple(index for index, each in enumerate(schema.inputs) if each.option == _SINGLE),
+        tuple(name for name, attribute in attributes.items() if attribute.required),
+        {name: attribute.type.value for name, attribute in attributes.items()},
+    )
+
+
+def _fault(node: ir.Node, form: _Form) -> str | None:
+    inputs, outputs = node.inputs, node.outputs
+    if not form.inputs[0] <= len(inputs) <= form.inputs[1]:
+        return f"has {len(inputs)} inputs"
+    if len(outputs) < form.outputs[0] or any(value.name for value in outputs[form.outputs[1] :]):
+        return f"has {len(outputs)} outputs"
+    for index in form.required_inputs:
+        if index < len(inputs) and inputs[index] is None:
+            return f"has no input {index}"
+    attributes = node.attributes.data
+    for name in form.required_attributes:
+        if name not in attributes:
+            return f"has no attribute {name!r}"
+    for name, attribute in attributes.items():
+        if attribute.is_ref():
+            continue
+        if attribute.type.value != form.types.get(name, attribute.type.value):
+            return f"has attribute {name!r} of type {attribute.type.name}"
+        if attribute.type is ir.AttributeType.TENSOR and tensor_of(attribute).dtype == ir.DataType.UNDEFINED:
+            return f"has attribute {name!r} without an element type"
+    return None if node.domain else _wrong_attributes(node, form)
+
+
+def _wrong_attributes(node: ir.Node, form: _Form) -> str | None:
+    """Return what is wrong with attributes that have the right types."""
+    attributes = node.attributes.data
+    if node.op_type == "Constant":
+        values = {name for name in attributes if not name.startswith("__")}  # runtimes accept such names: tags
+        if len(values) != 1 or values - form.types.keys():
+            return "does not have a value"
+    for name in ("to", "dtype"):
+        number = attributes.get(name)
+        if number is not None and not number.is_ref() and number.value not in _TYPE_NUMBERS:
+            return f"has an attribute {name!r} with the unknown element type {number.value}"
+    perm = attributes.get("perm") if node.op_type == "Transpose" else None
+    if perm is not None and not perm.is_ref() and sorted(perm.as_ints()) != list(range(len(perm.as_ints()))):
+        return "has an attribute 'perm' that is no permutation"
+    return None
+
 
 MAX_IR_VERSION = 13  # the newest that ONNX Runtime 1.31 accepts; the default of the onnx package is newer
 LARGE = 1 << 12  # tensors of at least this many bytes (a page) stay in the file
@@ -111,11 +202,11 @@ def _opened(name: str) -> ModelFile:
         ) from error
     token = secrets.token_bytes(16)
     try:
-        skeleton, spans = wire_format.cut(wire_format.Bytes.of_file(file), token, LARGE)
+        skeleton, spans = tensor_data.cut(tensor_data.Bytes.of_file(file), token, LARGE)
         proto = onnx.ModelProto.FromString(skeleton)
-    except (wire_format.WireError, DecodeError) as error:
+    except (tensor_data.WireError, DecodeError) as error:
         _check_format(file, name)
-        why = str(error) if isinstance(error, wire_format.WireError) else "it is damaged"
+        why = str(error) if isinstance(error, tensor_data.WireError) else "it is damaged"
         raise ModelError(f"{name} is not a readable ONNX model: {why}", hint=_NOT_ONNX) from error
     if not proto.HasField("graph"):
         _check_format(file, name)
@@ -137,7 +228,7 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
             return
         if isinstance(tensor, FileTensor) and tensor.field != RAW_DATA:
             proto.MergeFromString(
-                wire_format.varint(tensor.field << 3 | 2) + wire_format.varint(tensor.length) + tensor.tobytes()
+                tensor_data.varint(tensor.field << 3 | 2) + tensor_data.varint(tensor.length) + tensor.tobytes()
             )
         else:
             proto.raw_data = tensor.tobytes()
@@ -283,19 +374,19 @@ class _Plan(Struct):
             if not proto.HasField("raw_data"):
                 proto.raw_data = tensor.tobytes()
             return
-        proto.raw_data = self.token + wire_format.varint(len(self.tensors))
+        proto.raw_data = self.token + tensor_data.varint(len(self.tensors))
         self.tensors.append(tensor)
         self.size += tensor.nbytes
 
 
 def _save_inline(plan: _Plan, small: bytes, target: str, *, force: bool, hashed: bool, durable: bool) -> Saved:
-    def fill(index: int) -> list[wire_format.Piece]:
+    def fill(index: int) -> list[tensor_data.Piece]:
         tensor = plan.tensors[index]
         number = tensor.field if isinstance(tensor, FileTensor) else RAW_DATA
-        return wire_format.hole(number, index, tensor.nbytes)
+        return tensor_data.hole(number, index, tensor.nbytes)
 
-    pieces = wire_format.splice(small, plan.token, fill, external=False)
-    if wire_format.size_of(pieces) > _INLINE_LIMIT:
+    pieces = tensor_data.splice(small, plan.token, fill, external=False)
+    if tensor_data.size_of(pieces) > _INLINE_LIMIT:
         raise OutputError(f"{target} would be over 2 GB", hint="save the weights to a separate file")
     with Draft(target, durable=durable) as draft:
         digest = _write(pieces, plan, draft.fileno(), hashed=hashed)
@@ -317,7 +408,7 @@ def _save_external(plan: _Plan, small: bytes, target: str, *, force: bool, hashe
         offsets.append(_aligned(end, tensor.nbytes))
         end = offsets[-1] + tensor.nbytes
 
-    def fill(index: int) -> list[wire_format.Piece]:
+    def fill(index: int) -> list[tensor_data.Piece]:
         tensor = plan.tensors[index]
         reference = onnx.TensorProto(data_location=onnx.TensorProto.EXTERNAL)
         for key, value in (("location", location), ("offset", offsets[index]), ("length", tensor.nbytes)):
@@ -326,7 +417,7 @@ def _save_external(plan: _Plan, small: bytes, target: str, *, force: bool, hashe
             reference.external_data.extend(tensor.skeleton.external_data)
         return [reference.SerializeToString()]
 
-    pieces = wire_format.splice(small, plan.token, fill, external=True)
+    pieces = tensor_data.splice(small, plan.token, fill, external=True)
     data_path = os.path.join(os.path.dirname(target), location)
     with Draft(data_path, durable=durable) as data, Draft(target, durable=durable) as draft:
         for tensor, offset in zip(plan.tensors, offsets, strict=True):
@@ -338,7 +429,7 @@ def _save_external(plan: _Plan, small: bytes, target: str, *, force: bool, hashe
     return Saved(digest, tuple(notes))
 
 
-def _write(pieces: list[wire_format.Piece], plan: _Plan, fd: int, *, hashed: bool) -> str | None:
+def _write(pieces: list[tensor_data.Piece], plan: _Plan, fd: int, *, hashed: bool) -> str | None:
     """Write the pieces in order; return the hash of the file if it is asked for."""
     if not hashed:
         for _ in _written(pieces, plan, fd):
@@ -351,11 +442,11 @@ def _write(pieces: list[wire_format.Piece], plan: _Plan, fd: int, *, hashed: boo
         return digest.result(end)
 
 
-def _written(pieces: list[wire_format.Piece], plan: _Plan, fd: int) -> Iterator[int]:
+def _written(pieces: list[tensor_data.Piece], plan: _Plan, fd: int) -> Iterator[int]:
     """Write the pieces, and yield after each tensor and at the end how much of the file is complete."""
     position = 0
     pending: list[bytes] = []
-    for piece in [*pieces, wire_format.Hole(-1, 0)]:
+    for piece in [*pieces, tensor_data.Hole(-1, 0)]:
         if isinstance(piece, bytes):
             pending.append(piece)
             continue

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 
 from sardonyx.ir.shapes import expr
-from sardonyx.ir.shapes.attributes import body, number, numbers
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.operators import OutputShapes, Rule
-from sardonyx.ir.shapes.queries import Shape, ShapeQueries, Typed
+from sardonyx.ir.shapes.queries import Shape, ShapeQueries, Typed, body, number, numbers
 
 _MAX_ITERATIONS = 4  # of the induction; after that the state may have any shape
 _MAX_NESTED = 2  # nested loops for which the induction is tried: the iterations multiply

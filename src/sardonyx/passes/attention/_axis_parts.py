@@ -19,12 +19,12 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
+from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import has_references, operand
 from sardonyx.ir.shapes.expr import exact_quotient, product
-from sardonyx.passes._shapes import reshape_target
+from sardonyx.passes._matching import reshape_target
 
 
 class Part:

@@ -17,9 +17,17 @@ from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim, Shape
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import consumer_of, ints, operand_producer, other_operand
+from sardonyx.passes._matching import (
+    consumer_of,
+    first_size,
+    ints,
+    merged_last,
+    normal_axes,
+    operand_producer,
+    other_operand,
+    split_last,
+)
 from sardonyx.passes._parts import halves, is_last, pair_of, piece_of, repeated, width
-from sardonyx.passes._shapes import first_size, merged_last, normal_axes, split_last
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _KERNELS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes._shapes import merged_last, split_last
+from sardonyx.passes._matching import merged_last, operand_producer, split_last
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _SWAP = (0, 2, 1, 3)

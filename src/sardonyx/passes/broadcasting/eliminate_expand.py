@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import ints, operand_producer
-from sardonyx.passes._shapes import fits_without, normal_axes
+from sardonyx.passes._matching import fits_without, ints, normal_axes, operand_producer
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 

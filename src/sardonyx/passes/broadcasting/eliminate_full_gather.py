@@ -15,9 +15,8 @@ from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes.expr import product
-from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._matching import inserted_axes, operand_producer, reshape_target
 from sardonyx.passes._parts import is_last
-from sardonyx.passes._shapes import inserted_axes, reshape_target
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.broadcasting._ramps import Ramp, flat_ramp, ramp_of
 

@@ -15,7 +15,7 @@ from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import ORDERS
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import at_least, subtract
-from sardonyx.passes._shapes import holder_of, size_of
+from sardonyx.passes._matching import holder_of, size_of
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.broadcasting._ramps import ramp_of
 

@@ -14,8 +14,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS, MOVES_DATA
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes._shapes import fits_without
+from sardonyx.passes._matching import fits_without, operand_producer
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _MAX_DEPTH = 16

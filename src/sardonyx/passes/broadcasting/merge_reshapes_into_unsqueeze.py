@@ -12,8 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes._shapes import inserted_axes
+from sardonyx.passes._matching import inserted_axes, operand_producer
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 

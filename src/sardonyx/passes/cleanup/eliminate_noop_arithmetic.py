@@ -15,8 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._dtypes import FLOATS, is_rounded
-from sardonyx.passes._zeros import may_be_negative_zero
+from sardonyx.passes._numbers import FLOATS, is_rounded, may_be_negative_zero
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 BROADCASTS = 7  # the first opset in which operands broadcast without an attribute

@@ -12,9 +12,9 @@ from functools import partial
 
 import onnx_ir as ir
 
-from sardonyx.ir.builder import BARE_INITIALIZERS
+from sardonyx.ir.rules import BARE_INITIALIZERS
 from sardonyx.ir.tensors import reshaped
-from sardonyx.passes._foldable import LARGE
+from sardonyx.passes._evaluation import LARGE
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, ModelPass, Proposal
 
 

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import COMMUTATIVE, RANDOM
 from sardonyx.ir.scopes import Scope, tensor_of
-from sardonyx.passes._foldable import PLAIN_ATTRIBUTES
+from sardonyx.passes._evaluation import PLAIN_ATTRIBUTES
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal
 
 _PURE_DOMAINS = frozenset({"", "ai.onnx.ml"})

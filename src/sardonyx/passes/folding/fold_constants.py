@@ -18,21 +18,25 @@ import onnx_ir as ir
 from sardonyx.ir.facts import SMALL, Evaluate
 from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.tensors import ComputedTensor
-from sardonyx.passes._foldable import (
+from sardonyx.passes._evaluation import (
     FAILED,
     GROWS,
     LARGE,
     OUTPUT,
     UNSIZED,
     Budget,
+    ConstantModel,
+    Constants,
+    Form,
+    as_tensor,
     divides_safely,
+    evaluate_in_parts,
     freed_bytes,
     give_up,
     grown_constants,
     is_foldable,
 )
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal, Refused
-from sardonyx.passes.folding._evaluation import ConstantModel, Constants, Form, as_tensor, evaluate_in_parts
 
 CONE = 256  # producers whose origins a folded value inherits; bounds the cost of long shared chains
 

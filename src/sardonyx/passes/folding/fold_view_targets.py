@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._shapes import reshape_target
+from sardonyx.passes._matching import reshape_target
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _SHAPE_INPUT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}

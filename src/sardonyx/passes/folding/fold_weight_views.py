@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._shapes import permutation, viewed_shape
+from sardonyx.passes._matching import permutation, viewed_shape
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 BUDGET = 1 << 20  # bytes; larger weights are not stored in two layouts

@@ -21,7 +21,7 @@ from sardonyx.ir.facts import Shape
 from sardonyx.ir.ops import BINARY, SOFTMAXES, UNARY, VARIADIC, VIEWS
 from sardonyx.ir.scopes import has_references, operand
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._shapes import permutation, reshape_target
+from sardonyx.passes._matching import permutation, reshape_target
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 LONGEST = 12  # nodes between the two moves

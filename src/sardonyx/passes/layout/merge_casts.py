@@ -10,8 +10,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._dtypes import FLOATS, INTEGERS, preserves_values
 from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._numbers import FLOATS, INTEGERS, preserves_values
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 

@@ -13,8 +13,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import ints, operand_producer
-from sardonyx.passes._shapes import normal_axes, reshape_target
+from sardonyx.passes._matching import ints, normal_axes, operand_producer, reshape_target
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 _MOST_AXES = 64  # of a tensor of unknown rank; the limit of numpy

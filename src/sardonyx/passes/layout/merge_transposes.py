@@ -9,8 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes._shapes import permutation, reversed_axes
+from sardonyx.passes._matching import operand_producer, permutation, reversed_axes
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 

@@ -17,8 +17,8 @@ from msgspec import Struct
 from sardonyx.ir.expressions import Expression, reshape
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import is_used_outside, operand
-from sardonyx.passes._dtypes import preserves_values
 from sardonyx.passes._matching import producer_of
+from sardonyx.passes._numbers import preserves_values
 
 # What Clip and Relu compute, in the form of every opset, including the sign of zeros.
 #

@@ -16,10 +16,9 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.ir.builder import Builder
 from sardonyx.ir.expressions import Expression
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused
+from sardonyx.ir.rules import Builder, Match, Refused
 from sardonyx.ir.tensors import ExpressionTensor, reshaped
 from sardonyx.passes._matching import consumer_of, ints, is_specified, other_operand, producer_of
 from sardonyx.passes.norms._arithmetic import (

@@ -1,15 +1,21 @@
-"""What the passes to ONNX Runtime's own operators share: its domain, target checks, and additions of a bias."""
+"""What the passes to ONNX Runtime's own operators share: its domain, target checks, biases and residual sums.
+
+The kernels that add a residual before a normalisation take a matrix or a batch of matrices, and a skip of the same
+shape or without the batch. They can also return the sum, which is the next residual in networks that normalise first.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.builder import Builder
-from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Match, Refused
+from sardonyx.ir.facts import Facts, Shape
+from sardonyx.ir.rules import Builder, Match, Refused
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import reshaped
-from sardonyx.passes._matching import producer_of
+from sardonyx.passes._matching import is_used, producer_of
 from sardonyx.passes.base import NodePass
 
 DOMAIN = "com.microsoft"
@@ -78,3 +84,106 @@ def is_plain_conv(node: ir.Node) -> bool:
     if node.op_type == "Conv":
         return node.domain == ""
     return (node.domain, node.op_type) == (DOMAIN, "FusedConv") and "activation" not in node.attributes
+
+
+LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
+NOT_A_BATCH = "the kernel takes only matrices or a batch of matrices"
+NOT_EQUAL = "the summands may have different shapes"
+NOT_LAST = "it normalises over more than the last axis"
+SCALE_SHAPE = "the scale is not a vector as long as the last axis"
+
+
+class Residual(Struct, frozen=True, eq=False):
+    """The sum and its parts; `nodes` are in graph order, the sum last."""
+
+    source: ir.Value
+    skip: ir.Value
+    biased: Biased | None
+    nodes: tuple[ir.Node, ...]
+
+
+def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
+    """Match a normalisation over the last axis with a residual sum before it, for `skip_norm`."""
+    value, scale = norm.inputs[:2]
+    add = producer_of(value, norm, ("Add",))
+    if value is None or add is None:
+        return None
+    shape = graph.shape(value)
+    if shape is None or graph.dtype(value) != ir.DataType.FLOAT or any(map(is_used, norm.outputs[1:])):
+        return None
+    residual = _residual(add, shape, graph)
+    if residual is None:
+        return None
+    nodes = (*(residual.nodes if isinstance(residual, Residual) else (add,)), norm)
+    if isinstance(residual, str):
+        return Refused(residual, nodes)
+    if norm.attributes.get_int("axis", -1) not in (-1, len(shape) - 1):
+        return Refused(NOT_LAST, nodes)
+    if norm.attributes.get_int("stash_type", 1) != ir.DataType.FLOAT.value:
+        return None
+    if not norm.attributes.get_float("epsilon", 1e-5) >= 0:
+        return Refused("the kernel takes no negative epsilon", nodes)
+    if (
+        not all(graph.shape(weight) == (shape[-1],) for weight in norm.inputs[1:] if weight is not None)
+        or scale is None
+    ):
+        return Refused(SCALE_SHAPE, nodes)
+    details: dict[str, Any] = {"norm": norm, "residual": residual, "graph": graph}
+    if graph.sole_consumer(value) is norm:
+        return Match(nodes, details)
+    if any(weight is not None and weight.producer() is not None for weight in norm.inputs[1:]):
+        return Refused("the sum is also used elsewhere, maybe before the scale is computed", nodes)
+    details["sum"] = True  # its consumers may precede the normalisation, so the new node goes where the sum is
+    return Match((norm, *residual.nodes), details, outputs=(value, norm.outputs[0]))
+
+
+def skip_norm(operator: str, match: Match, op: Builder) -> tuple[ir.Value, ...]:
+    """Build the runtime's operator on the parts of the sum; its results are in the order of the match."""
+    norm: ir.Node = match.details["norm"]
+    residual: Residual = match.details["residual"]
+    wants_sum = "sum" in match.details
+    bias = None if residual.biased is None else residual.biased.vector(op, match.details["graph"])
+    shift = (operand(norm, 2),) if operator == LAYER else ()
+    inputs = (residual.source, residual.skip, norm.inputs[1], *shift, bias)
+    epsilon = norm.attributes.get_float("epsilon", 1e-5)
+    results = op.node(operator, inputs, {"epsilon": epsilon}, domain=DOMAIN, outputs=4 if wants_sum else 1)
+    if not wants_sum:
+        return results
+    for unused in results[1:3]:
+        unused.name = ""
+    return results[3], results[0]
+
+
+def _residual(add: ir.Node, shape: Shape, graph: Facts) -> Residual | str | None:
+    """Return the parts of the sum, or why the kernel does not take them; None for the sum with a mere bias."""
+    outer = as_biased(add, graph)
+    if outer is not None:
+        inner = producer_of(outer.source, add, ("Add",))
+        if inner is None:
+            return None
+        if graph.sole_consumer(outer.source) is not add or as_biased(inner, graph) is not None:
+            return None
+        pair = _summands(inner, shape, graph)
+        return pair if isinstance(pair, str) else Residual(*pair, outer, (inner, add))
+    pair = _summands(add, shape, graph)
+    if isinstance(pair, str):
+        return pair
+    for index in (0, 1):
+        biased_summand = biased(pair[index], add, graph)
+        if biased_summand is not None and biased_summand.source not in pair:
+            summands = (biased_summand.source, pair[1]) if index == 0 else (pair[0], biased_summand.source)
+            return Residual(*summands, biased_summand, (biased_summand.node, add))
+    return Residual(*pair, None, (add,))
+
+
+def _summands(add: ir.Node, shape: Shape, graph: Facts) -> tuple[ir.Value, ir.Value] | str:
+    """Return the summand with the shape of the sum, then the other, which may lack the batch; or why not."""
+    if len(shape) not in (2, 3):
+        return NOT_A_BATCH
+    without_batch = (shape, (1, *shape[1:]), shape[1:]) if len(shape) == 3 else (shape,)
+    for source, skip in (add.inputs, add.inputs[::-1]):
+        if source is None or skip is None or None in shape:
+            continue
+        if graph.shape(source) == shape and graph.shape(skip) in without_batch:
+            return source, skip
+    return NOT_EQUAL

@@ -12,8 +12,7 @@ from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, Biased, OrtPass, as_biased, on_ort
-from sardonyx.passes.ort._residuals import LAYER, RMS
+from sardonyx.passes.ort._contrib import DOMAIN, LAYER, RMS, Biased, OrtPass, as_biased, on_ort
 
 
 class FuseSkipBias(OrtPass):

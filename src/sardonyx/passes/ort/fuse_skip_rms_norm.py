@@ -10,8 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
-from sardonyx.passes.ort._contrib import OrtPass, on_ort
-from sardonyx.passes.ort._residuals import RMS, skip_match, skip_norm
+from sardonyx.passes.ort._contrib import RMS, OrtPass, on_ort, skip_match, skip_norm
 
 
 class FuseSkipRmsNorm(OrtPass):

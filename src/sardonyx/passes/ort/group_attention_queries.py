@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._matching import consumer_of, is_used, operand_producer, producer_of
-from sardonyx.passes._shapes import size_of
+from sardonyx.passes._matching import consumer_of, is_used, operand_producer, producer_of, size_of
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 from sardonyx.passes.ort._contrib import Biased, biased
 

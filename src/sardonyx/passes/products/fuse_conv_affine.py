@@ -15,7 +15,7 @@ from sardonyx.ir.expressions import Expression, known, literal
 from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import ARITHMETIC, CONVOLUTIONS
 from sardonyx.passes._channels import Linear, linear_before, rebuilt
-from sardonyx.passes._zeros import may_flip
+from sardonyx.passes._numbers import may_flip
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 

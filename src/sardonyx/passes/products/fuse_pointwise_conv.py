@@ -17,8 +17,7 @@ from sardonyx.ir.ops import UNARY
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes._shapes import permutation
+from sardonyx.passes._matching import operand_producer, permutation
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 LONGEST = 8

@@ -17,10 +17,8 @@ from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE, Linear
-from sardonyx.passes._dtypes import FLOATS
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes._shapes import permutation
-from sardonyx.passes._zeros import may_flip
+from sardonyx.passes._matching import operand_producer, permutation
+from sardonyx.passes._numbers import FLOATS, may_flip
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 

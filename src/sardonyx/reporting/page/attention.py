@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import Struct
 
 from sardonyx.records.analysis import Form
-from sardonyx.reporting import attention_sites, formatting
-from sardonyx.reporting.attention_sites import Moved, SiteGroup, Spent
+from sardonyx.reporting import formatting, run
 from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.plots.timeline import timeline
+from sardonyx.reporting.plots.charts import timeline
+from sardonyx.reporting.run import Moved, SiteGroup, Spent
 from sardonyx.reporting.run_bundle import RunBundle
 
 
@@ -27,11 +27,11 @@ class Row(Struct, frozen=True):
 def section(bundle: RunBundle) -> Section:
     """Return the attention blocks and the memory timeline."""
     sites = bundle.run.attention
-    rows = [_row(group, bundle) for group in attention_sites.groups(sites)]
+    rows = [_row(group, bundle) for group in run.groups(sites)]
     html = rendered(
         "attention",
-        figures=attention_sites,
-        sentence=attention_sites.sentence(sites),
+        figures=run,
+        sentence=run.sentence(sites),
         rows=rows,
         total=_row(SiteGroup("all", "", sites), bundle) if len(rows) > 1 else None,
         timed=bundle.profiled is not None,
@@ -47,9 +47,9 @@ def _row(group: SiteGroup, bundle: RunBundle) -> Row:
     profiled, analysed = bundle.profiled or (), bundle.forms or ()
     return Row(
         group,
-        time=tuple(attention_sites.spent(own, model) for own, model in zip(forms, profiled, strict=False)),
-        within=tuple(attention_sites.spent_within(modules, model) for model in profiled),
-        memory=tuple(attention_sites.moved(modules, form) for form in analysed),
+        time=tuple(run.spent(own, model) for own, model in zip(forms, profiled, strict=False)),
+        within=tuple(run.spent_within(modules, model) for model in profiled),
+        memory=tuple(run.moved(modules, form) for form in analysed),
     )
 
 

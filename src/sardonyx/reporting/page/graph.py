@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sardonyx.records.analysis import Form
-from sardonyx.records.profile import ProfiledModel
+from sardonyx.records.bench import ProfiledModel
 from sardonyx.records.run import Event, Wiring
 from sardonyx.reporting import formatting
+from sardonyx.reporting.module_contents import nodes_of
 from sardonyx.reporting.page.section import Section, Strings, rendered
-from sardonyx.reporting.plots.module_contents import nodes_of
 from sardonyx.reporting.run_bundle import RunBundle
 
 DIGITS = 4  # of milliseconds

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from sardonyx.records.location import Location
+from sardonyx.records.comparison import Location
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import View
-from sardonyx.reporting.location import location_document, location_facts, location_sentence
 from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.plots.substitutions import substitution_plot
+from sardonyx.reporting.plots.charts import substitution_plot
 from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.verdict import location_document, location_facts, location_sentence
 from sardonyx.reporting.writers import html
 
 

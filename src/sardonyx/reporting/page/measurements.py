@@ -11,7 +11,7 @@ from sardonyx.reporting import formatting, tuning
 from sardonyx.reporting.bench import bench_sentence, conditions, timing_table
 from sardonyx.reporting.document import Notes
 from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.plots.boxplot import boxplot
+from sardonyx.reporting.plots.charts import boxplot
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.writers import html
 

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from sardonyx.records.run import PassRecord, RefusalGroup, Run
-from sardonyx.reporting.name_groups import places
+from sardonyx.reporting.module_rows import places
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.run_bundle import RunBundle
 

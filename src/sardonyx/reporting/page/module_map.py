@@ -14,7 +14,7 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.page.modules import COLUMNS, ModuleTree, module_tree
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots import svg
-from sardonyx.reporting.plots.icicle import Amount, Panel, families, icicle
+from sardonyx.reporting.plots.profile import Amount, Panel, families, icicle
 from sardonyx.reporting.profile import ms
 from sardonyx.reporting.run_bundle import RunBundle
 

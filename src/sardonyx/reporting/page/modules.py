@@ -9,7 +9,7 @@ from markupsafe import Markup
 from msgspec import Struct
 
 from sardonyx.records import module_tree as tree
-from sardonyx.records.profile import ProfiledModel
+from sardonyx.records.bench import ProfiledModel
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import ModuleCount, Run
 from sardonyx.reporting import formatting

@@ -1,23 +1,235 @@
-"""The overview of several runs: a row for each model, the history of each, and how much each pass did on each."""
+"""The first screen: the list of models, and the verdict on each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.records.run import PassRecord
-from sardonyx.reporting import formatting
+from sardonyx.records.bench import Benchmark, Comparison, Finding
+from sardonyx.records.run import Artifact, Environment, OutputDifference, PassRecord, Run
+from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.bench import finding, ratio
-from sardonyx.reporting.history import History, ends, histories, history_section, measured, recent
+from sardonyx.reporting.history import History, changes, ends, histories, history_section, measured, recent
 from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.plots.trend import trend
+from sardonyx.reporting.plots.charts import trend
+from sardonyx.reporting.plots.study import strength
+from sardonyx.reporting.run import architecture_guess, opset_changes
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.run_changes import changes
-from sardonyx.reporting.study.heat import strength
-from sardonyx.reporting.verdict import verification
+from sardonyx.reporting.tuning import as_comparison
+from sardonyx.reporting.verdict import agreement, claims_line, failure, tolerance_used, used_percent, verification
 from sardonyx.reporting.writers import html
+
+
+class Pace(Struct, frozen=True):
+    """The time of the result as a multiple of that of the source, and how it was measured."""
+
+    compared: Comparison
+    times: str  # medians of both files; the ratio is paired by round, so it need not be theirs
+    where: str  # sizes and how many rounds
+    how: str
+    threads: int
+    busy: bool  # other processes disturbed the measurement
+    caveats: tuple[str, ...]  # what a reader of the number must know
+
+
+def section(bundle: RunBundle) -> Section:
+    """Return the summary of one model."""
+    run = bundle.run
+    pace = _pace(bundle)
+    html = rendered(
+        "verdict",
+        alarms=_alarms(run),
+        sentence=_sentence(bundle.label, run, pace),
+        run=run,
+        fewer=formatting.percent(run.before.nodes, run.after.nodes),
+        pace=pace,
+        headline=None if pace is None else _pace_words(pace.compared),
+        interval=None if pace is None else interval_places(pace.compared),
+        worst=_worst(run),
+        used=_used(run),
+        facts=list(_facts(bundle)),
+        notes=[formatting.one_line(note) for note in (*run.notes, *bundle.notes)],
+    )
+    return Section("verdict", "Verdict", html)
+
+
+def _alarms(run: Run) -> list[str]:
+    """Return warnings that qualify everything else."""
+    alarms: list[str] = []
+    if run.status != "done":
+        alarms.append(f"{_capital(failure(run.verdict))}. Nothing was written.")
+    elif run.verdict is None:
+        alarms.append("Not verified: verification was switched off, so whether both files compute the same is unknown.")
+    elif not run.verdict.passed:
+        alarms.append(f"{_capital(failure(run.verdict))}.")
+    if run.rolled_back:
+        undone = "was undone" if len(run.rolled_back) == 1 else "were undone"
+        rewrites = formatting.plural(len(run.rolled_back), "rewrite")
+        alarms.append(f"{rewrites} failed verification and {undone}; see “Verification”.")
+    return alarms
+
+
+def _sentence(label: str, run: Run, pace: Pace | None) -> str:
+    would = run.status != "done" or bool(run.options.get("dry_run"))
+    clauses = [_nodes_clause(run, would=would)]
+    if pace is not None:
+        clauses.append(_time_clause(pace))
+    if run.verdict is not None and run.verdict.passed:
+        clauses.append(f"gave the same outputs {agreement(run.verdict)}")
+    joined = clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
+    return f"{formatting.name(label)} {joined}{'; its time was not measured' if pace is None else ''}."
+
+
+def _nodes_clause(run: Run, *, would: bool) -> str:
+    before, after = run.before.nodes, run.after.nodes
+    has = "would have" if would else "has"
+    if before == after:
+        return f"{has} {formatting.plural(after, 'node')} as before"
+    share = formatting.percent(before, after).lstrip("+−")
+    return f"{has} {share} {'fewer' if after < before else 'more'} nodes"
+
+
+def _time_clause(pace: Pace) -> str:
+    compared = pace.compared
+    where = f"on {formatting.plural(pace.threads, 'thread')}{' of a busy machine' if pace.busy else ''}"
+    if bench.is_too_noisy(compared):
+        return f"was too noisy to time {where} ({bench.unresolved(compared)})"
+    if compared.finding is Finding.SAME:
+        return f"shows no difference in time (none above {bench.percent(bench.reach(compared))} %) {where}"
+    return f"runs {_pace_words(compared)} {bench.interval(compared)} {where}"
+
+
+def _pace_words(compared: Comparison) -> str:
+    if compared.finding is Finding.SAME:
+        return bench.finding(compared)
+    return f"{bench.percent(1 - compared.ratio)} % {compared.finding.value}"
+
+
+def _pace(bundle: RunBundle) -> Pace | None:
+    """Return the time from the benchmark, otherwise from tuning, or None if neither was measured."""
+    measured = bundle.bench
+    if measured is not None and bundle.point is not None and (compared := bundle.compared) is not None:
+        rounds = f"median of {formatting.plural(compared.rounds, 'round')}"
+        sizes = bench.size(bundle.point.sizes)
+        return Pace(
+            compared,
+            _times(*(timing.median for timing in bundle.point.timings)),
+            ", ".join(filter(None, (rounds, sizes))),
+            "Both files ran in turns, round by round; the ratio is paired by round, with a 95 % interval. "
+            f"The source against itself differed by {bench.percent(compared.floor)} %, and less than that counts "
+            "as no difference. “Measured” has the medians of both files.",
+            int(measured.options["threads"]),
+            measured.machine.busy is not None,
+            tuple(_caveats(measured)),
+        )
+    return _tuned(bundle.run)
+
+
+def _times(before: float, after: float) -> str:
+    return formatting.from_to(*(f"{bench.milliseconds(seconds)} ms" for seconds in (before, after)))
+
+
+def _caveats(measured: Benchmark) -> Iterator[str]:
+    yield formatting.plural(int(measured.options["threads"]), "thread")
+    if (busy := measured.machine.busy) is not None:
+        yield f"busy machine: other processes used {100 * busy:.0f} % of the CPU, which widens the interval"
+    if len(measured.points) > 1:
+        yield f"the first of {len(measured.points)} sizes; “Measured” has all"
+
+
+def _tuned(run: Run) -> Pace | None:
+    if run.tuning is None:
+        return None
+    paces = {pace.name: pace for pace in run.tuning.standing}
+    source, chosen = paces.get("source"), paces.get(run.tuning.chosen)
+    if source is None or chosen is None or chosen is source:
+        return None
+    return Pace(
+        as_comparison(chosen, run.tuning),
+        _times(source.milliseconds / 1000, chosen.milliseconds / 1000),
+        ", ".join(filter(None, ("measured while tuning", bench.size(run.tuning.sizes)))),
+        "From the last comparison of tuning, in which source and result ran in turns; the ratio has a 95 % interval.",
+        run.tuning.threads,
+        bool(run.tuning.notes),
+        (formatting.plural(run.tuning.threads, "thread"), *map(formatting.one_line, run.tuning.notes)),
+    )
+
+
+def interval_places(compared: Comparison) -> dict[str, float]:
+    """Return the positions of the interval, the ratio and 1.0 on a line, in percent of its length."""
+    low, high = min(compared.low, 1.0), max(compared.high, 1.0)
+    room = 0.15 * (high - low) or 0.01
+    span = high - low + 2 * room
+    at = {"low": compared.low, "high": compared.high, "ratio": compared.ratio, "one": 1.0}
+    return {name: round(100 * (value - low + room) / span, 2) for name, value in at.items()}
+
+
+def _worst(run: Run) -> tuple[OutputDifference, float] | None:
+    """Return the output with the largest difference, and the difference; NaN counts as infinite."""
+    if run.verdict is None or not run.verdict.outputs:
+        return None
+    by_output = [(o, math.inf if math.isnan(o.max_abs) else o.max_abs) for o in run.verdict.outputs]
+    return max(by_output, key=lambda pair: pair[1])
+
+
+def _used(run: Run) -> str:
+    """Return the share of the tolerance that was used, "" if only rounding differs or the outputs do not match."""
+    used = None if run.verdict is None or not run.verdict.passed else tolerance_used(run.verdict)
+    return "" if used is None else used_percent(used)
+
+
+def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
+    """Yield when, how, where and with what the run was made, and facts about its files, each with its label."""
+    run, environment = bundle.run, bundle.run.environment
+    yield from origin_facts(environment)
+    yield "Files", f"{file_name(run.source, run.before.bytes)} → {file_name(run.result, run.after.bytes)}"
+    if run.verdict is not None and run.verdict.rewrites is not None:
+        yield "Equality", claims_line(run.verdict.rewrites)
+    yield "Constants", formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes))
+    machine = formatting.plural(environment.cpus, "core")
+    if bundle.bench is not None:
+        machine = bench.conditions(bundle.bench)["machine"]
+        yield "Threads", f"{bundle.bench.options['threads']} while timing"
+    elif run.tuning is not None:
+        yield "Threads", f"{run.tuning.threads} while tuning"
+    yield from machine_facts(environment, machine)
+    guess = architecture_guess(run)
+    if guess is not None:
+        yield "Architecture (guess)", guess
+    for change in opset_changes(run):
+        yield "Opset", change
+
+
+def origin_facts(environment: Environment) -> Iterator[tuple[str, str]]:
+    """Yield the date and the command of a record, if it has them."""
+    if environment.date:
+        yield "Date", formatting.date(environment.date)
+    if environment.command:
+        yield "Command", formatting.visible(shlex.join(environment.command))
+
+
+def machine_facts(environment: Environment, machine: str) -> Iterator[tuple[str, str]]:
+    """Yield the machine and the versions of a record."""
+    yield "Machine", formatting.one_line(f"{machine}; {environment.platform}")
+    packages = ", ".join(f"{package} {version}" for package, version in sorted(environment.packages.items()))
+    yield "Versions", formatting.one_line(f"sardonyx {environment.sardonyx}, Python {environment.python}, {packages}")
+
+
+def file_name(artifact: Artifact, constants: int) -> str:
+    """Return the name of a file and its size; weights in another file are not part of it."""
+    if artifact.path is None:
+        return "a model in memory" if artifact.bytes else "not written"
+    outside = " and external data" if artifact.bytes < constants else ""
+    return f"{formatting.visible(PurePath(artifact.path).name)} ({formatting.size(artifact.bytes)}{outside})"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 class Row(Struct, frozen=True):

@@ -1,9 +1,13 @@
-"""The whole page: the sections of every model in order, the data island, styles and scripts, in one file."""
+"""The page of a command about many models: counts, savings, groups, failures, and some models with their records.
+
+It shows groups and samples, so that it stays small for any number of models; the tables beside it have every row.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata, resources
 from typing import Any
@@ -12,13 +16,27 @@ import msgspec
 from markupsafe import Markup
 from msgspec import Struct, structs
 
-from sardonyx.records.location import Location
-from sardonyx.reporting.flags import notes_with_flags
+from sardonyx.records.comparison import Location
+from sardonyx.records.study import Fleet
+from sardonyx.reporting import formatting
+from sardonyx.reporting.document import Block, Facts, Notes, Paragraph, Span, Text, is_empty
+from sardonyx.reporting.document import Section as Blocks
+from sardonyx.reporting.fleet import (
+    failure_section,
+    fleet_sentence,
+    group_section,
+    memory_section,
+    missed_section,
+    pass_section,
+    sample_tables,
+    savings,
+    status_table,
+)
+from sardonyx.reporting.formatting import notes_with_flags
 from sardonyx.reporting.history import recent
 from sardonyx.reporting.page import (
     attention,
     graph,
-    headline,
     location,
     measurements,
     missed_fusions,
@@ -30,10 +48,12 @@ from sardonyx.reporting.page import (
     rewrites,
     verification,
 )
+from sardonyx.reporting.page import overview as headline
 from sardonyx.reporting.page.overview import overview
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
+from sardonyx.reporting.writers import html
 
 SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order of the page
     headline.section,
@@ -217,3 +237,97 @@ def harmless(data: object) -> str:
     for char in "<>&\u2028\u2029":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return text
+
+
+_WIDTH, _LEFT, _RIGHT, _TOP, _HEIGHT, _FOOT = 960, 64, 16, 84, 220, 52
+_BINS = 20  # between 0 and 100 %
+
+
+def histogram(shares: Sequence[float], what: str) -> svg.Picture:
+    """Return how many of the shares lie in each step of 5 %; those below zero are one bar at the left."""
+    counts = Counter(max(-1, min(_BINS - 1, int(share * _BINS // 1))) for share in shares)
+    up = svg.ticks(0, max(counts.values(), default=1), 4)
+    step = (_WIDTH - _LEFT - _RIGHT) / (_BINS + 1)
+    bottom = _TOP + _HEIGHT
+    body: list[str] = []
+    for mark in up:
+        y = bottom - _HEIGHT * mark / up[-1]
+        body += [svg.line(_LEFT, y, _WIDTH - _RIGHT, y), svg.text(_LEFT - 8, y + 4, f"{mark:g}", "soft", anchor="end")]
+    bars: list[str] = []
+    for place in range(-1, _BINS):
+        height = _HEIGHT * counts[place] / up[-1]
+        x = _LEFT + step * (place + 1)
+        hover = f"{_range(place)}: {formatting.plural(counts[place], 'model')}"
+        bars.append(svg.rect(x + 1, bottom - height, step - 2, height, hover=hover))
+        if place < 0:
+            body.append(svg.text(x + 0.3 * step, bottom + 18, "< 0", "soft", anchor="middle"))
+        elif place % 2 == 0:
+            body.append(svg.text(x, bottom + 18, f"{100 * place // _BINS} %", "soft", anchor="middle"))
+    body += [svg.group(0, bars), svg.line(_LEFT, bottom, _WIDTH - _RIGHT, bottom, "axis")]
+    body.append(svg.text(_WIDTH - _RIGHT, bottom + 40, f"{what} saved", "soft", anchor="end"))
+    numbers = ", ".join(f"{_range(place)}: {counts[place]}" for place in sorted(counts))
+    title = f"Share of {what} saved, {formatting.plural(len(shares), 'model')}"
+    return svg.Picture(
+        "histogram", _WIDTH, bottom + _FOOT, title, "Models in each step of 5 %.", body, description=numbers
+    )
+
+
+def _range(place: int) -> str:
+    return "less than 0 %" if place < 0 else f"{100 * place // _BINS} to {100 * (place + 1) // _BINS} %"
+
+
+_FAILURES = 100  # reasons
+
+
+def render_fleet(fleet: Fleet, tables: Sequence[str] = ()) -> str:
+    """Return the page; `tables` are the files beside it that have all rows."""
+    title = f"{fleet.command} {formatting.plural(len(fleet.models), 'model')}"
+    parts = (
+        ("summary", "Summary", _summary(fleet, tables)),
+        ("models", "Models", tuple(Blocks(name, (table,)) for name, table in sample_tables(fleet).items())),
+        ("groups", "", (group_section(fleet),)),
+        ("failures", "", (failure_section(fleet, _FAILURES),)),
+        ("passes", "", (pass_section(fleet),)),
+        ("missed", "", (missed_section(fleet),)),
+        ("memory", "", (memory_section(fleet),)),
+        ("conditions", "Conditions", _conditions(fleet)),
+    )
+    sections = [_section(id_, heading, blocks) for id_, heading, blocks in parts]
+    shares = [share for share, _ in savings(fleet)]
+    if shares:
+        sections.insert(2, _histogram(shares, "bytes" if fleet.command == "quantize" else "nodes"))
+    return whole([Model(title, tuple(part for part in sections if part.html))], title, None)
+
+
+def _section(id_: str, heading: str, blocks: Sequence[Block]) -> Section:
+    """Return a section of the page; the title of a single block of a document becomes its own."""
+    if not heading and len(blocks) == 1 and isinstance(blocks[0], Blocks):
+        title = blocks[0].title
+        heading, blocks = title.text if isinstance(title, Span) else str(title), blocks[0].blocks
+    return Section(id_, heading, Markup("") if all(map(is_empty, blocks)) else html.write(blocks))
+
+
+def _summary(fleet: Fleet, tables: Sequence[str]) -> tuple[Block, ...]:
+    links: list[str | Span] = []
+    for name in tables:
+        links += [", " if links else "Every model is a row in ", Span(name, target=name)]
+    return Paragraph(f"{fleet_sentence(fleet)}."), status_table(fleet), Paragraph(tuple(links))
+
+
+def _conditions(fleet: Fleet) -> tuple[Block, ...]:
+    here = fleet.environment
+    facts: dict[str, Text] = {
+        "command": formatting.one_line(" ".join(here.command)) or "called from Python",
+        "machines": "; ".join(fleet.machines) or "not known",
+        "versions": ", ".join([f"sardonyx {here.sardonyx}", *(f"{n} {v}" for n, v in sorted(here.packages.items()))]),
+        "date": formatting.date(here.date),
+        "time": formatting.seconds(fleet.seconds),
+    }
+    notes: list[Text] = [formatting.one_line(note) for note in fleet.notes]
+    return Facts(facts), Notes(notes)
+
+
+def _histogram(shares: Sequence[float], what: str) -> Section:
+    picture = histogram(shares, what)
+    markup = Markup('<div class="scroll" tabindex="0" role="group" aria-label="{}">{}</div>')
+    return Section("savings", picture.title, markup.format(picture.title, picture.inline()))

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from sardonyx.records.run import PassRecord, Run, Verdict
-from sardonyx.reporting.name_groups import Place, places
+from sardonyx.reporting.module_rows import Place, places
 from sardonyx.reporting.verdict import claims_cell, claims_line
 
 SHOWN_PLACES = 3

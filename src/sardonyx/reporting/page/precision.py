@@ -9,16 +9,18 @@ from sardonyx.records.bench import Comparison, Finding, Point
 from sardonyx.records.quantization import Choice, GroupPrecision, Loss, ModuleGroup, Quantization
 from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.document import Column, Row, Span, Table, Text, Tone, View, text_column
-from sardonyx.reporting.page.headline import file_name, interval_places, machine_facts, origin_facts
 from sardonyx.reporting.page.location import location_section
 from sardonyx.reporting.page.modules import quantized_section
+from sardonyx.reporting.page.overview import file_name, interval_places, machine_facts, origin_facts
 from sardonyx.reporting.page.section import Section, rendered
-from sardonyx.reporting.plots.precision import front, in_module_order, sensitivity
 from sardonyx.reporting.quantization import (
+    front,
+    in_module_order,
     loss_section,
     module_section,
     point_section,
     quantization_sentence,
+    sensitivity,
     skipped_section,
     unwritten,
 )

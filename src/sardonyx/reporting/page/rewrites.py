@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from sardonyx.records.run import Event, NodeRef, PassRecord, RewriteKind, Run, Verdict
 from sardonyx.reporting import formatting
-from sardonyx.reporting.name_groups import where
+from sardonyx.reporting.module_rows import where
 from sardonyx.reporting.page.passes import pass_table
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.run_bundle import RunBundle

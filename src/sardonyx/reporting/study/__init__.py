@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sardonyx.records.study import Study
+from sardonyx.reporting.plots.study import pictures
 from sardonyx.reporting.study.documents import findings_document, study_document, study_sentence, table_files
-from sardonyx.reporting.study.plots import pictures
 from sardonyx.reporting.writers import markdown
 
 __all__ = ["files", "study_document", "study_sentence"]

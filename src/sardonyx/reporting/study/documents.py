@@ -30,7 +30,7 @@ from sardonyx.reporting.document import (
     View,
     table_section,
 )
-from sardonyx.reporting.name_groups import listed
+from sardonyx.reporting.module_rows import listed
 from sardonyx.reporting.writers import csv, markdown
 
 MOST_SHOWN = 200  # rows of a table in Markdown; the CSV has them all

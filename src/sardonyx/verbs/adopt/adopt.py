@@ -6,13 +6,14 @@ import os
 
 import onnx_ir as ir
 
-from sardonyx.analysis.census import Census, coverage, evidence, root_nodes
-from sardonyx.atomic_write import check_free
-from sardonyx.errors import ModelError
-from sardonyx.ir import attribute_tags, io, origins
-from sardonyx.ir.tagged_model import HasModel, Source, tagged
-from sardonyx.provenance import UNTAGGED, module_of
+from sardonyx.common.atomic_write import check_free
+from sardonyx.common.errors import ModelError
+from sardonyx.ir import io, origins
+from sardonyx.ir import origins as attribute_tags
+from sardonyx.ir.origins import HasModel, Source, tagged
 from sardonyx.records.inspection import Adoption
+from sardonyx.records.provenance import UNTAGGED, module_of
+from sardonyx.verbs.analyze.census import Census, coverage, evidence, root_nodes
 
 
 class Adopted(Adoption, HasModel, frozen=True):

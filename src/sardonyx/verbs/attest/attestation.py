@@ -17,14 +17,14 @@ import onnx
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.errors import UsageError
-from sardonyx.ir import io, made_by
-from sardonyx.optimizer.options import OptimizeOptions
-from sardonyx.optimizer.pipeline import optimize
+from sardonyx.common.errors import UsageError
+from sardonyx.common.temporary import temporary_folder
+from sardonyx.ir import io, metadata
 from sardonyx.records.environment import environment
 from sardonyx.records.progress import Progress
 from sardonyx.records.run import Run
-from sardonyx.temporary import temporary_folder
+from sardonyx.verbs.optimize.options import OptimizeOptions
+from sardonyx.verbs.optimize.pipeline import optimize
 
 Json = dict[str, Any]
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -214,12 +214,12 @@ def _made(given: Path, source: str | Path | None) -> _Made:
 
 def _of_metadata(file: Path, source: str | Path | None) -> _Made:
     props = io.load(file).metadata_props
-    options = made_by.read(props.get(made_by.OPTIONS, "")).get("optimize")
-    if options is None or made_by.VERSION not in props:
+    options = metadata.read_options(props.get(metadata.OPTIONS, "")).get("optimize")
+    if options is None or metadata.VERSION not in props:
         raise UsageError(f"{file} was not written by `sardonyx optimize`", hint=_WHAT)
     if source is None:
         raise UsageError(f"{file} does not say where its source is", hint="`source` says it, or name the record")
-    return _Made(file, _existing(Path(source)), props[made_by.VERSION], _options(options, file))
+    return _Made(file, _existing(Path(source)), props[metadata.VERSION], _options(options, file))
 
 
 def _of_statement(statement: Json, file: Path, source: str | Path | None) -> _Made:

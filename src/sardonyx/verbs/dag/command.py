@@ -26,11 +26,11 @@ from sardonyx.cli.console import put
 from sardonyx.cli.files import check_free, write_whole
 from sardonyx.cli.options import MODEL, OUTPUT, choice, listed
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.reporting import formatting
 
 if TYPE_CHECKING:
-    from sardonyx.records.module_graph import HierarchyDag
+    from sardonyx.records.inspection import HierarchyDag
 
 Format = Literal["json", "graphml", "model-explorer", "mermaid"]
 
@@ -59,7 +59,7 @@ def _run(given: Given) -> int:
 
 def _data_files(output: Path | None) -> dict[str, Path]:
     """Return the path of each kind of data of nodes, beside the graph."""
-    from sardonyx.verbs.dag.model_explorer import KINDS
+    from sardonyx.verbs.dag.viewer_files import KINDS
 
     return {} if output is None else {kind: output.with_suffix(f".{kind}.json") for kind in KINDS}
 
@@ -70,8 +70,8 @@ def _node_data(graphs: HierarchyDag, sources: list[Path], output: Path) -> dict[
     Raises:
         UsageError: no record is about this model.
     """
-    from sardonyx.reporting.record_files import record_groups
-    from sardonyx.verbs.dag.model_explorer import render_node_data
+    from sardonyx.reporting.run_bundle import record_groups
+    from sardonyx.verbs.dag.viewer_files import render_node_data
 
     records = [located.record for group in record_groups(sources) for located in group.records]
     files = render_node_data(graphs, records)
@@ -91,15 +91,15 @@ def _rendered(graphs: HierarchyDag, as_format: Format) -> str:
         case "json":
             return formatting.printable_json(graphs.to_json()) + "\n"
         case "graphml":
-            from sardonyx.verbs.dag.graphml import render_graphml
+            from sardonyx.verbs.dag.viewer_files import render_graphml
 
             return render_graphml(graphs)
         case "model-explorer":
-            from sardonyx.verbs.dag.model_explorer import render_model_explorer
+            from sardonyx.verbs.dag.viewer_files import render_model_explorer
 
             return formatting.printable_json(render_model_explorer(graphs)) + "\n"
         case "mermaid":
-            from sardonyx.reporting.viewers.mermaid import render_mermaid
+            from sardonyx.reporting.module_contents import render_mermaid
 
             return render_mermaid(graphs)
 

@@ -8,16 +8,15 @@ from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from sardonyx.analysis.attributes import attributes_of, dtype_name, value_type
-from sardonyx.analysis.module_io import ModuleContents, module_contents
-from sardonyx.errors import UsageError
+from sardonyx.common.errors import UsageError
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.module_patterns import find_modules
-from sardonyx.ir.origins import how, origins, owner
+from sardonyx.ir.module_borders import find_modules
+from sardonyx.ir.origins import Source, how, origins, owner, tagged
 from sardonyx.ir.scopes import is_constant, label, scopes
-from sardonyx.ir.tagged_model import Source, tagged
-from sardonyx.provenance import ROOT, Hierarchy, module_of
-from sardonyx.records.module_graph import HierarchyDag, Initializer, ModuleGraph, Operation
+from sardonyx.records.inspection import HierarchyDag, Initializer, ModuleGraph, Operation
+from sardonyx.records.provenance import ROOT, Hierarchy, module_of
+from sardonyx.verbs.analyze.census import attributes_of, dtype_name, value_type
+from sardonyx.verbs.analyze.inspector import ModuleContents, module_contents
 
 _Thing = TypeVar("_Thing", bound=Hashable)
 

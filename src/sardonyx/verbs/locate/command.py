@@ -43,11 +43,11 @@ def _first(a: str, task: str | None, dtype: options.DTYPES | None, seed: int) ->
         options.start_verifier()
         return Path(a), {}
     from sardonyx.frontend.installed import require_torch
-    from sardonyx.frontend.models.sources import parse_source
+    from sardonyx.frontend.sources import parse_source
 
     parse_source(a, task=task)
     require_torch()
-    from sardonyx.frontend.models.resolve import resolve
+    from sardonyx.frontend.models import resolve
 
     resolved = resolve(a, task=task, seed=seed, dtype=dtype)
     return resolved.module, {"inputs": resolved.args, "kwargs": resolved.kwargs}
@@ -65,7 +65,7 @@ VERB = Verb(
         options.TASK, options.DTYPE, options.SEED, options.THREADS, options.RECORD, options.FORCE, *options.PRINTING,
     ),
     record="location",
-    document=later("sardonyx.reporting.location:location_document"),
-    sentence=later("sardonyx.reporting.location:location_sentence"),
+    document=later("sardonyx.reporting.verdict:location_document"),
+    sentence=later("sardonyx.reporting.verdict:location_sentence"),
     run=_run,
 )  # fmt: skip

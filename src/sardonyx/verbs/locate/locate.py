@@ -15,35 +15,33 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.errors import ModelError, RuntimeFailure, UsageError
+from sardonyx.common.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.inputs.generator import ExampleInputs, read_examples
 from sardonyx.ir.module_region import Flow
+from sardonyx.ir.origins import Source, Tagged, tagged
 from sardonyx.ir.scopes import declared_shape, label
-from sardonyx.ir.tagged_model import Source, Tagged, tagged
-from sardonyx.provenance import lowest_common, owner_of
+from sardonyx.records.comparison import DifferingModule, LocatedModel, Location, ModuleShare, Substitution
 from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import read_arrays
-from sardonyx.records.location import DifferingModule, LocatedModel, Location, ModuleShare, Substitution
 from sardonyx.records.progress import Progress
+from sardonyx.records.provenance import lowest_common, owner_of
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Value
-from sardonyx.runtime.engines import Runtime, parse_runtimes
-from sardonyx.verbs.locate.border_pairs import (
+from sardonyx.runtime.sessions import Runtime, parse_runtimes
+from sardonyx.verbs.locate.module_search import (
     Between,
+    Border,
     BorderPair,
+    Finding,
+    Interval,
+    ModuleSearch,
     between,
+    comparable_arrays,
     has_modules,
     in_order,
     module_borders,
     owning,
     pair_borders,
-)
-from sardonyx.verbs.locate.module_search import (
-    Border,
-    Finding,
-    Interval,
-    ModuleSearch,
-    comparable_arrays,
     relative_error,
 )
 from sardonyx.verification.border_probe import BorderProbe, Values
@@ -54,7 +52,7 @@ from sardonyx.verification.reference import SECONDS, Reference
 if TYPE_CHECKING:
     from torch import nn
 
-    from sardonyx.frontend.tracing.module_values import LiveValues
+    from sardonyx.frontend.tracing.engine import LiveValues
 
 _GENERATED_TRIALS = 4  # generated inputs
 _LEAST_SHARE = 0.01  # of a module that is listed
@@ -472,7 +470,7 @@ def _live(
     from sardonyx.frontend.installed import require_torch
 
     require_torch()
-    from sardonyx.frontend.tracing.module_values import LiveValues
+    from sardonyx.frontend.tracing.engine import LiveValues
 
     report("running the PyTorch module", None)
     live = LiveValues(module, *_example(module, second.model, inputs, kwargs, seed))
@@ -504,8 +502,7 @@ def _example(
     """Return the arguments of the module: the user's, with arrays as tensors, or derived ones that fit the file."""
     import torch
 
-    from sardonyx.frontend.inputs.example_resolution import call_arguments
-    from sardonyx.frontend.inputs.examples import FileInput, fitting_example
+    from sardonyx.frontend.inputs.examples import FileInput, call_arguments, fitting_example
 
     if isinstance(inputs, (str, Path)):
         inputs = dict(read_arrays(Path(inputs)))

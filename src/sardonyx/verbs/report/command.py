@@ -21,11 +21,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sardonyx.atomic_write import check_free
 from sardonyx.cli.console import note, progress, put
 from sardonyx.cli.options import FORCE, OUTPUT, Option, argument, check_readable, file, output, switch
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.errors import UsageError
+from sardonyx.common.atomic_write import check_free
+from sardonyx.common.errors import UsageError
 from sardonyx.reporting import formatting
 
 if TYPE_CHECKING:

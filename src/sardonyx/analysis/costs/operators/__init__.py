@@ -1,1 +1,0 @@
-"""The kinds and costs of torch and ONNX operators, by name."""

@@ -1,0 +1,1 @@
+"""What every package uses: errors, complete files, temporary folders, pauses of the garbage collector."""

@@ -1,1 +1,0 @@
-"""Captures a model as a graph with decomposed attention: by symbolic tracing, or by torch.export."""

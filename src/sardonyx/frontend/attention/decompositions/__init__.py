@@ -1,1 +1,0 @@
-"""Decompositions of torch's attentions into primitive operations with roles."""

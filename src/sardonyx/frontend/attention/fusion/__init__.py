@@ -1,1 +1,0 @@
-"""Rewrites attention into one call: planning, writing, and merging of projections."""

@@ -1,0 +1,382 @@
+"""Read the calls of a torch.fx graph: operators in either dialect, and what is known of their values."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from msgspec import Struct
+from torch import fx, nn
+from torch.nn import functional
+
+from sardonyx.frontend.attention import opaque_ops
+
+Dialect = Literal["torch", "aten"]
+PERMUTING = frozenset({"same", "transpose", "swap_last", "transpose_matrix", "permute", "movedim"})
+# Calls that only rearrange a tensor: the result may share its memory, and has its dtype.
+ARRANGING = PERMUTING | {"view", "expand", "unflatten", "flatten", "unsqueeze", "squeeze", "part", "parts"}
+_PACKED = frozenset({"permute", "view", "expand"})  # sizes as separate arguments, or as one tuple
+_IN_PLACE_OPERATORS = frozenset({"iadd", "isub", "imul", "itruediv", "ior", "iand", "ixor", "ipow", "setitem"})
+
+
+class GraphCall(Struct, frozen=True, eq=False):
+    """A node as a call with a uniform name and arguments."""
+
+    node: fx.Node
+    name: str
+    arguments: Mapping[str, Any]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an argument, or the default if it is absent."""
+        return self.arguments.get(name, default)
+
+
+# Uniform name -> argument names by position, and the names of functions, methods and aten operators.
+_OPERATIONS: dict[str, tuple[tuple[str, ...], str]] = {
+    "softmax": (("x", "dim", "dtype"), "softmax _softmax"),
+    "safe_softmax": (("x", "dim", "dtype"), "_safe_softmax"),
+    "matmul": (("x", "y"), "matmul __matmul__ bmm mm"),
+    "baddbmm": (("x", "y", "z"), "baddbmm"),
+    "addmm": (("x", "y", "z"), "addmm"),
+    "einsum": (("equation", "operands"), "einsum"),
+    "linear": (("x", "weight", "bias"), "linear"),
+    "mul": (("x", "y"), "mul multiply imul mul_ __mul__ __rmul__"),
+    "div": (("x", "y"), "div true_divide divide truediv itruediv div_ __truediv__"),
+    "add": (("x", "y"), "add iadd add_ __add__ __radd__"),
+    "sub": (("x", "y"), "sub subtract isub sub_"),
+    "masked_fill": (("x", "mask", "value"), "masked_fill masked_fill_"),
+    "where": (("mask", "x", "y"), "where"),
+    "cast": (("x", "dtype"), "to type type_as widen float half bfloat16 double _to_copy"),
+    "dropout": (("x", "p", "training", "inplace"), "dropout dropout_"),
+    "same": (("x",), "clone contiguous alias identity"),
+    "transpose": (("x", "a", "b"), "transpose swapaxes swapdims"),
+    "swap_last": (("x",), "mT"),
+    "transpose_matrix": (("x",), "t"),
+    "permute": (("x", "dims"), "permute"),
+    "view": (("x", "shape"), "view reshape _unsafe_view"),
+    "expand": (("x", "shape"), "expand"),
+    "unflatten": (("x", "dim", "sizes"), "unflatten"),
+    "flatten": (("x", "start", "end"), "flatten"),
+    "unsqueeze": (("x", "dim"), "unsqueeze"),
+    "squeeze": (("x", "dim"), "squeeze"),
+    "part": (("x", "index"), "getitem __getitem__ select slice narrow"),
+    "parts": (("x",), "unbind chunk split tensor_split split_with_sizes"),
+    "repeat": (("x", "repeats", "dim"), "repeat_interleave repeat"),
+    "movedim": (("x", "source", "destination"), "movedim moveaxis"),
+    "full": (("size", "value"), "full"),
+    "ones": (("size",), "ones"),
+    "tril": (("x", "diagonal"), "tril"),
+    "triu": (("x", "diagonal"), "triu"),
+    "new_ones": (("x", "size"), "new_ones"),
+    "prototype": (("x", "size"), "new_zeros new_full new_empty"),
+    "logical_not": (("x",), "logical_not bitwise_not invert __invert__"),
+    "size": (("x", "dim"), "size sym_size"),
+    "pow": (("x", "y"), "pow"),
+    "sqrt": (("x",), "sqrt"),
+    "lift": (("x",), "lift_fresh_copy lift_fresh"),
+    "unary": (("x",), "exp clamp clip sigmoid abs neg tanh relu softplus reciprocal rsqrt"),
+    "sdpa": (("query", "key", "value", "mask", "dropout_p", "is_causal"), "scaled_dot_product_attention"),
+}
+_NAMES = {alias: name for name, (_, names) in _OPERATIONS.items() for alias in names.split()}
+# Targets whose arguments are in another order.
+_SPECIAL: dict[Any, tuple[str, ...]] = {
+    functional.softmax: ("x", "dim", "_stacklevel", "dtype"),
+    torch.ops.aten._softmax.default: ("x", "dim", "half_to_float"),
+}
+_ALIASES = {  # other names of arguments
+    alias: name
+    for name, aliases in {
+        "x": ("input", "self", "tensor"),
+        "y": ("other", "mat1", "mat2", "batch1"),
+        "z": ("batch2",),
+        "a": ("dim0", "axis0"),
+        "b": ("dim1", "axis1"),
+        "dim": ("axis",),
+        "mask": ("condition", "attn_mask"),
+        "value": ("fill_value",),
+        "training": ("train",),
+        "start": ("start_dim",),
+        "end": ("end_dim",),
+    }.items()
+    for alias in aliases
+}
+_BY_TYPE = {
+    "widen": torch.float32,
+    "float": torch.float32,
+    "half": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "double": torch.float64,
+}
+
+
+def dialect_of(graph: fx.Graph) -> Dialect:
+    """Return "aten" if the graph calls aten overloads, otherwise "torch"."""
+    return "aten" if any(overload_of(node) is not None for node in graph.nodes) else "torch"
+
+
+def overload_of(node: fx.Node) -> Any:
+    """Return the aten overload that the node calls, or None."""
+    overload = torch._ops.OpOverload  # pyright: ignore[reportPrivateUsage]  # it has no public name
+    target: Any = node.target
+    return node.target if isinstance(target, overload) and target.namespace == "aten" else None
+
+
+def read(node: Any) -> GraphCall | None:
+    """Return the node as a call, or None if it is not an operation of attentions."""
+    if not isinstance(node, fx.Node):
+        return None
+    if node.op == "call_module":
+        return _module_call(node)
+    target = _target_name(node)
+    name = _NAMES.get(target) if target else None
+    if target is None or name is None:
+        return None
+    return GraphCall(node, name, _arguments(node, name, target))
+
+
+def is_torch(node: fx.Node) -> bool:
+    """Return whether the node calls a function or method of torch."""
+    return _target_name(node) is not None
+
+
+def _target_name(node: fx.Node) -> str | None:
+    """Return torch's name of the called function or method; None for others."""
+    target: Any = node.target
+    if node.op == "call_method":
+        return str(target)
+    if node.op != "call_function":
+        return None
+    if (overload := overload_of(node)) is not None:
+        return overload.overloadpacket.__name__
+    if target is opaque_ops.widen:
+        return "widen"
+    if target is getattr and len(node.args) == 2 and node.args[1] in ("mT",):
+        return str(node.args[1])
+    name = getattr(target, "__name__", "")
+    modules: tuple[Any, ...] = (operator, torch, functional, torch.Tensor)
+    return name if any(getattr(module, name, None) is target for module in modules) else None
+
+
+def _arguments(node: fx.Node, name: str, target: str) -> dict[str, Any]:
+    names = _SPECIAL.get(node.target, _OPERATIONS[name][0])
+    args: list[Any] = list(node.args)
+    if name in _PACKED and len(args) > 1 and not isinstance(args[1], (tuple, list)):
+        args = [args[0], tuple(args[1:])]
+    elif name == "einsum":
+        operands: Any = args[1] if isinstance(args[1], (tuple, list)) else args[1:]  # pyright: ignore[reportUnknownVariableType]
+        args = [args[0], tuple(operands)]
+    arguments: dict[str, Any] = dict(zip(names, args, strict=False))
+    if len(args) > len(names):
+        arguments["more"] = args[len(names) :]
+    for key, argument in node.kwargs.items():
+        arguments[_ALIASES.get(key, key)] = argument
+    if target in _BY_TYPE:
+        arguments["dtype"] = _BY_TYPE[target]
+    return arguments
+
+
+_MODULE_CALLS: dict[type[nn.Module], tuple[str, Callable[[Any], dict[str, Any]]]] = {
+    nn.Softmax: ("softmax", lambda module: {"dim": module.dim}),
+    nn.Dropout: ("dropout", lambda module: {"p": module.p, "training": None}),
+    nn.Identity: ("same", lambda module: {}),
+    nn.Linear: ("linear", lambda module: {}),
+}
+
+
+def module_of(node: fx.Node) -> nn.Module | None:
+    """Return the module that the node calls, or None."""
+    owner = node.graph.owning_module
+    return owner.get_submodule(str(node.target)) if owner is not None and node.op == "call_module" else None
+
+
+def _module_call(node: fx.Node) -> GraphCall | None:
+    module = module_of(node)
+    for kind, (name, arguments) in _MODULE_CALLS.items():
+        if type(module) is kind and not _has_hooks(module) and len(node.args) == 1 and not node.kwargs:
+            return GraphCall(node, name, {"x": node.args[0], **arguments(module)})
+    return None
+
+
+def _has_hooks(module: Any) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+def writes_in_place(node: fx.Node) -> bool:
+    """Return whether the node writes to an existing tensor."""
+    target: Any = node.target
+    if (overload := overload_of(node)) is not None:
+        return bool(overload._schema.is_mutable)
+    if node.op == "call_module":
+        return bool(getattr(module_of(node), "inplace", False))
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if node.op not in ("call_function", "call_method"):
+        return False
+    inplace = bool(node.kwargs.get("inplace")) or node.kwargs.get("out") is not None
+    in_operator = getattr(operator, name, None) is target and name in _IN_PLACE_OPERATORS
+    return inplace or in_operator or (name.endswith("_") and not name.endswith("__"))
+
+
+_SAME_RANK = frozenset({"softmax", "safe_softmax", "cast", "dropout", "same", "linear", "repeat", "unary", "movedim"})
+_MASKS = frozenset({"tril", "triu", "logical_not", "lift"})  # these keep the rank too
+_BROADCASTS = frozenset({"mul", "div", "add", "sub", "masked_fill", "pow"})
+_ARITHMETIC = frozenset({"mul", "truediv", "pow", "add", "sub", "floordiv", "neg"})
+
+
+EXAMPLE = "sardonyx_example"  # metadata key of a node's value in an example run, in addition to torch's `val`
+
+
+class Rank(Struct, frozen=True):
+    """The number of axes: a lower bound, or exact."""
+
+    least: int
+    exact: bool = False
+
+
+def example_of(node: Any) -> Any:
+    """Return the known value of a node: a (fake) tensor, a number, or None."""
+    if not isinstance(node, fx.Node):
+        return node
+    for key in (EXAMPLE, "val"):
+        if (known := node.meta.get(key)) is not None:
+            return known
+    owner = node.graph.owning_module
+    if node.op == "get_attr" and owner is not None:
+        value: Any = owner
+        for name in str(node.target).split("."):
+            value = getattr(value, name, None)
+        return value
+    call = read(node)
+    if call is not None and call.name in ("unary", "same", "lift"):
+        return example_of(call.get("x"))
+    return None
+
+
+def shape_of(node: Any) -> tuple[Any, ...] | None:
+    """Return the sizes, integers or symbols, or None."""
+    known = example_of(node)
+    return tuple(known.shape) if isinstance(known, torch.Tensor) else None
+
+
+def dtype_of(node: Any) -> torch.dtype | None:
+    """Return the dtype, or None."""
+    known = example_of(node)
+    return known.dtype if isinstance(known, torch.Tensor) else None
+
+
+def same_sizes(left: tuple[Any, ...] | None, right: tuple[Any, ...] | None) -> bool:
+    """Return whether both are known and all sizes are equal; a symbol equals only itself."""
+    if left is None or right is None or len(left) != len(right):
+        return False
+    return all(_key(a) == _key(b) for a, b in zip(left, right, strict=True))
+
+
+def is_one(size: Any) -> bool:
+    """Return whether the size is 1 for every input."""
+    return isinstance(size, int) and size == 1
+
+
+def _key(size: Any) -> Any:
+    return size if isinstance(size, int) else str(size)
+
+
+def rank_of(node: Any, depth: int = 24) -> Rank:
+    """Return what is known of the number of axes."""
+    shape = shape_of(node)
+    if shape is not None:
+        return Rank(len(shape), exact=True)
+    call = read(node)
+    if call is None or depth == 0:
+        return Rank(0)
+    inner = rank_of(call.get("x"), depth - 1) if "x" in call.arguments else Rank(0)
+    return _rank_by_structure(call, inner, depth)
+
+
+def _rank_by_structure(call: GraphCall, inner: Rank, depth: int) -> Rank:
+    match call.name:
+        case "view" | "expand" if isinstance(call.get("shape"), (tuple, list)):
+            return Rank(len(call.get("shape")), exact=True)
+        case "permute" if isinstance(call.get("dims"), (tuple, list)):
+            return Rank(len(call.get("dims")), exact=True)
+        case "transpose":
+            axes = [axis for axis in (call.get("a"), call.get("b")) if isinstance(axis, int)]
+            needed = max((axis + 1 if axis >= 0 else -axis for axis in axes), default=0)
+            return Rank(max(inner.least, needed), inner.exact)
+        case "swap_last":
+            return Rank(max(inner.least, 2), inner.exact)
+        case "unflatten" if isinstance(call.get("sizes"), (tuple, list)):
+            return Rank(max(inner.least, 1) + len(call.get("sizes")) - 1, inner.exact)
+        case "unsqueeze":
+            return Rank(inner.least + 1, inner.exact)
+        case "flatten" if call.get("start") == -2 and call.get("end", -1) == -1:
+            return Rank(max(inner.least - 1, 1), inner.exact)
+        case "matmul" | "baddbmm":
+            return _rank_of_product(call, inner, depth)
+        case _ if call.name in _BROADCASTS:
+            other = rank_of(call.get("y"), depth - 1) if isinstance(call.get("y"), fx.Node) else Rank(0, exact=True)
+            return Rank(max(inner.least, other.least), inner.exact and other.exact)
+        case _ if call.name in _SAME_RANK or call.name in _MASKS:
+            return inner
+        case _:
+            return Rank(0)
+
+
+def _rank_of_product(call: GraphCall, inner: Rank, depth: int) -> Rank:
+    target = overload_of(call.node)
+    name = getattr(call.node.target, "__name__", call.node.target) if target is None else target.overloadpacket.__name__
+    if name in ("bmm", "baddbmm", "mm"):
+        return Rank(2 if name == "mm" else 3, exact=True)
+    other = rank_of(call.get("y"), depth - 1)
+    if inner.least < 2 or other.least < 2:
+        return Rank(0)
+    return Rank(max(inner.least, other.least), inner.exact and other.exact)
+
+
+def is_number(value: Any, depth: int = 12) -> bool:
+    """Return whether a value is a Python number, or a node that computes one from sizes; never a tensor."""
+    if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
+        return not isinstance(value, bool)
+    if not isinstance(value, fx.Node) or depth == 0:
+        return False
+    known = example_of(value)
+    if known is not None:
+        return isinstance(known, (int, float, torch.SymInt, torch.SymFloat))
+    call = read(value)
+    if call is not None and call.name == "size":
+        return "dim" in call.arguments
+    target: Any = value.target
+    if value.op != "call_function":
+        return False
+    if target is operator.getitem:
+        return _is_size(value.args[0]) and isinstance(value.args[1], int)
+    if target in (opaque_ops.default_scale, opaque_ops.heads_per_group):
+        return True
+    name = getattr(target, "__name__", "")
+    if (name in _ARITHMETIC and getattr(operator, name) is target) or getattr(math, name, None) is target:
+        return bool(value.args) and all(is_number(argument, depth - 1) for argument in value.args)
+    return False
+
+
+def _is_size(value: Any) -> bool:
+    if not isinstance(value, fx.Node):
+        return False
+    call = read(value)
+    whole = call is not None and call.name == "size" and "dim" not in call.arguments
+    return whole or (value.target is getattr and value.args[1] == "shape")
+
+
+def constant(value: Any) -> float | None:
+    """Return the constant number of a value, also of a constant tensor with one element, or None."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    call = read(value)
+    if call is not None and call.name == "full" and isinstance(call.get("value"), (int, float)):
+        return float(call.get("value"))
+    if call is not None and call.name in ("lift", "same", "cast"):
+        return constant(call.get("x"))
+    known = example_of(value) if isinstance(value, fx.Node) and value.op == "get_attr" else None
+    if isinstance(known, torch.Tensor) and known.numel() == 1 and not isinstance(known, torch.nn.Parameter):
+        return None if known.is_meta else float(known)
+    return None

@@ -1,1 +1,0 @@
-"""Recognizes attention in a graph by its structure."""

@@ -1,0 +1,476 @@
+"""Capture a model with torch.export: a graph that is called like the model, each attention written out."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from msgspec import Struct
+from torch import fx, nn
+from torch.fx.node import map_aggregate
+
+from sardonyx.common import gc_pause
+from sardonyx.common.errors import ModelError, UsageError, reason
+from sardonyx.frontend.attention.calling import (
+    INTERFACE,
+    Arguments,
+    Flattened,
+    Interface,
+    fixed_size,
+    with_own_signature,
+)
+from sardonyx.frontend.attention.decompositions import ATEN, AttentionWriter, write_sdpa
+from sardonyx.frontend.attention.recognizer import find_attentions
+from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, Role, attach
+from sardonyx.frontend.module_state import fast_paths
+from sardonyx.frontend.running import quietly
+from sardonyx.frontend.tracing.adapter import INNER
+from sardonyx.frontend.tracing.module_tree import LiveTree, path_of
+from sardonyx.records.provenance import ROOT
+
+if TYPE_CHECKING:
+    from sardonyx.frontend.tracing.graph_names import Axes
+
+OVERLOAD: Any = torch._ops.OpOverload  # pyright: ignore[reportPrivateUsage]  # they have no public names
+HIGHER_ORDER: Any = torch._ops.HigherOrderOperator  # pyright: ignore[reportPrivateUsage]
+
+
+class FrozenModule(fx.GraphModule):
+    """A graph for one mode, with all parameters and buffers of the original model under their names."""
+
+    def share_weights(self, model: nn.Module) -> None:
+        """Share all parameters and buffers of the model, in its order, used or not."""
+        names = {str(node.target): None for node in self.graph.nodes if node.op in ("get_attr", "call_module")}
+        own = [(name, attribute(self, name)) for name in names]
+        tree = _skeleton(model, {})
+        for path, value in own:
+            _add_constant(tree, path, value)
+        for table in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
+            vars(self)[table] = vars(tree)[table]
+        self.training = model.training
+
+    def like(self, graph: fx.Graph) -> FrozenModule:
+        """Return a module with another graph and the same weights; the graph may only refer to what is here."""
+        other = _with_graph({**self.__dict__}, graph)
+        for table in ("_modules", "_parameters", "_buffers"):
+            other.__dict__[table] = dict(other.__dict__[table])
+        return other
+
+    def train(self, mode: bool = True) -> FrozenModule:
+        """Refuse another mode than the graph's before anything changes."""
+        interface = self._modules.get(INTERFACE)
+        if isinstance(interface, Interface):
+            interface.train(mode)
+        return cast("FrozenModule", super().train(mode))
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> FrozenModule:
+        """Move the weights, and make the graph create its tensors on the new device.
+
+        Raises:
+            UsageError: If the graph casts to an element type that would have to change with the weights.
+        """
+        graphs = [module.graph for module in self.modules() if isinstance(module, fx.GraphModule)]
+        moved = {device: fn(torch.empty(0, device=device)).device for device in _constants(graphs, torch.device)}
+        kinds = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+        cast_to = {kind: fn(torch.empty(0, dtype=kind)).dtype for kind in kinds}
+        fixed = [kind for kind in _constants(graphs, torch.dtype) if cast_to.get(kind, kind) != kind]
+        if fixed:
+            raise UsageError(
+                f"this graph casts to {fixed[0]}, which the model's code derived from its element type",
+                hint="convert the model and decompose it again",
+            )
+        super()._apply(fn, recurse)  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
+        if any(old != new for old, new in (*moved.items(), *cast_to.items())):
+            for graph in graphs:
+                _move_constants(graph, moved, fn)
+            interface = self._modules.get(INTERFACE)
+            if isinstance(interface, Interface):
+                interface.cast(cast_to)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the nodes one by one: torch would run the code, and store results that depend on no input."""
+        body = {name: value for name, value in self.__dict__.items() if name != "_graph"}
+        return _restored, (body, [_PickledNode.of(node) for node in self.graph.nodes])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenModule:
+        """Return a copy with copied weights, including unused ones."""
+        body = {name: value for name, value in self.__dict__.items() if name != "_graph"}
+        return _with_graph(copy.deepcopy(body, memo), copy.deepcopy(self.graph, memo))
+
+    def __copy__(self) -> FrozenModule:
+        """Return a copy with the same weights."""
+        return self.like(copy.deepcopy(self.graph))
+
+
+def _with_graph(body: dict[str, Any], graph: fx.Graph) -> FrozenModule:
+    module = FrozenModule.__new__(FrozenModule)
+    nn.Module.__init__(module)
+    module.__dict__.update({name: value for name, value in body.items() if name != "_graph"})
+    module.graph = graph  # also writes the code
+    return module
+
+
+def attribute(module: nn.Module, path: str) -> Any:
+    """Return the attribute at a dotted path."""
+    value: Any = module
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _skeleton(model: nn.Module, known: dict[nn.Module, nn.Module]) -> nn.Module:
+    """Return the module tree with only its parameters and buffers; shared ones stay shared."""
+    if model in known:
+        return known[model]
+    skeleton = known[model] = nn.Module()
+    source, target = vars(model), vars(skeleton)
+    for table in ("_parameters", "_buffers"):
+        target[table].update(source[table])
+    target["_non_persistent_buffers_set"] = set(source["_non_persistent_buffers_set"])
+    for name, child in source["_modules"].items():
+        target["_modules"][name] = None if child is None else _skeleton(child, known)
+    skeleton.training = model.training
+    return skeleton
+
+
+def _add_constant(root: nn.Module, path: str, value: Any) -> None:
+    """Add a value that the model does not have; a constant of the graph becomes a non-persistent buffer."""
+    parent, _, name = path.rpartition(".")
+    module = root
+    for part in parent.split(".") if parent else ():
+        if not hasattr(module, part):
+            module.add_module(part, nn.Module())
+        module = module.get_submodule(part)
+    if hasattr(module, name):
+        return
+    if isinstance(value, torch.Tensor):
+        module.register_buffer(name, value, persistent=False)
+    else:
+        setattr(module, name, value)
+
+
+class _Operator(Struct, frozen=True):
+    """An operator of torch by name: torch's own objects cannot be pickled."""
+
+    name: str
+
+    @property
+    def target(self) -> Any:
+        space, _, rest = self.name.rpartition("::")
+        packet, _, overload = rest.partition(".")
+        if not space:
+            return getattr(torch.ops.higher_order, packet)
+        return getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
+
+
+class _Reference(Struct, frozen=True):
+    """Another node by name."""
+
+    name: str
+
+
+class _PickledNode(Struct, frozen=True):
+    """A node in picklable form."""
+
+    op: str
+    name: str
+    target: Any
+    args: Any
+    kwargs: Any
+
+    @classmethod
+    def of(cls, node: fx.Node) -> _PickledNode:
+        args, kwargs = map_aggregate(node.args, _picklable), map_aggregate(node.kwargs, _picklable)
+        return cls(node.op, node.name, _picklable(node.target), args, kwargs)
+
+
+def _picklable(value: Any) -> Any:
+    if isinstance(value, fx.Node):
+        return _Reference(value.name)
+    if isinstance(value, (OVERLOAD, HIGHER_ORDER)):
+        return _Operator(value.name())
+    return value
+
+
+def _restored(body: dict[str, Any], records: list[_PickledNode]) -> FrozenModule:
+    graph = fx.Graph()
+    nodes: dict[str, fx.Node] = {}
+
+    def read(value: Any) -> Any:
+        if isinstance(value, _Reference):
+            return nodes[value.name]
+        return value.target if isinstance(value, _Operator) else value
+
+    for record in records:
+        args, kwargs = map_aggregate(record.args, read), map_aggregate(record.kwargs, read)
+        node = graph.create_node(record.op, read(record.target), args, kwargs, record.name)
+        nodes[record.name] = node
+    return _with_graph(body, graph)
+
+
+def _constants(graphs: list[fx.Graph], kind: type) -> list[Any]:
+    """Return the constants of a type among the arguments of nodes."""
+    constants: dict[Any, None] = {}
+
+    def collect(value: Any) -> Any:
+        if isinstance(value, kind):
+            constants[value] = None
+        return value
+
+    for node in (node for graph in graphs for node in graph.nodes):
+        map_aggregate((node.args, node.kwargs), collect)
+    return list(constants)
+
+
+def _move_constants(graph: fx.Graph, moved: dict[torch.device, torch.device], fn: Callable[..., Any]) -> None:
+    """Replace devices in the graph, and convert the recorded values of nodes."""
+
+    def replaced(value: Any) -> Any:
+        return moved.get(value, value) if isinstance(value, torch.device) else value
+
+    for node in graph.nodes:
+        node.args = map_aggregate(node.args, replaced)
+        node.kwargs = map_aggregate(node.kwargs, replaced)
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            node.meta["val"] = fn(value)
+    if graph.owning_module is not None:
+        graph.owning_module.recompile()
+
+
+_aten = torch.ops.aten
+_SET_GRADIENT: Any = torch._C._set_grad_enabled  # pyright: ignore[reportPrivateUsage]  # the only form that a graph accepts
+_OWN_SPACES = ("aten", "prims", "prim", "profiler")
+_FUSED_NAMES = ("attention", "transformer_encoder_layer")  # in names of operators that include an attention
+_TORCH_MODULE = ("torch.nn.modules.activation.MultiheadAttention", "nn.MultiheadAttention")
+
+
+def decompose_exported(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], axes: Axes, why: str
+) -> FrozenModule:
+    """Export the model in its current mode and decompose its attentions.
+
+    Args:
+        model: The model, which is not changed; the result shares its weights.
+        args: Positional example arguments.
+        kwargs: Keyword example arguments.
+        axes: Dynamic dimensions.
+        why: Why symbolic tracing was not used.
+
+    Raises:
+        ModelError: If torch.export cannot trace the model, or fixes a dynamic dimension.
+    """
+    arguments = Arguments(model, args, kwargs)
+    flattened = Flattened(model, arguments)
+    program = _exported(flattened, arguments, axes)
+    exported: Any = program.module(check_guards=False)
+    graph: fx.Graph = exported.graph
+    _refuse_fixed(graph, arguments, axes)
+    _inline_gradient_switches(exported)
+    _drop_metadata_checks(graph)
+    with_own_signature(exported, arguments, program._guards_code, training=model.training)
+    attentions = _AttentionFinder(graph, LiveTree(model))
+    attentions.decompose()
+    attentions.recognize()
+    result = FrozenModule(_own_names(exported), graph, type(model).__name__)
+    result.share_weights(model)
+    attach(result, attentions.decomposition(why))
+    return result
+
+
+def _exported(flattened: Flattened, arguments: Arguments, axes: Axes) -> Any:
+    """Return the exported program; torch's fast path for whole layers is disabled meanwhile."""
+    dynamic = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in arguments.names)
+    tensors = tuple(tensor.clone() for tensor in arguments.tensors)
+    try:
+        with gc_pause.paused(), quietly(), fast_paths(enabled=False):
+            return torch.export.export(flattened, tensors, dynamic_shapes=(dynamic,), strict=False)
+    except ModelError:
+        raise
+    except Exception as error:  # a forward is the user's code and may raise anything
+        raise ModelError(
+            f"torch.export cannot trace {_where(error, flattened.module)}: {reason(error)}",
+            hint="decompose only the submodules whose control flow does not depend on tensor values",
+        ) from error
+
+
+def _own_names(exported: fx.GraphModule) -> dict[str, Any]:
+    """Rename references of the graph to names of the model itself; return what they refer to by name."""
+    values: dict[str, Any] = {}
+    for node in exported.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            value = attribute(exported, str(node.target))
+            node.target = str(node.target).removeprefix(f"{INNER}.")
+            values[node.target] = value
+    return values
+
+
+def _where(error: BaseException, model: nn.Module) -> str:
+    """Return the innermost module that was running."""
+    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    names = {id(module): name for name, module in named}
+    running = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    inside = [names[id(module)] for module in running if id(module) in names]
+    return f"module '{inside[-1]}'" if inside and inside[-1] else type(model).__name__
+
+
+def _refuse_fixed(graph: fx.Graph, arguments: Arguments, axes: Axes) -> None:
+    for name, node in zip(arguments.names, graph.find_nodes(op="placeholder"), strict=True):
+        for axis, dim in axes.get(name, {}).items():
+            size = fixed_size(node.meta["val"].shape[axis])
+            if size is not None:
+                raise ModelError(
+                    f"dimension {name}:{axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
+                    hint="leave it out of `dynamic`" + (", or give an example of size 2 or more" if size < 2 else ""),
+                )
+
+
+def _inline_gradient_switches(module: fx.GraphModule) -> None:
+    """Inline the subgraphs of `with torch.no_grad()`, between two gradient switches."""
+    graph = module.graph
+    switch = torch.ops.higher_order.wrap_with_set_grad_enabled
+    for node in graph.find_nodes(op="call_function", target=switch):
+        enabled, body, *operands = cast("tuple[Any, ...]", node.args)
+        inner = cast(fx.GraphModule, module.get_submodule(str(body.target))).graph
+        with graph.inserting_before(node):
+            has_gradient = any(_may_have_gradient(operand) for operand in operands)
+            before = graph.call_function(torch.is_grad_enabled) if has_gradient else None
+            if has_gradient:
+                graph.call_function(_SET_GRADIENT, (enabled,))
+            values = dict(zip(inner.find_nodes(op="placeholder"), operands, strict=True))
+            results = cast(Any, graph.graph_copy(inner, values))
+            if has_gradient:
+                graph.call_function(_SET_GRADIENT, (before,))
+        for user in list(node.users):
+            user.replace_all_uses_with(results[user.args[1]])
+            graph.erase_node(user)
+        graph.erase_node(node)
+        graph.erase_node(body)
+
+
+def _may_have_gradient(operand: Any) -> bool:
+    value = operand.meta.get("val") if isinstance(operand, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return False
+    return cast(fx.Node, operand).op != "get_attr" or value.requires_grad  # a buffer has none
+
+
+def _drop_metadata_checks(graph: fx.Graph) -> None:
+    """Remove checks of intermediate tensors: the interface checks the inputs, and these would fix devices."""
+    for node in graph.find_nodes(op="call_function", target=_aten._assert_tensor_metadata.default):
+        graph.erase_node(node)
+    for node in graph.find_nodes(op="get_attr"):
+        if not node.users:
+            graph.erase_node(node)
+
+
+class _FoundAttention(Struct):
+    """An attention of the graph."""
+
+    module: str
+    written_as: str
+    roles: dict[fx.Node, Role]
+
+
+class _AttentionFinder:
+    """Collects the attentions of one graph."""
+
+    def __init__(self, graph: fx.Graph, tree: LiveTree) -> None:
+        self._graph, self._tree = graph, tree
+        self._attentions: list[_FoundAttention] = []
+
+    def _path(self, node: fx.Node) -> str:
+        """Return the path of the module that ran a node; the model itself if torch lost it."""
+        return path_of(node.meta.get("nn_module_stack") or {}, self._tree) or ROOT
+
+    def decompose(self) -> None:
+        """Decompose every attention that is one node."""
+        for node in self._graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
+            primitives: dict[str, Primitive] = {}
+            writer = AttentionWriter(_NodeWriter(self._graph, node), ATEN, 0, primitives, module=self._path(node))
+            args: Any = node.args
+            kwargs: Any = node.kwargs
+            with self._graph.inserting_before(node):
+                result = write_sdpa(writer, *args, **kwargs)
+            roles = {new: primitives[new.name].role for new in writer.nodes if new.name in primitives}
+            self._add(node, "scaled_dot_product_attention", roles)
+            node.replace_all_uses_with(result)
+            self._graph.erase_node(node)
+        if self._attentions:  # they may have another memory layout, of which no view is possible
+            for node in self._graph.find_nodes(op="call_function", target=_aten.view.default):
+                node.target = _aten.reshape.default
+
+    def recognize(self) -> None:
+        """Add attentions that are written by hand, and the projections of those that were decomposed."""
+        softmaxes = {
+            node: attention
+            for attention in self._attentions
+            for node, role in attention.roles.items()
+            if role is Role.SOFTMAX
+        }
+        for match in find_attentions(self._graph):
+            decomposed = softmaxes.get(match.softmax)
+            if decomposed is None:
+                self._add(match.softmax, "by hand", dict(match.roles))
+            else:
+                decomposed.roles = {**match.roles, **decomposed.roles}
+
+    def _add(self, node: fx.Node, written_as: str, roles: dict[fx.Node, Role]) -> None:
+        stack: Mapping[str, tuple[str, Any]] = node.meta.get("nn_module_stack") or {}
+        kinds = [
+            kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}" for _, kind in stack.values()
+        ]
+        if kinds and kinds[-1] == _TORCH_MODULE[0]:
+            written_as = _TORCH_MODULE[1]
+        self._attentions.append(_FoundAttention(self._path(node), written_as, roles))
+
+    def decomposition(self, why: str) -> Decomposition:
+        """Return all attentions in execution order."""
+        order = {node: index for index, node in enumerate(self._graph.nodes)}
+        ordered = sorted(self._attentions, key=lambda attention: min(order[node] for node in attention.roles))
+        return Decomposition(
+            method="torch-export",
+            why=why,
+            attentions=tuple(Attention(attention.module, attention.written_as) for attention in ordered),
+            primitives={
+                node.name: Primitive(number, role)
+                for number, attention in enumerate(ordered)
+                for node, role in attention.roles.items()
+            },
+            modules={node.name: self._path(node) for node in self._graph.nodes},
+            opaque=tuple(dict.fromkeys(_opaque(self._graph))),
+        )
+
+
+class _NodeWriter:
+    """Creates nodes in place of another, with its module stack and stack trace, and with their values."""
+
+    def __init__(self, graph: fx.Graph, original: fx.Node) -> None:
+        self._graph = graph
+        self._meta = {key: original.meta[key] for key in ("nn_module_stack", "stack_trace") if key in original.meta}
+        self._mode: Any = getattr(original.meta["val"], "fake_mode", None)
+
+    def __call__(self, kind: str, target: Any, args: Any, kwargs: Any) -> fx.Node:
+        node = self._graph.create_node(kind, target, args, kwargs)
+        values: Any = fx.map_arg((args, kwargs), lambda operand: operand.meta["val"])
+        with self._mode:
+            node.meta = {**self._meta, "val": target(*values[0], **values[1])}
+        return node
+
+
+def _opaque(graph: fx.Graph) -> list[str]:
+    """Return the operators that may contain an attention: fused ones, custom ones, and those with subgraphs."""
+    names: list[str] = []
+    for node in graph.nodes:
+        target: Any = node.target
+        if isinstance(target, HIGHER_ORDER):
+            names.append(target.name())
+        elif isinstance(target, OVERLOAD):
+            is_custom = target.namespace not in _OWN_SPACES
+            if is_custom or any(part in target.name() for part in _FUSED_NAMES):
+                names.append(target.name())
+    return names

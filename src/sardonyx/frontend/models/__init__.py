@@ -1,1 +1,0 @@
-"""Builds a module from a hub, a config, a model catalogue or a function, with its weights."""

@@ -1,1 +1,0 @@
-"""Convert a model to a newer operator set without changing what it computes."""

@@ -1,1 +1,0 @@
-"""Tuning: undo rewrites that measurements on this machine show to be slower, within a time budget."""

@@ -1,0 +1,349 @@
+"""A profile as an icicle plot and as a trace for Perfetto."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from sardonyx.records.bench import Profile, ProfiledModel
+from sardonyx.reporting import formatting
+from sardonyx.reporting.plots import svg
+from sardonyx.reporting.profile import first_kernels, kinds, ms, part_of, share
+
+WIDTH, LEFT, RIGHT, TOP = 960, 24, 24, 76
+HEADER, ROW, GAP = 28, 22, 26  # of a panel; the height of a bar; between panels
+DEEPEST = 24  # rows
+NARROWEST = 0.4  # width of a bar that is drawn
+COLUMNS = 4  # of the legend
+_SPAN = WIDTH - LEFT - RIGHT
+_STYLE = """
+.sardonyx .bar { fill: var(--own); fill-opacity: 0.46; stroke: var(--paper); stroke-width: 0.6; }
+.sardonyx .other { fill: var(--soft); fill-opacity: 0.2; stroke: var(--paper); stroke-width: 0.6; }
+.sardonyx .nobody { fill: var(--soft); fill-opacity: 0.5; stroke: var(--paper); }
+.sardonyx .label { font-size: 12px; pointer-events: none; }
+.sardonyx .file { font-weight: 600; }
+"""
+
+
+class Amount(Struct, frozen=True):
+    """The amount of one module."""
+
+    path: str
+    kind: str  # its class, "" if unknown
+    own: float
+    total: float  # with every module below it
+    hover: str
+
+
+class Panel(Struct, frozen=True):
+    """One file: its modules, siblings in the order they are drawn."""
+
+    label: str
+    about: str
+    modules: Sequence[Amount]
+    whole: float
+    rest: float = 0.0  # part of the whole that belongs to no module
+    rest_hover: str = ""
+
+
+class _Bar(Struct, frozen=True):
+    """The position of one module."""
+
+    module: Amount
+    depth: int
+    start: float
+
+
+def icicle(
+    panels: Sequence[Panel],
+    title: str,
+    about: str,
+    colors: Mapping[str, int] | None = None,
+    *,
+    narrowest: float = NARROWEST,
+    deepest: int = DEEPEST,
+) -> svg.Picture:
+    """Return all panels on one scale.
+
+    Args:
+        panels: From the top.
+        title: What is shown.
+        about: How to read it.
+        colors: The number of a colour by family; None: the families with the largest amounts in these panels.
+        narrowest: Width of the narrowest bar that is drawn.
+        deepest: Rows.
+    """
+    most = max((panel.whole for panel in panels), default=0.0) or 1.0
+    colors = families(module for panel in panels for module in panel.modules) if colors is None else colors
+    body: list[str] = []
+    y = TOP
+    for panel in panels:
+        bars = list(_bars(panel, deepest))
+        body.append(svg.text(LEFT, y + 16, panel.label, "file"))
+        body.append(svg.text(WIDTH - RIGHT, y + 16, panel.about, "soft", anchor="end"))
+        y += HEADER
+        for bar in bars:
+            body += _drawn(bar, y, _SPAN / most, colors, narrowest)
+        body += _nobody(panel, y, _SPAN / most)
+        y += ROW * (1 + max((bar.depth for bar in bars), default=0)) + GAP
+    body += _legend(colors, y)
+    y += 20 * -(-len(colors) // COLUMNS) + 8
+    return svg.Picture("icicle", WIDTH, y, title, about, body, _STYLE)
+
+
+def families(modules: Iterable[Amount]) -> dict[str, int]:
+    """Return the colours of the families with the largest own amounts."""
+    totals: dict[str, float] = {}
+    for module in modules:
+        name = family(module.path, module.kind)
+        totals[name] = totals.get(name, 0.0) + module.own
+    most = sorted((name for name in totals if totals[name] > 0), key=lambda name: (-totals[name], name))
+    return {name: place for place, name in enumerate(most[: len(svg.COLORS)])}
+
+
+def family(path: str, kind: str) -> str:
+    """Return what modules of one colour have in common: their class, or their name if the class is unknown."""
+    above, _dot, name = path.rpartition(".")
+    return kind or (f"{above.rpartition('.')[2]}.*".lstrip(".") if name.isdecimal() else name) or "(model)"
+
+
+def _bars(panel: Panel, deepest: int) -> Iterator[_Bar]:
+    """Yield every module from left to right, parents before children."""
+    children = _children(panel.modules)
+    stack = [_Bar(module, 0, 0.0) for module in children.get(None, ())]
+    while stack:
+        bar = stack.pop()
+        yield bar
+        at = bar.start
+        below: list[_Bar] = []
+        for child in children.get(bar.module.path, ()):
+            below.append(_Bar(child, bar.depth + 1, at))
+            at += child.total
+        stack += reversed(below) if bar.depth + 1 < deepest else ()
+
+
+def _children(modules: Sequence[Amount]) -> dict[str | None, list[Amount]]:
+    """Return modules by the nearest listed one above them, or under None."""
+    paths = {module.path for module in modules}
+    children: dict[str | None, list[Amount]] = {}
+    for module in modules:
+        above: str | None = module.path
+        while above:
+            above = above.rpartition(".")[0]
+            if above in paths:
+                break
+        children.setdefault(above if module.path and above in paths else None, []).append(module)
+    return children
+
+
+def _legend(colors: Mapping[str, int], top: int) -> list[str]:
+    parts: list[str] = []
+    for place, (name, color) in enumerate(colors.items()):
+        x, y = LEFT + place % COLUMNS * (_SPAN // COLUMNS), top + 20 * (place // COLUMNS)
+        swatch = svg.rect(x, y - 10, 14, 14, "bar")
+        parts.append(svg.group(color, [swatch, svg.text(x + 20, y + 1, name, "soft", longest=30)]))
+    return parts
+
+
+def _drawn(bar: _Bar, top: int, scale: float, colors: Mapping[str, int], narrowest: float) -> list[str]:
+    width = bar.module.total * scale
+    if width < narrowest:
+        return []
+    x, y = LEFT + bar.start * scale, top + bar.depth * ROW
+    color = colors.get(family(bar.module.path, bar.module.kind))
+    parts = [svg.rect(x, y, width, ROW - 1, "other" if color is None else "bar", hover=bar.module.hover)]
+    label = _label(bar.module, width)
+    if label:
+        parts.append(svg.text(x + 5, y + 15, label, "label"))
+    return [svg.group(color or 0, parts)]
+
+
+def _label(module: Amount, width: float) -> str:
+    """Return the longest label that fits: name and kind, the name, or nothing."""
+    name = module.path.rpartition(".")[2]
+    for text in (f"{name} {module.kind}".strip(), name or module.kind or "(model)"):
+        if text and svg.breadth(formatting.visible(text)) + 8 <= width:
+            return text
+    return ""
+
+
+def _nobody(panel: Panel, top: int, scale: float) -> list[str]:
+    """Return the bar of the rest that belongs to no module, on the right."""
+    if panel.rest * scale < NARROWEST:
+        return []
+    x = LEFT + (panel.whole - panel.rest) * scale
+    return [svg.rect(x, top, panel.rest * scale, ROW - 1, "nobody", hover=panel.rest_hover)]
+
+
+# A Profile as an icicle plot: the module tree of every file, each bar as wide as its time.
+
+
+def icicle_svg(profile: Profile, title: str) -> str:
+    """Return the picture as the text of an SVG file."""
+    about = "Time in kernels by module; the part without a bar below it is the module's own"
+    return icicle([_panel(model) for model in profile.models], title, about).file()
+
+
+def _panel(model: ProfiledModel) -> Panel:
+    rest = model.kernel_ms - model.attributed_ms
+    return Panel(
+        model.label,
+        f"{ms(model.kernel_ms)} ms in kernels, {share(model.attributed)} of it with a module",
+        list(_amounts(model)),
+        model.kernel_ms,
+        rest,
+        f"not attributed: {ms(rest)} ms ({share(part_of(rest, model))})",
+    )
+
+
+def _amounts(model: ProfiledModel) -> Iterator[Amount]:
+    """Yield modules in the order in which they first run."""
+    first, classes = first_kernels(model), kinds(model)
+    for module in sorted(model.modules, key=lambda module: first.get(module.path, len(first))):
+        kind = classes[module.path]
+        times = (
+            f"{ms(module.total_ms)} ms ({share(part_of(module.total_ms, model))}), {ms(module.self_ms)} ms of it itself"
+        )
+        hover = f"{module.path or '(model)'} {kind}: {times}, {formatting.plural(module.kernels, 'kernel')}"
+        yield Amount(module.path, kind, module.self_ms, module.total_ms, hover)
+
+
+TRACK = 1  # of each file; its process is the file
+
+
+class _Slice(Struct):
+    """A slice of a module, or of a kernel, whose body may run further kernels."""
+
+    name: str
+    category: str
+    start: int
+    end: int
+    arguments: dict[str, Any]
+    path: str | None  # of the module, or of the module that a kernel belongs to
+    module: bool = True
+    inner: list[_Slice] = field(default_factory=list["_Slice"])
+
+
+def trace(profile: Profile) -> bytes:
+    """Return the trace as JSON in Chrome's trace event format."""
+    events = [event for number, model in enumerate(profile.models, 1) for event in _file(number, model)]
+    about = {key: str(value) for key, value in profile.options.items()}
+    return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "otherData": about})
+
+
+def _file(number: int, model: ProfiledModel) -> Iterator[dict[str, Any]]:
+    for what, name in (("process_name", model.label), ("thread_name", "modules and kernels")):
+        yield {"ph": "M", "pid": number, "tid": TRACK, "name": what, "args": {"name": formatting.visible(name)}}
+    yield {"ph": "M", "pid": number, "tid": TRACK, "name": "process_sort_index", "args": {"sort_index": number}}
+    for part in _slices(model):
+        yield {
+            "ph": "X",
+            "pid": number,
+            "tid": TRACK,
+            "name": formatting.visible(part.name),
+            "cat": part.category,
+            "ts": part.start / 1000,
+            "dur": (part.end - part.start) / 1000,
+            "args": part.arguments,
+        }
+
+
+def _slices(model: ProfiledModel) -> Iterator[_Slice]:
+    """Yield every slice of a file, outer ones before the ones in them."""
+    modules = _Modules(model)
+    waiting = [iter(modules.around(_nested(model), None))]
+    while waiting:
+        one = next(waiting[-1], None)
+        if one is None:
+            waiting.pop()
+            continue
+        yield one
+        if not one.module:
+            waiting.append(iter(modules.around(one.inner, one.path)))
+
+
+def _nested(model: ProfiledModel) -> list[_Slice]:
+    """Return the slices of kernels, nested where a kernel runs others; overlapping ones are moved behind each other."""
+    top: list[_Slice] = []
+    open_ones: list[_Slice] = []
+    for event in sorted(model.timeline, key=lambda event: (event.start_us, -event.duration_us)):
+        start = round(1000 * event.start_us)
+        end = round(1000 * (event.start_us + event.duration_us))
+        while open_ones and not (start < open_ones[-1].end and end <= open_ones[-1].end):
+            open_ones.pop()
+        siblings = open_ones[-1].inner if open_ones else top
+        start = max(start, siblings[-1].end if siblings else open_ones[-1].start if open_ones else start)
+        siblings.append(_kernel(model, event.kernel, start, max(start, end)))
+        open_ones.append(siblings[-1])
+    return top
+
+
+def _kernel(model: ProfiledModel, place: int, start: int, end: int) -> _Slice:
+    kernel = model.kernels[place]
+    arguments = {
+        "operator": formatting.visible(kernel.op_type),
+        "module": None if kernel.owner is None else formatting.visible(kernel.owner),
+        "nodes": [formatting.visible(node) for node in kernel.nodes],
+        "traced_by": kernel.traced_by.value,
+        "median_ms": kernel.milliseconds,
+    }
+    category = "kernel" if kernel.owner is not None else "kernel,not attributed"
+    name = f"{kernel.op_type} {kernel.name}".strip()
+    return _Slice(name, category, start, end, arguments, kernel.owner, module=False)
+
+
+class _Modules:
+    """Adds the slices of modules around those of kernels."""
+
+    def __init__(self, model: ProfiledModel) -> None:
+        self._modules = {module.path: module for module in model.modules}
+        self._kinds = kinds(model)
+
+    def around(self, kernels: Sequence[_Slice], within: str | None) -> list[_Slice]:
+        """Return consecutive kernels in order, each after the slices of modules that begin with it.
+
+        Args:
+            kernels: consecutive kernels.
+            within: the module whose slice is open around all of them, or None.
+        """
+        outer = self._steps(within)
+        shown: list[_Slice] = []
+        open_ones: list[_Slice] = []
+        for kernel in kernels:
+            steps = self._steps(kernel.path)
+            inner = [step for step in steps if step not in outer]
+            pairs = zip(open_ones, inner, strict=False)
+            kept = sum(1 for _ in itertools.takewhile(lambda pair: pair[0].path == pair[1], pairs))
+            del open_ones[kept:]
+            for path in inner[kept:]:
+                begun = self._slice(path, kernel.start)
+                open_ones.append(begun)
+                shown.append(begun)
+            for module in open_ones:
+                module.end = kernel.end
+            shown.append(kernel)
+        return shown
+
+    def _steps(self, path: str | None) -> list[str]:
+        """Return the paths of the profiled modules from the model down to this one."""
+        if path is None:
+            return []
+        ends = [at for at, letter in enumerate(path) if letter == "."]
+        prefixes = ["", *(path[:end] for end in ends), *([path] if path else [])]
+        return [prefix for prefix in prefixes if prefix in self._modules]
+
+    def _slice(self, path: str, start: int) -> _Slice:
+        module = self._modules[path]
+        kind, name = self._kinds[path], path.rpartition(".")[2]
+        shown = f"{name} ({kind})" if name and kind and kind != name else name or kind or "(model)"
+        arguments = {
+            "path": formatting.visible(path),
+            "tag": formatting.visible(module.tag),
+            "median_self_ms": module.self_ms,
+            "median_total_ms": module.total_ms,
+        }
+        return _Slice(shown, "module", start, start, arguments, path)

@@ -1,1 +1,0 @@
-"""Records in the formats of other programs: graph viewers, trace viewers, Mermaid."""

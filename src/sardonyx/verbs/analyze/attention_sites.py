@@ -1,0 +1,504 @@
+"""Describe the attention sites of a graph: module, heads, mask, and whether each is one operator or decomposed.
+
+`fingerprint.attention` finds the sites; this module describes each in strings and numbers that outlive the graph, and
+pairs the sites before optimization with those after.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import onnx_ir as ir
+from msgspec import Struct
+
+from sardonyx.common import gc_pause
+from sardonyx.ir import origins
+from sardonyx.ir.facts import Dependence, Dim, Facts
+from sardonyx.ir.ops import (
+    ALL_CONVOLUTIONS,
+    ALL_PRODUCTS,
+    ARITHMETIC,
+    CASTS,
+    KEEPS_ORDER,
+    LAYER_NORMS,
+    LOOKUPS,
+    MOVES_DATA,
+    QUANTIZES,
+    REPEATS,
+    RMS_NORMS,
+    UNARY,
+    attention_operands,
+)
+from sardonyx.ir.scopes import label, operator
+from sardonyx.records import provenance as p
+from sardonyx.records.run import AttentionForm, AttentionSite, Refusal, RolledBack
+from sardonyx.verbs.analyze.fingerprint.attention import Attention, GraphView, Site, is_causal_operator
+
+# The mask of an attention site: what its scores are added to, multiplied with or selected by.
+
+NONE = "none"
+_CAUSAL, _INPUT, _COMPUTED, _BY_POSITION, _CONSTANT = (
+    "causal", "from an input", "computed from activations", "a bias by position", "a constant",
+)  # fmt: skip
+_ORDER = (_CAUSAL, _INPUT, _COMPUTED, _BY_POSITION, _CONSTANT)
+_MIXES = frozenset({"Add", "Sub", "Where", "Max", "Min", "Sum"})
+_FACTORS = frozenset({"Mul", "Div"})
+_MASK_MOVES = MOVES_DATA - LOOKUPS | CASTS  # the result of a lookup depends on the indices, not the table
+
+
+class Masking:
+    """Describes the masks of the attention sites of one graph."""
+
+    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
+        self._facts = facts
+        self._view = view
+        self._layers = attention.layers
+        self._causal = attention.masks.causal
+        self._cache: dict[ir.Value, frozenset[str]] = {}  # layers share masks
+
+    def decomposed(self, site: Site, nodes: Sequence[ir.Node]) -> str:
+        """Describe what enters a decomposed site between the product of queries and keys and the Softmax."""
+        softmax = site.nodes[1]
+        inner = nodes[nodes.index(site.first) + 1 : nodes.index(softmax)]
+        own = {output for node in (site.first, *inner) for output in node.outputs}
+        kinds = {kind for node in inner for mask in self._entering(node, own) for kind in self._kinds(mask)}
+        return _describe(kinds)
+
+    def fused(self, node: ir.Node) -> str:
+        """Describe the mask of an attention operator: by definition, by attribute, and by its mask operands."""
+        slots = attention_operands(node)
+        assert slots is not None
+        kinds = {_CAUSAL} if is_causal_operator(node, slots) else set[str]()
+        masks = (node.inputs[index] for index in slots.masks if index < len(node.inputs))
+        return _describe(kinds.union(*(self._kinds(mask) for mask in masks if mask is not None)))
+
+    def _entering(self, node: ir.Node, own: set[ir.Value]) -> Iterator[ir.Value]:
+        """Yield the operands of a node that are masks, not scales."""
+        name = self._view.names[node]
+        for index, value in enumerate(node.inputs):
+            if value is None or value in own:
+                continue
+            shape = self._facts.shape(value)
+            condition = name == "Where" and index == 0
+            mixed_in = name in _MIXES and (condition or shape is None or not set(shape) <= {1})
+            factor = name in _FACTORS and bool(shape) and shape[-1] != 1  # one learned number per head is a scale too
+            if mixed_in or factor:
+                yield value
+
+    def _kinds(self, value: ir.Value) -> frozenset[str]:
+        """Return the kinds of one mask; each term of a sum is classified separately."""
+        kinds = self._cache.get(value)
+        if kinds is None:
+            kinds = self._cache[value] = frozenset(kind for term in self._terms(value) for kind in self._of_term(term))
+        return kinds
+
+    def _terms(self, value: ir.Value) -> Iterator[ir.Value]:
+        waiting, seen = [value], {value}
+        while waiting:
+            term = waiting.pop()
+            producer = term.producer()
+            name = self._view.names.get(producer, "") if producer is not None else ""
+            if producer is None or producer in self._layers or name not in _MASK_MOVES | {"Add"}:
+                yield term
+                continue
+            operands = [operand for operand in producer.inputs if operand is not None]
+            for operand in operands if name == "Add" else operands[:1]:
+                if operand not in seen and not self._is_constant_scalar(operand):
+                    seen.add(operand)
+                    waiting.append(operand)
+
+    def _is_constant_scalar(self, value: ir.Value) -> bool:
+        shape = self._facts.shape(value)
+        return shape is not None and set(shape) <= {1} and self._view.dependence(value) is Dependence.CONSTANT
+
+    def _of_term(self, term: ir.Value) -> Iterator[str]:
+        kind, causal = self._view.dependence(term), self._causal(term)
+        if causal:
+            yield _CAUSAL
+        if kind is Dependence.DATA:
+            from_input = any(value.producer() is None for value in self._view.upward(term, self._layers))
+            yield _INPUT if from_input else _COMPUTED
+        elif not causal:
+            yield _CONSTANT if kind is Dependence.CONSTANT else _BY_POSITION
+
+
+def _describe(kinds: set[str] | frozenset[str]) -> str:
+    *others, last = (kind for kind in _ORDER if kind in kinds) if kinds else (NONE,)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+# The nodes of a decomposed attention site: from the scale of its operands to the product with the values.
+
+_MOVES_OF_PARTS = CASTS | {"Identity", "Transpose"}
+
+
+class SiteNodes:
+    """Finds the nodes of the decomposed attention sites of one graph."""
+
+    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
+        self._facts = facts
+        self._view = view
+        self._layers = attention.layers
+        self._order = {node: index for index, node in enumerate(view.names)}
+
+    def of(self, site: Site) -> tuple[ir.Node, ...]:
+        """Return the two products, all nodes between them and those that scale queries and keys, in execution order."""
+        first, last = site.first, site.nodes[-1]
+        nodes = {*site.nodes, *self._between(first, last)}
+        for value in first.inputs[:2]:
+            nodes.update(self._scaling(value))
+        return tuple(sorted(nodes, key=self._order.__getitem__))
+
+    def _between(self, first: ir.Node, last: ir.Node) -> set[ir.Node]:
+        """Return the nodes on the paths from one node to the other."""
+        ahead = set(self._view.downward(first.outputs[0], self._layers))
+        nodes: set[ir.Node] = set()
+        waiting = [last]
+        while waiting:
+            for value in waiting.pop().inputs:
+                producer = value.producer() if value is not None else None
+                if producer in ahead and producer not in nodes:
+                    nodes.add(producer)
+                    waiting.append(producer)
+        return nodes
+
+    def _scaling(self, value: ir.Value | None) -> Iterator[ir.Node]:
+        """Yield the nodes right before the product that multiply an operand by a scalar, and the moves between them."""
+        moves: list[ir.Node] = []
+        while (producer := value.producer() if value is not None else None) in self._view.names:
+            assert producer is not None
+            data = list(self._view.data(producer))
+            name = self._view.names[producer]
+            if len(data) != 1 or producer in self._layers:
+                return
+            if name in _FACTORS and self._is_scalar_factor(producer, data[0]):
+                yield from (*moves, producer)
+                moves = []
+            elif name in _MOVES_OF_PARTS:
+                moves.append(producer)
+            else:
+                return
+            value = data[0]
+
+    def _is_scalar_factor(self, node: ir.Node, data: ir.Value) -> bool:
+        """Return whether the data is multiplied with, or divided by, tensors of one element."""
+        others = [value for value in node.inputs if value is not None and value is not data]
+        return all((shape := self._facts.shape(value)) is not None and set(shape) <= {1} for value in others)
+
+
+# The number and width of the heads, as far as shapes and attributes determine them.
+
+_MAX_VISITED = 32  # values visited between the product with the values and the next layer
+# Operators after which the last axis still holds the results of all heads: moves and elementwise operators.
+_MOVES = KEEPS_ORDER | CASTS | {"Dropout", "Transpose"}
+_KEEPS = _MOVES | ARITHMETIC | UNARY | LAYER_NORMS | RMS_NORMS | QUANTIZES | {"Where"}
+
+
+class HeadSizes(Struct, frozen=True):
+    """The heads of one attention site; None for what the graph does not determine."""
+
+    heads: int | None = None
+    key_value_heads: int | None = None
+    head_size: int | None = None
+
+
+class HeadCounting:
+    """Determines the head counts and sizes of the attention sites of one graph."""
+
+    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
+        self._facts = facts
+        self._view = view
+        self._layers = attention.layers
+
+    def fused(self, node: ir.Node) -> HeadSizes:
+        """Return the sizes of an attention operator, from its attributes and the widths of its operands."""
+        query, key = self._shape(node, 0), self._shape(node, 1)
+        attribute = node.attributes.get_int
+        heads = attribute("num_heads", 0) or attribute("q_num_heads", 0)
+        shared = attribute("kv_num_heads", 0) or heads
+        sizes = HeadSizes(heads or None, shared or None, self._head_width(node, query, heads, shared))
+        if not node.domain and query is not None and len(query) == 4:  # batch, heads, length, width
+            shared = _number(key[1]) if key is not None and len(key) == 4 else None
+            sizes = HeadSizes(_number(query[1]), shared, _number(query[3]))
+        return self._with_batched_heads(node, sizes) if sizes.heads == sizes.key_value_heads == 1 else sizes
+
+    def _with_batched_heads(self, node: ir.Node, sizes: HeadSizes) -> HeadSizes:
+        """Count the heads at the next layer: they may be folded into the batch, so that the operator sees only one."""
+        values = self._facts.shape(node.outputs[0])
+        heads = self._heads_after(node, _number(values[-1]) if values else None) or 1
+        return HeadSizes(heads, heads, sizes.head_size)
+
+    def _head_width(self, node: ir.Node, query: tuple[Dim, ...] | None, heads: int, shared: int) -> int | None:
+        if query is not None and len(query) == 5:  # batch, length, heads, query/key/value, width
+            return _number(query[4])
+        widths = node.attributes.get_ints("qkv_hidden_sizes", ())
+        if widths:
+            return _quotient(widths[0], heads)
+        slots, packed, parts = attention_operands(node), query, heads
+        if slots is not None and slots.key < 0:  # one weight for query, key and value
+            packed, parts = self._shape(node, 1), 3 * heads
+        elif len(node.inputs) < 2 or node.inputs[1] is None:
+            parts = heads + 2 * shared
+        return _quotient(packed[-1], parts) if packed else None
+
+    def decomposed(self, site: Site) -> HeadSizes:
+        """Return the sizes of a decomposed site, from its products and the layers before and after it."""
+        scores, result = site.first, site.nodes[-1]
+        size = self._contracted(scores)
+        values = self._facts.shape(result.outputs[0])
+        heads = self._heads_after(result, _number(values[-1]) if values else None)
+        heads = heads or self._heads_before(scores, size)
+        heads = heads or self._heads_between(scores) or self._heads_between(result)
+        return HeadSizes(heads, _quotient(heads, self._repeated(scores)), size)
+
+    def _contracted(self, product: ir.Node) -> int | None:
+        """Return how many elements a product sums over."""
+        shape = self._shape(product, 0)
+        if product.op_type == "Einsum":
+            return self._contracted_letters(product, shape)
+        transposed = product.attributes.get_int("transA", 0)
+        return _number(shape[-2 if transposed else -1]) if shape is not None and len(shape) >= 2 else None
+
+    def _contracted_letters(self, product: ir.Node, shape: tuple[Dim, ...] | None) -> int | None:
+        inputs, _, output = product.attributes.get_string("equation", "").replace(" ", "").partition("->")
+        first, _, second = inputs.partition(",")
+        summed = [axis for axis, letter in enumerate(first) if letter in second and letter not in output]
+        if shape is None or len(shape) != len(first) or len(summed) != 1:
+            return None
+        return _number(shape[summed[0]])
+
+    def _heads_after(self, result: ir.Node, width: int | None) -> int | None:
+        """Count the heads at the next layer, which reads all of them: its input width divided by that of one head."""
+        waiting, seen = [result.outputs[0]], {result.outputs[0]}
+        while waiting and len(seen) < _MAX_VISITED:
+            value = waiting.pop(0)
+            for reader in self._view.readers(value):
+                if reader in self._layers:
+                    heads = _quotient(self._read(reader, value), width)
+                    return heads if heads and self._fits(result, heads) else None
+                output = reader.outputs[0]
+                if self._view.names[reader] in _KEEPS and output not in seen:
+                    seen.add(output)
+                    waiting.append(output)
+        return None
+
+    def _read(self, layer: ir.Node, value: ir.Value) -> int | None:
+        """Return the size of a layer's input on the axis that it sums over."""
+        shape, name = self._facts.shape(value), self._view.names[layer]
+        if shape is None or len(shape) < 2 or name not in ALL_PRODUCTS | ALL_CONVOLUTIONS:
+            return None
+        from_left = value is layer.inputs[0]
+        return _number(shape[1] if name in ALL_CONVOLUTIONS else shape[-1] if from_left else shape[-2])
+
+    def _fits(self, result: ir.Node, heads: int) -> bool:
+        """Return whether the number of matrices in a batched product is a multiple of the number of heads."""
+        shape = self._facts.shape(result.outputs[0]) or ()
+        numbers = [dim for dim in shape[:-2] if isinstance(dim, int)]
+        if len(numbers) != len(shape[:-2]) or self._view.names[result] == "Einsum":
+            return True
+        return math.prod(numbers) % heads == 0
+
+    def _heads_before(self, scores: ir.Node, size: int | None) -> int | None:
+        """Count the heads at the layer that computes the queries of all heads, if only moves follow it."""
+        value = scores.inputs[0]
+        for _ in range(_MAX_VISITED):
+            producer = value.producer() if value is not None else None
+            if producer is None or value is None:
+                return None
+            if producer in self._layers:
+                shape = self._facts.shape(value)
+                return _quotient(_number(shape[-1]), size) if shape and producer.op_type in ALL_PRODUCTS else None
+            data = list(self._view.data(producer))
+            if len(data) != 1 or self._view.names[producer] not in _KEEPS:
+                return None
+            value = data[0]
+        return None
+
+    def _heads_between(self, product: ir.Node) -> int | None:
+        """Return the size of the axis before rows and columns."""
+        shape = self._facts.shape(product.outputs[0])
+        return _number(shape[-3]) if shape is not None and len(shape) >= 4 else None
+
+    def _repeated(self, scores: ir.Node) -> int:
+        """Return how many heads of the queries share one head of the keys."""
+        query, key = self._shape(scores, 0), self._shape(scores, 1)
+        times = 1
+        if query is not None and key is not None and scores.op_type != "Einsum":
+            for one, other in zip(query[-3::-1], key[-3::-1], strict=False):
+                times *= one if other == 1 and isinstance(one, int) else 1
+        value = scores.inputs[1]
+        while (
+            producer := value.producer() if value is not None else None
+        ) is not None and producer not in self._layers:
+            data = list(self._view.data(producer))
+            name = self._view.names[producer]
+            if len(data) != 1 or name not in REPEATS | _MOVES | {"Mul", "Div"}:
+                break
+            times *= self._factor(producer) if name in REPEATS else 1
+            value = data[0]
+        return times
+
+    def _factor(self, repeats: ir.Node) -> int:
+        """Return how many times a node repeats its input."""
+        before, after = self._shape(repeats, 0), self._facts.shape(repeats.outputs[0])
+        times = 1
+        for one, other in zip((before or ())[::-1], (after or ())[::-1], strict=False):
+            if isinstance(one, int) and isinstance(other, int) and one and one != other:
+                times *= other // one
+        return times
+
+    def _shape(self, node: ir.Node, index: int) -> tuple[Dim, ...] | None:
+        return self._facts.shape(node.inputs[index]) if index < len(node.inputs) else None
+
+
+def _number(dim: Dim | None) -> int | None:
+    return dim if isinstance(dim, int) else None
+
+
+def _quotient(whole: Dim | None, part: int | None) -> int | None:
+    """Return whole / part if both are known and it is an integer, otherwise None."""
+    return whole // part if isinstance(whole, int) and part and whole and whole % part == 0 else None
+
+
+# The description of the attention sites of one graph; it keeps no reference to a node.
+
+
+class SiteDescription(Struct, frozen=True):
+    """One attention site of one graph."""
+
+    module: str  # instance path of the owning module
+    heads: int | None  # of the queries; None if the graph does not determine it
+    key_value_heads: int | None
+    head_size: int | None
+    mask: str
+    causal: bool
+    cached: bool
+    cross: bool
+    form: AttentionForm
+    softmax: str  # the label of the Softmax node; "" for a fused operator
+    result: str  # the name of the result, which identifies a rewrite of the site
+
+
+def find_sites(facts: Facts) -> tuple[SiteDescription, ...]:
+    """Describe all attention sites of a model in execution order; the model is not changed."""
+    with gc_pause.paused():  # all objects allocated here live until the end
+        view = GraphView(facts.model)
+        if view.model is not facts.model:  # inlining functions made a copy
+            facts = Facts(view.model)
+        attention = Attention(view)
+        if not attention.sites:
+            return ()
+        describe = _SiteDescriber(facts, view, attention)
+        return tuple(map(describe, attention.sites))
+
+
+class _SiteDescriber:
+    """Describes the attention sites of one graph."""
+
+    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
+        self._parts = SiteNodes(facts, view, attention)
+        self._masking = Masking(facts, view, attention)
+        self._heads = HeadCounting(facts, view, attention)
+
+    def __call__(self, site: Site) -> SiteDescription:
+        decomposed = attention_operands(site.first) is None
+        nodes = self._parts.of(site) if decomposed else site.nodes
+        sizes = self._heads.decomposed(site) if decomposed else self._heads.fused(site.first)
+        operator_name = "" if decomposed else operator(site.first)
+        return SiteDescription(
+            module=p.owner_of(p.merge(origins.origins(node) for node in site.nodes)),
+            heads=sizes.heads,
+            key_value_heads=sizes.key_value_heads,
+            head_size=sizes.head_size,
+            mask=self._masking.decomposed(site, nodes) if decomposed else self._masking.fused(site.first),
+            causal=site.causal,
+            cached=site.cached,
+            cross=site.cross,
+            form=AttentionForm(operator_name, tuple(map(label, nodes))),
+            softmax=label(site.nodes[1]) if decomposed else "",
+            result=site.nodes[-1].outputs[0].name or "",
+        )
+
+
+# Pair the attention sites of a source with those of its optimized result: by module, then by execution order.
+#
+# A fused operator replaces nodes of several modules, so its module may be an ancestor of theirs.
+
+Fits = Callable[[SiteDescription, SiteDescription], bool]
+
+
+def pair_sites(
+    before: Sequence[SiteDescription],
+    after: Sequence[SiteDescription],
+    refusals: Iterable[Refusal] = (),
+    rolled_back: Iterable[RolledBack] = (),
+) -> tuple[AttentionSite, ...]:
+    """Return every site once, in the order of the source; sites that only the result has come last."""
+    partners = _partners(before, after)
+    unpaired = set(range(len(after))).difference(partners.values())
+    reasons = _Reasons(refusals, rolled_back)
+    sites = [
+        _site(site, after[partners[index]] if index in partners else None, reasons) for index, site in enumerate(before)
+    ]
+    sites += [_site(None, after[index], reasons) for index in sorted(unpaired)]
+    return tuple(sites)
+
+
+def _partners(before: Sequence[SiteDescription], after: Sequence[SiteDescription]) -> dict[int, int]:
+    """Return a mapping from indices in `before` to those of their partners in `after`."""
+    partners: dict[int, int] = {}
+    criteria: tuple[Fits, ...] = (
+        lambda one, other: one.module == other.module,
+        lambda one, other: p.is_within(one.module, other.module) or p.is_within(other.module, one.module),
+    )
+    free = list(range(len(after)))
+    for fits in criteria:
+        for index, site in enumerate(before):
+            partner = None if index in partners else next((other for other in free if fits(site, after[other])), None)
+            if partner is not None:
+                partners[index] = partner
+                free.remove(partner)
+    rest = [index for index in range(len(before)) if index not in partners]
+    if len(rest) == len(free):  # the modules do not match, but the numbers do
+        partners.update(zip(rest, free, strict=True))
+    return partners
+
+
+def _site(before: SiteDescription | None, after: SiteDescription | None, reasons: _Reasons) -> AttentionSite:
+    one = before or after
+    assert one is not None, "a site exists before or after"
+    other = after or one
+    return AttentionSite(
+        module=one.module,
+        heads=one.heads or other.heads,
+        key_value_heads=one.key_value_heads or other.key_value_heads,
+        head_size=one.head_size or other.head_size,
+        mask=NONE if other.mask == NONE else one.mask,  # a mask of zeros is only recognized once it is folded
+        causal=one.causal,
+        cached=one.cached,
+        cross=one.cross,
+        before=before.form if before is not None else None,
+        after=after.form if after is not None else None,
+        why="" if after is None or after.form.operator else reasons(after),
+    )
+
+
+class _Reasons:
+    """Looks up why a site is still decomposed: a pass skipped its Softmax, or a fusion was rolled back."""
+
+    def __init__(self, refusals: Iterable[Refusal], rolled_back: Iterable[RolledBack]) -> None:
+        self._by_node: dict[str, str] = {}
+        for refusal in refusals:
+            for node in refusal.nodes:
+                self._by_node.setdefault(node, refusal.reason)
+        self._undone = {rewrite.root: rewrite for rewrite in rolled_back}
+
+    def __call__(self, site: SiteDescription) -> str:
+        undone = self._undone.get(site.result)
+        if undone is not None:
+            return f"{undone.pass_name} was rolled back: {undone.reason}"
+        return self._by_node.get(site.softmax, "")
+
+
+__all__ = ["SiteDescription", "find_sites", "pair_sites"]

@@ -1,0 +1,451 @@
+"""The kinds and costs of ONNX operators: the standard ones, and those of ONNX Runtime that passes write.
+
+Operators of ONNX Runtime are named with their domain ("com.microsoft::BiasGelu"). A slice or a transpose is a copy, as
+in the runtime; only operators that reuse their input's memory are views. An operator that is in no table or has unknown
+sizes is returned as unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from msgspec import Struct
+
+from sardonyx.ir.ops import (
+    ACTIVATIONS,
+    ARITHMETIC,
+    BITWISE,
+    CASTS,
+    EXACT_UNARY,
+    FILLS,
+    KEEPS_ORDER,
+    LOOKUPS,
+    MAKES_SEQUENCE,
+    MOVES_DATA,
+    OPTIONALS,
+    POOLS,
+    PREDICATES,
+    RANDOM,
+    READS_SHAPE,
+    RECURRENT,
+    SOFTMAXES,
+    TRIGONOMETRIC,
+    VARIADIC,
+)
+from sardonyx.ir.shapes.expr import Size, add, floor_quotient, multiply, product
+from sardonyx.verbs.analyze.costs import program
+from sardonyx.verbs.analyze.costs.program import (
+    UNKNOWN,
+    Description,
+    OpKind,
+    Value,
+    attention_of,
+    convolution,
+    einsum,
+    floating,
+    matrix_product_over,
+    recurrent,
+)
+
+
+class UnknownSize(Exception):
+    """A size that the costs depend on is unknown, or the node is invalid."""
+
+
+class NodeCall(Struct, frozen=True):
+    """One use of an operator, as the rules see it."""
+
+    reads: Sequence[Value | None]  # None: omitted, or of unknown rank
+    writes: Sequence[Value | None]
+    attributes: Mapping[str, object]
+
+    def optional(self, index: int) -> Value | None:
+        """Return an input, or None if it is omitted."""
+        return self.reads[index] if index < len(self.reads) else None
+
+    def has(self, *indices: int) -> int:
+        """Count which of these inputs are present."""
+        return sum(self.optional(index) is not None for index in indices)
+
+    def operand(self, index: int, rank: int | None = None) -> Value:
+        """Return an input that must be present, with this rank if one is given."""
+        return _checked(self.optional(index), rank)
+
+    @property
+    def result(self) -> Value:
+        """The first output."""
+        return _checked(self.writes[0] if self.writes else None, None)
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return an integer attribute."""
+        value = self.attributes.get(name, default)
+        if not isinstance(value, int):
+            raise UnknownSize(name)
+        return value
+
+    def numbers(self, name: str) -> Sequence[int] | None:
+        """Return an attribute of several integers, or None if it is not set."""
+        value = self.attributes.get(name)
+        return None if value is None else tuple(cast("Sequence[int]", value))
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return a string attribute."""
+        return str(self.attributes.get(name, default))
+
+
+def _checked(value: Value | None, rank: int | None) -> Value:
+    if value is None or (rank is not None and len(value.shape) != rank):
+        raise UnknownSize
+    return value
+
+
+# Operators that compute matrix products: linear, convolution, attention, recurrent.
+
+Rule = Callable[[NodeCall], Description]
+
+
+def _matmul(call: NodeCall) -> Description:
+    return matrix_product_over(_last(call.operand(0)), call.result)
+
+
+def _last(value: Value) -> Size:
+    """Return the size of the last axis, which a product sums over."""
+    if not value.shape:
+        raise UnknownSize
+    return value.shape[-1]
+
+
+def _fused_matmul(call: NodeCall) -> Description:
+    left = call.operand(0)
+    if call.number("transBatchA"):
+        raise UnknownSize
+    summed = left.shape[-2] if call.number("transA") and len(left.shape) > 1 else _last(left)
+    scaled = call.attributes.get("alpha", 1.0) != 1.0
+    return matrix_product_over(summed, call.result, more=int(scaled))
+
+
+def _gemm(call: NodeCall) -> Description:
+    left = call.operand(0, 2)
+    more = call.has(2) + activation(call)
+    return matrix_product_over(left.shape[0 if call.number("transA") else 1], call.result, more=more)
+
+
+def activation(call: NodeCall) -> int:
+    """Return the flops per element of the activation that is part of a fused operator."""
+    name = call.text("activation").lower()
+    name = {"leakyrelu": "leaky_relu", "clip": "clamp"}.get(name, name)
+    if name and name not in program.ELEMENTWISE:
+        raise UnknownSize
+    return program.ELEMENTWISE[name][1] if name else 0
+
+
+def _conv_with(weight: int, bias: int, *, transposed: bool = False) -> Rule:
+    """Return the rule of a convolution of the first operand, with the others at these indices."""
+
+    def rule(call: NodeCall) -> Description:
+        more = call.has(bias) + activation(call)
+        return convolution(call.operand(0), call.operand(weight), call.result, transposed=transposed, more=more)
+
+    return rule
+
+
+def _fused_conv(call: NodeCall) -> Description:
+    """Describe a convolution with a bias, a residual and an activation."""
+    more = call.has(2, 3) + activation(call)
+    return convolution(call.operand(0), call.operand(1), call.result, transposed=False, more=more)
+
+
+def _attention(call: NodeCall) -> Description:
+    """Describe the standard operator: heads are an axis or part of the width; cached keys precede the new ones."""
+    query, key, value = (call.operand(index) for index in range(3))
+    batch, heads, rows, width = _with_heads(query, call.number("q_num_heads"))
+    _, _, keys, _ = _with_heads(key, call.number("kv_num_heads"))
+    _, _, _, values = _with_heads(value, call.number("kv_num_heads"))
+    past = call.optional(4)
+    keys = keys if past is None else add(keys, past.shape[2])
+    return attention_of(query, (batch, heads, rows), keys, width, values, mask=call.has(3) > 0)
+
+
+def _with_heads(value: Value, heads: int) -> tuple[Size, Size, Size, Size]:
+    """Return batch size, heads, length and width of a head."""
+    if len(value.shape) == 4:
+        batch, own, length, width = value.shape
+        return batch, own, length, width
+    if len(value.shape) != 3 or not heads:
+        raise UnknownSize
+    batch, length, width = value.shape
+    return batch, heads, length, floor_quotient(width, heads)
+
+
+def _packed_attention_of(masks: tuple[int, ...], past_index: int) -> Rule:
+    """Return the rule of attention with a packed projection: queries, keys and values have equal widths by default."""
+
+    def rule(call: NodeCall) -> Description:
+        source, weight, heads = call.operand(0, 3), call.operand(1, 2), call.number("num_heads")
+        batch, rows, _ = source.shape
+        widths = call.numbers("qkv_hidden_sizes") or (floor_quotient(weight.shape[1], 3),) * 3
+        past = call.optional(past_index)
+        keys = rows if past is None else add(rows, past.shape[3])
+        inner = _by_heads(source, batch, rows, keys, heads, widths[0], widths[2], call.has(*masks))
+        projected = product((batch, rows, weight.shape[1]))
+        biased = projected if call.has(2) and floating(source, 1) != 0 else 0
+        return _with_projection(inner, multiply(source.elements, weight.shape[1]), biased)
+
+    return rule
+
+
+def _with_projection(inner: Description, macs: Size, flops: Size) -> Description:
+    return Description(inner.kind, add(inner.macs, macs), add(inner.other_flops, flops))
+
+
+def _by_heads(
+    source: Value, batch: Size, rows: Size, keys: Size, heads: Size, width: Size, values: Size, masks: int
+) -> Description:
+    """Describe attention by the total width of all heads."""
+    head, value_head = floor_quotient(width, heads), floor_quotient(values, heads)
+    return attention_of(source, (batch, heads, rows), keys, head, value_head, mask=masks > 0)
+
+
+def _multi_head_attention(call: NodeCall) -> Description:
+    """Describe attention after the projections, with separate or packed queries, keys and values."""
+    query, heads, masks = call.operand(0), call.number("num_heads"), call.has(4, 5)
+    key, value, past = call.optional(1), call.optional(2), call.optional(6)
+    batch, rows = query.shape[:2]
+    if key is None:  # packed: batch, length, heads, 3, width
+        width = values = multiply(heads, _last(query))
+        keys = rows
+    elif value is None:  # packed keys and values: batch, length, heads, 2, width
+        keys, width, values = key.shape[1], _last(query), _last(query)
+    elif len(key.shape) == 4:  # batch, heads, length, width
+        keys, width, values = key.shape[2], _last(query), multiply(heads, _last(value))
+    else:
+        keys, width, values = key.shape[1], _last(query), _last(value)
+    keys = keys if past is None else add(keys, past.shape[2])
+    inner = _by_heads(query, batch, rows, keys, heads, width, values, masks)
+    biased = multiply(product((batch, rows)), multiply(3, width)) if call.has(3) else 0
+    return _with_projection(inner, 0, biased)
+
+
+def _group_query_attention(call: NodeCall) -> Description:
+    """Describe attention with fewer heads of keys than of queries; the cache counts at its full length."""
+    query, heads, shared = call.operand(0, 3), call.number("num_heads"), call.number("kv_num_heads")
+    batch, rows, width = query.shape
+    if call.optional(1) is None:  # packed queries, keys and values
+        width = multiply(heads, floor_quotient(width, heads + 2 * shared))
+    past = call.optional(3)
+    keys = rows if past is None else add(rows, past.shape[2])
+    return _by_heads(query, batch, rows, keys, heads, width, width, call.has(10))
+
+
+def _recurrent_of(cell: str) -> Rule:
+    """Return the rule of a recurrent layer in one direction or two."""
+
+    def rule(call: NodeCall) -> Description:
+        source, weight, recurrence = call.operand(0, 3), call.operand(1, 3), call.operand(2, 3)
+        rows = product(source.shape[:2])
+        states = product((rows, recurrence.shape[0], recurrence.shape[2]))
+        return recurrent(rows, (weight, recurrence), states, cell)
+
+    return rule
+
+
+def _einsum(call: NodeCall) -> Description:
+    operands = [call.operand(index) for index in range(len(call.reads))]
+    return einsum(call.text("equation"), operands)
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "com.microsoft::MatMulNBits"), _matmul),
+    **{f"com.microsoft::{name}": _matmul for name in ("MatMulIntegerToFloat", "DynamicQuantizeMatMul")},
+    **dict.fromkeys(("com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul"), _fused_matmul),
+    **dict.fromkeys(("Gemm", "com.microsoft::FusedGemm", "com.microsoft::QGemm"), _gemm),
+    "Conv": _conv_with(1, 2),
+    "ConvTranspose": _conv_with(1, 2, transposed=True),
+    "ConvInteger": _conv_with(1, 4),
+    "QLinearConv": _conv_with(3, 8),
+    "DeformConv": _conv_with(1, 3),
+    **dict.fromkeys(("com.microsoft::FusedConv", "com.microsoft::NhwcFusedConv"), _fused_conv),
+    "Attention": _attention,
+    "com.microsoft::Attention": _packed_attention_of((3, 5), 4),
+    "com.microsoft::QAttention": _packed_attention_of((5,), 8),
+    "com.microsoft::MultiHeadAttention": _multi_head_attention,
+    "com.microsoft::GroupQueryAttention": _group_query_attention,
+    **{name: _recurrent_of(name.lower()) for name in RECURRENT},
+    "Einsum": _einsum,
+}
+
+
+def describe(
+    operator: str, reads: Sequence[Value | None], writes: Sequence[Value | None], attributes: Mapping[str, object]
+) -> Description:
+    """Describe an operator at these shapes; omitted inputs in `reads` are None."""
+    if operator in _PLAIN:
+        return Description(_PLAIN[operator])
+    call = NodeCall(reads, writes, attributes)
+    try:
+        rule = _RULES.get(operator)
+        if rule is not None:
+            return rule(call)
+        if operator in _ELEMENTWISE:
+            kind, flops = program.ELEMENTWISE[_ELEMENTWISE[operator]]
+            return Description(kind, 0, floating(call.result, flops))
+        if operator in _REDUCTIONS:
+            return Description(OpKind.REDUCTION, 0, floating(call.operand(0), _REDUCTIONS[operator]))
+    except UnknownSize:
+        return UNKNOWN
+    return UNKNOWN
+
+
+def _norm_of(flops: int, *more: int) -> Rule:
+    """Return the rule of a norm; each of these optional inputs (weight, bias, residual) adds one flop per element."""
+
+    def rule(call: NodeCall) -> Description:
+        return Description(OpKind.NORM, 0, floating(call.operand(0), flops + call.has(*more)))
+
+    return rule
+
+
+def _batch_norm(call: NodeCall) -> Description:
+    flops = program.BATCH_NORM_IN_TRAINING if call.number("training_mode") else program.BATCH_NORM
+    return Description(OpKind.BATCH_NORM, 0, floating(call.operand(0), flops))
+
+
+def _softmax(call: NodeCall) -> Description:
+    return Description(OpKind.SOFTMAX, 0, floating(call.result, program.SOFTMAX))
+
+
+def _gelu(call: NodeCall) -> Description:
+    name = "gelu_tanh" if call.text("approximate") == "tanh" else "gelu"
+    return Description(OpKind.ACTIVATION, 0, floating(call.result, program.ELEMENTWISE[name][1]))
+
+
+def _gelu_of(name: str) -> Rule:
+    """Return the rule of a GELU of ONNX Runtime, some of which add a bias first."""
+
+    def rule(call: NodeCall) -> Description:
+        return Description(OpKind.ACTIVATION, 0, floating(call.result, program.ELEMENTWISE[name][1] + call.has(1)))
+
+    return rule
+
+
+def _quick_gelu(call: NodeCall) -> Description:
+    name = "silu" if call.attributes.get("alpha") == 1.0 else "quick_gelu"
+    return Description(OpKind.ACTIVATION, 0, floating(call.result, program.ELEMENTWISE[name][1]))
+
+
+def _variadic(call: NodeCall) -> Description:
+    """Describe an operator over any number of operands, broadcast together."""
+    return Description(OpKind.ARITHMETIC, 0, floating(call.result, max(0, len(call.reads) - 1)))
+
+
+def _mean_of_several(call: NodeCall) -> Description:
+    return Description(OpKind.ARITHMETIC, 0, floating(call.result, len(call.reads)))
+
+
+def _pool(call: NodeCall) -> Description:
+    window = product(tuple(call.numbers("kernel_shape") or ()))
+    return Description(OpKind.REDUCTION, 0, multiply(window, floating(call.result, 1)))
+
+
+def _resize(call: NodeCall) -> Description:
+    mode, axes = call.text("mode", "nearest"), len(call.result.shape) - 2
+    name = {"linear": _BY_AXES.get(axes, "trilinear"), "cubic": "bicubic"}.get(mode, "nearest")
+    flops = program.INTERPOLATION[name]
+    return Description(OpKind.OTHER if flops else OpKind.COPY, 0, floating(call.result, flops))
+
+
+_BY_AXES = {0: "linear", 1: "linear", 2: "bilinear"}
+
+
+def _grid_sample(call: NodeCall) -> Description:
+    return Description(OpKind.OTHER, 0, floating(call.result, program.INTERPOLATION["bilinear"]))
+
+
+def _quantization(flops: int) -> Rule:
+    """Return the rule of a quantization, counted on the floating-point input."""
+
+    def rule(call: NodeCall) -> Description:
+        return Description(OpKind.ARITHMETIC, 0, floating(call.operand(0), flops))
+
+    return rule
+
+
+def _elementwise_of(flops: int) -> Rule:
+    def rule(call: NodeCall) -> Description:
+        return Description(OpKind.ARITHMETIC, 0, floating(call.result, flops))
+
+    return rule
+
+
+def _local_norm(call: NodeCall) -> Description:
+    """Describe a norm over neighbouring channels: squares, their sum, scale, shift, power, division."""
+    return Description(OpKind.NORM, 0, floating(call.operand(0), call.number("size") + 5))
+
+
+_RULES: Mapping[str, Rule] = {
+    **RULES,
+    **dict.fromkeys(("LayerNormalization", "GroupNormalization"), _norm_of(program.LAYER_NORM, 1, 2)),
+    **dict.fromkeys(("InstanceNormalization", "com.microsoft::GroupNorm"), _norm_of(program.LAYER_NORM, 1, 2)),
+    "MeanVarianceNormalization": _norm_of(program.LAYER_NORM),
+    "LpNormalization": _norm_of(program.RMS_NORM),
+    "LRN": _local_norm,
+    **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _norm_of(program.RMS_NORM, 1)),
+    "com.microsoft::SkipLayerNormalization": _norm_of(program.LAYER_NORM, 1, 2, 3, 4),
+    "com.microsoft::SkipSimplifiedLayerNormalization": _norm_of(program.RMS_NORM, 1, 2, 3),
+    "BatchNormalization": _batch_norm,
+    **dict.fromkeys(SOFTMAXES, _softmax),
+    "Gelu": _gelu,
+    **{f"com.microsoft::{name}": _gelu_of("gelu") for name in ("Gelu", "BiasGelu")},
+    "com.microsoft::FastGelu": _gelu_of("gelu_tanh"),
+    "com.microsoft::QuickGelu": _quick_gelu,
+    **dict.fromkeys(VARIADIC - {"Mean"}, _variadic),
+    "Mean": _mean_of_several,
+    **dict.fromkeys(POOLS, _pool),
+    **dict.fromkeys(("Resize", "Upsample"), _resize),
+    "GridSample": _grid_sample,
+    "QuantizeLinear": _quantization(3),
+    "DynamicQuantizeLinear": _quantization(5),
+    "DequantizeLinear": _elementwise_of(2),
+    **dict.fromkeys(("RotaryEmbedding", "com.microsoft::RotaryEmbedding"), _elementwise_of(3)),
+}
+
+_ELEMENTWISE: Mapping[str, str] = {  # ONNX operator -> name in the table of description.py
+    **{name: name.lower() for name in ARITHMETIC | TRIGONOMETRIC | EXACT_UNARY | ACTIVATIONS - {"Gelu"}},
+    **{name: name.lower() for name in ("Erf", "Exp", "Log", "PRelu", "Pow", "Reciprocal", "Sqrt")},
+    "Mod": "fmod",
+    "Clip": "clamp",
+    "LeakyRelu": "leaky_relu",
+    "HardSigmoid": "hardsigmoid",
+    "HardSwish": "hardswish",
+    "Swish": "silu",
+    "ThresholdedRelu": "threshold",
+    "Shrink": "softshrink",
+    **dict.fromkeys(PREDICATES | BITWISE | CASTS | {"BitCast", "BitwiseNot", "Trilu", "Where"}, "where"),
+}
+
+_REDUCTIONS: Mapping[str, int] = {
+    **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceLogSum"), 1),
+    **dict.fromkeys(("ArgMax", "ArgMin", "CumSum", "CumProd", "GlobalAveragePool", "GlobalMaxPool"), 1),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceSumSquare", "GlobalLpPool"), 2),
+    "ReduceLogSumExp": 3,
+}
+
+_SCATTERS = ("Scatter", "ScatterElements", "ScatterND", "TensorScatter")
+_CREATED = ("Constant", "ConstantOfShape", "Range", "EyeLike", "HannWindow", "HammingWindow", "BlackmanWindow")
+_PLAIN: Mapping[str, OpKind] = {
+    **dict.fromkeys(KEEPS_ORDER | READS_SHAPE, OpKind.VIEW),
+    **dict.fromkeys(MOVES_DATA - KEEPS_ORDER - LOOKUPS | FILLS - {"Trilu"} | {"Col2Im", "Concat"}, OpKind.COPY),
+    **dict.fromkeys(LOOKUPS | {*_SCATTERS, "Compress", "OneHot"}, OpKind.LOOKUP),
+    **dict.fromkeys(RANDOM - {"Bernoulli", "Multinomial"} | {*_CREATED}, OpKind.CREATE),
+    **dict.fromkeys(("Dropout", "Bernoulli"), OpKind.DROPOUT),  # no-ops at inference
+    **{f"com.microsoft::QLinear{name}": OpKind.ARITHMETIC for name in ("Add", "Mul")},  # in integers, so no flops
+    **{f"com.microsoft::QLinear{name}": OpKind.ACTIVATION for name in ("Sigmoid", "LeakyRelu")},
+    **{
+        f"com.microsoft::QLinear{name}": OpKind.REDUCTION for name in ("AveragePool", "GlobalAveragePool", "ReduceMean")
+    },
+    "com.microsoft::QLinearSoftmax": OpKind.SOFTMAX,
+    "com.microsoft::QLinearConcat": OpKind.COPY,
+    **dict.fromkeys(("TopK", "NonZero", "Unique", "NonMaxSuppression"), OpKind.OTHER),
+    **dict.fromkeys(MAKES_SEQUENCE | OPTIONALS | {"ConcatFromSequence", "SequenceAt", "SequenceLength"}, OpKind.OTHER),
+}

@@ -1,0 +1,575 @@
+"""The memory that a program needs at each step, the buffers alive at its peak, and the peak as a function of the sizes.
+
+A buffer is alive from the operation that allocates it until after the last one that reads or writes a value in it;
+outputs stay alive. While an operation runs, its inputs, outputs and workspace are alive together. Weights and inputs
+belong to the caller and are counted separately. `docs/memory.md` lists what this leaves out.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import chain
+from typing import Literal
+
+from msgspec import Struct
+
+from sardonyx.common.errors import UsageError
+from sardonyx.ir.shapes.expr import (
+    Atom,
+    Expr,
+    Monomial,
+    Size,
+    add,
+    alone,
+    floor_quotient,
+    multiply,
+    product,
+    subtract,
+    total,
+    value_of,
+)
+from sardonyx.verbs.analyze.costs.program import Operation, Program, Store, format_size
+
+
+class Span(Struct, frozen=True):
+    """The steps during which one activation buffer is alive, both ends included."""
+
+    buffer: int
+    bytes: Size
+    first: int
+    last: int
+
+
+class Alive(Struct, frozen=True):
+    """A buffer that is alive at the peak."""
+
+    buffer: int
+    name: str  # its first value
+    bytes: int
+    module: str  # the module that allocated it
+    made_by: str | None  # the operation that allocated it; None: it existed before the first
+
+
+class Peak(Struct, frozen=True):
+    """The step that needs the most memory, at given sizes."""
+
+    bytes: int  # activations, and the workspace of the running operation
+    weights: int
+    inputs: int
+    workspace: int
+    step: int | None  # None: the program has no operations
+    operation: Operation | None
+    alive: tuple[Alive, ...]  # largest first
+    sizes: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """The peak with weights and inputs."""
+        return self.bytes + self.weights + self.inputs
+
+    @property
+    def modules(self) -> dict[str, int]:
+        """The bytes of each module at the peak, largest first; a workspace counts for the running operation."""
+        by_module = Counter[str]()
+        for buffer in self.alive:
+            by_module[buffer.module] += buffer.bytes
+        if self.operation is not None and self.workspace:
+            by_module[self.operation.module] += self.workspace
+        return dict(by_module.most_common())
+
+
+class Liveness(Struct, frozen=True):
+    """The live bytes while each operation runs, symbolic if the program has dynamic dimensions."""
+
+    program: Program
+    timeline: tuple[Size, ...]  # activations and workspace, one for each step
+    weights: Size
+    inputs: Size
+    spans: tuple[Span, ...]
+    granularity: int
+
+    def values(self, sizes: Mapping[str, int] | None = None) -> list[int]:
+        """Return the timeline in bytes at these sizes, by default the example's."""
+        chosen = chosen_sizes(self.program, sizes)
+        numbers = {size: value_of(size, chosen) for size in set(self.timeline)}
+        return [numbers[size] for size in self.timeline]
+
+    def at(self, sizes: Mapping[str, int] | None = None) -> Peak:
+        """Return the peak at these sizes, by default the example's; of equal steps, the earliest."""
+        chosen = chosen_sizes(self.program, sizes)
+        numbers = self.values(chosen)
+        weights, inputs = value_of(self.weights, chosen), value_of(self.inputs, chosen)
+        if not numbers:
+            return Peak(0, weights, inputs, 0, None, None, (), chosen)
+        step = max(range(len(numbers)), key=numbers.__getitem__)
+        operation = self.program.operations[step]
+        workspace = value_of(_rounded(operation.workspace, self.granularity), chosen)
+        alive = sorted(self._alive(step, chosen), key=lambda buffer: (-buffer.bytes, buffer.buffer))
+        return Peak(numbers[step], weights, inputs, workspace, step, operation, tuple(alive), chosen)
+
+    def _alive(self, step: int, sizes: Mapping[str, int]) -> Iterator[Alive]:
+        names = dict[int, str]()
+        for value in self.program.values:
+            names.setdefault(value.buffer, value.name)
+        for span in self.spans:
+            if span.first <= step <= span.last:
+                buffer = self.program.buffers[span.buffer]
+                creator = None if buffer.born is None else self.program.operations[buffer.born].name
+                octets = value_of(span.bytes, sizes)
+                yield Alive(span.buffer, names.get(span.buffer, ""), octets, buffer.module, creator)
+
+
+def liveness(program: Program, *, as_run: bool = False, granularity: int = 1) -> Liveness:
+    """Compute the live bytes at each step, in time linear in the number of operations.
+
+    Args:
+        program: The program.
+        as_run: Free buffers when the recorded run freed them, as Python does; otherwise after their last use.
+        granularity: Round every buffer up to a multiple of this (512: the blocks of the CUDA allocator).
+    """
+    spans = tuple(_spans(program, as_run, granularity))
+    allocated, freed = defaultdict[int, list[Size]](list), defaultdict[int, list[Size]](list)
+    for span in spans:
+        allocated[span.first].append(span.bytes)
+        freed[span.last].append(span.bytes)
+    live: Size = 0
+    timeline = list[Size]()
+    for step, operation in enumerate(program.operations):
+        live = total((live, *allocated[step]))
+        timeline.append(add(live, _rounded(operation.workspace, granularity)))
+        live = subtract(live, total(freed[step]))
+    weights, inputs = (
+        total(_rounded(buffer.bytes, granularity) for buffer in program.buffers if buffer.store is store)
+        for store in (Store.WEIGHT, Store.INPUT)
+    )
+    return Liveness(program, tuple(timeline), weights, inputs, spans, granularity)
+
+
+def thinned(values: Sequence[int], most: int = 2000) -> tuple[tuple[int, int], ...]:
+    """Return a timeline as at most `most` points (step, bytes): the largest of each interval, so no peak is lost."""
+    stride = max(1, -(-len(values) // most))
+    points = list[tuple[int, int]]()
+    for start in range(0, len(values), stride):
+        step = max(range(start, min(start + stride, len(values))), key=values.__getitem__)
+        points.append((step, values[step]))
+    return tuple(points)
+
+
+def chosen_sizes(program: Program, sizes: Mapping[str, int] | None) -> dict[str, int]:
+    """Return the sizes of the example, overridden by the given ones."""
+    check_sizes(sizes or {}, program.symbols)
+    return {**program.symbols, **(sizes or {})}
+
+
+def check_sizes(sizes: Mapping[str, int], dims: Iterable[str]) -> None:
+    """Refuse sizes below 1, and sizes of other dimensions than these."""
+    names = list(dims)
+    for name, size in sizes.items():
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            suggestion = f"did you mean {close[0]}? " if close else ""
+            hint = f"{suggestion}dynamic dimensions: {', '.join(names) or 'none'}"
+            raise UsageError(f"there is no dynamic dimension {name!r}", hint=hint)
+        if size < 1:
+            raise UsageError(f"{name} cannot be {size}", hint="sizes start at 1")
+
+
+def _spans(program: Program, as_run: bool, granularity: int) -> Iterator[Span]:
+    end = len(program.operations)  # one past the last step
+    outputs = {program.values[value].buffer for value in program.outputs}
+    touched = _last_touch(program)
+    for index, buffer in enumerate(program.buffers):
+        if buffer.store is not Store.ACTIVATION:
+            continue
+        first = buffer.born or 0
+        if as_run:
+            last = end if buffer.died is None else buffer.died
+        else:
+            last = end if index in outputs else touched.get(index, first)
+        yield Span(index, _rounded(buffer.bytes, granularity), first, max(first, last))
+
+
+def _last_touch(program: Program) -> dict[int, int]:
+    touched = dict[int, int]()
+    for step, operation in enumerate(program.operations):
+        for value in chain(operation.reads, operation.writes):
+            touched[program.values[value].buffer] = step
+    return touched
+
+
+def _rounded(size: Size, granularity: int) -> Size:
+    return size if granularity == 1 else multiply(floor_quotient(add(size, granularity - 1), granularity), granularity)
+
+
+# A lower bound of an expression over a box, in which each dimension d lies between low(d) and high(d).
+#
+# With d = low(d) + y and 0 <= y <= high(d) - low(d), the expression is a polynomial in the y. A term with a positive
+# coefficient is at least 0; a term with a negative coefficient c is at least c · Π (high - low). The bound is exact if
+# no coefficient is negative, and gets closer as the box gets smaller.
+
+Box = Mapping[str, tuple[int, int]]  # dimension -> its least and greatest size, at least 1
+Number = int | Fraction
+_Ranges = dict[Atom, "tuple[int, int] | None"]  # of atoms over one box
+
+
+def least(size: Size, box: Box) -> Number | None:
+    """Return a lower bound of an expression over the box, or None if none can be derived."""
+    if isinstance(size, int):
+        return size
+    if all(low == high for low, high in box.values()):
+        return value_of(size, {name: low for name, (low, _) in box.items()})
+    terms = _lower_polynomial(size, box, {})
+    if terms is None:
+        return None
+    bound: Number = 0
+    for atoms, factor in _from_low_corner(terms, box).items():
+        if not atoms:
+            bound += factor
+        elif factor < 0:
+            bound += factor * math.prod(box[atom][1] - box[atom][0] for atom in atoms)
+    return bound
+
+
+def without_max(size: Size, most: int = 16) -> list[Size]:
+    """Return at most `most` expressions whose maximum is `size`: x + max(a, b) becomes x + a and x + b."""
+    done, pending = list[Size](), [size]
+    while pending and len(done) + len(pending) < most:
+        size = pending.pop()
+        parts = _split_max(size) if isinstance(size, Expr) else None
+        if parts is None:
+            done.append(size)
+        else:
+            pending += parts
+    return done + pending
+
+
+def _split_max(size: Expr) -> list[Size] | None:
+    for atoms, factor in size.terms:
+        greater = next((atom for atom in atoms if atom.kind == "max"), None)
+        if greater is None or factor < 0 or any(atom.least is None or atom.least < 0 for atom in atoms):
+            continue
+        rest = list(atoms)
+        rest.remove(greater)
+        others = subtract(size, Expr(((atoms, factor),)))
+        return [add(others, product((factor, part, *map(alone, rest)))) for part in greater.args]
+    return None
+
+
+def _from_low_corner(terms: Mapping[Monomial, Number], box: Box) -> dict[Monomial, Number]:
+    """Return the same polynomial in the distance of each dimension from its least size."""
+    shifted = dict[Monomial, Number]()
+    for atoms, factor in terms.items():
+        part: dict[Monomial, Number] = {(): factor}
+        for atom in atoms:
+            low, high = box[atom]
+            grown: dict[Monomial, Number] = {own: by * low for own, by in part.items()}
+            if high > low:
+                for own, by in part.items():
+                    key = tuple(sorted((*own, atom)))
+                    grown[key] = grown.get(key, 0) + by
+            part = grown
+        for own, by in part.items():
+            shifted[own] = shifted.get(own, 0) + by
+    return shifted
+
+
+def _lower_polynomial(size: Expr, box: Box, ranges: _Ranges) -> dict[Monomial, Number] | None:
+    """Return a polynomial in dimensions only that is nowhere greater, or None.
+
+    Quotients are bounded by themselves without rounding, other functions by their range.
+    """
+    polynomial = dict[Monomial, Number]()
+    pending: list[tuple[Monomial, Number]] = list(size.terms)
+    while pending:
+        atoms, factor = pending.pop()
+        function = next((atom for atom in atoms if atom.args), None)
+        if function is None:
+            polynomial[atoms] = polynomial.get(atoms, 0) + factor
+            continue
+        rest = list(atoms)
+        rest.remove(function)
+        bounds = _function_bound(function, box, ranges, is_upper=factor < 0)
+        if bounds is None or any(_may_be_negative(atom, box, ranges) for atom in rest):
+            return None
+        pending += [(tuple(sorted((*rest, *own))), by * factor) for own, by in bounds]
+    return polynomial
+
+
+def _function_bound(atom: Atom, box: Box, ranges: _Ranges, *, is_upper: bool) -> list[tuple[Monomial, Number]] | None:
+    """Return an upper or lower bound of an atom that is not a dimension, as terms."""
+    between = _atom_range(atom, box, ranges)
+    if between is not None and between[0] == between[1]:
+        return [((), between[0])]
+    if atom.kind == "//" and isinstance(atom.args[0], Expr) and isinstance(atom.args[1], int) and atom.args[1] > 0:
+        by = atom.args[1]
+        terms: list[tuple[Monomial, Number]] = [(own, Fraction(factor, by)) for own, factor in atom.args[0].terms]
+        return terms if is_upper else [*terms, ((), Fraction(1 - by, by))]
+    if between is not None and atom.kind == (
+        "min" if is_upper else "max"
+    ):  # bounded by any argument: that which it equals in the low corner
+        corner = {name: low for name, (low, _) in box.items()}
+        nearest = (min if is_upper else max)(atom.args, key=lambda argument: value_of(argument, corner))
+        return [((), nearest)] if isinstance(nearest, int) else list(nearest.terms)
+    return None if between is None else [((), between[1] if is_upper else between[0])]
+
+
+def _may_be_negative(atom: Atom, box: Box, ranges: _Ranges) -> bool:
+    between = _atom_range(atom, box, ranges)
+    return between is None or between[0] < 0
+
+
+def _range(size: Size, box: Box, ranges: _Ranges) -> tuple[int, int] | None:
+    if isinstance(size, int):
+        return size, size
+    low = high = 0
+    for atoms, factor in size.terms:
+        least_, most = factor, factor
+        for atom in atoms:
+            between = _atom_range(atom, box, ranges)
+            if between is None:
+                return None
+            corners = [one * other for one in (least_, most) for other in between]
+            least_, most = min(corners), max(corners)
+        low, high = low + least_, high + most
+    return low, high
+
+
+def _atom_range(atom: Atom, box: Box, ranges: _Ranges) -> tuple[int, int] | None:
+    if not atom.args:
+        return box[atom]
+    if atom not in ranges:  # quotients are nested as deeply as strided convolutions, each with several copies
+        ranges[atom] = _function_range(atom, box, ranges)
+    return ranges[atom]
+
+
+def _function_range(atom: Atom, box: Box, ranges: _Ranges) -> tuple[int, int] | None:
+    one, other = (_range(arg, box, ranges) for arg in atom.args)
+    if one is None or other is None:
+        return None
+    if atom.kind in ("//", "%"):
+        if other[0] <= 0:
+            return None
+        corners = [top // bottom for top in one for bottom in other]
+        return (min(corners), max(corners)) if atom.kind == "//" else (0, other[1] - 1)
+    if atom.kind == "broadcast":
+        return min(one[0], other[0]), max(one[1], other[1])
+    pick = max if atom.kind == "max" else min
+    return pick(one[0], other[0]), pick(one[1], other[1])
+
+
+LIMIT = 1 << 24  # sizes from 1 to this are considered
+_MAX_PIECES = 4_000  # intervals examined of one dimension, after which the rest of it is not reported
+_RIVALS = 6  # candidates of whose means a step is compared with: all of them in most models
+_WEIGHTS = ((1, 1), (1, 7), (7, 1))  # of these means
+_SHOWN = 6  # up to this many expressions the formula shows all of them
+
+Order = Literal["less", "equal", "more"]
+
+
+class Candidate(Struct, frozen=True):
+    """A step that is the peak at some sizes; of steps with equal expressions, the earliest.
+
+    A step that needs the maximum of two expressions is listed twice, once with each.
+    """
+
+    bytes: Size
+    step: int
+    operation: str
+    module: str
+
+
+class Stretch(Struct, frozen=True):
+    """An interval of sizes of one dimension, both ends included, in which one step is the peak."""
+
+    first: int
+    last: int
+    candidate: Candidate
+
+
+class SizeComparison(Struct, frozen=True):
+    """An interval of sizes, both ends included, in which one program needs less, equal or more memory than another."""
+
+    first: int
+    last: int
+    order: Order
+
+
+class PeakFunction(Struct, frozen=True):
+    """The peak of activations in bytes: the maximum of a few expressions."""
+
+    program: Program
+    candidates: tuple[Candidate, ...]  # in the order of their steps
+
+    def at(self, sizes: Mapping[str, int] | None = None) -> int:
+        """Return the peak in bytes at these sizes, by default the example's."""
+        chosen = chosen_sizes(self.program, sizes)
+        return max((value_of(candidate.bytes, chosen) for candidate in self.candidates), default=0)
+
+    def winner(self, sizes: Mapping[str, int] | None = None) -> Candidate | None:
+        """Return the step that is the peak at these sizes, the earliest of equals."""
+        return _winner(self.candidates, chosen_sizes(self.program, sizes)) if self.candidates else None
+
+    @property
+    def text(self) -> str:
+        """The formula, in bytes."""
+        shown = self.candidates
+        if len(shown) > _SHOWN:  # with rounded sizes, many steps can be the peak at a few unusual sizes
+            near_example = {part.candidate for dim in self.program.symbols for part in self.stretches(dim)}
+            shown = [candidate for candidate in shown if candidate in near_example]
+        parts = [format_size(candidate.bytes) for candidate in shown]
+        if len(shown) < len(self.candidates):
+            parts.append(f"{len(self.candidates) - len(shown)} more, far from the example")
+        return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})" if parts else "0"
+
+    def stretches(self, dim: str, fixed: Mapping[str, int] | None = None) -> tuple[Stretch, ...]:
+        """Return which step is the peak at each size of `dim`, with the other sizes fixed, by default at the example's.
+
+        The last interval ends at `LIMIT`, or earlier if there is no proof for what follows.
+        """
+        if not self.candidates:
+            return ()
+        box = _section(self.program, dim, fixed)
+        stretches = list[Stretch]()
+        for low, high, candidate in _intervals(self.candidates, dim, box):
+            if stretches and stretches[-1].candidate.step == candidate.step:
+                low = stretches.pop().first
+            stretches.append(Stretch(low, high, candidate))
+        return tuple(stretches)
+
+
+def peak_function(liveness: Liveness) -> PeakFunction:
+    """Return the peak as a function of the program's dynamic dimensions."""
+    program = liveness.program
+    first = dict[Size, int]()
+    for step, size in enumerate(liveness.timeline):
+        if size not in first:
+            for part in without_max(size):
+                first.setdefault(part, step)
+    box = dict.fromkeys(program.symbols, (1, LIMIT))
+    candidates = list[Candidate]()
+    order = sorted(first, key=lambda size: (-value_of(size, program.symbols), first[size]))
+    for size in order:  # by decreasing size at the example: no expression dominates an earlier one
+        operation = program.operations[first[size]]
+        new = Candidate(size, first[size], operation.name, operation.module)
+        if not any(_beats(candidate, new, box) for candidate in candidates):
+            candidates.append(new)
+    return PeakFunction(program, tuple(sorted(_needed(candidates, box), key=lambda candidate: candidate.step)))
+
+
+def _needed(candidates: Sequence[Candidate], box: Box) -> Sequence[Candidate]:
+    """Return the candidates without those of which a mean of two others is nowhere less: their maximum is not either.
+
+    The candidates are sorted by decreasing size at the example; the means are of the first of them.
+    """
+    kept = list(candidates)
+    for one in reversed(candidates):
+        rivals = [rival for rival in kept if rival is not one][:_RIVALS]
+        if any(_is_below_a_mean(one, *pair, box) for pair in itertools.combinations(rivals, 2)):
+            kept.remove(one)
+    return kept
+
+
+def _is_below_a_mean(one: Candidate, first: Candidate, second: Candidate, box: Box) -> bool:
+    by = 0 if max(first.step, second.step) <= one.step else 1
+    return any(
+        _is_above(
+            add(multiply(first.bytes, left), multiply(second.bytes, right)), multiply(one.bytes, left + right), box, by
+        )
+        for left, right in _WEIGHTS
+    )
+
+
+def compare(
+    one: PeakFunction, other: PeakFunction, dim: str, fixed: Mapping[str, int] | None = None, *, percent: int = 0
+) -> tuple[SizeComparison, ...]:
+    """Return at which sizes of `dim` the first program needs less memory than the second, equally much, or more.
+
+    Args:
+        one: The first program.
+        other: The second program.
+        dim: The dimension that varies.
+        fixed: Sizes of the other dimensions, by default the example's.
+        percent: Differences up to this count as equal.
+    """
+    box = {**_section(other.program, dim, fixed), **_section(one.program, dim, fixed)}
+    ones, others = (_scaled(function, percent) for function in (one, other))
+    comparisons = list[SizeComparison]()
+    pending = [box[dim]]
+    for _ in range(_MAX_PIECES):
+        if not pending:
+            break
+        low, high = pending.pop()
+        order = _order(ones, others, {**box, dim: (low, high)})
+        if order is None:
+            pending += reversed(_halves(low, high))
+        elif comparisons and comparisons[-1].order == order:
+            comparisons[-1] = SizeComparison(comparisons[-1].first, high, order)
+        else:
+            comparisons.append(SizeComparison(low, high, order))
+    return tuple(comparisons)
+
+
+_Scaled = tuple[Sequence[Size], Sequence[Size]]  # a peak's expressions times 100, and times 100 + percent
+
+
+def _scaled(function: PeakFunction, percent: int) -> _Scaled:
+    sizes = [candidate.bytes for candidate in function.candidates] or [0]
+    return [multiply(size, 100) for size in sizes], [multiply(size, 100 + percent) for size in sizes]
+
+
+def _order(ones: _Scaled, others: _Scaled, box: Box) -> Order | None:
+    """Return how the maxima compare everywhere in the box, or None if there is no proof."""
+
+    def is_above(high: Sequence[Size], low: Sequence[Size], by: int) -> bool:
+        return any(all(_is_above(top, under, box, by) for under in low) for top in high)
+
+    if is_above(ones[0], others[1], 1):
+        return "more"
+    if is_above(others[0], ones[1], 1):
+        return "less"
+    return "equal" if is_above(ones[1], others[0], 0) and is_above(others[1], ones[0], 0) else None
+
+
+def _section(program: Program, dim: str, fixed: Mapping[str, int] | None) -> dict[str, tuple[int, int]]:
+    sizes = chosen_sizes(program, {dim: 1, **(fixed or {})})
+    return {name: (size, size) for name, size in sizes.items()} | {dim: (1, LIMIT)}
+
+
+def _intervals(candidates: Sequence[Candidate], dim: str, box: Box) -> Iterator[tuple[int, int, Candidate]]:
+    """Yield intervals of the dimension in order, each with the step that is the peak in all of it."""
+    pending = [(*box[dim], list(candidates))]
+    for _ in range(_MAX_PIECES):
+        if not pending:
+            return
+        low, high, rivals = pending.pop()
+        piece = {**box, dim: (low, high)}
+        best = _winner(rivals, {name: first for name, (first, _) in piece.items()})
+        unbeaten = [rival for rival in rivals if rival is not best and not _beats(best, rival, piece)]
+        if not unbeaten:
+            yield low, high, best
+            continue
+        pending += [(*half, [best, *unbeaten]) for half in reversed(_halves(low, high))]
+
+
+def _halves(low: int, high: int) -> list[tuple[int, int]]:
+    middle = (low + high) // 2
+    return [(low, middle), (middle + 1, high)]
+
+
+def _winner(candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Candidate:
+    return min(candidates, key=lambda candidate: (-value_of(candidate.bytes, sizes), candidate.step))
+
+
+def _beats(one: Candidate, other: Candidate, box: Box) -> bool:
+    """Return whether it is proven that `other` is nowhere the peak in the box; of equal steps the earlier one is."""
+    return _is_above(one.bytes, other.bytes, box, 0 if one.step <= other.step else 1)
+
+
+def _is_above(one: Size, other: Size, box: Box, by: int) -> bool:
+    bound = least(subtract(one, other), box)
+    return bound is not None and bound >= by

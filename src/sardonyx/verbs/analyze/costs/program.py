@@ -1,0 +1,321 @@
+"""The program of a model: its operations in order, what each costs, and the buffers that its values lie in.
+
+A torch model is recorded while it runs and an ONNX file is read, both into this form, so that costs, fusion regions and
+memory are computed by the same code. Sizes are integers or expressions in named dimensions (`batch`, `seq`).
+
+Multiply-adds are counted as in `torch.utils.flop_counter`, which counts two flops for each: every product over its full
+size, so causal attention is not halved and padding counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from itertools import groupby
+
+from msgspec import Struct, field
+
+from sardonyx.ir.shapes.expr import Monomial, Size, add, multiply, product, total
+
+ITEM_BYTES = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float4_e2m1fn_x2": 1,
+    **dict.fromkeys([f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)], 1),  # torch pads them to bytes
+    **dict.fromkeys(["qint8", "quint8", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8"], 1),
+    "bits16": 2,
+    "uint16": 2,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "uint32": 4,
+    "int32": 4,
+    "float32": 4,
+    "uint64": 8,
+    "int64": 8,
+    "float64": 8,
+    "qint32": 4,
+    "complex32": 4,
+    "bcomplex32": 4,
+    "complex64": 8,
+    "complex128": 16,
+}
+
+
+class OpKind(StrEnum):
+    """The kind of an operation, which decides what it costs and what it can be fused with."""
+
+    MATMUL = "matmul"  # a linear layer if it reads a weight, otherwise a product of two activations
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"  # attention as one kernel
+    SOFTMAX = "softmax"
+    NORM = "norm"  # over the features of one item: layer, RMS, group, instance
+    BATCH_NORM = "batch-norm"
+    ACTIVATION = "activation"  # gelu, relu, silu, tanh, …
+    ARITHMETIC = "arithmetic"  # elementwise: add, mul, …
+    SELECT = "select"  # elementwise without arithmetic: where, masked_fill, comparisons, casts
+    DROPOUT = "dropout"
+    REDUCTION = "reduction"
+    RECURRENT = "recurrent"
+    VIEW = "view"  # moves no bytes
+    COPY = "copy"  # moves bytes and computes nothing: clone, transpose into memory, cat, pad
+    LOOKUP = "lookup"  # gather, embedding
+    CREATE = "create"  # creates a tensor: arange, full
+    OTHER = "other"
+
+
+class Store(StrEnum):
+    """What a buffer is used for."""
+
+    WEIGHT = "weight"  # parameters, buffers, constants: they exist before and after the run
+    INPUT = "input"
+    ACTIVATION = "activation"
+
+
+class Buffer(Struct, frozen=True):
+    """A block of memory, which a tensor shares with its views and with results written in place."""
+
+    bytes: Size
+    store: Store
+    module: str  # the module that allocates it, or that owns the weight
+    born: int | None  # the step that allocates it; None: it exists before the run
+    died: int | None = (
+        None  # the step after which it was freed in the recorded run; None: not recorded, or it outlives the run
+    )
+
+
+class Value(Struct, frozen=True):
+    """A tensor."""
+
+    name: str
+    shape: tuple[Size, ...]
+    dtype: str  # "float32"
+    buffer: int  # index of its buffer in the program
+
+    @property
+    def elements(self) -> Size:
+        """The number of elements."""
+        return product(self.shape)
+
+    @property
+    def bytes(self) -> Size:
+        """The bytes that reading or writing all of it moves."""
+        return product((*self.shape, ITEM_BYTES[self.dtype]))
+
+
+class Operation(Struct, frozen=True):
+    """One step of a program."""
+
+    name: str  # unique in its program
+    operator: str  # "aten.addmm", "MatMul", "com.microsoft::Attention"
+    kind: OpKind
+    module: str  # dotted path of the module that runs it; "" is the model
+    reads: tuple[int, ...]  # values, each once
+    writes: tuple[int, ...]
+    macs: Size = 0  # multiply-adds of its matrix products
+    other_flops: Size = 0  # other arithmetic, by the table in operators/description.py
+    workspace: Size = 0  # bytes allocated only while it runs
+    role: str | None = None  # its part in an attention, if any
+
+    @property
+    def flops(self) -> Size:
+        """All arithmetic: two for each multiply-add, plus the rest."""
+        return add(multiply(2, self.macs), self.other_flops)
+
+
+class Program(Struct, frozen=True):
+    """Operations in execution order, on values in buffers."""
+
+    operations: tuple[Operation, ...]
+    values: tuple[Value, ...]
+    buffers: tuple[Buffer, ...]
+    inputs: tuple[int, ...]  # values
+    outputs: tuple[int, ...]  # values
+    symbols: dict[str, int] = field(default_factory=dict[str, int])  # dynamic dimensions -> their size in the example
+    notes: tuple[str, ...] = ()
+
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def format_size(size: Size) -> str:
+    """Format a size with the highest powers first: `12·batch·seq² + 3072·batch·seq`."""
+    if isinstance(size, int):
+        return str(size)
+    terms = sorted(size.terms, key=lambda term: (-len(term[0]), term[0]))
+    text = " + ".join(_format_term(atoms, factor) for atoms, factor in terms)
+    return text.replace("+ -", "− ")
+
+
+def _format_term(atoms: Monomial, factor: int) -> str:
+    parts = [str(factor)] if factor not in (1, -1) or not atoms else []
+    for atom, same in groupby(atoms):
+        power = len(list(same))
+        base = str(atom) if not atom.args else f"({atom})"
+        parts.append(base + (str(power).translate(_SUPERSCRIPTS) if power > 1 else ""))
+    return ("-" if factor == -1 and atoms else "") + "·".join(parts)
+
+
+ATTENTION_FLOPS = 6  # per score: scaled, and a softmax of five
+_RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
+
+
+class Description(Struct, frozen=True):
+    """The kind and the costs of an operator."""
+
+    kind: OpKind
+    macs: Size = 0
+    other_flops: Size = 0
+    known: bool = True  # False: it is in no table, so its costs are missing, not zero
+
+
+UNKNOWN = Description(OpKind.OTHER, known=False)
+
+
+def floating(value: Value, factor: int | Size) -> Size:
+    """Return `factor` flops for each element of a tensor; 0 if it has integers, since these are not flops."""
+    return multiply(factor, value.elements) if value.dtype.startswith(("float", "bfloat", "complex")) else 0
+
+
+def matrix_product(left: Value, result: Value, *, more: int = 0) -> Description:
+    """Describe a product over the last axis of `left`, with `more` flops for each element of the result (a bias: 1)."""
+    return matrix_product_over(left.shape[-1] if left.shape else 1, result, more=more)
+
+
+def matrix_product_over(summed: Size, result: Value, *, more: int = 0) -> Description:
+    """Describe a product that sums over `summed` elements."""
+    return Description(OpKind.MATMUL, multiply(summed, result.elements), floating(result, more))
+
+
+def convolution(image: Value, weight: Value, result: Value, *, transposed: bool, more: int = 0) -> Description:
+    """Describe a convolution: the filter is applied at every position of the result, or if transposed, of the image."""
+    places = image if transposed else result
+    return Description(OpKind.CONVOLUTION, product((places.elements, *weight.shape[1:])), floating(result, more))
+
+
+def attention(query: Value, key: Value, value: Value, *, mask: bool) -> Description:
+    """Describe both products of attention over the full lengths; the number of heads is that of the queries."""
+    return attention_of(query, query.shape[:-1], key.shape[-2], query.shape[-1], value.shape[-1], mask=mask)
+
+
+def attention_of(
+    query: Value, rows: Sequence[Size], keys: Size, width: Size, value_width: Size, *, mask: bool
+) -> Description:
+    """Describe attention by its sizes: `rows` are batch, heads and queries; the widths are those of one head."""
+    scores = product((*rows, keys))
+    flops = multiply(ATTENTION_FLOPS + mask, scores) if floating(query, 1) != 0 else 0
+    return Description(OpKind.ATTENTION, multiply(scores, add(width, value_width)), flops)
+
+
+def recurrent(rows: Size, matrices: Sequence[Value], hidden: Size, cell: str) -> Description:
+    """Describe a recurrent layer: each row of each step is multiplied with all matrices; `hidden` counts the states."""
+    macs = product((rows, total(matrix.elements for matrix in matrices)))
+    return Description(OpKind.RECURRENT, macs, multiply(_RECURRENT_FLOPS[cell], hidden))
+
+
+def einsum(equation: str, operands: Sequence[Value]) -> Description:
+    """Describe an einsum: n - 1 multiply-adds for each combination of all indices of its n operands."""
+    sizes: dict[str, Size] = {}
+    subscripts = equation.replace(" ", "").split("->")[0].split(",")
+    for letters, operand in zip(subscripts, operands, strict=True):
+        _name_axes(letters, operand.shape, sizes)
+    macs = multiply(product(tuple(sizes.values())), max(1, len(operands) - 1))
+    if len(operands) > 1:
+        return Description(OpKind.MATMUL, macs, 0)
+    return Description(OpKind.REDUCTION, 0, macs)
+
+
+def _name_axes(letters: str, shape: tuple[Size, ...], sizes: dict[str, Size]) -> None:
+    """Add the size of each index to `sizes`; the axes of an ellipsis are numbered from the right."""
+    before, dots, after = letters.partition("...")
+    hidden = len(shape) - len(before) - len(after)
+    middle = [f".{hidden - axis}" for axis in range(hidden)] if dots else []
+    for letter, size in zip([*before, *middle, *after], shape, strict=True):
+        if sizes.get(letter, 1) == 1:  # an axis of size 1 is broadcast
+            sizes[letter] = size
+
+
+# Flops per element, in addition to the products.
+#
+# One for each addition, multiplication, division, maximum and each elementary function (exp, log, sqrt, tanh, erf, sin,
+# power) in the usual formula, so that a fused function costs as much as its decomposition:
+#
+#     operator                        flops per element of the result
+#     add, sub, mul, div, max, neg    1 (exp, log, sqrt, tanh, erf, sin, cos, pow, abs too)
+#     rsqrt                           2: a root and a division
+#     sigmoid                         4: 1 / (1 + exp(-x))
+#     silu, hardswish                 5: x times its gate
+#     quick gelu                      6: x sigmoid(1.702 x)
+#     gelu                            5: x / 2 (1 + erf(x / sqrt 2))
+#     gelu by tanh                    8: x / 2 (1 + tanh(c (x + 0.044715 x^3)))
+#     softplus 3, mish 5, elu 3, leaky relu 2, clamp 2, lerp 3
+#     softmax, log softmax            5: maximum, difference, exp, sum, division
+#     layer, group, instance norm     5: sum, difference, square, sum, scaling; 1 more for a weight and for a bias
+#     rms norm                        3: square, sum, scaling; 1 more for a weight
+#     batch norm                      2 (scale and shift of a channel); 6 in training, which measures mean and variance
+#     attention as one kernel         6 per score (scale, softmax); 1 more for a mask
+#     lstm 30, gru 23, rnn 4          per state of each step: additions, gates, cell
+#     bias of a product               1
+#     interpolation                   linear 3, bilinear 7, trilinear 15, bicubic 31; nearest 0
+#
+#     reductions (sum, mean, max)     1 per element read; a norm 2, a variance 3
+#     pooling                         1 per element of the window and result
+#
+# Comparisons, selections, casts, copies and lookups do no arithmetic. What is computed once for a row or channel (the
+# root in a norm) is left out, and so is arithmetic on integers: both are negligible.
+
+_ARITHMETIC = {
+    **dict.fromkeys(("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "maximum", "minimum"), 1),
+    **dict.fromkeys(
+        ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "pow", "square", "reciprocal"), 1
+    ),
+    **dict.fromkeys(("sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh"), 1),
+    **dict.fromkeys(("atan2", "erf", "erfc", "erfinv", "floor", "ceil", "round", "trunc", "frac", "sign", "sgn"), 1),
+    **dict.fromkeys(("remainder", "fmod", "floor_divide", "fmax", "fmin", "clamp_min", "clamp_max", "max", "min"), 1),
+    **dict.fromkeys(("float_power", "ldexp", "angle", "deg2rad", "rad2deg"), 1),
+    **dict.fromkeys(("rsqrt", "clamp", "clip", "addcmul", "addcdiv", "xlogy"), 2),
+    **dict.fromkeys(("logaddexp", "logaddexp2", "lerp", "hypot", "logit", "polar"), 3),
+}
+_ACTIVATIONS = {
+    **dict.fromkeys(("relu", "tanh", "threshold"), 1),
+    **dict.fromkeys(("leaky_relu", "prelu", "hardtanh", "relu6", "rrelu_with_noise", "hardshrink", "softshrink"), 2),
+    **dict.fromkeys(("elu", "softplus", "softsign"), 3),
+    **dict.fromkeys(("selu", "celu", "sigmoid", "log_sigmoid", "log_sigmoid_forward", "hardsigmoid"), 4),
+    **dict.fromkeys(("silu", "hardswish", "mish", "gelu", "glu"), 5),
+    "quick_gelu": 6,
+    "gelu_tanh": 8,
+}
+_SELECTING = (
+    *("where", "masked_fill", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "isin"),
+    *("logical_and", "logical_or", "logical_xor", "logical_not", "bitwise_and", "bitwise_or", "bitwise_xor"),
+    *("bitwise_not", "bitwise_left_shift", "bitwise_right_shift", "nan_to_num", "tril", "triu"),
+    *("isposinf", "isneginf", "signbit", "copysign", "heaviside"),
+)
+
+# name -> kind, flops per element of the result
+ELEMENTWISE: Mapping[str, tuple[OpKind, int]] = {
+    **{name: (OpKind.ARITHMETIC, flops) for name, flops in _ARITHMETIC.items()},
+    **{name: (OpKind.ACTIVATION, flops) for name, flops in _ACTIVATIONS.items()},
+    **dict.fromkeys(_SELECTING, (OpKind.SELECT, 0)),
+}
+
+# name -> flops per element read
+REDUCTIONS: Mapping[str, int] = {
+    **dict.fromkeys(("sum", "mean", "prod", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin"), 1),
+    **dict.fromkeys(("all", "any", "cumsum", "cumprod", "nansum", "count_nonzero"), 1),
+    **dict.fromkeys(("linalg_vector_norm", "norm"), 2),
+    **dict.fromkeys(("var", "var_mean", "std", "std_mean", "logsumexp", "mse_loss"), 3),
+}
+
+# flops per element
+SOFTMAX = 5  # maximum, difference, exp, sum, quotient
+LAYER_NORM, RMS_NORM, BATCH_NORM, BATCH_NORM_IN_TRAINING = 5, 3, 2, 6
+
+# name -> flops per element of the result
+INTERPOLATION: Mapping[str, int] = {"nearest": 0, "linear": 3, "bilinear": 7, "trilinear": 15, "bicubic": 31}

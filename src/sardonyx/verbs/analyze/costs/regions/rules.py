@@ -1,0 +1,527 @@
+"""The rules of fusion regions, and `partition`, which assigns every operation of a program to exactly one region."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from sardonyx.records.analysis import ALONE
+from sardonyx.verbs.analyze.costs.dataflow import Flow, Partition, Piece, Quotient, Write, region_of
+from sardonyx.verbs.analyze.costs.program import OpKind, Program
+
+ELEMENTWISE = frozenset((OpKind.ARITHMETIC, OpKind.ACTIVATION, OpKind.SELECT, OpKind.DROPOUT))
+
+
+class Claim(Struct, frozen=True):
+    """The steps of one region, and the rule that formed it."""
+
+    rule: str
+    steps: tuple[int, ...]
+
+
+class Board(Struct):
+    """The state while the rules run one after the other: free steps, and the regions so far."""
+
+    flow: Flow
+    quotient: Quotient
+    free: set[int]
+    claims: list[Claim] = field(default_factory=list[Claim])
+
+    def claim(self, rule: str, match: RegionMatch) -> None:
+        """Form a region of a match, without its last steps if other steps would have to run in between."""
+        for count in range(len(match.steps), match.least - 1, -1):
+            steps = match.steps[:count]
+            if self.quotient.merge(steps):
+                self.free -= set(steps)
+                self.claims.append(Claim(rule, steps))
+                return
+
+
+class RegionMatch(Struct, frozen=True):
+    """The steps of a possible region; those after the first `least` are optional and dropped from the end."""
+
+    steps: tuple[int, ...]
+    least: int
+
+
+class RegionRule(Protocol):
+    """A rule that finds operations that could be one kernel."""
+
+    @property
+    def name(self) -> str:
+        """The name of its regions."""
+        ...
+
+    @property
+    def algebra(self) -> str:
+        """The formula of such a region."""
+        ...
+
+    @property
+    def stops(self) -> str:
+        """Where such a region ends, in words."""
+        ...
+
+    def find(self, board: Board) -> Iterator[RegionMatch]:
+        """Yield matches of free steps; each is claimed before the next is searched."""
+        ...
+
+
+def is_layout_copy(flow: Flow, step: int) -> bool:
+    """Return whether a step only copies a tensor into another memory order, which a kernel can access directly."""
+    if flow.kind(step) is not OpKind.COPY or len(flow.writes[step]) != 1:
+        return False
+    operation = flow.program.operations[step]
+    elements = flow.program.values[operation.writes[0]].elements
+    same_size = [value for value in operation.reads if flow.program.values[value].elements == elements]
+    return len(same_size) == 1 == len(flow.reads[step])
+
+
+def is_linear(flow: Flow, step: int) -> bool:
+    """Return whether a step is a product of one activation with weights."""
+    reads = flow.reads[step]
+    is_product = flow.kind(step) is OpKind.MATMUL and any(flow.is_parameter(piece) for piece in reads)
+    return is_product and sum(not flow.is_parameter(piece) for piece in reads) == 1
+
+
+def same_elements(flow: Flow, step: int, like: int) -> bool:
+    """Return whether all results of a step have as many elements as a value."""
+    elements = flow.elements(like)
+    return bool(flow.writes[step]) and all(flow.elements(value) == elements for value in flow.writes[step])
+
+
+def outside(flow: Flow, step: int, inside: set[int]) -> int:
+    """Count the tensors a step reads that none of these steps wrote, without parameters and scalars."""
+    return sum(piece.is_mixed or piece.writer not in inside for piece in flow.activations(step))
+
+
+class _Border:
+    """A growing region, with the number of its values that are needed outside, updated step by step."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.inside = set[int]()
+        self._flow = flow
+        self._leaving = dict[
+            Write, int
+        ]()  # value needed outside -> number of readers outside, plus 1 if it outlives the run
+
+    def add(self, step: int) -> None:
+        """Add a step; values that only it needed are internal from now on."""
+        self.inside.add(step)
+        for write in self._flow.written([step]):
+            others = sum(reader not in self.inside for reader in self._flow.readers.get(write, ()))
+            if needed := others + (write in self._flow.persistent):
+                self._leaving[write] = needed
+        for source in self._flow.sources[step]:
+            if source in self._leaving and source[0] != step:
+                self._leaving[source] -= 1
+                if not self._leaving[source]:
+                    del self._leaving[source]
+
+    @property
+    def leaving(self) -> int:
+        """The number of values that are needed outside."""
+        return len(self._leaving)
+
+
+def grow(board: Board, start: Sequence[int], takes: Callable[[int, set[int]], bool]) -> list[int]:
+    """Extend a region by the steps after it, as long as no more values leave it than at the start.
+
+    A value that is needed outside thus ends the region, unless later steps include all of its readers.
+    """
+    flow = board.flow
+    border = _Border(flow)
+    for step in start:
+        border.add(step)
+    steps, most, length = list(start), max(1, border.leaving), len(start)
+    waiting = [reader for step in start for reader in flow.followers(step)]
+    heapq.heapify(waiting)
+    while waiting:
+        step = heapq.heappop(waiting)
+        if step in border.inside or step not in board.free or not takes(step, border.inside):
+            continue
+        steps.append(step)
+        border.add(step)
+        for reader in flow.followers(step):
+            heapq.heappush(waiting, reader)
+        if border.leaving <= most:
+            length = len(steps)
+    return steps[:length]
+
+
+def pull(board: Board, steps: Iterable[int], takes: Callable[[int, set[int]], bool]) -> list[int]:
+    """Return the steps before a region whose results only the region reads."""
+    flow = board.flow
+    inside, new = set(steps), list[int]()
+    waiting = list(inside)
+    while waiting:
+        for piece in flow.reads[waiting.pop()]:
+            step = piece.writer
+            if step is None or step in inside or step not in board.free or not takes(step, inside):
+                continue
+            is_kept = any(write in flow.persistent for write in flow.written([step]))
+            if not is_kept and inside.issuperset(flow.followers(step)):
+                inside.add(step)
+                new.append(step)
+                waiting.append(step)
+    return new
+
+
+_NORMS = (OpKind.NORM, OpKind.BATCH_NORM)
+_INSIDE_ATTENTION = ELEMENTWISE | {OpKind.COPY, OpKind.REDUCTION}  # a reduction: the row maximum, or a masked row
+_WORK = frozenset((OpKind.MATMUL, OpKind.CONVOLUTION, OpKind.RECURRENT, OpKind.SOFTMAX))  # end the use of a projection
+
+
+class AttentionRule:
+    """softmax(scale * (q @ k^T) + mask) @ v with dropout and casts anywhere, or an attention kernel."""
+
+    name = "attention"
+    algebra = "softmax(scale * (q @ k^T) + mask) @ v"
+    stops = (
+        "at the products: q, k, v and the mask are computed outside; only scaling by a number and layout copies that "
+        "nothing else reads are included"
+    )
+
+    def find(self, board: Board) -> Iterator[RegionMatch]:
+        """Start at the softmax, and go backwards to the scores and forwards to the product with the values."""
+        for step in board.flow.steps:
+            if step not in board.free:
+                continue
+            kind = board.flow.kind(step)
+            core = [step] if kind is OpKind.ATTENTION else _decomposed(board, step) if kind is OpKind.SOFTMAX else []
+            if core:
+                merged = grow(board, core, lambda one, _: is_layout_copy(board.flow, one))  # joins the heads again
+                prelude = pull(board, core, lambda one, _: _is_prelude(board.flow, one))
+                yield RegionMatch((*merged, *prelude), len(core))
+
+
+def _decomposed(board: Board, softmax: int) -> list[int]:
+    flow = board.flow
+
+    def is_product(step: int) -> bool:
+        return flow.kind(step) is OpKind.MATMUL and not any(flow.is_weight(piece) for piece in flow.reads[step])
+
+    def writers(step: int) -> Iterable[int]:
+        return (piece.writer for piece in flow.reads[step] if piece.writer is not None)
+
+    back = _closure(board, softmax, writers, is_product)
+    ahead = _closure(board, softmax, flow.followers, is_product)
+    scores = [step for step in back if is_product(step)]
+    mixes = [step for step in ahead if is_product(step)]
+    if not scores or not mixes:
+        return []
+    from_scores = _within(back, scores, flow.followers)  # leaves the computation of the mask outside
+    to_mix = _within(ahead, mixes, writers)  # leaves other uses of the attention weights outside
+    return sorted({softmax, *scores, *mixes, *(back & from_scores), *(ahead & to_mix)})
+
+
+def _closure(
+    board: Board, start: int, following: Callable[[int], Iterable[int]], ends: Callable[[int], bool]
+) -> set[int]:
+    """Return what is reached through steps that may stand between the products, and the products."""
+    reached, waiting = set[int](), [start]
+    while waiting:
+        for step in following(waiting.pop()):
+            if step in reached or step not in board.free:
+                continue
+            if ends(step):
+                reached.add(step)
+            elif board.flow.kind(step) in _INSIDE_ATTENTION:
+                reached.add(step)
+                waiting.append(step)
+    return reached
+
+
+def _within(field: set[int], start: Iterable[int], following: Callable[[int], Iterable[int]]) -> set[int]:
+    reached, waiting = set[int](), list(start)
+    while waiting:
+        new = {step for step in following(waiting.pop()) if step in field} - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+def _is_prelude(flow: Flow, step: int) -> bool:
+    """Return whether a step is a layout copy or a multiplication with a number."""
+    if is_layout_copy(flow, step):
+        return True
+    sources = flow.activations(step)
+    has_weights = any(flow.is_weight(piece) and flow.elements(piece.value) != 1 for piece in flow.reads[step])
+    is_scaling = flow.kind(step) is OpKind.ARITHMETIC and len(sources) == 1 and not has_weights
+    return is_scaling and same_elements(flow, step, sources[0].value)
+
+
+class ParallelQkvRule:
+    """x @ [Wq Wk Wv]: projections of one tensor whose results are used by the same attention."""
+
+    name = "parallel-qkv"
+    algebra = "x @ [Wq Wk Wv] + [bq bk bv]"
+    stops = "after the bias, and at whatever reads a second tensor (rotary tables, norms of q and k, the attention)"
+
+    def find(self, board: Board) -> Iterator[RegionMatch]:
+        """Group linear layers by their input, then by the attention regions that they lead to."""
+        attention_of = {
+            step: index for index, claim in enumerate(board.claims) if claim.rule == "attention" for step in claim.steps
+        }
+        for linears in _siblings(board):
+            by_attention = defaultdict[frozenset[int], list[int]](list)
+            for step in linears:
+                by_attention[_attentions_after(board.flow, step, attention_of)].append(step)
+            for attentions, group in by_attention.items():
+                if attentions and len(group) > 1:
+                    yield _with_epilogues(board, group)
+
+
+class ParallelLinearsRule:
+    """Linear layers of one tensor with results of one size, and the product of these results if there is one."""
+
+    name = "parallel-linears"
+    algebra = "act(x @ W1 + b1) * (x @ W2 + b2), or both separately"
+    stops = "at whatever reads a tensor from outside"
+
+    def find(self, board: Board) -> Iterator[RegionMatch]:
+        """Group linear layers by their input and the size of their output."""
+        for linears in _siblings(board):
+            by_size = defaultdict[object, list[int]](list)
+            for step in linears:
+                by_size[board.flow.elements(board.flow.writes[step][0])].append(step)
+            for group in by_size.values():
+                if len(group) > 1:
+                    yield _with_epilogues(board, group)
+
+
+def _siblings(board: Board) -> list[list[int]]:
+    """Return the groups of free linear layers that read the same tensor and have different weights."""
+    flow = board.flow
+    by_input = defaultdict[Piece, dict[frozenset[Piece], int]](dict)
+    for step in flow.steps:
+        if step in board.free and is_linear(flow, step) and len(flow.writes[step]) == 1:
+            (source,) = (piece for piece in flow.reads[step] if not flow.is_parameter(piece))
+            weights = frozenset(piece for piece in flow.reads[step] if flow.is_parameter(piece))
+            by_input[source].setdefault(weights, step)
+    return [list(linears.values()) for linears in by_input.values() if len(linears) > 1]
+
+
+def _with_epilogues(board: Board, linears: list[int]) -> RegionMatch:
+    flow = board.flow
+
+    def takes(step: int, inside: set[int]) -> bool:
+        fits = any(same_elements(flow, step, flow.writes[linear][0]) for linear in linears)
+        return flow.kind(step) in ELEMENTWISE and fits and not outside(flow, step, inside)
+
+    return RegionMatch(tuple(grow(board, linears, takes)), len(linears))
+
+
+def _attentions_after(flow: Flow, linear: int, attention_of: dict[int, int]) -> frozenset[int]:
+    """Return the attention regions that the result of a linear layer reaches without another product in between."""
+    reached, seen, waiting = set[int](), {linear}, [linear]
+    while waiting:
+        for step in flow.followers(waiting.pop()):
+            if step in seen:
+                continue
+            seen.add(step)
+            if step in attention_of:
+                reached.add(attention_of[step])
+            elif flow.kind(step) not in _WORK:
+                waiting.append(step)
+    return frozenset(reached)
+
+
+class ConvolutionRule:
+    """A convolution, its batch normalization, one residual and an activation."""
+
+    name = "conv-bn-activation"
+    algebra = "act(batch_norm(conv(x, w) + b) + residual)"
+    stops = "where the size changes, at a second tensor from outside, and at a value that is also read outside"
+
+    def find(self, board: Board) -> Iterator[RegionMatch]:
+        """Match every convolution with the operations after it."""
+        flow = board.flow
+        for start in flow.steps:
+            if start not in board.free or flow.kind(start) is not OpKind.CONVOLUTION:
+                continue
+            result, residuals = flow.writes[start][0], set[int]()
+
+            def takes(step: int, inside: set[int], result: int = result, residuals: set[int] = residuals) -> bool:
+                kind = flow.kind(step)
+                if kind is OpKind.BATCH_NORM:
+                    return flow.elements(flow.writes[step][0]) == flow.elements(result)
+                if kind not in ELEMENTWISE or not same_elements(flow, step, result):
+                    return False
+                others = outside(flow, step, inside)
+                if others == 1 and kind is OpKind.ARITHMETIC and not residuals:
+                    residuals.add(step)
+                    return True
+                return others == 0
+
+            steps = grow(board, [start], takes)
+            if len(steps) > 1:
+                yield RegionMatch(tuple(steps), 2)
+
+
+class LinearRule:
+    """A product, its bias and its activation, which may be decomposed: `0.5 * y * (1 + tanh(…))`."""
+
+    name = "linear-activation"
+    algebra = "act(x @ W + b)"
+    stops = (
+        "at whatever reads a tensor from outside (a residual is left to the norm after it), and at a value that is "
+        "also read outside"
+    )
+
+    def find(self, board: Board) -> Iterator[RegionMatch]:
+        """Match every product with the operations after it."""
+        flow = board.flow
+        for start in flow.steps:
+            if start not in board.free or flow.kind(start) is not OpKind.MATMUL:
+                continue
+            steps = grow(board, [start], _elementwise_on(flow, flow.writes[start][0], alone=True))
+            if len(steps) > 1:
+                yield RegionMatch(tuple(steps), 2)
+
+
+class NormRule:
+    """norm(x + residual): a normalization, one operator or decomposed, with the sum before and the scaling after it."""
+
+    name = "norm-residual"
+    algebra = "norm(x + residual) * gamma + beta"
+    stops = "where the size changes; a sum that is also read later is written, and listed as escaping"
+
+    def find(self, board: Board) -> Iterator[RegionMatch]:
+        """Match every normalization with the elementwise operations around it."""
+        flow = board.flow
+        for start in flow.steps:
+            if start not in board.free:
+                continue
+            kind = flow.kind(start)
+            core = [start] if kind in _NORMS else _decomposed_norm(board, start) if kind is OpKind.REDUCTION else []
+            if not core:
+                continue
+            result = flow.writes[core[-1] if kind is OpKind.REDUCTION else start][0]
+            is_alike = _elementwise_on(flow, result)
+            steps = grow(board, [*core, *_sum_before(board, core, result)], is_alike)
+            steps += pull(board, steps, is_alike)
+            if len(steps) > 1:
+                yield RegionMatch(tuple(steps), max(2, len(core)))
+
+
+def _sum_before(board: Board, core: list[int], result: int) -> list[int]:
+    """Return the elementwise steps that compute the rows, even if others read the rows too."""
+    flow, inside = board.flow, set(core)
+    is_alike = _elementwise_on(flow, result)
+    writers = [piece.writer for step in sorted(core) for piece in flow.reads[step] if piece.writer not in inside]
+    return [
+        step for step in dict.fromkeys(writers) if step is not None and step in board.free and is_alike(step, inside)
+    ]
+
+
+def _decomposed_norm(board: Board, reduction: int) -> list[int]:
+    """Match x / sqrt(mean(x^2) + eps) and the like: a reduction over rows whose result is applied to the same rows."""
+    flow = board.flow
+    rows = flow.activations(reduction)
+    if len(rows) != 1 or not flow.writes[reduction]:
+        return []
+    size, few = flow.elements(rows[0].value), flow.elements(flow.writes[reduction][0])
+    if size == few:
+        return []
+    is_on_rows = _elementwise_on(flow, rows[0].value)
+    start = [*pull(board, [reduction], is_on_rows), reduction]
+    sources = {piece for step in start for piece in flow.activations(step)}
+
+    def takes(step: int, inside: set[int]) -> bool:
+        if flow.kind(step) not in ELEMENTWISE and flow.kind(step) is not OpKind.REDUCTION:
+            return False
+        fits = all(flow.elements(value) in (size, few) for value in flow.writes[step])
+        others = [piece for piece in flow.activations(step) if piece.writer not in inside and piece not in sources]
+        return fits and not others
+
+    steps = grow(board, start, takes)
+    return steps if steps[-1] != reduction and is_on_rows(steps[-1], set()) else []
+
+
+class ElementwiseRule:
+    """f(g(x, …), …): chains of elementwise operations on tensors of one size that no other rule took."""
+
+    name = "elementwise"
+    algebra = "f(g(x, y), z)"
+    stops = "where the size changes, and at a value that is also read outside"
+
+    def find(self, board: Board) -> Iterator[RegionMatch]:
+        """Match chains from their first operation."""
+        flow = board.flow
+        for start in flow.steps:
+            if start not in board.free or flow.kind(start) not in ELEMENTWISE or not flow.writes[start]:
+                continue
+            is_alike = _elementwise_on(flow, flow.writes[start][0])
+            steps = grow(board, [start], is_alike)
+            steps += pull(board, steps, is_alike)
+            if len(steps) > 1:
+                yield RegionMatch(tuple(steps), 2)
+
+
+def _elementwise_on(flow: Flow, like: int, *, alone: bool = False) -> Callable[[int, set[int]], bool]:
+    """Return a test for elementwise steps with as many elements as a value; `alone`: without reads from outside."""
+
+    def takes(step: int, inside: set[int]) -> bool:
+        fits = flow.kind(step) in ELEMENTWISE and same_elements(flow, step, like)
+        return fits and not (alone and outside(flow, step, inside))
+
+    return takes
+
+
+# The order decides which rule gets an operation that two could take. Attention is the largest; parallel projections are
+# recognized by the attention they lead to; a linear layer takes its bias and activation before a norm or a chain can.
+RULES: tuple[RegionRule, ...] = (
+    AttentionRule(),
+    ParallelQkvRule(),
+    ParallelLinearsRule(),
+    ConvolutionRule(),
+    LinearRule(),
+    NormRule(),
+    ElementwiseRule(),
+)
+
+
+def partition(program: Program) -> Partition:
+    """Return the regions of a program, in an order in which they can run."""
+    flow = Flow(program)
+    quotient = Quotient(flow.steps, flow.before)
+    board = Board(flow, quotient, set(flow.steps))
+    for rule in RULES:
+        for match in rule.find(board):
+            board.claim(rule.name, match)
+    rule_of = {step: claim.rule for claim in board.claims for step in claim.steps}
+    groups = quotient.groups()
+    region_at = {step: index for index, steps in enumerate(groups) for step in steps}
+    views = _views_by_region(flow, region_at, len(groups))
+    regions = [
+        region_of(
+            flow,
+            rule_of.get(steps[0], ALONE),
+            steps,
+            views.pop(index, []),
+            {region_at[earlier] for step in steps for earlier in flow.before[step]} - {index},
+        )
+        for index, steps in enumerate(groups)
+    ]
+    regions += [region_of(flow, ALONE, [], alone, []) for alone in views.values()]
+    return Partition(tuple(regions))
+
+
+def _views_by_region(flow: Flow, region_at: dict[int, int], spare: int) -> dict[int, list[int]]:
+    """Assign each view to the region of its only reader, otherwise of its writer, otherwise of its first reader.
+
+    Views cost nothing and do not separate regions. A view of an input that is an output is a region by itself.
+    """
+    views = defaultdict[int, list[int]](list)
+    for view, readers in flow.views.items():
+        regions = sorted({region_at[reader] for reader in readers})
+        source = flow.view_sources[view]
+        if source is not None and len(regions) != 1:
+            regions = [region_at[source]]
+        views[regions[0] if regions else spare + view].append(view)
+    return views

@@ -1,0 +1,102 @@
+"""The models of a benchmark: read them, give them distinct names, and open a session for each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeAlias
+
+import onnx
+import onnx_ir as ir
+from msgspec import Struct
+
+from sardonyx.common.errors import SardonyxError, UsageError
+from sardonyx.ir import io
+from sardonyx.ir.origins import Source, distinct_labels, tagged
+from sardonyx.records.bench import BenchFile
+from sardonyx.runtime.timed import Settings
+from sardonyx.verbs.analyze.census import Census
+from sardonyx.verbs.bench.sessions import IsolatedSession, LocalSession, TimedSession
+
+Files: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source]"
+
+
+class Entrant(Struct, frozen=True):
+    """One model to be timed, as a file."""
+
+    file: BenchFile
+    path: Path  # the file that the runtime loads
+    model: ir.Model
+
+    @property
+    def label(self) -> str:
+        """Its short name."""
+        return self.file.label
+
+
+def read_entrants(files: Files, folder: Path) -> list[Entrant]:
+    """Read the models to be timed; models in memory are written into the folder.
+
+    Raises:
+        UsageError: There is no model.
+        ModelError: A file cannot be read.
+    """
+    named = files if isinstance(files, Mapping) else None
+    sources = list(files.values()) if isinstance(files, Mapping) else listed_sources(files)
+    if not sources:
+        raise UsageError("there is no model to time", hint="name one or more ONNX files")
+    with ThreadPoolExecutor() as pool:  # files are hashed while they are read
+        models = [_read(source, folder / f"{index}.onnx") for index, source in enumerate(sources)]
+        hashes = [
+            None if _in_memory(source) else io.sha256_in(pool, path)
+            for source, (_, path, _) in zip(sources, models, strict=True)
+        ]
+        labels = list(named) if named is not None else distinct_labels([name for name, _, _ in models])
+        return [
+            Entrant(_describe(label, source, path, model, digest and digest.result()), path, model)
+            for label, source, (_, path, model), digest in zip(labels, sources, models, hashes, strict=True)
+        ]
+
+
+def listed_sources(files: Source | Sequence[Source]) -> list[Source]:
+    """Return one model or several as a list."""
+    return [files] if isinstance(files, (str, os.PathLike, onnx.ModelProto, ir.Model)) else list(files)
+
+
+def _read(source: Source, target: Path) -> tuple[str, Path, ir.Model]:
+    model = tagged(source)
+    if model.path is None:
+        io.save(model.model, target, durable=False)
+    return model.name, model.path or target, model.model
+
+
+def _in_memory(source: Source) -> bool:
+    return isinstance(source, (onnx.ModelProto, ir.Model))
+
+
+def _describe(label: str, source: Source, path: Path, model: ir.Model, digest: str | None) -> BenchFile:
+    return BenchFile(
+        label=label,
+        path=None if _in_memory(source) else os.fsencode(path).decode(errors="replace"),
+        sha256=digest,
+        bytes=path.stat().st_size,
+        nodes=Census.of(model).counts.nodes,
+    )
+
+
+@contextlib.contextmanager
+def naming(label: str, hint: str | None = None) -> Generator[None]:
+    """Add the name of a file to errors raised inside, and this hint if they have none."""
+    try:
+        yield
+    except SardonyxError as error:
+        raise type(error)(f"{label}: {error.message}", hint=error.hint or hint) from error
+
+
+def open_session(entrant: Entrant, settings: Settings, *, isolate: bool) -> TimedSession:
+    """Open a session for a model, in its own process if `isolate`."""
+    with naming(entrant.label):
+        return (IsolatedSession if isolate else LocalSession)(entrant.path, settings)

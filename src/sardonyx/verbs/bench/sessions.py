@@ -1,0 +1,168 @@
+"""Sessions that time a model: in this process, or in a worker process of its own.
+
+A worker process shares no memory with other models. Load time, first run and peak memory are always measured in a fresh
+one: in a process that has loaded a model before, the allocator makes each of them look better.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.records.bench import Start
+from sardonyx.runtime import Feeds, Value
+from sardonyx.runtime.timed import Level, Settings, TimedModel
+from sardonyx.runtime.worker_process import Worker, WorkerDied
+from sardonyx.verbs.bench.interleaving import SLOT, Run, slot
+
+
+class TimingClock(StrEnum):
+    """The time that counts."""
+
+    WALL = "wall"  # elapsed time
+    CPU = "cpu"  # CPU time of the thread that runs the model, without that of other processes
+
+
+class SlotOptions(Struct, frozen=True):
+    """The length of a slot and the clock it is timed by."""
+
+    seconds: float = SLOT
+    clock: TimingClock = TimingClock.WALL
+
+
+class TimedSession(Protocol):
+    """A loaded model that can be timed."""
+
+    def feed(self, feeds: Feeds, options: SlotOptions) -> float:
+        """Set the feeds and options of the following slots; return the seconds of the first run."""
+        ...
+
+    def turn(self) -> float:
+        """Run one slot; return the seconds of one run."""
+        ...
+
+    def outputs(self) -> list[Value]:
+        """Return the outputs for the feeds."""
+        ...
+
+    def close(self) -> None:
+        """Free all resources."""
+        ...
+
+
+class LocalSession:
+    """A model in this process."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self._model = TimedModel(path, settings)
+        self.load_seconds = self._model.load_seconds
+        self._outputs: list[Value] = []
+        self._turn: Run | None = None
+
+    def feed(self, feeds: Feeds, options: SlotOptions) -> float:
+        """Set the feeds and options of the following slots; return the seconds of the first run."""
+        missing = next((name for name in self._model.inputs if name not in feeds), None)
+        if missing is not None:
+            raise UsageError(
+                f"there is no value for its input {missing!r}", hint="all files are run on the inputs of the first one"
+            )
+        run = self._model.ready(feeds)
+        began = time.perf_counter()
+        self._outputs = run()
+        seconds = time.perf_counter() - began
+        now = time.thread_time if options.clock is TimingClock.CPU else time.perf_counter
+        self._turn = slot(run, seconds=options.seconds, now=now)
+        return seconds
+
+    def turn(self) -> float:
+        """Run one slot; return the seconds of one run."""
+        assert self._turn is not None, "a session is fed before it is timed"
+        return self._turn()
+
+    def outputs(self) -> list[Value]:
+        """Return the outputs of the first run on the feeds."""
+        return self._outputs
+
+    def close(self) -> None:
+        """Drop the session."""
+        self._turn = None
+        self._outputs = []
+        del self._model
+
+
+_WORKER = "sardonyx.verbs.bench.worker"
+
+
+class IsolatedSession:
+    """A model in a worker process. Close it, or use it as a context manager."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self._worker = Worker(_WORKER)
+        try:
+            self.load_seconds: float = self._ask("load", str(path), settings)
+        except BaseException:
+            self.close()
+            raise
+        self.peak_bytes: int | None = None  # up to the first run on the latest feeds
+
+    @property
+    def process(self) -> int:
+        """The id of its process."""
+        return self._worker.process
+
+    def feed(self, feeds: Feeds, options: SlotOptions) -> float:
+        """Set the feeds and options of the following slots; return the seconds of the first run."""
+        seconds, self.peak_bytes = self._ask("feed", dict(feeds), options)
+        return seconds
+
+    def turn(self) -> float:
+        """Run one slot, timed by the worker's clock; return the seconds of one run."""
+        return self._ask("turn")
+
+    def outputs(self) -> list[Value]:
+        """Return the outputs for the feeds."""
+        return self._ask("outputs")
+
+    def close(self) -> None:
+        """Stop the process."""
+        self._worker.close()
+
+    def __enter__(self) -> IsolatedSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask(self, *request: Any) -> Any:
+        try:
+            state, *reply = self._worker.ask(request)
+        except WorkerDied as error:
+            raise RuntimeFailure(f"the process that runs it {error}") from error
+        if state == "failed":
+            kind, message, hint = reply
+            raise kind(message, hint=hint)
+        return reply[0]
+
+
+def settings_of(threads: int, provider: str, level: str) -> Settings:
+    """Return the settings of a session.
+
+    Raises:
+        UsageError: The runtime has no such level.
+    """
+    try:
+        return Settings(threads, provider, Level(level))
+    except ValueError:
+        raise UsageError(f"the runtime has no level {level!r}", hint=f"one of {', '.join(Level)}") from None
+
+
+def start(path: Path, settings: Settings, feeds: Feeds) -> Start:
+    """Load a model and run it once in a fresh process."""
+    with IsolatedSession(path, settings) as session:
+        first = session.feed(feeds, SlotOptions())
+        return Start(session.load_seconds, first, session.peak_bytes)

@@ -1,0 +1,619 @@
+"""Definitions of elementwise ATen operators in exact arithmetic."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from onnx import TensorProto
+
+from sardonyx.exact import call
+from sardonyx.exact.arithmetic import converted
+from sardonyx.exact.call import FLOATS, Array, Invalid, Undecided, Value, numpy_type
+from sardonyx.exact.reals import Numbers, Real, chosen
+
+Definition = Callable[..., Any]
+DEFINITIONS: dict[str, Definition] = {}
+_FORMATS: dict[int, Any] = {
+    TensorProto.FLOAT: np.float32,
+    TensorProto.DOUBLE: np.float64,
+    TensorProto.FLOAT16: np.float16,
+    TensorProto.BFLOAT16: ml_dtypes.bfloat16,
+}
+
+
+def defines(*names: str) -> Callable[[Definition], Definition]:
+    """Enter a function as the definition of operators; it gets the name of the operator if it has such a parameter."""
+
+    def enter(definition: Definition) -> Definition:
+        takes_name = "name" in inspect.signature(definition).parameters
+        for name in names:
+            DEFINITIONS[name] = functools.partial(definition, name=name) if takes_name else definition
+        return definition
+
+    return enter
+
+
+def is_scalar(value: Value) -> bool:
+    """Return whether a value is a number of Python."""
+    return isinstance(value, bool | int | float)
+
+
+class SingleNumbers(Numbers):
+    """Arithmetic in which numbers of Python are rounded to float32 first, whatever the type of the tensor."""
+
+
+def number(n: Numbers, value: Any, dtype: int) -> Value:
+    """Return a number of Python as a tensor of a type, to which it is rounded."""
+    if dtype in FLOATS and isinstance(n, SingleNumbers):
+        return n.literal(np.asarray(value, np.float32), TensorProto.FLOAT).typed(dtype)
+    if dtype in FLOATS:
+        return n.literal(np.asarray(value, _FORMATS[dtype]), dtype)
+    return np.asarray(value, call.numpy_type(dtype))
+
+
+def dtype_of(value: Value) -> int:
+    """Return the element type of a tensor."""
+    return call.dtype_of(value)
+
+
+def typed(n: Numbers, value: Value, dtype: int) -> Value:
+    """Return a tensor or number in another type."""
+    return number(n, value, dtype) if is_scalar(value) else converted(n, value, dtype)
+
+
+_DEFAULTS = {bool: TensorProto.BOOL, int: TensorProto.INT64, float: TensorProto.FLOAT}
+
+
+def _category(dtype: int) -> int:
+    return 2 if dtype in FLOATS else int(dtype != TensorProto.BOOL)
+
+
+def promoted(n: Numbers, *operands: Value) -> tuple[Value, ...]:
+    """Return operands in their common type: a number or a tensor without axes counts if its kind is higher."""
+    types = [_DEFAULTS[type(each)] if is_scalar(each) else dtype_of(each) for each in operands]
+    ranks = [-1 if is_scalar(each) else min(len(each.shape), 1) for each in operands]
+    highest = max(map(_category, types))
+    strongest = max(rank for rank, dtype in zip(ranks, types, strict=True) if _category(dtype) == highest)
+    found = {d for r, d in zip(ranks, types, strict=True) if r == strongest and _category(d) == highest}
+    if len(found) > 1:
+        raise Undecided("operands of different types")
+    return tuple(typed(n, each, *found) for each in operands)
+
+
+_MOST_TERMS = 1 << 20  # elements of the product of all operands of an einsum
+
+_ARITHMETIC: dict[str, tuple[Callable[[Numbers, Real, Real], Real], Callable[..., Any]]] = {
+    "add": (Numbers.add, operator.add),
+    "sub": (Numbers.subtract, operator.sub),
+    "mul": (Numbers.multiply, operator.mul),
+    "maximum": (Numbers.largest, np.maximum),
+    "minimum": (Numbers.smallest, np.minimum),
+}
+
+
+def _combined(n: Numbers, name: str, a: Value, b: Value) -> Value:
+    a, b = promoted(n, a, b)
+    on_reals, on_integers = _ARITHMETIC[name]
+    if isinstance(a, Real):
+        return on_reals(n, a, b)
+    if a.dtype == bool:
+        return {"add": np.logical_or, "mul": np.logical_and}[name](a, b)
+    return np.asarray(on_integers(a, b))
+
+
+@defines("add")
+def add(n: Numbers, a: Value, b: Value, *, alpha: Any = 1) -> Value:
+    """Return a + alpha · b."""
+    return _combined(n, "add", a, b if alpha == 1 else mul(n, b, alpha))
+
+
+@defines("sub", "subtract")
+def sub(n: Numbers, a: Value, b: Value, *, alpha: Any = 1) -> Value:
+    """Return a - alpha · b."""
+    return _combined(n, "sub", a, b if alpha == 1 else mul(n, b, alpha))
+
+
+@defines("rsub")
+def rsub(n: Numbers, a: Value, b: Value, *, alpha: Any = 1) -> Value:
+    """Return b - alpha · a."""
+    return sub(n, b, a, alpha=alpha)
+
+
+@defines("mul", "multiply")
+def mul(n: Numbers, a: Value, b: Value) -> Value:
+    """Return a · b."""
+    return _combined(n, "mul", a, b)
+
+
+@defines("maximum", "minimum")
+def pairs(n: Numbers, a: Value, b: Value, *, name: str) -> Value:
+    """Return the larger or smaller one of each pair."""
+    return _combined(n, name, a, b)
+
+
+@defines("div", "divide", "true_divide")
+def div(n: Numbers, a: Value, b: Value, *, rounding_mode: str | None = None) -> Value:
+    """Return a / b: real numbers, or rounded down or towards zero."""
+    a, b = promoted(n, a, b)
+    if isinstance(a, Real) or rounding_mode is None:
+        quotient = n.divide(_real(n, a), _real(n, b))
+        if rounding_mode is None:
+            return quotient
+        down = n.whole("Floor", quotient)
+        if rounding_mode == "floor":
+            return down
+        return chosen(n.less(quotient, number(n, 0, quotient.dtype)), n.whole("Ceil", quotient), down)
+    if bool(np.any(b == 0)):
+        raise Invalid("a division of integers by 0")
+    if rounding_mode == "floor":
+        return np.floor_divide(a, b)
+    return (np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)
+
+
+@defines("floor_divide")
+def floor_divide(n: Numbers, a: Value, b: Value) -> Value:
+    """Return a / b rounded down."""
+    return div(n, a, b, rounding_mode="floor")
+
+
+@defines("remainder")
+def remainder(n: Numbers, a: Value, b: Value) -> Value:
+    """Return the rest of a division, with the sign of the divisor."""
+    return sub(n, a, mul(n, b, floor_divide(n, a, b)))
+
+
+def _real(n: Numbers, x: Value) -> Real:
+    return typed(n, x, TensorProto.FLOAT) if not isinstance(x, Real) else x
+
+
+_FUNCTIONS = {
+    **{name: name.capitalize() for name in ("cos", "erf", "exp", "log", "sigmoid", "sin", "sinh", "tan", "tanh")},
+    **{name: name.capitalize() for name in ("acos", "asin", "atan", "cosh")},
+}
+
+
+@defines(*_FUNCTIONS)
+def function(n: Numbers, x: Value, *, name: str) -> Value:
+    """Return a function without an algebraic definition."""
+    return n.apply(_FUNCTIONS[name], _real(n, x))
+
+
+@defines("floor", "ceil", "round")
+def whole(n: Numbers, x: Value, *, name: str, decimals: int = 0) -> Value:
+    """Return the whole number below, above or next to each element."""
+    if decimals:
+        raise Undecided("round to decimals")
+    return n.whole(name.capitalize(), x) if isinstance(x, Real) else x
+
+
+@defines("neg", "sqrt", "rsqrt", "reciprocal", "square", "abs", "relu", "sign")
+def unary(n: Numbers, x: Value, *, name: str) -> Value:
+    """Return a function of each element."""
+    if not isinstance(x, Real):
+        on_integers: dict[str, Callable[[Array], Array]] = {"neg": np.negative, "abs": np.abs, "sign": np.sign}
+        on_integers |= {"square": np.square, "relu": lambda v: np.maximum(v, 0)}
+        if name in on_integers:
+            return on_integers[name](x).astype(x.dtype)
+        x = _real(n, x)
+    zero, one = number(n, 0, x.dtype), number(n, 1, x.dtype)
+    if name == "sign":
+        return Real.of(n.less(zero, x).astype(np.int64) - n.less(x, zero), x.dtype)
+    results: dict[str, Callable[[], Real]] = {
+        "neg": lambda: n.subtract(zero, x),
+        "sqrt": lambda: n.root(x),
+        "rsqrt": lambda: n.divide(one, n.root(x)),
+        "reciprocal": lambda: n.divide(one, x),
+        "square": lambda: n.multiply(x, x),
+        "abs": lambda: n.largest(x, n.subtract(zero, x)),
+        "relu": lambda: n.largest(x, zero),
+    }
+    return results[name]()
+
+
+@defines("pow")
+def power(n: Numbers, base: Value, exponent: Value) -> Value:
+    """Return powers."""
+    if is_scalar(exponent) and not isinstance(base, Real) and isinstance(exponent, float):
+        base = _real(n, base)
+    if isinstance(base, Real) and is_scalar(exponent):
+        return n.power(base, number(n, exponent, base.dtype))
+    base, exponent = promoted(n, base, exponent)
+    return n.power(base, exponent) if isinstance(base, Real) else np.power(base, exponent)
+
+
+@defines("silu", "gelu", "hardsigmoid", "hardswish", "leaky_relu", "elu", "softplus", "log1p", "exp2", "mish")
+def activation(n: Numbers, x: Real, *args: Any, name: str, approximate: str = "none") -> Value:
+    """Return an activation of each element."""
+    constant = functools.partial(number, n, dtype=x.dtype)
+    zero, one, half = constant(0), constant(1), constant(0.5)
+    if name == "silu":
+        return n.multiply(x, n.apply("Sigmoid", x))
+    if name == "gelu" and approximate == "none":
+        inner = n.apply("Erf", n.divide(x, n.root(constant(2))))
+        return n.multiply(n.multiply(half, x), n.add(one, inner))
+    if name == "gelu":
+        cube = n.multiply(constant(0.044715), n.multiply(x, n.multiply(x, x)))
+        inner = n.apply("Tanh", n.multiply(constant(math.sqrt(2 / math.pi)), n.add(x, cube)))
+        return n.multiply(n.multiply(half, x), n.add(one, inner))
+    if name in ("hardsigmoid", "hardswish"):
+        gate = n.smallest(n.largest(n.add(n.divide(x, constant(6)), half), zero), one)
+        return gate if name == "hardsigmoid" else n.multiply(x, gate)
+    if name == "leaky_relu":
+        return chosen(n.less(x, zero), n.multiply(constant(args[0] if args else 0.01), x), x)
+    if name == "elu":
+        alpha, scale, input_scale = (constant(value) for value in (*args, *(1.0, 1.0, 1.0)[len(args) :]))
+        below = n.multiply(alpha, n.subtract(n.apply("Exp", n.multiply(x, input_scale)), one))
+        return n.multiply(scale, chosen(n.less(x, zero), below, x))
+    if name == "log1p":
+        return n.apply("Log", n.add(x, one))
+    if name == "softplus" and not args:
+        return n.apply("Softplus", x)
+    raise Undecided(f"{name} has no definition")
+
+
+@defines("clamp", "hardtanh", "clamp_min", "clamp_max", "relu6")
+def clamp(n: Numbers, x: Value, low: Value = None, high: Value = None, *, name: str, **named: Any) -> Value:
+    """Return each element limited from below and from above."""
+    defaults = {"hardtanh": (-1.0, 1.0), "relu6": (0.0, 6.0)}.get(name, (None, None))
+    low, high = named.get("min", low), named.get("max", high)
+    low, high = (None, low) if name == "clamp_max" else (low, high)
+    low, high = (default if value is None else value for value, default in zip((low, high), defaults, strict=True))
+    x = x if low is None else _combined(n, "maximum", x, low)
+    return x if high is None else _combined(n, "minimum", x, high)
+
+
+_RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+
+
+@defines(*_RELATIONS)
+def comparison(n: Numbers, a: Value, b: Value, *, name: str) -> Value:
+    """Return where a relation holds."""
+    a, b = promoted(n, a, b)
+    if not isinstance(a, Real):
+        return np.asarray(_RELATIONS[name](a, b))
+    if name in ("eq", "ne"):
+        return n.equal(a, b) == (name == "eq")
+    result = n.less(a, b) if name in ("lt", "le") else n.less(b, a)
+    return result | n.equal(a, b) if name in ("le", "ge") else result
+
+
+_LOGIC: dict[str, Callable[..., Any]] = {
+    "bitwise_and": np.bitwise_and,
+    "bitwise_or": np.bitwise_or,
+    "bitwise_xor": np.bitwise_xor,
+    "__and__": np.bitwise_and,
+    "__or__": np.bitwise_or,
+    "bitwise_not": np.invert,
+    "logical_and": np.logical_and,
+    "logical_or": np.logical_or,
+    "logical_xor": np.logical_xor,
+    "logical_not": np.logical_not,
+}
+
+
+@defines(*_LOGIC)
+def logic(n: Numbers, *operands: Value, name: str) -> Value:
+    """Return a logical operation on truth values, or one on bits."""
+    if name.startswith("logical"):
+        operands = tuple(typed(n, each, TensorProto.BOOL) for each in operands)
+    elif len(operands) > 1:
+        operands = promoted(n, *operands)
+    return np.asarray(_LOGIC[name](*operands))
+
+
+@defines("isnan", "isinf")
+def special(_: Numbers, x: Value, *, name: str) -> Value:
+    """Return where elements are NaN, or infinite."""
+    values = x.doubles if isinstance(x, Real) else np.zeros(x.shape)
+    return np.isnan(values) if name == "isnan" else np.isinf(values)
+
+
+@defines("where")
+def where(n: Numbers, condition: Value, *branches: Value) -> Value:
+    """Return elements of one tensor where a condition holds, otherwise of the other."""
+    if not branches:
+        raise Undecided("where with one operand")
+    a, b = promoted(n, *branches)
+    return chosen(condition, a, b) if isinstance(a, Real) else np.where(condition, np.asarray(a), np.asarray(b))
+
+
+@defines("masked_fill")
+def masked_fill(n: Numbers, x: Value, mask: Value, value: Value) -> Value:
+    """Return a tensor with one value where a mask is true."""
+    fill = number(n, value, dtype_of(x)) if is_scalar(value) else typed(n, value, dtype_of(x))
+    return where(n, mask, fill, x)
+
+
+def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
+    """Return axes counted from the front; all if none is given."""
+    given = (axes,) if isinstance(axes, int) else tuple(axes or ())
+    return tuple(axis % max(rank, 1) for axis in given) if given else tuple(range(rank))
+
+
+def _count(n: Numbers, x: Real, axes: Sequence[int]) -> Real:
+    return number(n, math.prod(x.shape[axis] for axis in axes), x.dtype)
+
+
+@defines("sum", "mean")
+def total(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str, dtype: Any = None) -> Value:
+    """Return sums or means along axes."""
+    if not isinstance(x, Real) and dtype not in FLOATS:
+        return np.sum(x, axis=axes_of(dim, x.ndim), keepdims=keepdim, dtype=numpy_type(dtype or TensorProto.INT64))
+    x = typed(n, x, dtype or dtype_of(x))
+    axes = axes_of(dim, x.ndim)
+    result = n.total(x, axes, keepdims=keepdim) if axes else x
+    return n.divide(result, _count(n, x, axes)) if name == "mean" else result
+
+
+def mean(n: Numbers, x: Real, axes: Sequence[int]) -> Real:
+    """Return means along axes, which are kept."""
+    return n.divide(n.total(x, tuple(axes), keepdims=True), _count(n, x, axes))
+
+
+@defines("var", "std")
+def variance(
+    n: Numbers,
+    x: Real,
+    dim: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    name: str,
+    correction: Any = 1,
+) -> Value:
+    """Return variances along axes, or their roots."""
+    axes = axes_of(dim, x.ndim)
+    centred = n.subtract(x, mean(n, x, axes))
+    count = math.prod(x.shape[axis] for axis in axes) - (correction if unbiased else 0)
+    result = n.divide(n.total(n.multiply(centred, centred), axes, keepdims=keepdim), number(n, count, x.dtype))
+    return n.root(result) if name == "std" else result
+
+
+@defines("linalg_vector_norm")
+def norm(n: Numbers, x: Real, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Value:
+    """Return the root of the sum of squares along axes."""
+    if order != 2:
+        raise Undecided("a norm of another order")
+    return n.root(n.total(n.multiply(x, x), axes_of(dim, x.ndim), keepdims=keepdim))
+
+
+def _extreme(n: Numbers, x: Value, axis: int, *, least: bool) -> Array:
+    """Return the place of the largest or smallest element along an axis, which is kept."""
+    keys = n.keys(x) if isinstance(x, Real) else np.asarray(x)
+    if not keys.shape[axis]:
+        raise Invalid("the largest of no elements")
+    return np.expand_dims(np.argmin(keys, axis) if least else np.argmax(keys, axis), axis)
+
+
+def _taken(x: Value, places: Array, axis: int, *, keepdim: bool) -> Value:
+    def take(v: Array) -> Array:
+        result = np.take_along_axis(v, places, axis)
+        return result if keepdim else result.squeeze(axis)
+
+    return x.moved(take) if isinstance(x, Real) else take(x)
+
+
+@defines("amax", "amin", "max", "min")
+def extreme(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str) -> Value:
+    """Return the largest or smallest elements; along one axis also their places."""
+    least = name in ("amin", "min")
+    if isinstance(dim, Real | np.ndarray):  # two tensors
+        return _combined(n, "minimum" if least else "maximum", x, dim)
+    if name in ("max", "min") and dim is not None:
+        axis = dim % max(len(x.shape), 1)
+        places = _extreme(n, x, axis, least=least)
+        return _taken(x, places, axis, keepdim=keepdim), (places if keepdim else places.squeeze(axis)).astype(np.int64)
+    for axis in sorted(axes_of(dim, len(x.shape)), reverse=True):
+        x = _taken(x, _extreme(n, x, axis, least=least), axis, keepdim=keepdim)
+    return x
+
+
+@defines("argmax", "argmin")
+def arg_extreme(n: Numbers, x: Value, dim: int | None = None, keepdim: bool = False, *, name: str) -> Value:
+    """Return the place of the largest or smallest element."""
+    if dim is None:
+        raise Undecided(f"{name} of all elements")
+    axis = dim % len(x.shape)
+    places = _extreme(n, x, axis, least=name == "argmin").astype(np.int64)
+    return places if keepdim else places.squeeze(axis)
+
+
+@defines("any", "all")
+def quantifier(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str) -> Value:
+    """Return whether any or all elements are true."""
+    find = np.any if name == "any" else np.all
+    return np.asarray(find(typed(n, x, TensorProto.BOOL), axis=axes_of(dim, len(x.shape)), keepdims=keepdim))
+
+
+@defines("cumsum")
+def cumsum(n: Numbers, x: Value, dim: int, *, dtype: Any = None) -> Value:
+    """Return running sums."""
+    if not isinstance(x, Real):
+        return np.cumsum(x, dim, dtype=numpy_type(dtype or TensorProto.INT64))
+    return n.running_total(x, dim % x.ndim)
+
+
+@defines("mm", "bmm", "matmul")
+def matmul(n: Numbers, a: Real, b: Real) -> Value:
+    """Return the matrix product."""
+    return n.matmul(a, b)
+
+
+def _last(x: Real) -> Real:
+    return x.moved(lambda v: np.swapaxes(v, -1, -2))
+
+
+@defines("linear")
+def linear(n: Numbers, x: Real, weight: Real, bias: Real | None = None) -> Value:
+    """Return x · weightᵀ + bias."""
+    result = n.matmul(x, _last(weight))
+    return result if bias is None else n.add(result, bias)
+
+
+@defines("addmm", "baddbmm")
+def addmm(n: Numbers, added: Real, a: Real, b: Real, *, beta: float = 1, alpha: float = 1) -> Value:
+    """Return beta · added + alpha · a · b."""
+    return add(n, mul(n, added, beta), n.matmul(a, b), alpha=alpha)
+
+
+@defines("einsum")
+def einsum(n: Numbers, equation: str, operands: Sequence[Real], **_: Any) -> Value:
+    """Return a sum of products over named axes: every operand is spread over all names."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    names = "".join(dict.fromkeys(left.replace(",", "")))
+    sizes = {
+        name: size for term, x in zip(terms, operands, strict=True) for name, size in zip(term, x.shape, strict=True)
+    }
+    if "." in left or not arrow or any(len(set(term)) < len(term) for term in terms):
+        raise Undecided("einsum of this form")
+    if math.prod(sizes.values()) > _MOST_TERMS:
+        raise Undecided("its values are too large")
+    spread = [
+        x.moved(
+            lambda v, t=term: np.transpose(v, np.argsort([names.index(c) for c in t])).reshape(
+                [sizes[c] if c in t else 1 for c in names]
+            )
+        )
+        for term, x in zip(terms, operands, strict=True)
+    ]
+    result = functools.reduce(n.multiply, spread)
+    dropped = tuple(index for index, name in enumerate(names) if name not in right)
+    result = n.total(result, dropped, keepdims=False) if dropped else result
+    kept = [name for name in names if name in right]
+    return result.moved(lambda v: np.transpose(v, [kept.index(name) for name in right]))
+
+
+@defines("softmax", "_softmax", "log_softmax", "_log_softmax")
+def softmax(n: Numbers, x: Real, dim: int, dtype: Any = None, *, name: str) -> Value:
+    """Return each row as positive numbers that add up to 1, or their logarithms."""
+    x = x.typed(dtype) if isinstance(dtype, int) and dtype in FLOATS and not isinstance(dtype, bool) else x
+    axis = dim % max(x.ndim, 1)
+    if not x.size:
+        return x
+    places = np.expand_dims(np.argmax(x.doubles, axis), axis)
+    shifted = n.subtract(x, x.moved(lambda v: np.take_along_axis(v, places, axis)))  # by any number of the row
+    powers = n.apply("Exp", shifted)
+    sums = n.total(powers, (axis,), keepdims=True)
+    return n.subtract(shifted, n.apply("Log", sums)) if "log" in name else n.divide(powers, sums)
+
+
+def _normalized(
+    n: Numbers, x: Real, axes: Sequence[int], eps: float, *, centre: bool = True
+) -> tuple[Real, Real, Real]:
+    """Return a tensor with variance 1 along axes, its mean, and one over its deviation."""
+    middle = mean(n, x, axes)
+    centred = n.subtract(x, middle) if centre else x
+    square = mean(n, n.multiply(centred, centred), axes)
+    scale = n.divide(number(n, 1, x.dtype), n.root(n.add(square, _epsilon(n, eps, x))))
+    return n.multiply(centred, scale), middle, scale
+
+
+def _epsilon(n: Numbers, eps: float, like: Real) -> Real:
+    """Return an epsilon, which is a float in ONNX whatever the type of the tensor."""
+    return number(n, eps, TensorProto.FLOAT).typed(like.dtype)
+
+
+def _scaled(n: Numbers, x: Real, weight: Real | None, bias: Real | None) -> Real:
+    x = x if weight is None else n.multiply(x, weight)
+    return x if bias is None else n.add(x, bias)
+
+
+@defines("layer_norm", "native_layer_norm")
+def layer_norm(
+    n: Numbers,
+    x: Real,
+    sizes: Sequence[int],
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    *args: Any,
+    name: str,
+) -> Value:
+    """Return a tensor normalized over its last axes."""
+    axes = range(x.ndim - len(sizes), x.ndim)
+    result, middle, scale = _normalized(n, x, axes, eps)
+    result = _scaled(n, result, weight, bias)
+    return result if name == "layer_norm" else (result, middle, scale)
+
+
+@defines("rms_norm", "_fused_rms_norm")
+def rms_norm(
+    n: Numbers, x: Real, sizes: Sequence[int], weight: Any = None, eps: float | None = None, *, name: str
+) -> Value:
+    """Return a tensor divided by the root of its mean square."""
+    if eps is None or name != "rms_norm":
+        raise Undecided(f"{name} with an epsilon of its own")
+    return _scaled(n, _normalized(n, x, range(x.ndim - len(sizes), x.ndim), eps, centre=False)[0], weight, None)
+
+
+@defines("group_norm", "instance_norm")
+def group_norm(
+    n: Numbers, x: Real, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *args: Any, name: str
+) -> Value:
+    """Return a tensor normalized over groups of its channels."""
+    if name != "group_norm" or x.shape[1] % groups:
+        raise Undecided("instance_norm with statistics") if name != "group_norm" else Invalid("groups")
+    parts = x.moved(lambda v: v.reshape(v.shape[0], groups, -1))
+    result = _normalized(n, parts, (2,), eps)[0].moved(lambda v: v.reshape(x.shape))
+    return _scaled(n, result, *(each and per_channel(each, x.ndim) for each in (weight, bias)))
+
+
+def per_channel(x: Real, rank: int) -> Real:
+    """Return one number for each channel in a shape that broadcasts."""
+    return x.moved(lambda v: v.reshape(-1, *[1] * (rank - 2)))
+
+
+@defines("batch_norm", "_native_batch_norm_legit_no_training")
+def batch_norm(n: Numbers, x: Real, weight: Any, bias: Any, middle: Any, square: Any, *args: Any, name: str) -> Value:
+    """Return every channel scaled by statistics that are given."""
+    training, eps = (args[0], args[2]) if name == "batch_norm" else (False, args[1])
+    if training:
+        raise Undecided("batch_norm in training mode")
+    weight, bias, middle, square = (each and per_channel(each, x.ndim) for each in (weight, bias, middle, square))
+    deviation = n.root(n.add(square, _epsilon(n, eps, x)))
+    result = _scaled(n, n.divide(n.subtract(x, middle), deviation), weight, bias)
+    empty = Real.of(np.zeros(0), TensorProto.FLOAT)
+    return result if name == "batch_norm" else (result, empty, empty)
+
+
+@defines("scaled_dot_product_attention")
+def attention(
+    n: Numbers,
+    query: Real,
+    key: Real,
+    value: Real,
+    mask: Value = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Value = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    """Return softmax(query · keyᵀ · scale + mask) · value."""
+    if dropout_p:
+        raise Undecided("attention with dropout")
+    mask = attn_mask if mask is None else mask
+    if enable_gqa:
+        times = query.shape[-3] // key.shape[-3]
+        key, value = (each.moved(lambda v: np.repeat(v, times, -3)) for each in (key, value))
+    one, width = number(n, 1, query.dtype), number(n, query.shape[-1], query.dtype)
+    factor = n.divide(one, n.root(width)) if scale is None else number(n, scale, query.dtype)
+    half = n.root(factor)  # of which a square is taken: the residue of a root is that of the number up to its sign
+    scores = n.multiply(n.matmul(query, _last(key)), n.multiply(half, half))
+    if is_causal:
+        mask = np.tri(scores.shape[-2], scores.shape[-1], dtype=bool)
+    if mask is not None and not isinstance(mask, Real):
+        mask = chosen(mask, number(n, 0.0, query.dtype), number(n, -math.inf, query.dtype))
+    scores = scores if mask is None else n.add(scores, mask)
+    return n.matmul(softmax(n, scores, -1, name="softmax"), value)

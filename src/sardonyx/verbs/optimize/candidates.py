@@ -1,0 +1,177 @@
+"""Candidates: the source model after some rewrites. Every candidate is built from the source again.
+
+The rewriter is deterministic, so the state after k rewrites is built by limiting a run to k rewrites, and a rewrite is
+undone by a run that forbids it. This is slower than an undo log in the few runs that need it, and simpler in all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from msgspec import Struct
+
+from sardonyx.common import gc_pause
+from sardonyx.ir import io, origins
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.module_borders import Borders
+from sardonyx.ir.opset_raising import HIGHEST, RAISE
+from sardonyx.ir.rewriter import Log, Observer, Rewriter, Tally
+from sardonyx.ir.rules import Rule
+from sardonyx.ir.size_budget import Growth, allowance
+from sardonyx.ir.transaction import Substitution
+from sardonyx.passes import Pass
+from sardonyx.passes.installed import outside_failure
+from sardonyx.records.progress import Progress
+from sardonyx.records.provenance import Hierarchy
+from sardonyx.records.run import Artifact, RolledBack, Verdict
+from sardonyx.runtime import remote
+from sardonyx.verbs.optimize import run_tables
+from sardonyx.verbs.optimize.certificate import Recorder
+
+Source = str | Path | onnx.ModelProto | ir.Model | io.LoadedFile
+Forbidden = frozenset[tuple[str, str]]  # (name of a pass, root of a rewrite or WHOLE_PASS)
+WHOLE_PASS = "*"
+_NOT_REWRITTEN = "not rewritten: the model has training info, which may refer to anything in it by name"
+_UNSORTED = "the nodes of the source were in no topological order, which ONNX requires; those of the result are"
+
+
+class Candidate(Struct, frozen=True, eq=False):
+    """The source after some rewrites, and the log of them."""
+
+    model: ir.Model
+    log: Log
+    hierarchy: Hierarchy
+    facts: Facts  # shapes and types of the model
+    before: run_tables.GraphSnapshot  # of the source
+    recorder: Recorder | None  # of the rewrites, if there will be a certificate
+
+
+class VerifiedCandidate(Struct, frozen=True, eq=False):
+    """The candidate with the most rewrites that passed verification."""
+
+    candidate: Candidate
+    verdict: Verdict | None  # None if verification was off
+    rolled_back: tuple[RolledBack, ...]  # rewrites that failed and were undone
+    forbidden: Forbidden  # passes and rewrites that it was built without
+
+
+class RewriteJob:
+    """The source and the passes to run on it."""
+
+    def __init__(
+        self,
+        source: Source,
+        passes: tuple[Pass, ...],
+        target: str,
+        progress: Progress,
+        *,
+        max_opset: int = HIGHEST,
+        allow_growth: bool = False,
+        keep_modules: Sequence[str] = (),
+        certifies: bool = False,
+    ) -> None:
+        self.source = source
+        self.path: Path | None = None
+        if isinstance(source, io.LoadedFile):
+            self.path = source.path
+        elif isinstance(source, (str, Path)):
+            self.path = Path(source)
+        self.passes = passes
+        self.progress = progress
+        self._target = target
+        self._max_opset = max_opset
+        self._allow_growth = allow_growth
+        self._keep_modules = keep_modules
+        self._certifies = certifies
+        self.notes: tuple[str, ...] = ()
+        self._before: run_tables.GraphSnapshot | None = None
+        self._file = io.ModelFile.open(source) if isinstance(source, (str, Path)) else None
+        self.opsets: dict[str, int] = {}  # of the source; known once a candidate was built, as is the next
+        self._ir_version = 0
+
+    def _fresh(self) -> ir.Model:
+        """Return another graph of the source."""
+        match self.source:
+            case onnx.ModelProto():
+                return io.from_proto(self.source)
+            case ir.Model():
+                return self.source.clone()
+            case io.LoadedFile():
+                return self.source.model.clone()
+            case _:
+                assert self._file is not None
+                return self._file.graph()
+
+    def source_facts(self) -> Facts:
+        """Return the facts about the source itself, whose nodes have their origins."""
+        with gc_pause.paused():
+            model = self._fresh()
+            origins.attach(model)
+            return Facts(model, target=self._target)
+
+    def candidate(
+        self, limit: int | None = None, forbidden: Forbidden = frozenset(), observe: Observer | None = None
+    ) -> Candidate:
+        """Return the source after its first `limit` rewrites; `observe` is called with each, and none is forbidden."""
+        with gc_pause.paused():
+            return self._candidate(limit, forbidden, observe)
+
+    def _candidate(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
+        model = self._fresh()
+        self.opsets, self._ir_version = dict(model.opset_imports), model.ir_version
+        self.notes = (_UNSORTED,) if io.forget_unsorted(model) else ()
+        hierarchy = origins.attach(model)
+        recorder = Recorder(model) if self._certifies else None
+        growth = Growth(None if self._allow_growth else allowance(model))
+        facts = Facts(model, target=self._target, evaluate=remote.evaluate, growth=growth)
+        self._before = before = self._before or run_tables.snapshot(facts)
+        if io.has_training_info(model):
+            passes, self.notes = [], (*self.notes, _NOT_REWRITTEN)
+        else:
+            passes = [rule for rule in self.passes if (rule.name, WHOLE_PASS) not in forbidden]
+        rewriter = Rewriter(
+            facts,
+            passes,
+            limit=limit,
+            forbidden=forbidden,
+            max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
+            progress=lambda name: self.progress(f"pass {name}", None),
+            observe=_both(observe, recorder),
+            borders=Borders.of(model, hierarchy, self._keep_modules),
+        )
+        try:
+            log = rewriter.run()
+        except Exception as error:
+            failure = outside_failure(rewriter.running, error)
+            if failure is None:
+                raise
+            raise failure from error
+        for rule in self.passes:
+            log.tallies.setdefault(rule.name, Tally())
+        origins.write(model, hierarchy)
+        return Candidate(model, log, hierarchy, facts, before, recorder)
+
+    def opset_of(self, domain: str) -> int:
+        """Return the version that the source imports, or 0; "ai.onnx" is another name of the standard domain ""."""
+        return self.opsets.get(domain, 0) or (0 if domain else self.opsets.get("ai.onnx", 0))
+
+    def artifact(self, digest: str | None) -> Artifact:
+        """Return the source as an artifact of the record."""
+        size = os.path.getsize(self.path) if self.path is not None else 0
+        return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
+
+
+def _both(observe: Observer | None, recorder: Recorder | None) -> Observer | None:
+    """Return an observer that also records."""
+    if observe is None or recorder is None:
+        return observe if recorder is None else recorder.observe
+
+    def observe_both(facts: Facts, rule: Rule, root: str, rewrite: Substitution) -> None:
+        recorder.observe(facts, rule, root, rewrite)
+        observe(facts, rule, root, rewrite)
+
+    return observe_both

@@ -1,0 +1,211 @@
+"""Make a graph smaller and verify that it computes the same.
+
+Example:
+  sardonyx optimize model.onnx small.onnx
+  sardonyx optimize model.onnx -o small.onnx --run runs/today
+  sardonyx optimize model.onnx --skip fold-constants --fail-if 'nodes>120'
+
+Rewrites the graph, verifies it on random inputs, and undoes any rewrite that fails. Every node keeps its module.
+
+Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from sardonyx.cli import files, options
+from sardonyx.cli import files as single
+from sardonyx.cli.console import Progress, announce, note, progress, with_command
+from sardonyx.cli.files import STREAM, on_disk
+from sardonyx.cli.options import MORE, OUTPUT, Option, file, listed, parse_duration, reject_both
+from sardonyx.cli.verb import Given, Verb, later
+from sardonyx.common.atomic_write import explained
+from sardonyx.common.errors import UsageError
+from sardonyx.reporting.formatting import one_line
+
+if TYPE_CHECKING:
+    from sardonyx.records.run import Run
+    from sardonyx.verbs.optimize.run_folder import Conditions
+
+_WRONG = "the result does not compute the same as the original, so nothing was written"
+
+
+def _run(given: Given) -> int:
+    models, folder, dry_run = given.models, given.run_folder, given.dry_run
+    given.reject("max_opset", "keep_opset")
+    given.reject("dry_run", "record", "tune", "run_folder", "certificate", "reproducer")
+    reject_both("--verify off", given.verify == "off", "--reproducer", given.reproducer is not None)
+    if (given.budget or given.sizes) and not given.tune and folder is None:
+        option = "--budget" if given.budget else "--size"
+        raise UsageError(f"{option} is for measurements", hint="add --tune, or --run FOLDER")
+    planned = single.plan(models, given.output, given.out_dir, ".optimized.onnx", writes=not dry_run)
+    if planned is None:
+        one = ("record", "run_folder", "certificate", "reproducer", "baseline")
+        single.reject({given.flag(name): getattr(given, name) for name in one})
+    beside = () if planned is None else (planned.source, planned.destination)
+    gating = given.check(beside=beside, many=planned is None, outputs=False)
+    gating.check_verified(not dry_run and given.verify != "off", "drop --verify off and --dry-run")
+    gating.check_timed(given.tune, "add --tune")
+    if planned is None:
+        from sardonyx.fleet.sources import find_sources
+
+        return given.run_many(find_sources(models, exclude=given.out_dir), writes=not dry_run)
+    certificate = _check_files(given, planned)
+    if given.verify != "off" and not dry_run:
+        options.start_verifier()
+    return _optimize(given, planned, certificate)
+
+
+def _check_files(given: Given, planned: single.Planned) -> Path | None:
+    """Check before any work what is written where, and return where the certificate is written, if anywhere."""
+    source, destination, folder, force = planned.source, planned.destination, given.run_folder, given.force
+    _check_streams(source, destination, given.external, folder, as_json=given.as_json)
+    _check_folder(folder, source, given.record, given.sizes or {}, force=force)
+    reject_both("--freeze-inputs", given.freeze_inputs, "--certificate", given.certificate is not None)
+    own = None if given.freeze_inputs else folder  # a certificate is for a result with the inputs of the source
+    certificate = _certificate(given.certificate, own, given.record, destination, force=force)
+    _announce_run(folder, source, _limit(given), shown=not given.quiet)
+    if not given.dry_run:
+        single.make_folder(given.out_dir)
+        if destination != STREAM:
+            files.check_destinations(destination, given.record, force=force)
+    return certificate
+
+
+def _limit(given: Given) -> float | None:
+    """Return the time limit of the timing for --run; None: the default."""
+    return given.budget if not given.tune else None
+
+
+def _optimize(given: Given, planned: single.Planned, certificate: Path | None) -> int:
+    from sardonyx import TuneOptions
+
+    dry_run, folder, sizes = given.dry_run, given.run_folder, given.sizes
+    to_stream = planned.destination == STREAM
+    hashed = given.record is not None or folder is not None or given.as_json
+    settings = given.settings(
+        keep_modules=tuple(given.keep_module or ()),
+        runtimes=tuple(given.runtime or ("ort",)),
+        external=False if to_stream else given.external,
+        reproducer=None if given.reproducer is None else str(given.reproducer),
+        hashes=True if hashed else None,
+    )
+    tune: Any = given.tune and TuneOptions(seconds=given.budget or parse_duration("2m"), sizes=sizes)
+    with on_disk(planned.source, None if dry_run else planned.destination) as (source, result):
+        with progress(not given.quiet) as report:
+            run = given.call(source, result, certificate=certificate, tune=tune, options=settings, progress=report)
+            run = with_command(run)
+            if folder is not None and run.status == "done":
+                from sardonyx.verbs.optimize.run_folder import SECONDS, Conditions
+
+                conditions = Conditions(_limit(given) or SECONDS, sizes, given.threads or 1, given.seed)
+                run = _fill_folder(folder, run, conditions, report, force=given.force)
+        run = _with_streams(run, planned.source, planned.destination)
+        return given.finish(run, differs="" if run.status == "done" else _WRONG, after=files.results_line(folder))
+
+
+def _check_streams(
+    source: Path, destination: Path, external: bool | None, folder: Path | None, *, as_json: bool
+) -> None:
+    """Raise an error if standard input or output cannot be used with the other options."""
+    if destination == STREAM:
+        reject_both("--output -", True, "--json", as_json)
+        reject_both("--output -", True, "--external-data", external is True)
+    if STREAM in (source, destination) and folder is not None:
+        raise UsageError("--run needs files that it can time", hint="name both models instead of -")
+
+
+def _with_streams(run: Run, source: Path, destination: Path) -> Run:
+    """Return a run in which temporary files are named as the user named them."""
+    if source == STREAM:
+        run = replace(run, source=replace(run.source, path=str(STREAM)))
+    if destination == STREAM and run.result.path is not None:
+        run = replace(run, result=replace(run.result, path=str(STREAM)))
+    return run
+
+
+def _check_folder(folder: Path | None, model: Path, record: Path | None, sizes: dict[str, int], *, force: bool) -> None:
+    if folder is not None:
+        from sardonyx.verbs.optimize.run_folder import RUN, check  # loads what measures, so only when needed
+
+        files.check_apart(record=record, run=folder / RUN)
+        check(folder, model, sizes, force=force)
+
+
+def _certificate(
+    given: Path | None, folder: Path | None, record: Path | None, output: Path, *, force: bool
+) -> Path | None:
+    """Return where the certificate is written, if anywhere; the folder of --run is created for it."""
+    if given is None and folder is not None:
+        from sardonyx.verbs.optimize.run_folder import CERTIFICATE
+
+        with explained(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+        given = folder / CERTIFICATE
+    files.check_apart(certificate=given, record=record, output=output)
+    files.check_free(given, force=force)
+    return given
+
+
+def _announce_run(folder: Path | None, source: Path, limit: float | None, *, shown: bool) -> None:
+    """Print how long the measurements of --run take; the result is about as large as the source."""
+    if folder is not None:
+        from sardonyx.verbs.bench.durations import run_seconds
+        from sardonyx.verbs.optimize.run_folder import SECONDS
+
+        announce("timing both models for --run", run_seconds((source, source), limit or SECONDS), shown=shown)
+
+
+def _fill_folder(folder: Path, run: Run, conditions: Conditions, report: Progress | None, *, force: bool) -> Run:
+    """Write the run, measurements of its files and a report to a folder, and print why a measurement failed."""
+    from sardonyx.verbs.optimize.run_folder import fill
+
+    filled = fill(folder, run, conditions=conditions, force=force, progress=report)
+    for text in filled.notes[len(run.notes) :]:
+        note(f"note: {one_line(text)}")
+    return filled
+
+
+VERB = Verb(
+    of=("optimize", "OptimizeOptions"),
+    options=(
+        options.MODELS,
+        options.output("MODEL.optimized.onnx beside it"),
+        options.OUT_DIR, options.FORCE,
+        Option("target", None, "Standard operators, or also those of ONNX Runtime."),
+        Option("only", "PASS", "Run only this pass. Repeatable.", none="all"),
+        Option("skip", "PASS", "Do not run this pass. Repeatable.", none="none"),
+        Option("fewest_nodes", None, "Also run passes that save nodes but were measured to be slower.", group=MORE),
+        Option("max_opset", "N", "Do not raise the opset above this.", none="as fusions need", group=MORE, least=1),
+        Option("keep_opset", group=MORE),
+        Option("allow_growth", help="Allow rewrites that save nodes but make the file more than 1 % and 64 kB larger.",
+            group=MORE),
+        Option("freeze_inputs", None, "Make initializers that are also inputs constants, and drop these inputs."),
+        listed("keep_module", "NAME", "Do not fuse this module with others. A path, tag, glob or class; repeatable."),
+        Option("verify", None, "When to verify the result.", any_case=True),
+        options.VERIFY_SECONDS, options.RUNTIME, options.INPUTS, options.SEED, options.THREADS, options.CUSTOM_OPS,
+        replace(options.EXTERNAL, none="as in the source"),
+        Option("dry_run", None, "Show what would be rewritten, and what not and why."),
+        Option("tune", None,
+            "Time rewrites here and undo those that are slower. Uses one thread unless --threads is given.", type=bool),
+        Option("budget", "TIME", "Time limit for measurements: 90s, 5m.", group=MORE, type=str, default=None,
+            none="2m for --tune, 6s for --run", read=parse_duration),
+        options.SIZES,
+        file("run_folder", "Also write a report here, with times and records.", "--run", metavar="FOLDER",
+            group=OUTPUT),
+        file("certificate", "Write all rewrites here, for sardonyx-check.",
+            none="certificate.json.gz in the folder of --run", group=MORE),
+        file("reproducer", "Write each wrong rewrite here, as two small models with inputs on which they differ.",
+            metavar="FOLDER", group=MORE),
+        *options.MANY_MODELS, options.RECORD, *options.PRINTING,
+    ),
+    record="run",
+    translated=True,
+    document=later("sardonyx.reporting.run:run_document"),
+    sentence=later("sardonyx.reporting.run:run_sentence"),
+    run=_run,
+)  # fmt: skip

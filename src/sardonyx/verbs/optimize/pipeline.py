@@ -1,0 +1,460 @@
+"""`optimize`: select the passes, run and verify them, write the result, and record the run.
+
+`opportunities` runs the passes on a copy; nothing is verified or written, so its answer is what `optimize` would try.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import os
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import onnx
+import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from sardonyx.common.atomic_write import check_free, check_free_folder
+from sardonyx.common.errors import UsageError, VerificationFailed
+from sardonyx.common.temporary import temporary_folder
+from sardonyx.ir import io, metadata, origins
+from sardonyx.ir.opset_raising import HIGHEST
+from sardonyx.ir.origins import HasModel, is_program
+from sardonyx.passes import Pass
+from sardonyx.passes.installed import available, installed
+from sardonyx.records.environment import environment
+from sardonyx.records.inspection import Opportunities
+from sardonyx.records.provenance import UNTAGGED
+from sardonyx.records.run import Artifact, Run, Tuning
+from sardonyx.verbs.analyze.census import Census
+from sardonyx.verbs.optimize import certificate as certificates
+from sardonyx.verbs.optimize import run_tables
+from sardonyx.verbs.optimize.candidates import WHOLE_PASS, Forbidden, Progress, RewriteJob, Source, VerifiedCandidate
+from sardonyx.verbs.optimize.options import OptimizeOptions, TuneOptions, TuningOptions
+from sardonyx.verbs.optimize.rollback import Inputs, VerificationOptions, Verifier
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.onnx import ONNXProgram
+
+    from sardonyx.frontend.tracing.traced import Program
+    from sardonyx.verbs.optimize.details import RunDetails
+    from sardonyx.verbs.optimize.tuner import Tuner
+
+
+class Optimized(Run, HasModel, frozen=True):
+    """A Run together with the optimized model.
+
+    `fingerprint`, `attention`, `wiring_before` and `wiring_after` are computed when one of them is first read, from the
+    source and from `model`: read them before you change the model.
+    """
+
+    model: ir.Model | None = None
+    _details: Callable[[], RunDetails] | None = None
+
+    def read_details(self) -> None:
+        """Compute what only reports need, so that later changes of the source or the model do not matter."""
+        if self._details is not None:
+            self._details()
+
+
+def _detail(name: str) -> property:
+    """Return a property that reads a field of the details, or what the record was created with."""
+    field: Any = getattr(Run, name)
+
+    def read(run: Optimized) -> Any:
+        details = run._details  # pyright: ignore[reportPrivateUsage]  # of the class above
+        return field.__get__(run) if details is None else getattr(details(), name)
+
+    return property(read)
+
+
+for _name in ("fingerprint", "attention", "wiring_before", "wiring_after"):
+    setattr(Optimized, _name, _detail(_name))
+
+
+def optimize(
+    source: Source | ExportedProgram | ONNXProgram,
+    output: str | Path | None = None,
+    *,
+    target: Literal["portable", "ort"] = "portable",
+    verify: Literal["each", "end", "off"] = "end",
+    passes: Sequence[Pass] = (),
+    only: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
+    inputs: Inputs = None,
+    seed: int = 0,
+    threads: int | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    certificate: str | Path | None = None,
+    tune: bool | TuneOptions = False,
+    options: OptimizeOptions | None = None,
+    progress: Progress | None = None,
+) -> Optimized:
+    """Make a graph smaller and verify that it computes the same.
+
+    Args:
+        source: A path, a ModelProto, an onnx-ir Model, or a `torch.onnx.ONNXProgram` or `torch.export.ExportedProgram`,
+            which the result is also verified against; it is not changed.
+        output: Where to write the result; None writes nothing.
+        target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
+        verify: Verify after each pass, at the end, or not at all.
+        passes: Your own passes, which run after the built-in ones and those of installed packages.
+        only: Names of the passes to run; None runs all passes of the target.
+        skip: Names of passes to leave out.
+        inputs: An .npz file or arrays by name to verify on, in addition to the generated inputs.
+        seed: Seed of the generated inputs.
+        threads: Threads of the runtime.
+        force: Overwrite an existing output.
+        dry_run: Report what would apply; verify and write nothing.
+        certificate: Where to write the certificate, with which `sardonyx-check` checks every rewrite; None writes none.
+        tune: Measure on this machine and keep only rewrites that are not slower on it, with one thread unless
+            `threads` is given. Pass `TuneOptions` to set the time and the sizes.
+        options: Options that are rarely needed: opsets, growth, modules to keep, runtimes, external data.
+        progress: Called with the phase, and the fraction done if known.
+
+    Returns:
+        The record of the run, with the optimized model as `.model`; `.to_proto()` returns it as a ModelProto.
+
+    Raises:
+        VerificationFailed: The models differ even without any rewrite.
+        UsageError: A name in `options.keep_modules` matches no module.
+        RuntimeFailure: A model that is to be measured cannot be run.
+        SardonyxError: A pass from outside sardonyx raised an exception.
+    """
+    began = time.perf_counter()
+    options = options or OptimizeOptions()
+    program = _program(source)
+    source = cast("Source", source if program is None else program.model)
+    usual = select(target, only, skip, passes=passes, fewest_nodes=options.fewest_nodes)
+    every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
+    left_out = frozenset((rule.name, WHOLE_PASS) for rule in every if rule not in usual)
+    if options.freeze_inputs and certificate is not None:
+        raise UsageError("a certificate is for a result with the inputs of the source", hint="drop `freeze_inputs`")
+    source, defaults = frozen(source) if options.freeze_inputs else (source, ())
+    job = _job(source, every, target, options, progress, certifies=certificate is not None)
+    file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
+    if certificate is not None:
+        _check_certificate(certificate, job, file, force=force)
+    if options.reproducer is not None:
+        _check_reproducer(options.reproducer, verifies=verify != "off" and not dry_run, force=force)
+    verifier = Verifier(
+        job,
+        VerificationOptions(
+            inputs, seed, threads, options.verify_seconds, tuple(options.runtimes), options.reproducer, force
+        ),
+    )
+    tuning = _tuning_options(tune, threads or 1, seed, left_out)
+    hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
+    hashed = hashed or certificate is not None
+    arguments = {"target": target, "verify": verify, "only": only, "skip": skip, "seed": seed, "tune": bool(tune)}
+    with ThreadPoolExecutor(1) as pool:  # a large file is hashed while the passes run and the result is written
+        digest = io.sha256_in(pool, job.path) if hashed and job.path is not None else None
+        outcome = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
+        model = outcome.verified.candidate.model
+        checked = () if program is None or dry_run or verify == "off" else _as_program(program, outcome, seed, threads)
+        if not dry_run:
+            metadata.write_options(model, "optimize", arguments | _of_result(options))
+        result, kept = _write(model, job, file, force=force, external=options.external, hashed=hashed)
+        original = job.artifact(digest.result() if digest is not None else None)
+    if certificate is not None:
+        recorder, sides = outcome.verified.candidate.recorder, (original, result)
+        assert recorder is not None
+        certificates.write(certificate, certificates.content(recorder, model, sides, verifier.feeds), force=force)
+    run = _record(job, outcome, {**arguments, "dry_run": dry_run, **asdict(options)}, original, result)
+    if job.path is None:  # a model in memory may be changed later, so its details are computed now
+        run.read_details()
+    seconds = {**verifier.seconds, **run.seconds, "total": time.perf_counter() - began}
+    return replace(run, notes=(*checked, *kept, *defaults, *unfrozen_notes(model), *run.notes), seconds=seconds)
+
+
+def _program(source: object) -> Program | None:
+    """Return what torch exported; None if the source is something else."""
+    if not is_program(source):
+        return None
+    from sardonyx.frontend.tracing.traced import read  # imports torch
+
+    return read(source)
+
+
+def _as_program(program: Program, outcome: _Outcome, seed: int, threads: int | None) -> tuple[str, ...]:
+    """Compare the result with the program in PyTorch; return a note.
+
+    Raises:
+        VerificationFailed: They differ.
+    """
+    from sardonyx.verification.exported_graph import compare_with_program
+
+    model, verdict = outcome.verified.candidate.model, outcome.verified.verdict
+    if program.call is None or verdict is None:
+        return ("not compared with PyTorch: this ONNXProgram has no exported program",)
+    found = compare_with_program(program, model, seed=seed, threads=threads)
+    if not found.passed:
+        raise VerificationFailed(
+            f"the result does not compute what the program does in PyTorch: {found.failures[0]}",
+            hint="`sardonyx.export` with the program says whether its translation to ONNX is the cause",
+        )
+    return (f"the result computes what the exported program does in PyTorch, on {len(found.trials)} trials",)
+
+
+def _of_result(options: OptimizeOptions) -> dict[str, Any]:
+    """Return the options that decide what the result is, not how it is verified or stored."""
+    names = ("fewest_nodes", "max_opset", "keep_opset", "allow_growth", "freeze_inputs", "keep_modules")
+    return {name: getattr(options, name) for name in names}
+
+
+def _checked_output(output: str | Path | None, *, force: bool, dry_run: bool, tune: bool) -> str | None:
+    """Return the path to write to, or None if nothing is written.
+
+    Raises:
+        UsageError: The run is to be tuned and dry.
+        OutputError: The file exists.
+    """
+    if tune and dry_run:
+        raise UsageError("a dry run measures nothing", hint="leave out one of tune and dry_run")
+    file = None if output is None or dry_run else os.fspath(output)
+    if file is not None:
+        check_free(file, force=force)
+    return file
+
+
+def _check_certificate(path: str | Path, job: RewriteJob, output: str | None, *, force: bool) -> None:
+    """Raise an error if no certificate can be written."""
+    if job.path is None or output is None:
+        raise UsageError("a certificate is about two files", hint="name the source and the output as paths")
+    check_free(os.fspath(path), force=force)
+
+
+def _check_reproducer(folder: str, *, verifies: bool, force: bool) -> None:
+    """Raise an error if no reproducer can be found or written."""
+    if not verifies:
+        raise UsageError("only verification finds wrong rewrites", hint="leave out the reproducer, or verify")
+    check_free_folder(folder, force=force)
+
+
+def _job(
+    source: Source,
+    passes: tuple[Pass, ...],
+    target: str,
+    options: OptimizeOptions,
+    progress: Progress | None,
+    *,
+    certifies: bool,
+) -> RewriteJob:
+    return RewriteJob(
+        source,
+        passes,
+        target,
+        progress or (lambda _phase, _fraction: None),
+        max_opset=_opset_bound(options),
+        allow_growth=options.allow_growth,
+        keep_modules=options.keep_modules,
+        certifies=certifies,
+    )
+
+
+def _tuning_options(tune: bool | TuneOptions, threads: int, seed: int, left_out: Forbidden) -> TuningOptions | None:
+    if not tune:
+        return None
+    measuring = TuneOptions() if tune is True else tune
+    return TuningOptions(measuring.seconds, measuring.sizes, threads, seed, left_out)
+
+
+def _write(
+    model: ir.Model, job: RewriteJob, file: str | None, *, force: bool, external: bool | None, hashed: bool
+) -> tuple[Artifact, tuple[str, ...]]:
+    """Write the result, if there is a path; return its description, and notes about data files of a replaced model."""
+    if file is None:
+        return run_tables.artifact(model, None, None), ()
+    job.progress("writing", None)
+    saved = io.save(model, file, force=force, external=external, hashed=hashed)
+    return run_tables.artifact(model, file, saved.digest), saved.notes
+
+
+class _Outcome(Struct, frozen=True, eq=False):
+    """The result of the passes."""
+
+    verified: VerifiedCandidate
+    tuning: Tuning | None
+
+
+def _run_passes(
+    job: RewriteJob, verifier: Verifier, mode: str, left_out: Forbidden, options: TuningOptions | None
+) -> _Outcome:
+    """Run the passes and verify the result; with tuning options, keep only rewrites that are not slower here."""
+    with contextlib.ExitStack() as stack:
+        tuner = stack.enter_context(_tuning(job, options)) if options is not None else None
+        verified = verifier.verified(mode, left_out)
+        if tuner is None:
+            return _Outcome(verified, None)
+        from sardonyx.verbs.analyze.fingerprint import Family, fingerprint  # imported here because few runs need it
+
+        convolutional = fingerprint(verified.candidate.model).family is Family.CONVOLUTIONAL
+        rebuild = functools.partial(verifier.verified, mode)
+        return _Outcome(*tuner.run(verified, rebuild, convolutional=convolutional))
+
+
+def _details(job: RewriteJob, verified: VerifiedCandidate) -> RunDetails:
+    from sardonyx.verbs.optimize.details import describe  # imported here because few runs need it
+
+    candidate = verified.candidate
+    return describe(job.source_facts(), candidate.facts, candidate.log.refusals, verified.rolled_back)
+
+
+def _record(
+    job: RewriteJob, outcome: _Outcome, options: dict[str, Any], source: Artifact, result: Artifact
+) -> Optimized:
+    """Return the record of a run without its times."""
+    verified, tuning = outcome.verified, outcome.tuning
+    candidate = verified.candidate
+    before, after = candidate.before, run_tables.snapshot(candidate.facts)
+    changed = candidate.model.opset_imports.items() - job.opsets.items()
+    untagged = () if origins.is_tagged(candidate.model) else (UNTAGGED,)
+    return Optimized(
+        status="done",
+        environment=environment(),
+        options=options,
+        source=source,
+        result=result,
+        opset_changes={domain: (job.opset_of(domain), version) for domain, version in sorted(changed)},
+        before=before.counts,
+        after=after.counts,
+        ops=run_tables.op_counts(before, after),
+        modules=run_tables.module_counts(before, after, candidate.hierarchy),
+        passes=run_tables.pass_records(job.passes, candidate.log),
+        events=tuple(candidate.log.events),
+        rolled_back=verified.rolled_back,
+        verdict=verified.verdict,
+        seconds={} if tuning is None else {"tuning": tuning.seconds},
+        notes=(*job.notes, *_packages(job.passes), *run_tables.growth_notes(before.counts, candidate.log), *untagged),
+        tuning=tuning,
+        model=candidate.model,
+        _details=functools.cache(functools.partial(_details, job, verified)),
+    )
+
+
+def _packages(passes: Sequence[Pass]) -> Iterator[str]:
+    """Yield a note for each pass of an installed package, because the run depends on that package."""
+    for outside in installed():
+        if outside.rule in passes:
+            yield f"the pass {outside.rule.name} is of the package {outside.package}"
+
+
+@contextlib.contextmanager
+def _tuning(job: RewriteJob, options: TuningOptions) -> Generator[Tuner]:
+    """Provide a tuner with a temporary folder."""
+    from sardonyx.verbs.optimize.tuner import Tuner  # imported here so that runs without tuning do not load it
+
+    with temporary_folder() as folder:
+        yield Tuner(job, options, Path(folder))
+
+
+def _opset_bound(options: OptimizeOptions) -> int:
+    if options.keep_opset and options.max_opset is not None:
+        raise UsageError("max_opset and keep_opset contradict each other", hint="give one of them")
+    return 0 if options.keep_opset else HIGHEST if options.max_opset is None else options.max_opset
+
+
+def select(
+    target: str,
+    only: Iterable[str] | None = None,
+    skip: Iterable[str] | None = None,
+    *,
+    passes: Iterable[Pass] = (),
+    fewest_nodes: bool = False,
+) -> tuple[Pass, ...]:
+    """Return the passes of a target, restricted by name.
+
+    Built-in passes come first, then those of installed packages, then `passes`. Passes that measured slower are
+    included only if named in `only`, or with `fewest_nodes`.
+
+    Raises:
+        UsageError: No pass has one of the names.
+        SardonyxError: The passes of an installed package cannot be loaded.
+    """
+    passes = available(passes)
+    names = [rule.name for rule in passes]
+    for name in (*(only or ()), *(skip or ())):
+        if name not in names:
+            close = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean {close[0]}?" if close else "`sardonyx passes` lists them"
+            raise UsageError(f"there is no pass {name!r}", hint=hint)
+    default = (rule.name for rule in passes if fewest_nodes or not rule.slower)
+    selected = set(default if only is None else only) - set(skip or ())
+    runs = (rule for rule in passes if target in rule.targets or rule.reports_missed)
+    return tuple(rule for rule in runs if rule.name in selected)
+
+
+_CONSTANTS = 4  # the first IR version in which an initializer need not be an input
+_NAMED = 3  # inputs of a note
+
+
+def frozen(source: Source) -> tuple[Source, tuple[str, ...]]:
+    """Return a source whose initializers are no inputs, and a note about those that were; the source is not changed."""
+    match source:
+        case onnx.ModelProto():
+            model = io.from_proto(source)
+        case ir.Model():
+            model = source.clone()
+        case io.LoadedFile():
+            model = source.model.clone()
+        case _:
+            model = io.load(Path(source))
+    names = _defaults(model)
+    if not names:
+        return source, ("no initializer is an input: there is nothing to freeze",)
+    model.graph.inputs[:] = [value for value in model.graph.inputs if not value.is_initializer()]
+    model.ir_version = max(model.ir_version or 0, _CONSTANTS)
+    path = source.path if isinstance(source, io.LoadedFile) else source
+    result = io.LoadedFile(Path(path), model) if isinstance(path, (str, Path)) else model
+    are = "is a constant and no input" if len(names) == 1 else "are constants and no inputs"
+    return result, (f"{_counted(names)} {are} of the result",)
+
+
+def unfrozen_notes(model: ir.Model) -> tuple[str, ...]:
+    """Return a note about initializers that are also inputs, if there are any."""
+    names = _defaults(model)
+    if not names:
+        return ()
+    be = "is also an input" if len(names) == 1 else "are also inputs"
+    return (
+        f"{_counted(names)} {be}, for which callers may pass other values: nothing that reads them was folded; "
+        "`freeze_inputs=True` makes them constants",
+    )
+
+
+def _defaults(model: ir.Model) -> list[str]:
+    return [value.name or "" for value in model.graph.inputs if value.is_initializer()]
+
+
+def _counted(names: list[str]) -> str:
+    listed = ", ".join(map(repr, names[:_NAMED])) + (", …" if len(names) > _NAMED else "")
+    return f"{len(names)} initializer{'s' if len(names) > 1 else ''} ({listed})"
+
+
+def opportunities(
+    source: Source, *, target: Literal["portable", "ort"] = "portable", progress: Progress | None = None
+) -> Opportunities:
+    """Find what the passes would rewrite in a model, and why they would skip the rest; nothing is written.
+
+    Args:
+        source: A model file, a `ModelProto` or an `onnx_ir.Model`; it is not changed.
+        target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
+        progress: Called with the phase, and the fraction done if known.
+    """
+    job = RewriteJob(source, select(target), target, progress or (lambda _phase, _fraction: None))
+    candidate = job.candidate()
+    return Opportunities(
+        path=None if job.path is None else str(job.path),
+        target=target,
+        before=candidate.before.counts,
+        after=Census.of(candidate.model).counts,
+        passes=run_tables.pass_records(job.passes, candidate.log),
+    )

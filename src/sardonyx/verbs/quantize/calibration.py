@@ -1,0 +1,410 @@
+"""What samples tell about the inner values of a model: extremes and histograms.
+
+Ranges of activations over samples, for static quantization: the extremes and a histogram of each value.
+
+Several methods clip each value (`histogram`). Which of them loses least is measured later.
+
+Memory is bounded. The runtime first computes the extremes and the size of every value beside it, so that no activation
+leaves it. Then it returns the values themselves, in groups of a limited number of bytes, and each is reduced to a
+histogram of fixed size before the next sample runs.
+
+The smallest and largest number of every float32 value of a model, measured while it runs.
+
+The runtime computes both numbers beside each value, so that no activation leaves it: memory is that of one run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.ir import io
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.origins import owner
+from sardonyx.ir.scopes import is_constant
+from sardonyx.ir.storage import Array
+from sardonyx.runtime import Feeds
+from sardonyx.runtime.observe import Observed
+from sardonyx.verbs.quantize.integer_regions import data_inputs
+from sardonyx.verification.subject import Model, Subject
+
+Method = Literal["weighted squares", "squares", "extremes", "percentile", "entropy"]
+DEFAULT: Method = "weighted squares"
+
+_BINS = 2048
+_LEVELS = 255  # steps between the numbers of 8-bit integers
+_CLIPPED = 16.0  # how many times errors of clipped numbers count: all have one sign, and data of use reaches further
+_OUTSIDE = 1e-4  # the share of the numbers outside of the interval of percentiles
+_SMALLEST_SHARE = 1e-12  # of a distribution, so that its logarithm is finite
+_SHRUNK = 2.0 ** (-np.arange(25) / 4)  # the ends of a range that are tried, as shares of the extremes
+
+
+class Histogram:
+    """Counts of the numbers of one value in bins of equal width between its extremes."""
+
+    def __init__(self, lowest: float, highest: float) -> None:
+        """Count numbers in this interval, which contains 0."""
+        self.lowest, self.highest = lowest, highest
+        self.counts = np.zeros(_BINS, np.int64)
+        self.zeros = 0  # which every scale represents exactly
+
+    def add(self, values: Array) -> None:
+        """Count the numbers of an array; those that are not finite are left out."""
+        flat = values.reshape(-1)
+        flat = flat[np.isfinite(flat)]
+        self.zeros += flat.size - int(np.count_nonzero(flat))
+        places = (flat - np.float32(self.lowest)) * np.float32(_BINS / (self.highest - self.lowest))
+        self.counts += np.bincount(np.clip(places, 0, _BINS - 1).astype(np.int32), minlength=_BINS)
+
+    @property
+    def _centers(self) -> Array:
+        return self.lowest + (np.arange(_BINS) + 0.5) * (self.highest - self.lowest) / _BINS
+
+    def extremes(self) -> tuple[float, float]:
+        """Return the least and the largest number."""
+        return self.lowest, self.highest
+
+    def percentile(self) -> tuple[float, float]:
+        """Return the interval that has all numbers but one of ten thousand, half of these at each end."""
+        shares = np.cumsum(self.counts) / max(1, int(self.counts.sum()))
+        edges = self.lowest + np.arange(_BINS + 1) * (self.highest - self.lowest) / _BINS
+        first, last = np.searchsorted(shares, (_OUTSIDE / 2, 1 - _OUTSIDE / 2))
+        return self._with_zero(float(edges[first]), float(edges[min(last + 1, _BINS)]))
+
+    def entropy(self) -> tuple[float, float]:
+        """Return the interval whose 255 steps keep most of the distribution of the numbers that are not zero.
+
+        Numbers outside of it count at its ends. The divergence of the distribution that the steps can hold from this
+        one is the least.
+        """
+        counts = self.counts.astype(np.float64)
+        counts[int(np.clip(-self.lowest * _BINS / (self.highest - self.lowest), 0, _BINS - 1))] -= self.zeros
+        divergences = [self._divergence(np.maximum(counts, 0), share) for share in _SHRUNK]
+        share = float(_SHRUNK[int(np.argmin(divergences))])
+        return self.lowest * share, self.highest * share
+
+    def _divergence(self, counts: Array, share: float) -> float:
+        inside = np.flatnonzero((self._centers >= self.lowest * share) & (self._centers <= self.highest * share))
+        if not len(inside):
+            return np.inf
+        first, last = int(inside[0]), int(inside[-1]) + 1
+        clipped = counts[first:last].copy()
+        held = clipped > 0
+        clipped[0] += counts[:first].sum()
+        clipped[-1] += counts[last:].sum()
+        if not held.any():
+            return np.inf
+        step: Array = np.arange(last - first) * _LEVELS // (last - first)
+        sums, occupied = np.bincount(step, counts[first:last]), np.bincount(step, held)
+        represented = np.where(held, (sums / np.maximum(occupied, 1))[step], 0)
+        p, q = clipped / clipped.sum(), represented / represented.sum()
+        both = p > 0
+        return float((p[both] * np.log(p[both] / np.maximum(q[both], _SMALLEST_SHARE))).sum())
+
+    def _with_zero(self, low: float, high: float) -> tuple[float, float]:
+        low, high = min(low, 0.0), max(high, 0.0)
+        return (low, high) if high > low else self.extremes()
+
+    def least_squares(self, clipped: float = _CLIPPED) -> tuple[float, float]:
+        """Return the interval whose 255 steps represent the numbers with the least squared error.
+
+        With step s = (b - a) / 255, numbers inside of [a, b] have the error s² / 12 on average, zeros none, and numbers
+        outside of it their squared distance from it, which counts `clipped` times.
+        """
+        centers = self._centers
+        lows, highs = self.lowest * _SHRUNK, self.highest * _SHRUNK
+        below = np.array([(self.counts * np.minimum(centers - low, 0) ** 2).sum() for low in np.unique(lows)])
+        above = np.array([(self.counts * np.maximum(centers - high, 0) ** 2).sum() for high in np.unique(highs)])
+        lows, highs = np.unique(lows), np.unique(highs)
+        inside = int(self.counts.sum()) - self.zeros
+        steps = (highs[None, :] - lows[:, None]) / _LEVELS
+        errors = clipped * (below[:, None] + above[None, :]) + inside * steps**2 / 12
+        errors[steps <= 0] = np.inf
+        low, high = np.unravel_index(int(errors.argmin()), errors.shape)
+        return float(lows[low]), float(highs[high])
+
+
+def _plain_squares(histogram: Histogram) -> tuple[float, float]:
+    return histogram.least_squares(1.0)
+
+
+METHODS: Mapping[Method, Callable[[Histogram], tuple[float, float]]] = {
+    DEFAULT: Histogram.least_squares,
+    "squares": _plain_squares,
+    "extremes": Histogram.extremes,
+    "percentile": Histogram.percentile,
+    "entropy": Histogram.entropy,
+}
+
+
+_GROUP_BYTES = 1 << 26  # of the values that one run returns; a larger value is a group of its own
+_MUCH_LESS = 0.95  # of the loss of the default
+_NARROWEST = 2.0**-100  # of a range; steps, and their products with those of weights, are float32 numbers
+
+
+class Range(Struct, frozen=True):
+    """The numbers of one value over all samples."""
+
+    low: float  # of the interval that 8 bits represent; numbers outside of it are clipped
+    high: float
+    lowest: float  # the extremes; at most and at least 0
+    highest: float
+    is_symmetric: bool = False  # stored in signed integers without a zero point
+
+    def symmetric(self) -> Range:
+        """Return the range that has 0 in its middle."""
+        most = max(-self.low, self.high)
+        return Range(-most, most, self.lowest, self.highest, is_symmetric=True)
+
+
+class Calibration(Struct, frozen=True):
+    """Ranges by the name of the value in the source, and what measuring them took."""
+
+    found: dict[Method, dict[str, Range]]  # by the method that clips them
+    samples: int
+    runs: int  # of the model
+    peak_bytes: int  # of activations that were held at once
+    method: Method = DEFAULT
+    losses: dict[Method, float] = {}  # of the model with the ranges of each method, if they were compared
+
+    @property
+    def ranges(self) -> dict[str, Range]:
+        """The ranges of the method."""
+        return self.found[self.method]
+
+    def symmetric(self) -> Calibration:
+        """Return the same with ranges for signed integers without zero points."""
+        found = {
+            method: {name: each.symmetric() for name, each in ranges.items()} for method, ranges in self.found.items()
+        }
+        return replace(self, found=found)
+
+    def chosen(self, losses: dict[Method, float]) -> Calibration:
+        """Return the same with the method that loses least; the default, if it loses hardly more."""
+        best: Method = DEFAULT
+        for method, loss in losses.items():
+            if best not in losses or loss < losses[best]:
+                best = method
+        is_better = DEFAULT not in losses or losses[best] < _MUCH_LESS * losses[DEFAULT]
+        return replace(self, method=best if is_better else DEFAULT, losses=losses)
+
+    @property
+    def note(self) -> str:
+        """What was measured, in one line."""
+        samples = f"{self.samples} sample" + ("s" if self.samples != 1 else "")
+        return (
+            f"ranges of {len(self.ranges)} values from {samples} in {self.runs} runs; "
+            f"at most {self.peak_bytes / 1e6:.3g} MB of activations were held at once{self._compared}"
+        )
+
+    @property
+    def _compared(self) -> str:
+        if self.method not in self.losses:
+            return ""
+        others = ", ".join(f"{name} {loss:.2g}" for name, loss in self.losses.items() if name != self.method)
+        return f"; clipped by {self.method}: relative L2 {self.losses[self.method]:.2g} in all modules ({others})"
+
+
+class _Extremes(Struct):
+    """What the first run over the samples found about one value."""
+
+    lowest: float = 0.0
+    highest: float = 0.0
+    elements: int = 0  # of the largest sample
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether the value has finite numbers that are not all zero, in steps that do not underflow."""
+        return _NARROWEST < self.highest - self.lowest < math.inf
+
+
+def calibrate(source: Model, samples: Sequence[Feeds], threads: int | None = None) -> Calibration:
+    """Run the source on the samples twice, and return the range of every value that could be stored in 8 bits.
+
+    Raises:
+        UsageError: There are no samples.
+    """
+    if not samples:
+        raise UsageError("there are no samples to calibrate on", hint="pass some as `data`")
+    names = _candidates(source)
+    extremes = _extremes(source, names, samples, threads)
+    usable = [name for name in names if extremes[name].is_usable]
+    groups = list(_groups(usable, extremes))
+    found: dict[Method, dict[str, Range]] = {method: {} for method in METHODS}
+    held = 0
+    for group in groups:
+        histograms = {name: Histogram(extremes[name].lowest, extremes[name].highest) for name in group}
+        held = max(held, _fill(source, histograms, samples, threads))
+        for name, histogram in histograms.items():
+            for method, interval in METHODS.items():
+                found[method][name] = Range(*interval(histogram), histogram.lowest, histogram.highest)
+    return Calibration(found, len(samples), len(samples) * (1 + len(groups)), held)
+
+
+def _candidates(source: Model) -> list[str]:
+    """Return the names of the float32 values of the main graph that quantized products or regions could store."""
+    model = _fresh(source)
+    facts = Facts(model)
+    facts.infer()
+    values: dict[ir.Value, None] = {}
+    for node in model.graph:
+        if indices := data_inputs(node):
+            read = [node.inputs[index] for index in indices if index < len(node.inputs)]
+            values.update(dict.fromkeys(value for value in (*read, node.outputs[0]) if value is not None))
+    return [
+        value.name
+        for value in values
+        if value.name and facts.tensor(value) is None and not _is_constant(value)
+        if facts.dtype(value) is ir.DataType.FLOAT
+    ]
+
+
+def _is_constant(value: ir.Value) -> bool:
+    producer = value.producer()
+    return value.is_initializer() or (producer is not None and is_constant(producer))
+
+
+def _fresh(source: Model) -> ir.Model:
+    """Return a graph of the source that may be changed."""
+    if isinstance(source, onnx.ModelProto):
+        return io.from_proto(source)
+    if isinstance(source, ir.Model):
+        return source.clone()
+    return source.model.clone() if isinstance(source, io.LoadedFile) else Subject(source).model
+
+
+def _extremes(
+    source: Model, names: Sequence[str], samples: Iterable[Feeds], threads: int | None
+) -> dict[str, _Extremes]:
+    """Return the extremes and the size of every value, which the runtime computes beside it."""
+    observed = Observed(_fresh(source))
+    for name in names:
+        for kind in ("ReduceMin", "ReduceMax"):
+            observed.add(observed.compute(kind, observed.value(name), keepdims=0), ir.DataType.FLOAT)
+        observed.add(observed.compute("Size", observed.value(name)), ir.DataType.INT64)
+    found = {name: _Extremes() for name in names}
+    with Subject(observed.model).session(threads=threads, optimize=True) as engine:
+        for feeds in samples:
+            _, measured = observed.split(engine.run(feeds))
+            for name, low, high, size in zip(names, measured[::3], measured[1::3], measured[2::3], strict=True):
+                one = found[name]
+                one.elements = max(one.elements, int(np.asarray(size)))
+                if np.asarray(size) > 0:
+                    one.lowest = min(one.lowest, float(np.asarray(low)))
+                    one.highest = max(one.highest, float(np.asarray(high)))
+    return found
+
+
+def _groups(names: Iterable[str], extremes: dict[str, _Extremes]) -> Iterator[list[str]]:
+    """Yield values that are returned together, of at most `_GROUP_BYTES`."""
+    group: list[str] = []
+    taken = 0
+    for name in names:
+        size = 4 * extremes[name].elements
+        if group and taken + size > _GROUP_BYTES:
+            yield group
+            group, taken = [], 0
+        group.append(name)
+        taken += size
+    if group:
+        yield group
+
+
+def _fill(source: Model, histograms: dict[str, Histogram], samples: Iterable[Feeds], threads: int | None) -> int:
+    """Count the numbers of some values over all samples; return the most bytes that were held at once."""
+    observed = Observed(_fresh(source))
+    observed.show(histograms)
+    shown = [value.name for value in observed.model.graph.outputs]
+    held = 0
+    with Subject(observed.model).session(threads=threads, optimize=True) as engine:
+        for feeds in samples:
+            results = dict(zip(shown, engine.run(feeds), strict=True))
+            outputs = [np.asarray(results[name]) for name in histograms]
+            held = max(held, sum(output.nbytes for output in outputs))
+            for histogram, output in zip(histograms.values(), outputs, strict=True):
+                histogram.add(output)
+    return held
+
+
+class MeasuredRange(Struct, frozen=True):
+    """The finite numbers of a value, over all trials."""
+
+    low: float
+    high: float
+    module: str  # that owns the node which computes it; "" for inputs of the model
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude."""
+        return max(-self.low, self.high)
+
+    def joined(self, other: MeasuredRange) -> MeasuredRange:
+        """Return the range of both."""
+        return MeasuredRange(min(self.low, other.low), max(self.high, other.high), self.module)
+
+
+Ranges = dict[str, MeasuredRange]  # by the name of the value
+
+
+def float_values(graph: Facts) -> list[ir.Value]:
+    """Return the float32 values of the main graph that are computed or passed in."""
+    main = graph.model.graph
+    values = [value for value in main.inputs if not value.is_initializer()]
+    values += [value for node in main if not is_constant(node) for value in node.outputs]
+    return [value for value in values if value.name and graph.dtype(value) is ir.DataType.FLOAT]
+
+
+def measure_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | None) -> Ranges:
+    """Run a model that is changed for this purpose: it gets the ranges as additional outputs.
+
+    Raises:
+        RuntimeFailure: The model rejects the inputs of every trial.
+    """
+    values = float_values(graph)
+    names, observed = [value.name or "" for value in values], Observed(graph.model)
+    modules = ["" if (node := value.producer()) is None else owner(node) for value in values]
+    _add_ranges(observed, values)
+    ranges: Ranges = {}
+    failure: RuntimeFailure | None = None
+    with Subject(graph.model).session(threads=threads) as engine:
+        for feeds in trials:
+            try:
+                measured = [float(np.asarray(value)) for value in observed.split(engine.run(feeds))[1]]
+            except RuntimeFailure as error:
+                failure = error
+                continue
+            rows = zip(names, modules, measured[::2], measured[1::2], strict=True)
+            for name, module, low, high in rows:
+                found = MeasuredRange(low, high, module)
+                ranges[name] = ranges[name].joined(found) if name in ranges else found
+    if failure is not None and not ranges:
+        raise failure
+    return ranges
+
+
+def by_module(ranges: Iterable[MeasuredRange]) -> dict[str, MeasuredRange]:
+    """Return the range of all values that each module computes."""
+    modules: dict[str, MeasuredRange] = {}
+    for each in ranges:
+        modules[each.module] = modules[each.module].joined(each) if each.module in modules else each
+    return modules
+
+
+def _add_ranges(observed: Observed, values: Sequence[ir.Value]) -> None:
+    """Add the least and the largest finite element of each value, and 0, to the outputs of the graph."""
+    zero, infinity = observed.constant(np.zeros(1, np.float32)), observed.constant(np.float32(np.inf))
+    flat = observed.constant(np.array([-1]))
+    for value in values:
+        line = observed.compute("Concat", observed.compute("Reshape", value, flat), zero, axis=0)  # never empty
+        is_finite = observed.compute("Less", observed.compute("Abs", line), infinity)
+        finite = observed.compute("Where", is_finite, line, zero)
+        for kind in ("ReduceMin", "ReduceMax"):
+            observed.add(observed.compute(kind, finite, keepdims=0), ir.DataType.FLOAT)

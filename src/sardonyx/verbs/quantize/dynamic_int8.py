@@ -1,0 +1,154 @@
+"""MatMul(x, W) => MatMulInteger(q(x / m), q(W)) * (scale(x / m) * scale(W)) * m, for a constant W; Gemm likewise.
+
+W becomes signed 8-bit integers with one scale for each column. Each row of x is divided by its largest magnitude m, and
+quantized at run time to unsigned 8-bit integers with the range of the whole x / m, so that a row with large values does
+not take precision from the others. With samples of x, its large elements are smoothed. On a CPU that adds 8-bit
+products with saturation, W has 7 bits. Refuses a small weight, one that is not float32, and a product inside a body.
+Helps because 8-bit products are faster on most CPUs, and the weight takes a quarter of the bytes.
+
+x W = (x / c) (c W), with factors c for which the rows of c W take over a part of the large elements of x.
+
+An element of an activation that is much larger than the others takes precision from all of them, because they share a
+scale. The rows of a weight can be larger, because each column has a scale. c_k is a power of the root mean square of
+x_k divided by the largest magnitude of row k (this is the migration of SmoothQuant, Xiao et al., 2022). The power is
+the one with the least expected error; it is 0 where smoothing does not help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.storage import Array
+from sardonyx.ir.tensors import ComputedTensor
+from sardonyx.passes.base import Builder, Facts, Refused
+from sardonyx.verbs.quantize import simulation, weights
+from sardonyx.verbs.quantize.recipe import (
+    PRODUCTS,
+    Product,
+    Recipe,
+    Selection,
+    largest_of_rows,
+    matrix_product,
+    with_bias,
+)
+from sardonyx.verbs.quantize.scales import Moments
+from sardonyx.verbs.quantize.weights import REDUCED_MOST, Matrix, saturates
+
+_OUTLIER = 10  # the mean square of an element that is smoothed, relative to that of all
+_CLEAR_GAIN = 0.6  # of the expected squared error, which is an estimate
+_POWERS = (0.0, 0.25, 0.5, 0.75)
+_USUAL_PEAK, _ROW_PEAK = 10.0, 4.0  # squares of the largest element of a row, by the mean square of all and of one
+_ACTIVATION_STEPS, _WEIGHT_STEPS = 255 / 2, 127  # of the largest magnitude
+
+
+def smoothing(matrix: Matrix) -> Array | None:
+    """Return the factors of the elements of an activation, or None if they do not help or there are no samples."""
+    if matrix.moments is None:
+        return None
+    squares = matrix.moments.array().diagonal().astype(np.float64)
+    if squares.max() < _OUTLIER * squares.mean():
+        return None
+    largest, sums = np.zeros(matrix.rows, np.float32), np.zeros(matrix.rows)
+    for rows, _, values in matrix.pieces():
+        np.maximum(largest[rows], np.abs(values).max(1), out=largest[rows])
+        sums[rows] += np.square(values, dtype=np.float64).sum(1)
+    usable = (largest > 0) & (squares > 0)
+    ratios = np.sqrt(np.where(usable, squares, 1)) / np.where(usable, largest, 1)
+    ratios = np.maximum(ratios / np.median(ratios), 1)  # elements that are rarely large are not made larger
+    tried = [(ratios**power).astype(np.float32) for power in _POWERS]
+    columns = np.zeros((len(tried), matrix.columns), np.float32)
+    for rows, part, values in matrix.pieces():
+        for factors, found in zip(tried, columns, strict=True):
+            np.maximum(found[part], np.abs(values * factors[rows, None]).max(0), out=found[part])
+    errors = [
+        _expected_error(squares / np.square(factors), sums * np.square(factors), found)
+        for factors, found in zip(tried, columns, strict=True)
+    ]
+    best = int(np.argmin(errors))
+    return tried[best] if errors[best] < _CLEAR_GAIN * errors[0] else None
+
+
+def _expected_error(squares: Array, sums: Array, largest: Array) -> float:
+    """Return the expected squared error of the result: that of the activation's rounding, and that of the weight's."""
+    peak = max(_USUAL_PEAK * squares.mean(), _ROW_PEAK * squares.max())
+    activation = peak / _ACTIVATION_STEPS**2 * sums.sum()
+    weight = squares.sum() * (np.square(largest, dtype=np.float64) / _WEIGHT_STEPS**2).sum()
+    return float(activation + weight)
+
+
+def smoothed(matrix: Matrix, factors: Array | None) -> Matrix:
+    """Return the weight with its rows multiplied by the factors."""
+    if factors is None:
+        return matrix
+    tensor, by = matrix.tensor, factors[None] if matrix.is_transposed else factors[:, None]
+    scaled = ComputedTensor(tensor.dtype, tensor.shape.numpy(), lambda: tensor.numpy() * by)
+    return Matrix(scaled, matrix.is_transposed)
+
+
+class QuantizeDynamically(Recipe):
+    """Products in 8-bit integers, with activations quantized at run time."""
+
+    name = "quantize-dynamically"
+    roots = PRODUCTS
+    opset = 7
+    needs = 11  # the first with DynamicQuantizeLinear
+    is_fusible = True
+
+    def __init__(
+        self,
+        selection: Selection | None = None,
+        *,
+        simulate: bool = False,
+        moments: Mapping[str, Moments] | None = None,
+    ) -> None:
+        """Use fewer integers on a CPU that would saturate."""
+        super().__init__(selection, simulate=simulate, moments=moments)
+        self._factors: dict[Matrix, Array | None] = {}
+        self.most = REDUCED_MOST if saturates() else weights.SIGNED_MOST
+
+    def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
+        """Return a product with a constant weight."""
+        return matrix_product(node, graph)
+
+    def quantized(self, product: Product, op: Builder) -> ir.Value:
+        """Build the product in integers, scaled to float32."""
+        weight, scale = self.integers(product, op)
+        activation = product.activation
+        if (factors := self._smoothing(product.matrix)) is not None:
+            activation = op.Mul(activation, op.constant(1 / factors))
+        largest = largest_of_rows(activation, op)
+        levels, step, zero = op.node("DynamicQuantizeLinear", (op.Div(activation, largest),), outputs=3)
+        total = op.Cast(op.MatMulInteger(levels, weight, zero), to=ir.DataType.FLOAT)
+        # ONNX Runtime fuses the first Mul; it would compute wrong results with scales by rows in it.
+        return with_bias(product, op.Mul(op.Mul(total, op.Mul(step, scale)), largest), op)
+
+    def simulation(self, product: Product, op: Builder) -> ir.Value:
+        """Build the same in float32."""
+        factors = self._smoothing(product.matrix)
+        return simulation.product_of_columns(product, self.stored_scale(product, op), self.most, op, factors)
+
+    def integers(self, product: Product, op: Builder) -> tuple[ir.Value, ir.Value]:
+        """Return the weight in integers and the scales of its columns."""
+        weight, scale = self.constants(product, op, self._tensors)
+        return weight, scale
+
+    def stored_scale(self, product: Product, op: Builder) -> ir.Value:
+        """Return the constant with the scales."""
+        return self.integers(product, op)[1]
+
+    def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
+        shape, most = (matrix.rows, matrix.columns), self.most
+        matrix = smoothed(matrix, self._smoothing(matrix))
+        return (
+            weights.lazy(ir.DataType.INT8, shape, lambda: weights.signed_columns(matrix, most)),
+            weights.lazy(ir.DataType.FLOAT, (matrix.columns,), lambda: weights.column_scales(matrix, most)),
+        )
+
+    def _smoothing(self, matrix: Matrix) -> Array | None:
+        """Return the factors of an activation; they are computed once."""
+        if matrix not in self._factors:
+            self._factors[matrix] = smoothing(matrix)
+        return self._factors[matrix]

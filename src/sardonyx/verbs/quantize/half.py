@@ -1,0 +1,362 @@
+"""Nodes in float16 and weights in bfloat16, and the rounding of numbers to 16 bits.
+
+N(x, W) => Cast32(N16(Cast16(x), W16)), where Cast16(Cast32(y)) is y: float16 with casts only at borders.
+
+Inputs, outputs, kept modules and operators that need float32 are the borders. Constants are rounded when they are
+written; those that only mask scores become -30000 (see `masks`). `half_placement` says which nodes stay. Helps because
+the file takes half of the bytes, and graphics processors compute faster in float16.
+
+N(x, W) => N(x, Cast32(W16)), and Gather(W, i) => Cast32(Gather(W16, i)), for a constant W in bfloat16.
+
+ONNX Runtime has no CPU kernels for products, sums and most other operators in bfloat16, so that they compute in float32
+on the rounded weights. Refuses a small constant and one that overflows. Helps because the file takes half of the bytes
+and bfloat16 has the range of float32.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.common.errors import UsageError, VerificationFailed
+from sardonyx.ir.facts import Facts
+from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, GELUS, LOOKUPS, NORMALIZES, attention_operands
+from sardonyx.ir.origins import owner
+from sardonyx.ir.precision import FORMATS
+from sardonyx.ir.scopes import has_bodies, label, operand
+from sardonyx.ir.storage import Array
+from sardonyx.passes.base import Accuracy, Builder, Match, ModelPass, Proposal, Refused, Replacement
+from sardonyx.runtime import Feeds
+from sardonyx.verbs.quantize import masks
+from sardonyx.verbs.quantize.calibration import Ranges, measure_ranges
+from sardonyx.verbs.quantize.half_placement import PRODUCTS, ConstantSizes, Conversion, place, summed_terms
+from sardonyx.verbs.quantize.recipe import SMALLEST, Selection, Simulated
+from sardonyx.verbs.quantize.weights import DerivedTensor, lazy
+
+_BLOCK = 1 << 20  # elements that are rounded at a time
+
+
+def nearest_half(values: Array, least: float | None = None) -> Array:
+    """Return the closest numbers that float16 can hold; finite ones are at least `least` if it is given.
+
+    A float16 number is a multiple of 2^(e - 10), where 2^e is its power of two, at least 2^-14.
+    """
+    result = np.array(values, np.float32)
+    flat = result.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        block = flat[start : start + _BLOCK]
+        finite = np.isfinite(block)
+        exact = np.where(finite, block, 0).astype(np.float64)
+        if least is not None:
+            exact = np.maximum(exact, least)
+        _, exponent = np.frexp(exact)
+        step = np.ldexp(1.0, np.maximum(exponent - 1, -14) - 10)
+        block[finite] = (np.rint(exact / step) * step)[finite]
+    return result
+
+
+def nearest_bfloat16(values: Array) -> Array:
+    """Return the closest finite numbers that bfloat16 can hold: the upper half of the bits, ties to even."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    odd = (bits >> np.uint32(16)) & np.uint32(1)
+    return ((bits + np.uint32(0x7FFF) + odd) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def check_stored(
+    value: ir.Value, source: ir.TensorProtocol, stored: ir.Value, nearest: Callable[[Array], Array]
+) -> None:
+    """Check that a constant in fewer bits has the numbers of its source, rounded.
+
+    Raises:
+        VerificationFailed: if it does not.
+    """
+    tensor = stored.const_value
+    if tensor is None and (node := stored.producer()) is not None:  # a Constant node, in old files
+        tensor = node.attributes["value"].as_tensor()
+    assert tensor is not None
+    if not np.array_equal(tensor.numpy().astype(np.float32), nearest(source.numpy()), equal_nan=True):
+        raise VerificationFailed(
+            f"the quantized constant {value.name!r} differs from its simulation",
+            hint="nothing was written; `keep` its module, and report this",
+        )
+
+
+HALF_OPSET = 9  # the first with what measures the ranges
+_ROUNDINGS = 8  # of a result, relative to its scale; kernels have up to 4
+_UNKNOWN = 1024  # terms of a sum along a dynamic dimension
+_MOST = 0.2  # relative error of a result
+_ATTENTION = 64  # of attention: rounded scores pass through an exponential
+_SUMS = frozenset({"Add", "Sub"})
+_GATED = GELUS | {"HardSwish", "Mish", "Swish"}
+# Operators whose results jump. The runtime may leave out a cast to float16 and back, so that operands differ a little.
+_JUMPS = frozenset({"Ceil", "Floor", "Hardmax", "Round", "Shrink", "Sign", "ThresholdedRelu"})
+_D = ir.DataType
+
+
+class ConvertToHalf(ModelPass):
+    """Nodes of selected modules in float16."""
+
+    name = "quantize-to-fp16"
+    accuracy = Accuracy.QUANTIZES
+
+    def __init__(self, selection: Selection, ranges: Ranges, sizes: ConstantSizes, *, simulate: bool = False) -> None:
+        """Convert the selected modules where their measured ranges allow it; with `simulate`, beside float32."""
+        self._selection, self._ranges, self._sizes = selection, ranges, sizes
+        self._simulate = simulate
+        self.simulated: list[Simulated] = []
+        self._converted: ir.Model | None = None
+        self._masks: frozenset[ir.Value] = frozenset()
+        self._narrow: dict[ir.Value, ir.Value] = {}  # the float16 form of float32 values
+        self._checked: set[ir.Value] = set()
+
+    def propose(self, graph: Facts) -> Iterator[Proposal | Refused]:
+        """Yield the conversion of each node in order, so that the operands are converted before it."""
+        if self._converted is graph.model:
+            return
+        self._converted = graph.model
+        found = masks.find_masks(graph)
+        self._masks = found.constants
+        placement = place(graph, self._selection, self._ranges, found, self._sizes)
+        inner = (scope for scope in graph.live_scopes() if scope.holder is not None or scope.in_function)
+        for node in (node for scope in inner for node in scope.graph):
+            if node.op_type in PRODUCTS and self._selection.includes(node):
+                yield Refused("it is inside a body or a function", (node,))
+        for node, reason in placement.reasons.items():
+            yield Refused(reason, (node,))
+        for each in placement.conversions:
+            casts = () if self._simulate else self._casts_before(each)
+            match = Match((*casts, each.node), separate=frozenset(casts))
+            yield Proposal(match, functools.partial(self._convert, each, graph))
+
+    def _casts_before(self, each: Conversion) -> tuple[ir.Node, ...]:
+        """Return the casts to float32 that are not needed once this node has been converted."""
+        values = dict.fromkeys(each.node.inputs[index] for index in sorted(each.inputs))
+        producers = (value.producer() for value in values if value is not None and _is_cast_back(value, self._narrow))
+        return tuple(node for node in producers if node is not None)
+
+    def _convert(self, each: Conversion, graph: Facts, op: Builder) -> Replacement:
+        node = each.node
+        attributes = dict(node.attributes)
+        if node.op_type == "Cast" and each.outputs:
+            attributes["to"] = ir.AttrInt64("to", int(_D.FLOAT16))
+        inputs = tuple(
+            self._half(value, graph, op) if value is not None and index in each.inputs else value
+            for index, value in enumerate(node.inputs)
+        )
+        if node.op_type == "Cast" and each.inputs and each.outputs:  # float32 to float32
+            results = inputs
+        else:
+            results = op.node(node.op_type, inputs, attributes, domain=node.domain, outputs=len(node.outputs))
+        replacements: list[ir.Value | None] = []
+        for index, (old, new) in enumerate(zip(node.outputs, results, strict=True)):
+            if not old.name or new is None:
+                replacements.append(None)
+            elif index in each.outputs:
+                wide = op.Cast(new, to=_D.FLOAT)
+                self._narrow[wide] = new
+                replacements.append(wide)
+            else:
+                replacements.append(new)
+        _omit(node, results)
+        if self._simulate and each.outputs and node.op_type not in _JUMPS:
+            self._add_simulation(each, graph, op, replacements)
+        return replacements
+
+    def _half(self, value: ir.Value, graph: Facts, op: Builder) -> ir.Value:
+        """Return a value in float16: what it was cast from, a constant, or a cast that its readers share."""
+        known = self._narrow.get(value)
+        if known is not None and (known.graph is not None or known.producer() in op.nodes or known in op.constants):
+            return known
+        tensor = graph.tensor(value)
+        if tensor is None:
+            half = op.Cast(value, to=_D.FLOAT16)
+        else:
+            shape = tuple(int(size) for size in tensor.shape.numpy())
+            half = op.constant(
+                lazy(_D.FLOAT16, shape, functools.partial(_rounded, tensor, value in self._masks)), "half"
+            )
+        self._narrow[value] = half
+        return half
+
+    def _add_simulation(self, each: Conversion, graph: Facts, op: Builder, results: list[ir.Value | None]) -> None:
+        node = each.node
+        inputs = tuple(
+            self._simulated(value, graph, op) if index in each.inputs and value is not None else value
+            for index, value in enumerate(node.inputs)
+        )
+        made = op.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
+        index = min(each.outputs)
+        result = results[index]
+        assert result is not None
+        scale, error = _scale(node, inputs, op), _rounding(node, graph)
+        self.simulated.append(
+            Simulated(label(node), owner(node), self.name, 1, 0, result, made[index], error, scale=scale)
+        )
+
+    def _simulated(self, value: ir.Value, graph: Facts, op: Builder) -> ir.Value:
+        """Return the float32 numbers that the float16 form of a value stands for, after a check of a constant."""
+        if _is_cast_back(value, self._narrow):
+            return value
+        stored, tensor = self._half(value, graph, op), graph.tensor(value)
+        if tensor is not None and value not in self._checked:
+            self._checked.add(value)
+            least = masks.MASK if value in self._masks else None
+            check_stored(value, tensor, stored, lambda array: nearest_half(array, least))
+        return op.Cast(stored, to=_D.FLOAT)
+
+
+def _rounded(tensor: ir.TensorProtocol, is_mask: bool) -> Array:
+    array = tensor.numpy()
+    return (masks.replaced(array) if is_mask else array).astype(np.float16)
+
+
+def _rounding(node: ir.Node, graph: Facts) -> float:
+    """Return the relative error of a result in float16: kernels may add in float16, and equal errors add up."""
+    terms = summed_terms(node, graph)
+    roundings = _ATTENTION if attention_operands(node) else _ROUNDINGS + (_UNKNOWN if terms is None else terms) / 4
+    return min(roundings * FORMATS[_D.FLOAT16].roundoff, _MOST)
+
+
+def _scale(node: ir.Node, inputs: Sequence[ir.Value | None], op: Builder) -> ir.Value | None:
+    """Return what the rounding of a result is relative to, if not to the result: terms of a sum may cancel.
+
+    This is |x| |W| for a product x W, |x| + |y| for a sum or difference, the factor of a norm, and |x| for an
+    activation that multiplies x by a gate: where the gate closes, 1 + erf(x) is the rounding of a difference.
+    """
+    if node.op_type in _GATED:
+        return op.Add(*inputs) if len(inputs) > 1 else inputs[0]
+    if node.op_type in NORMALIZES and len(inputs) > 1:
+        return inputs[1]
+    if node.op_type not in ALL_PRODUCTS | ALL_CONVOLUTIONS | _SUMS:
+        return None
+    terms = tuple(None if value is None else op.Abs(value) for value in inputs)
+    if node.op_type in _SUMS:
+        return op.Add(*terms)
+    return op.node(node.op_type, terms, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))[0]
+
+
+def _omit(node: ir.Node, results: Sequence[ir.Value | None]) -> None:
+    """Leave out the outputs that a node leaves out."""
+    for old, new in zip(node.outputs, results, strict=True):
+        if new is not None and not old.name:
+            new.name = ""
+
+
+def _is_cast_back(value: ir.Value, narrow: dict[ir.Value, ir.Value]) -> bool:
+    """Return whether a value is the cast of its own float16 form."""
+    node = value.producer()
+    return node is not None and node.op_type == "Cast" and value in narrow and operand(node, 0) is narrow[value]
+
+
+def measure_half_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | None) -> Ranges:
+    """Measure the ranges of a model that is changed for this purpose: its masks become those of float16.
+
+    Raises:
+        UsageError: The opset is too old.
+    """
+    if graph.scopes[graph.model.graph].opset < HALF_OPSET:
+        raise UsageError(f"fp16 needs opset {HALF_OPSET}", hint="export the model again with a newer opset")
+    graph.infer()
+    for value in masks.find_masks(graph).constants:
+        tensor, node = graph.tensor(value), value.producer()
+        assert tensor is not None
+        mask = ir.Tensor(masks.replaced(tensor.numpy()), name=value.name)
+        if node is None:
+            value.const_value = mask
+        else:
+            node.attributes.clear()
+            node.attributes["value"] = ir.AttrTensor("value", mask)
+    return measure_ranges(graph, trials, threads)
+
+
+_OPSET = 13  # the first whose Cast knows bfloat16
+_TYPES = ir.DataType
+
+
+class StoreInBfloat16(ModelPass):
+    """Constants of selected modules in bfloat16."""
+
+    name = "quantize-to-bf16"
+    accuracy = Accuracy.QUANTIZES
+
+    def __init__(self, selection: Selection, *, simulate: bool = False) -> None:
+        """Store the constants that the selected modules read; with `simulate`, beside float32."""
+        self._selection = selection
+        self._simulate = simulate
+        self.simulated: list[Simulated] = []
+        self._stored: dict[ir.Value, ir.Value] = {}
+        self._converted: ir.Model | None = None
+
+    def propose(self, graph: Facts) -> Iterator[Proposal | Refused]:
+        """Yield each node of the main graph that reads a large float32 constant."""
+        if self._converted is graph.model:
+            return
+        self._converted = graph.model
+        for node in list(graph.model.graph):
+            found = [index for index, value in enumerate(node.inputs) if _is_weight(value, graph)]
+            if not found or has_bodies(node) or not self._selection.includes(node):
+                continue
+            if graph.opset(node) < _OPSET:
+                yield Refused(f"bfloat16 needs opset {_OPSET}", (node,))
+            else:
+                yield Proposal(Match((node,)), functools.partial(self._convert, node, found, graph))
+
+    def _convert(self, node: ir.Node, weights: list[int], graph: Facts, op: Builder) -> Replacement:
+        looks_up = node.op_type in LOOKUPS and not node.domain
+        inputs = tuple(
+            self._weight(value, graph, op, cast=not looks_up) if index in weights and value is not None else value
+            for index, value in enumerate(node.inputs)
+        )
+        results = op.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
+        replacements: list[ir.Value | None] = []
+        for old, new in zip(node.outputs, results, strict=True):
+            new.name = new.name if old.name else ""
+            replacements.append(new if old.name else None)
+        if looks_up:
+            replacements = [op.Cast(results[0], to=_TYPES.FLOAT)]
+        if self._simulate:
+            self._add_simulation(node, weights, graph, op, replacements[0])
+        return replacements
+
+    def _weight(self, value: ir.Value, graph: Facts, op: Builder, *, cast: bool) -> ir.Value:
+        stored = self._stored.get(value)
+        if stored is None or (stored.graph is None and stored not in op.constants):
+            tensor = graph.tensor(value)
+            assert tensor is not None
+            shape = tuple(int(size) for size in tensor.shape.numpy())
+            stored = op.constant(lazy(_TYPES.BFLOAT16, shape, lambda: _rounded_to_bfloat16(tensor)), "bf16")
+            self._stored[value] = stored
+        return op.Cast(stored, to=_TYPES.FLOAT) if cast else stored
+
+    def _add_simulation(
+        self, node: ir.Node, weights: list[int], graph: Facts, op: Builder, result: ir.Value | None
+    ) -> None:
+        inputs = tuple(
+            self._checked(value, graph, op) if index in weights and value is not None else value
+            for index, value in enumerate(node.inputs)
+        )
+        made = op.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
+        if result is not None and graph.dtype(node.outputs[0]) is _TYPES.FLOAT:
+            self.simulated.append(Simulated(label(node), owner(node), self.name, 1, 0, result, made[0]))
+
+    def _checked(self, value: ir.Value, graph: Facts, op: Builder) -> ir.Value:
+        """Return the float32 numbers of a stored weight, after a check of them."""
+        tensor = graph.tensor(value)
+        assert tensor is not None
+        check_stored(value, tensor, self._weight(value, graph, op, cast=False), nearest_bfloat16)
+        return self._weight(value, graph, op, cast=True)
+
+
+def _is_weight(value: ir.Value | None, graph: Facts) -> bool:
+    tensor = graph.tensor(value)
+    if tensor is None or isinstance(tensor, DerivedTensor):
+        return False
+    return tensor.dtype is _TYPES.FLOAT and tensor.size >= SMALLEST
+
+
+def _rounded_to_bfloat16(tensor: ir.TensorProtocol) -> Array:
+    return tensor.numpy().astype(ml_dtypes.bfloat16)

@@ -1,0 +1,325 @@
+"""The arithmetic of quantized products in float32 (fake quantization), written independently of the recipes.
+
+A simulated weight holds the numbers closest to the source that integers with the stored scales and zero points can
+stand for. With moments of the activation, it holds what the stored integers stand for, if each is the closest to what
+the errors of the rows before it ask for, or to the source. Numbers that lose more than those of plain rounding are not
+used: recipes never return them, so the product then differs from its simulation. A simulated activation is quantized
+and dequantized with float operators. A wrong zero point, axis or block in a recipe makes the product differ from its
+simulation by far more than rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from sardonyx.ir.storage import Array
+from sardonyx.passes.base import Builder
+from sardonyx.verbs.quantize.calibration import Range
+from sardonyx.verbs.quantize.recipe import Convolution, Product, largest_of_rows, maximum_of_rows, scalar, with_bias
+from sardonyx.verbs.quantize.scales import upper_root
+from sardonyx.verbs.quantize.static_products import StaticProduct
+from sardonyx.verbs.quantize.weights import Matrix, simulated
+
+_SAME = 1.0001  # two squared errors are the same up to the rounding of their sums
+_HALF = 0.51  # of a step: numbers between two integers may be rounded to either
+_GROUP = 1 << 22  # elements that are computed at a time
+
+
+def nearest_signed(values: Array, axis: int, stored: Array, most: int) -> Array:
+    """Return the closest numbers that signed integers with one stored scale for each slice along `axis` can hold."""
+    result = np.array(values, np.float32)
+    for one, step in zip(np.moveaxis(result, axis, 0), stored, strict=True):
+        largest = np.float32(np.abs(one).max())
+        if largest > 0:
+            plain = _signed(one, largest / np.float32(most), most)
+            own = _signed(one, step, most)
+            is_better = _loss(own - one) <= _loss(plain - one) * _SAME
+            one[...] = own if is_better else plain
+    return result
+
+
+def _signed(values: Array, step: np.floating, most: int) -> Array:
+    return np.clip(np.rint(values / step), -most, most) * step
+
+
+def nearest_in_blocks(
+    matrix: Matrix, bits: int, size: int, scales: Array, zeros: Array, *, is_symmetric: bool = False
+) -> Array:
+    """Return the closest numbers that unsigned integers with the stored scales and zero points of blocks can hold."""
+    result = np.array(matrix.array(), np.float32)
+    most = np.float32(2**bits - 1)
+    for number, start in enumerate(range(0, len(result), size)):
+        block = result[start : start + size]
+        plain = _plain(block, most, is_symmetric=is_symmetric)
+        own = _unsigned(block, scales[number], zeros[number].astype(np.float32), most)
+        is_better = _loss(own - block) <= _loss(plain - block) * _SAME
+        block[...] = np.where(is_better, own, plain)
+    return result
+
+
+def compensated_in_blocks(
+    matrix: Matrix,
+    moments: Array,
+    bits: int,
+    size: int,
+    integers: Array,
+    scales: Array,
+    zeros: Array,
+    *,
+    is_symmetric: bool = False,
+) -> Array:
+    """Return what stored integers stand for, or plain rounding in columns where they are not those of least error.
+
+    The error e of a column costs eᵀHe, which is at most that of plain rounding. With H = R Rᵀ, integer i stands for a
+    number that is (Rᵀe)_i / R_ii from what the rows before it ask for: half a step, unless the range ends there.
+    Otherwise all integers of a column are the closest to the source.
+    """
+    result, root = np.array(matrix.array(), np.float32), upper_root(moments)
+    most, step = np.float32(2**bits - 1), max(1, _GROUP // len(result))
+    for start in range(0, result.shape[1], step):
+        columns = slice(start, start + step)
+        weight, levels = result[:, columns], integers[:, columns]
+        scale, zero = (np.repeat(each[:, columns], size, 0)[: len(result)] for each in (scales, zeros))
+        held = (levels - zero.astype(np.float32)) * scale
+        plain = np.concatenate(
+            [_plain(weight[top : top + size], most, is_symmetric=is_symmetric) for top in range(0, len(weight), size)]
+        )
+        error = weight - held
+        ordered = (root.T @ error) / root.diagonal()[:, None]
+        is_closest = _is_closest(ordered, scale, levels, most) | _is_closest(error, scale, levels, most)
+        cost, usual = (np.einsum("kc,kc->c", each, moments @ each) for each in (error, weight - plain))
+        weight[...] = np.where(is_closest & (cost <= usual * _SAME), held, plain)
+    return result
+
+
+def _is_closest(distance: Array, scale: Array, levels: Array, most: np.floating) -> Array:
+    """Return for each column whether no number is further from its integer than half a step, within the range."""
+    steps = distance / scale
+    is_within = np.abs(steps) <= _HALF
+    is_within |= (levels == 0) & (steps < 0) | (levels == most) & (steps > 0)
+    return is_within.all(0)
+
+
+def _plain(block: Array, most: np.floating, *, is_symmetric: bool) -> Array:
+    """Return the closest numbers with the scale and the zero point that the range of each column asks for."""
+    if is_symmetric:
+        middle = (most + 1) / 2
+        extreme = np.take_along_axis(block, np.abs(block).argmax(0)[None], 0)[0]
+        step = (extreme / -middle).astype(ml_dtypes.bfloat16).astype(np.float32)
+        return _unsigned(block, np.where(step == 0, np.float32(1), step), middle, most)
+    low, high = np.minimum(block.min(0), np.float32(0)), np.maximum(block.max(0), np.float32(0))
+    step = np.where(high > low, (high - low) / most, np.float32(1))
+    return _unsigned(block, step, np.rint(-low / step), most)
+
+
+def _unsigned(values: Array, step: Array, zero: Array | np.floating, most: np.floating) -> Array:
+    return (np.clip(np.rint(values / step) + zero, 0, most) - zero) * step
+
+
+def _loss(difference: Array) -> Array:
+    """Return the squared error of each column."""
+    return np.square(difference, dtype=np.float64).sum(0)
+
+
+def dynamic_activation(value: ir.Value, op: Builder) -> ir.Value:
+    """Build quantization to unsigned 8-bit integers with the range of the whole tensor, and back, with float operators.
+
+    low = min(x, 0), high = max(x, 0), s = (high - low) / 255, z = round(-low / s): (clip(round(x / s) + z) - z) * s.
+    """
+    return _quantized(value, op.ReduceMin(value, keepdims=0), op.ReduceMax(value, keepdims=0), op)
+
+
+def activation_by_steps(value: ir.Value, op: Builder) -> ir.Value:
+    """Build the same for every part along the first axis, each with its own range."""
+    flat = op.Reshape(value, op.constant(np.array([0, -1])))
+    low = op.Neg(maximum_of_rows(op.Neg(flat), op))
+    return op.Reshape(_quantized(flat, low, maximum_of_rows(flat, op), op), op.Shape(value))
+
+
+def _quantized(value: ir.Value, low: ir.Value, high: ir.Value, op: Builder) -> ir.Value:
+    zero, most = op.constant(scalar(0)), op.constant(scalar(255))
+    low, high = op.Min(low, zero), op.Max(high, zero)
+    span = op.Sub(high, low)
+    step = op.Where(op.Equal(span, zero), op.constant(scalar(1)), op.Div(span, most))
+    center = op.Round(op.Div(op.Sub(zero, low), step))
+    level = op.Clip(op.Add(op.Round(op.Div(value, step)), center), zero, most)
+    return op.Mul(op.Sub(level, center), step)
+
+
+def activation_by_rows(value: ir.Value, op: Builder) -> ir.Value:
+    """Build the quantization of rows that are divided by their largest element, and back."""
+    largest = largest_of_rows(value, op)
+    return op.Mul(dynamic_activation(op.Div(value, largest), op), largest)
+
+
+def activation_in_blocks(value: ir.Value, rows: int, size: int, op: Builder, *, divides_once: bool) -> ir.Value:
+    """Build the rounding of blocks of each row to signed 8-bit integers, and back, as rows × the summed axis.
+
+    s = max |x| / 127 for each block of `size` elements: round(x * (1 / s)) * s, as ONNX Runtime computes on ARM CPUs.
+    On x86 CPUs it is round(x * (127 / max |x|)) * s (`divides_once`): they differ where x is half of a step.
+    """
+    blocks, missing = -(-rows // size), -rows % size
+    flat = op.Reshape(value, op.constant(np.array([-1, rows])))
+    if missing:
+        flat = op.Pad(flat, op.constant(np.array([0, 0, 0, missing])))
+    split = op.Reshape(flat, op.constant(np.array([-1, blocks, size])))
+    largest, most = largest_of_rows(split, op), op.constant(scalar(127))
+    step = op.Div(largest, most)
+    factor = op.Div(most, largest) if divides_once else op.Div(op.constant(scalar(1)), step)
+    level = op.Round(op.Mul(split, factor))
+    whole = op.Reshape(op.Mul(level, step), op.constant(np.array([-1, blocks * size])))
+    zero, end, axis = (op.constant(np.array([number])) for number in (0, rows, 1))
+    return op.Slice(whole, zero, end, axis) if missing else whole
+
+
+def activation_in_rows(value: ir.Value, rows: int, op: Builder) -> ir.Value:
+    """Build the rounding of rows to signed 8-bit integers with a zero point, and back, as rows × the summed axis.
+
+    low = min(x, 0), high = max(x, 0), s = (high - low) / 255, z = round(-128 - low / s):
+    (clip(round(x / s) + z, -128, 127) - z) * s.
+    """
+    flat = op.Reshape(value, op.constant(np.array([-1, rows])))
+    zero, most, least = (op.constant(scalar(number)) for number in (0, 127, -128))
+    high = op.Max(maximum_of_rows(flat, op), zero)
+    low = op.Min(op.Neg(maximum_of_rows(op.Neg(flat), op)), zero)
+    span = op.Sub(high, low)
+    step = op.Where(op.Equal(span, zero), op.constant(scalar(1)), op.Div(span, op.constant(scalar(255))))
+    center = op.Round(op.Sub(least, op.Div(low, step)))
+    level = op.Clip(op.Add(op.Round(op.Div(flat, step)), center), least, most)
+    return op.Mul(op.Sub(level, center), step)
+
+
+def product_of_columns(
+    product: Product, stored: ir.Value, most: int, op: Builder, factors: Array | None = None
+) -> ir.Value:
+    """Build the product of an activation that is quantized by rows and a weight with one scale for each column.
+
+    With factors, elements of the activation are quantized after a division by them, and rows of the weight after a
+    multiplication; both are undone here.
+    """
+    matrix = product.matrix
+    by = np.ones(matrix.rows, np.float32) if factors is None else factors
+    weight = simulated(
+        (matrix.rows, matrix.columns),
+        lambda: nearest_signed(matrix.array() * by[:, None], 1, read(stored).ravel(), most) / by[:, None],
+    )
+    if factors is None:
+        activation = activation_by_rows(product.activation, op)
+    else:
+        divided = op.Mul(product.activation, op.constant(1 / factors))
+        activation = op.Mul(activation_by_rows(divided, op), op.constant(factors))
+    return with_bias(product, op.MatMul(activation, op.constant(weight)), op)
+
+
+def lookup_of_rows(product: Product, stored: ir.Value, most: int, op: Builder) -> ir.Value:
+    """Build the lookup in a table with one scale for each row."""
+    tensor = product.matrix.tensor
+    table = simulated(
+        tuple(tensor.shape.numpy()),
+        lambda: nearest_signed(tensor.numpy(), 0, read(stored).ravel(), most),
+    )
+    return op.Gather(op.constant(table), product.activation, axis=0)
+
+
+def read(stored: ir.Value) -> Array:
+    """Return the values of a constant."""
+    assert stored.const_value is not None
+    return stored.const_value.numpy()
+
+
+def of(product: StaticProduct, op: Builder) -> ir.Value:
+    """Build the product of rounded operands in float32.
+
+    A constant bias is rounded to multiples of the product of the steps of both operands.
+    """
+    node, padding, limits = product.node, product.padding, product.limits
+    tensor, bias, axis = product.matrix.tensor, product.bias_values, 0 if product.matrix.is_transposed else 1
+
+    def steps() -> list[np.float32]:
+        return _weight_steps(tensor.numpy(), axis, bias, _step(limits), product.most)
+
+    def weight() -> Array:
+        values = _rounded_weight(tensor.numpy(), axis, steps())
+        return values.reshape(product.shape) if product.is_filter or axis == 1 else values.T
+
+    stored = op.constant(simulated(product.shape, weight))
+    activation = rounded_activation(product.source, limits, op)
+    added = product.bias
+    if bias is not None:
+        rounded = simulated(bias.shape, lambda: _rounded_bias(bias, steps(), _step(limits)))
+        added = op.constant(rounded)
+    if node.op_type == "Conv":
+        padded = activation if padding is None else op.like(padding, (activation, *padding.inputs[1:]))
+        return op.like(node, (padded, stored, added))
+    result = op.MatMul(activation, stored)
+    return result if added is None else op.Add(result, added)
+
+
+def rounded_filters(product: Convolution, most: int, op: Builder) -> ir.Value:
+    """Return filters rounded to the numbers that signed integers with one scale for each output can hold."""
+    tensor, shape = product.matrix.tensor, product.shape
+
+    def filters() -> Array:
+        values = tensor.numpy()
+        return _rounded_weight(values, 0, _weight_steps(values, 0, None, 1.0, most)).reshape(shape)
+
+    return op.constant(simulated(shape, filters))
+
+
+def rounded_activation(value: ir.Value, limits: Range, op: Builder) -> ir.Value:
+    """Build (clip(round(x / s) + z, 0, 255) - z) * s, with s = (high - low) / 255 and z = round(-low / s).
+
+    In a symmetric range, it is clip(round(x / s), -128, 127) * s with s = high / 127.
+    """
+    step, center = op.constant(scalar(_step(limits))), op.constant(scalar(_center(limits)))
+    level = op.Add(op.Round(op.Div(value, step)), center)
+    level = op.Clip(level, *(op.constant(scalar(end)) for end in _ends(limits)))
+    return op.Mul(op.Sub(level, center), step)
+
+
+def limited(value: ir.Value, limits: Range, op: Builder) -> tuple[ir.Value, float]:
+    """Build the value without what lies outside of its range, and return the step between numbers in this range."""
+    step, center = _step(limits), _center(limits)
+    low, high = (op.constant(scalar((end - center) * step)) for end in _ends(limits))
+    return op.Clip(value, low, high), step
+
+
+def _ends(limits: Range) -> tuple[int, int]:
+    """Return the smallest and the largest integer."""
+    return (-128, 127) if limits.is_symmetric else (0, 255)
+
+
+def _step(limits: Range) -> float:
+    if limits.is_symmetric:
+        return float(np.float32(limits.high / 127))
+    return float(np.float32((limits.high - limits.low) / 255))
+
+
+def _center(limits: Range) -> float:
+    return 0.0 if limits.is_symmetric else float(np.rint(-limits.low / _step(limits)))
+
+
+def _weight_steps(values: Array, axis: int, bias: Array | None, step: float, most: int) -> list[np.float32]:
+    """Return the step of each output: a share of its largest weight, or 2 ** -30 of its bias divided by `step`."""
+    steps: list[np.float32] = []
+    for number, one in enumerate(np.moveaxis(values, axis, 0)):
+        own = np.float32(np.abs(one).max()) / np.float32(most)
+        least = np.float32(0 if bias is None else abs(bias[number]) / (step * 2.0**30))
+        steps.append(max(own if own > 0 else np.float32(1), least))
+    return steps
+
+
+def _rounded_weight(values: Array, axis: int, steps: Sequence[np.float32]) -> Array:
+    result = np.array(values, np.float32)
+    for one, own in zip(np.moveaxis(result, axis, 0), steps, strict=True):
+        one[...] = np.rint(one / own) * own
+    return result
+
+
+def _rounded_bias(bias: Array, steps: Sequence[np.float32], step: float) -> Array:
+    units = np.array(steps) * np.float32(step)
+    return (np.rint(bias / units.astype(np.float64)) * units).astype(np.float32)

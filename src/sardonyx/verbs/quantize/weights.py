@@ -1,0 +1,194 @@
+"""Weights as integers with scales: for each column, for each row, or in blocks along the summed axis.
+
+Everything is computed from the source tensor on demand, so that weights stay on disk until the file is written.
+`simulation` computes the same numbers in another way, to check these.
+
+Whether this CPU adds pairs of 8-bit products with saturation, as some x86 CPUs without VNNI do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import onnx_ir as ir
+from msgspec import Struct
+
+from sardonyx import runtime
+from sardonyx.ir.precision import Impossible
+from sardonyx.ir.storage import Array
+from sardonyx.ir.tensors import ComputedTensor, stripes
+from sardonyx.verbs.quantize import scales
+from sardonyx.verbs.quantize.scales import Moments, block_scales, in_blocks
+
+REDUCED_MOST = 63  # 2 * 255 * 63 is less than 2 ** 15: sums of two products fit
+_ROWS, _SUMMED, _COLUMNS = 5, 64, 32
+
+
+@cache
+def saturates() -> bool:
+    """Return whether a product of the largest 8-bit integers is wrong on this CPU; it is computed once."""
+    levels = np.full((_ROWS, _SUMMED), 255, np.uint8)
+    weight = np.full((_SUMMED, _COLUMNS), 127, np.int8)
+    weight[:, 1::2] = -128
+    arrays = {"levels": levels, "weight": weight}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMulInteger", list(arrays), ["total"])],
+        "saturation",
+        [],
+        [onnx.helper.make_tensor_value_info("total", onnx.TensorProto.INT32, [_ROWS, _COLUMNS])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    (total,) = runtime.evaluate(model)
+    return not np.array_equal(total, levels.astype(np.int32) @ weight.astype(np.int32))
+
+
+SIGNED_MOST = 127  # -128 is not used, so that the range is symmetric
+_STRIPE = 1 << 22  # elements that are read at a time
+_PIECE = 1 << 16  # elements that are computed at a time, which fit into the cache
+
+
+class Matrix(Struct, frozen=True, eq=False):
+    """A constant weight of `rows` summed inputs and `columns` outputs, whichever way it is stored."""
+
+    tensor: ir.TensorProtocol
+    is_transposed: bool  # stored as columns × rows
+    moments: Moments | None = None  # of the activation that it is multiplied with, if there are samples of it
+
+    @property
+    def rows(self) -> int:
+        """The length of the summed axis."""
+        return int(self.tensor.shape.numpy()[1 if self.is_transposed else 0])
+
+    @property
+    def columns(self) -> int:
+        """The number of outputs."""
+        return int(self.tensor.shape.numpy()[0 if self.is_transposed else 1])
+
+    def array(self) -> Array:
+        """Return the values as rows × columns."""
+        values = self.tensor.numpy()
+        return values.T if self.is_transposed else values
+
+    def pieces(self, multiple: int = 1) -> Iterator[tuple[slice, slice, Array]]:
+        """Return the rows, the columns and the values of small pieces; each starts at a multiple of `multiple` rows."""
+        width = self.tensor.shape.numpy()[1]
+        step = max(1, _STRIPE // width) if self.is_transposed else max(1, _STRIPE // width // multiple) * multiple
+        for start, stripe in stripes(self.tensor, step):
+            values = stripe.T if self.is_transposed else stripe
+            rows, columns = (0, start) if self.is_transposed else (start, 0)
+            tall = max(1, _PIECE // values.shape[1] // multiple) * multiple
+            wide = max(1, _PIECE // min(tall, len(values)))
+            for top in range(0, len(values), tall):
+                for left in range(0, values.shape[1], wide):
+                    piece = np.ascontiguousarray(values[top : top + tall, left : left + wide])
+                    height, breadth = piece.shape
+                    yield slice(rows + top, rows + top + height), slice(columns + left, columns + left + breadth), piece
+
+    def column_groups(self) -> Iterator[Array]:
+        """Return all rows of some columns at a time."""
+        step = max(1, _STRIPE // self.rows)
+        if self.is_transposed:
+            yield from (np.ascontiguousarray(stripe.T) for _, stripe in stripes(self.tensor, step))
+        else:
+            values = self.array()
+            for start in range(0, self.columns, step):
+                yield np.ascontiguousarray(values[:, start : start + step])
+
+    def check_finite(self) -> None:
+        """Refuse a weight with infinities or NaN.
+
+        Raises:
+            Impossible: if it has some.
+        """
+        for _, _, values in self.pieces():
+            if not np.isfinite(values).all():
+                raise Impossible("the weight has infinities or NaN")
+
+
+class Blocks(Struct, frozen=True, eq=False):
+    """A weight as unsigned integers of `bits` with a scale and a zero point for each column of each block of rows.
+
+    With moments of its activation, the rounding errors compensate each other; otherwise integers are the closest.
+    """
+
+    matrix: Matrix
+    bits: int
+    size: int  # rows of a block; the last one may be shorter
+    is_symmetric: bool = False  # every zero point is the middle integer
+
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return -(-self.matrix.rows // self.size)
+
+    def integers(self) -> Array:
+        """Return the integers as blocks × size × columns; rows that pad the last block hold its zero points."""
+        if self.matrix.moments is not None:
+            return self.matrix.moments.rounded(self, "integers")
+        scales, zeros = self._scales()
+        result = np.empty((self.count, self.size, self.matrix.columns), np.uint8)
+        for rows, columns, values in self.matrix.pieces(self.size):
+            blocks = in_blocks(values, self.size)
+            where = slice(rows.start // self.size, rows.start // self.size + len(blocks))
+            steps = np.rint(blocks / scales[where, None, columns]) + zeros[where, None, columns]
+            result[where, :, columns] = np.clip(steps, 0, (1 << self.bits) - 1)
+        return result
+
+    def scales(self) -> Array:
+        """Return the scales as blocks × columns."""
+        if self.matrix.moments is not None:
+            return self.matrix.moments.rounded(self, "scales")
+        return self._scales()[0]
+
+    def zero_points(self) -> Array:
+        """Return the zero points as blocks × columns."""
+        if self.matrix.moments is not None:
+            return self.matrix.moments.rounded(self, "zeros")
+        return self._scales()[1]
+
+    def _scales(self) -> tuple[Array, Array]:
+        return block_scales(self.matrix, self.bits, self.size, is_symmetric=self.is_symmetric)
+
+
+def column_scales(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
+    """Return the scale of each column for signed integers of at most `most`."""
+    return scales.column_scales(matrix, most)
+
+
+def signed_columns(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
+    """Return the weight as signed 8-bit integers of at most `most` with one scale for each column, as it is stored."""
+    scale = column_scales(matrix, most)
+    result = np.empty(matrix.tensor.shape.numpy(), np.int8)
+    view = result.T if matrix.is_transposed else result
+    for rows, columns, values in matrix.pieces():
+        view[rows, columns] = np.clip(np.rint(values / scale[columns]), -most, most)
+    return view
+
+
+class DerivedTensor(ComputedTensor):
+    """A constant that a recipe or a simulation computes from a weight; it is not quantized again."""
+
+    __slots__ = ()
+
+
+class SimulatedTensor(DerivedTensor):
+    """A weight of a simulation, which is never written: what is wrong in it shows when results are compared."""
+
+    __slots__ = ()
+    is_checked = False
+
+
+def lazy(dtype: ir.DataType, shape: tuple[int, ...], compute: Callable[[], Array]) -> DerivedTensor:
+    """Return a tensor that is computed whenever it is read."""
+    return DerivedTensor(dtype, shape, lambda: np.asarray(compute(), order="C").astype(dtype.numpy(), copy=False))
+
+
+def simulated(shape: tuple[int, ...], compute: Callable[[], Array]) -> SimulatedTensor:
+    """Return float32 numbers of a simulation that are computed whenever they are read."""
+    return SimulatedTensor(ir.DataType.FLOAT, shape, lambda: np.asarray(compute(), np.float32, order="C"))

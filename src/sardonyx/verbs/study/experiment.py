@@ -1,0 +1,377 @@
+"""What experiments share: their interface, cells, and functions about graphs after some passes.
+
+An experiment has cells that are computed and stored one by one, and tables and findings from them.
+
+A cell is the smallest piece of work that a killed study does not repeat. It runs in a child process (several at once
+unless it is timed), gets nothing but its own fields, and returns plain JSON data. Tables and findings are computed
+from the answers alone, so that a resumed study has the same result as an uninterrupted one.
+
+`shape_of` is a hash of the structure of a graph, equal for graphs that are equal up to names. The hash of a value is
+computed from its operator and the hashes of the operands: hash(v) = H(operator, attributes, hash(operand 1), …). So
+names, the order of nodes, the order of the operands of commutative operators, and explicit default attributes do not
+matter. How often a value is computed does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import onnx
+import onnx_ir as ir
+from msgspec import Struct
+from msgspec.structs import replace
+
+from sardonyx.common.temporary import temporary_folder
+from sardonyx.fleet.cells import Cell
+from sardonyx.fleet.sources import download
+from sardonyx.fleet.storage import Store
+from sardonyx.fleet.work import Answer, Needs, Work, estimated_memory
+from sardonyx.inputs.at_size import BATCH, LENGTH, at_size
+from sardonyx.ir import io
+from sardonyx.ir.ops import COMMUTATIVE, VARIADIC
+from sardonyx.ir.origins import tagged
+from sardonyx.ir.shapes.expr import symbol, total, value_of
+from sardonyx.ir.tensors import FileTensor
+from sardonyx.passes import Pass
+from sardonyx.records.run import Counts
+from sardonyx.records.study import Entry, Finding, Table
+from sardonyx.runtime.timed import Settings, TimedModel
+from sardonyx.verbs.analyze.census import Census, default_attributes
+from sardonyx.verbs.analyze.costs.dataflow import moved
+from sardonyx.verbs.analyze.costs.onnx_program import program_of
+from sardonyx.verbs.analyze.costs.program import OpKind
+from sardonyx.verbs.bench import interleaving
+from sardonyx.verbs.bench.statistics import Comparison
+from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
+from sardonyx.verbs.optimize.pipeline import select
+
+SECONDS = 12.0  # for the measurements of one timed cell
+_MODEL = "model"  # the folder that a model at a URL is copied to
+
+
+class Subject(Struct, frozen=True):
+    """A model of the study."""
+
+    name: str
+    path: Path  # an ONNX file; of a model at a URL, its name
+    family: str | None = None  # its true architecture family, for models of the built-in zoo
+    url: str | None = None
+
+
+NO_MODEL = Subject("", Path())  # the subject of cells that need no model
+
+
+class StudyOptions(Struct, frozen=True):
+    """The options of a study; experiments copy those that matter to them into their cells."""
+
+    target: str = "portable"
+    seed: int = 0
+    threads: int = 1  # of timed runs
+    seconds: float = SECONDS  # time limit for the measurements of one timed cell
+    thorough: bool = False  # more seeds, sizes and shuffles
+
+    def only(self, *names: str) -> dict[str, Any]:
+        """Return some options, as options of a cell; those left out must not change its answer."""
+        return {name: getattr(self, name) for name in names}
+
+
+class CellAnswer(Struct, frozen=True):
+    """A cell, its model and its answer."""
+
+    cell: Cell
+    subject: Subject
+    answer: Answer
+
+
+class Experiment(ABC):
+    """An experiment: one file of `experiments/` with one instance in the list `experiments.ALL`."""
+
+    name: ClassVar[str]  # for `only` and `skip`, and the folder of its cells
+    uses: ClassVar[tuple[str, ...]] = ()  # earlier experiments in the list whose tables it reads
+    of_models: ClassVar[bool] = True  # False: it needs no model, and `cells` is called once with NO_MODEL
+
+    @abstractmethod
+    def cells(self, subject: Subject, options: StudyOptions) -> Sequence[Cell]:
+        """Return the cells for one model, without any heavy computation."""
+
+    @abstractmethod
+    def run(self, cell: Cell, subject: Subject) -> Answer:
+        """Compute the answer of one cell from its fields and the model's file."""
+
+    def then(self, subject: Subject, answers: Sequence[CellAnswer], options: StudyOptions) -> Sequence[Cell]:
+        """Return further cells for a model that depend on the answers of the first ones."""
+        return ()
+
+    @abstractmethod
+    def tables(
+        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
+    ) -> Sequence[Table]:
+        """Return all answers of this experiment as tables; `others` are the tables of earlier experiments."""
+
+    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
+        """Return the conclusions of this experiment from all tables of the study."""
+        return ()
+
+
+class CellWork(Work):
+    """A cell as a piece of work.
+
+    Args:
+        experiment: computes the answer.
+        cell: the cell.
+        subject: its model.
+        makes: the store and the name of the model, if the cell makes it.
+    """
+
+    def __init__(
+        self, experiment: Experiment, cell: Cell, subject: Subject, makes: tuple[Store, str] | None = None
+    ) -> None:
+        self._experiment, self._cell, self._makes = experiment, cell, makes
+        path = subject.path.absolute()  # a worker of a cluster has another working directory
+        self._subject = replace(subject, path=path)
+        files = [file for file in path.parent.glob(f"{path.name}*") if file.is_file()] if path.is_file() else []
+        size = sum(file.stat().st_size for file in files)
+        self._needs = Needs(estimated_memory(size), cell.timed)
+
+    @property
+    def name(self) -> str:
+        """Return the experiment and the model."""
+        return f"{self._cell.experiment} of {self._cell.model}" if self._cell.model else self._cell.experiment
+
+    @property
+    def needs(self) -> Needs:
+        """Return what it needs of a machine; the memory is estimated from the size of the files."""
+        return self._needs
+
+    def fetch(self, folder: Path) -> None:
+        """Copy a model at a URL."""
+        if self._subject.url is not None and self._makes is None:
+            download(self._subject.url, folder / _MODEL)
+
+    def compute(self, folder: Path) -> Answer:
+        """Run the experiment."""
+        path, url = self._subject.path, self._subject.url
+        if self._makes is not None:
+            path = folder / path.name
+        elif url is not None:
+            path = folder / _MODEL / url.rpartition("/")[2]
+        return self._experiment.run(self._cell, replace(self._subject, path=path))
+
+    def publish(self, folder: Path, answer: Answer) -> None:
+        """Move the model that the cell made to the store."""
+        if self._makes is not None:
+            store, name = self._makes
+            store.upload(folder / self._subject.path.name, name)
+
+
+_ANY_ORDER = COMMUTATIVE | VARIADIC  # of their operands, up to rounding
+_MAX_SIZES = 64  # elements of a constant whose values are part of the structure: sizes, axes
+_NEWEST = onnx.defs.onnx_opset_version()
+_Constant = Callable[[ir.TensorProtocol], bytes]
+
+
+def shape_of(model: ir.Model) -> str:
+    """Return a hash of the graph: weights by type and shape, and only small integer constants by value."""
+    return _hashed(model, _by_shape)
+
+
+def values_of(model: ir.Model) -> str:
+    """Return a hash of the graph with the values of all constants."""
+    hashes: dict[tuple[str, int, int], bytes] = {}
+
+    def by_value(tensor: ir.TensorProtocol) -> bytes:
+        if not isinstance(tensor, FileTensor):
+            return _digest((_kind(tensor), hashlib.sha256(tensor.tobytes()).digest()))
+        place = (tensor.file.path, tensor.offset, tensor.length)  # a shared tensor is read once
+        if place not in hashes:
+            hashes[place] = hashlib.sha256(tensor.tobytes()).digest()
+        return _digest((_kind(tensor), hashes[place]))
+
+    return _hashed(model, by_value)
+
+
+def _hashed(model: ir.Model, constant: _Constant) -> str:
+    functions = sorted(model.functions.values(), key=lambda function: function.identifier())
+    bodies = (
+        _digest((repr(function.identifier()).encode(), _graph(function.graph, {}, constant))) for function in functions
+    )
+    return _digest((_graph(model.graph, {}, constant), *bodies)).hex()[:16]
+
+
+def _graph(graph: ir.Graph, outside: dict[ir.Value, bytes], constant: _Constant) -> bytes:
+    hashes = dict(outside)
+    for index, value in enumerate(graph.inputs):
+        hashes[value] = _digest((b"input", str(index).encode()))
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            hashes[value] = _digest((b"constant", constant(value.const_value)))
+    nodes: list[bytes] = []
+    for node in graph:
+        digest = _node(node, hashes, constant)
+        nodes.append(digest)
+        for index, value in enumerate(node.outputs):
+            hashes[value] = _digest((digest, str(index).encode()))
+    return _digest((*(hashes[value] for value in graph.outputs), b"|", *sorted(nodes)))
+
+
+def _node(node: ir.Node, hashes: dict[ir.Value, bytes], constant: _Constant) -> bytes:
+    inputs = [b"none" if value is None else hashes[value] for value in node.inputs]
+    if node.op_type in _ANY_ORDER and not node.domain:
+        inputs.sort()
+    default = defaults(node)
+    attributes = [
+        _digest((name.encode(), _attribute(attribute, hashes, constant)))
+        for name, attribute in sorted(node.attributes.items())
+        if attribute.is_ref() or name not in default or attribute.value != default[name].value
+    ]
+    operator = f"{node.domain}:{node.op_type}:{node.overload}:{len(node.outputs)}".encode()
+    return _digest((operator, *attributes, b"|", *inputs))
+
+
+def defaults(node: ir.Node) -> Mapping[str, ir.Attr]:
+    """Return the attributes of a node's operator that have a default."""
+    version = node.version or (node.graph.opset_imports.get(node.domain) if node.graph is not None else None)
+    return default_attributes(node.domain, node.op_type, version or _NEWEST)
+
+
+def _attribute(attribute: ir.Attr, hashes: dict[ir.Value, bytes], constant: _Constant) -> bytes:
+    if attribute.is_ref():
+        return repr(attribute.ref_attr_name).encode()
+    match attribute.type:
+        case ir.AttributeType.GRAPH:
+            return _graph(attribute.as_graph(), hashes, constant)
+        case ir.AttributeType.GRAPHS:
+            return _digest(_graph(body, hashes, constant) for body in attribute.as_graphs())
+        case ir.AttributeType.TENSOR:
+            return constant(attribute.as_tensor())
+        case kind:
+            return f"{kind}:{attribute.value!r}".encode()
+
+
+def _by_shape(tensor: ir.TensorProtocol) -> bytes:
+    small = tensor.size <= _MAX_SIZES and tensor.dtype.is_integer()
+    return _digest((_kind(tensor), tensor.tobytes() if small else b""))
+
+
+def _kind(tensor: ir.TensorProtocol) -> bytes:
+    return f"{tensor.dtype.name}{list(tensor.shape.numpy())}".encode()
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.digest()
+
+
+TIMES = ("ratio", "low", "high", "floor", "finding", "rounds")  # columns of a comparison
+SLOT = 0.02  # seconds of one turn: short, since many models are timed at once
+NARROW = 0.02  # width of an interval at which timing stops
+_LOADED_AT_ONCE = 3e9  # bytes of model files, so that sessions of all fit into the memory of a small machine
+
+
+def candidate(path: Path, target: str, passes: Sequence[Pass] | None = None) -> Candidate:
+    """Return the model after these passes in this order; None: all passes of the target."""
+    chosen = tuple(select(target) if passes is None else passes)
+    return RewriteJob(path, chosen, target, lambda _phase, _fraction: None).candidate()
+
+
+def graph_sizes(model: ir.Model) -> dict[str, Any]:
+    """Return the counts of a graph and the hash of its structure."""
+    return count_sizes(Census.of(model).counts) | {"shape": shape_of(model)}
+
+
+def count_sizes(counts: Counts) -> dict[str, int]:
+    """Return counts as part of an answer."""
+    return {
+        "nodes": counts.nodes,
+        "constants": counts.constants,
+        "initializers": counts.initializers,
+        "bytes": counts.bytes,
+    }
+
+
+def costs(source: Path | onnx.ModelProto | ir.Model) -> dict[str, int]:
+    """Return nodes, bytes, FLOPs and bytes moved of a graph, with default sizes for dynamic dimensions."""
+    model = tagged(source).model
+    counts = Census.of(model).counts
+    program = program_of(model)
+    first = _first_dimensions(model)
+    sizes = {dim: BATCH if dim in first else LENGTH for dim in program.symbols}
+    flops = (operation.flops for operation in program.operations if operation.kind is not OpKind.VIEW)
+    return {
+        "nodes": counts.nodes,
+        "bytes": counts.bytes,
+        "flops": value_of(total(flops), sizes),
+        "traffic": value_of(total(transfer.bytes for transfer in moved(program)), sizes),
+    }
+
+
+def _first_dimensions(model: ir.Model) -> set[str]:
+    """Return the dynamic dimensions that are the first of some input, as symbols."""
+    names: set[str] = set()
+    for value in model.graph.inputs:
+        first = value.shape[0] if value.shape else None
+        if first is not None and not isinstance(first, int):
+            names.add(repr(symbol(first.value or f"{value.name}_0")))
+    return names
+
+
+def time_models(
+    source: Path,
+    others: Mapping[str, ir.Model],
+    pairs: Mapping[str, str | None],
+    *,
+    threads: int,
+    seconds: float,
+    seed: int,
+) -> dict[str, dict[str, Any]]:
+    """Time models against each other in one process, in interleaved turns.
+
+    Args:
+        source: the reference; all models get its inputs.
+        others: the other models by name.
+        pairs: the comparisons, as a model and the model to compare it with; None: the source.
+        threads: of the runtime.
+        seconds: time limit for all comparisons.
+        seed: of the inputs and of the order.
+
+    Returns:
+        The comparison of each pair, by the name of its model.
+    """
+    inputs = at_size(io.load(source), seed=seed)
+    settings = Settings(threads=threads)
+    at_once = max(1, int(_LOADED_AT_ONCE // max(1, source.stat().st_size)) - 3)
+    names = list(pairs)
+    groups = [names[start : start + at_once] for start in range(0, len(names), at_once)]
+    comparisons: dict[str, dict[str, Any]] = {}
+    for group in groups:
+        loaded = dict.fromkeys((*filter(None, (pairs[name] for name in group)), *group))
+        with temporary_folder() as folder:
+            runs = {"": interleaving.slot(TimedModel(source, settings).ready(inputs), seconds=SLOT)}
+            twin = interleaving.slot(TimedModel(source, settings).ready(inputs), seconds=SLOT)
+            for index, name in enumerate(loaded):
+                file = Path(folder) / f"{index}.onnx"
+                io.save(others[name], file, durable=False)
+                runs[name] = interleaving.slot(TimedModel(file, settings).ready(inputs), seconds=SLOT)
+            race = interleaving.race(runs, seconds=seconds / len(groups), narrow=NARROW, twin=twin, seed=seed)
+        comparisons |= {name: _comparison(race.comparison(name, against=pairs[name])) for name in group}
+    return comparisons
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {name: getattr(comparison, name) for name in TIMES} | {"finding": str(comparison.finding)}
+
+
+def integer(entry: Entry) -> int:
+    """Return an entry of a table if it is an integer, otherwise 0."""
+    return entry if isinstance(entry, int) else 0
+
+
+def several(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 model, 2 models."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
