@@ -163,7 +163,7 @@ def _format_term(atoms: Monomial, factor: int) -> str:
 
 
 ATTENTION_FLOPS = 6  # per score: scaled, and a softmax of five
-_RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
+RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
 
 
 class Description(Struct, frozen=True):
@@ -216,7 +216,7 @@ def attention_of(
 def recurrent(rows: Size, matrices: Sequence[Value], hidden: Size, cell: str) -> Description:
     """Describe a recurrent layer: each row of each step is multiplied with all matrices; `hidden` counts the states."""
     macs = product((rows, total(matrix.elements for matrix in matrices)))
-    return Description(OpKind.RECURRENT, macs, multiply(_RECURRENT_FLOPS[cell], hidden))
+    return Description(OpKind.RECURRENT, macs, multiply(RECURRENT_FLOPS[cell], hidden))
 
 
 def einsum(equation: str, operands: Sequence[Value]) -> Description:
