@@ -7,35 +7,18 @@ pairs the sites before optimization with those after.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.common import gc_pause
-from sardonyx.ir import origins
+from sardonyx.ir import ops, origins
 from sardonyx.ir.facts import Dependence, Dim, Facts
-from sardonyx.ir.ops import (
-    ALL_CONVOLUTIONS,
-    ALL_PRODUCTS,
-    ARITHMETIC,
-    CASTS,
-    KEEPS_ORDER,
-    LAYER_NORMS,
-    LOOKUPS,
-    MOVES_DATA,
-    QUANTIZES,
-    REPEATS,
-    RMS_NORMS,
-    UNARY,
-    attention_operands,
-)
 from sardonyx.ir.scopes import label, operator
 from sardonyx.records import provenance as p
 from sardonyx.records.run import AttentionForm, AttentionSite, Refusal, RolledBack
 from sardonyx.verbs.analyze.fingerprint.attention import Attention, GraphView, Site, is_causal_operator
-
-# The mask of an attention site: what its scores are added to, multiplied with or selected by.
 
 NONE = "none"
 _CAUSAL, _INPUT, _COMPUTED, _BY_POSITION, _CONSTANT = (
@@ -44,34 +27,87 @@ _CAUSAL, _INPUT, _COMPUTED, _BY_POSITION, _CONSTANT = (
 _ORDER = (_CAUSAL, _INPUT, _COMPUTED, _BY_POSITION, _CONSTANT)
 _MIXES = frozenset({"Add", "Sub", "Where", "Max", "Min", "Sum"})
 _FACTORS = frozenset({"Mul", "Div"})
-_MASK_MOVES = MOVES_DATA - LOOKUPS | CASTS  # the result of a lookup depends on the indices, not the table
+_MASK_MOVES = ops.MOVES_DATA - ops.LOOKUPS | ops.CASTS  # the result of a lookup depends on the indices, not the table
+_MAX_VISITED = 32  # values visited between the product with the values and the next layer
+# Operators after which the last axis still holds the results of all heads: moves and elementwise operators.
+_MOVES = ops.KEEPS_ORDER | ops.CASTS | {"Dropout", "Transpose"}
+_KEEPS = _MOVES | ops.ARITHMETIC | ops.UNARY | ops.LAYER_NORMS | ops.RMS_NORMS | ops.QUANTIZES | {"Where"}
 
 
-class Masking:
-    """Describes the masks of the attention sites of one graph."""
+class HeadSizes(Struct, frozen=True):
+    """The heads of one attention site; None for what the graph does not determine."""
+
+    heads: int | None = None  # of the queries
+    key_value_heads: int | None = None
+    head_size: int | None = None
+
+
+class SiteDescription(Struct, frozen=True):
+    """One attention site of one graph, without references to nodes."""
+
+    module: str  # instance path of the owning module
+    heads: int | None  # of the queries; None if the graph does not determine it
+    key_value_heads: int | None
+    head_size: int | None
+    mask: str
+    causal: bool
+    cached: bool
+    cross: bool
+    form: AttentionForm
+    softmax: str  # the label of the Softmax node; "" for a fused operator
+    result: str  # the name of the result, which identifies a rewrite of the site
+
+
+def _listed(kinds: Iterable[str]) -> str:
+    present = set(kinds)
+    *others, last = [kind for kind in _ORDER if kind in present] or [NONE]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+class _SiteDescriber:
+    """Describes the attention sites of one graph."""
 
     def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
         self._facts = facts
         self._view = view
         self._layers = attention.layers
         self._causal = attention.masks.causal
-        self._cache: dict[ir.Value, frozenset[str]] = {}  # layers share masks
+        self._mask_kinds: dict[ir.Value, frozenset[str]] = {}  # layers share masks
+        self._order = {node: index for index, node in enumerate(view.names)}
 
-    def decomposed(self, site: Site, nodes: Sequence[ir.Node]) -> str:
+    def describe(self, site: Site) -> SiteDescription:
+        """Describe one site."""
+        slots = ops.attention_operands(site.first)
+        nodes = self._nodes(site) if slots is None else site.nodes
+        sizes = self._decomposed_heads(site) if slots is None else self._fused_heads(site.first)
+        return SiteDescription(
+            module=p.owner_of(p.merge(origins.origins(node) for node in site.nodes)),
+            heads=sizes.heads,
+            key_value_heads=sizes.key_value_heads,
+            head_size=sizes.head_size,
+            mask=self._decomposed_mask(site, nodes) if slots is None else self._fused_mask(site.first, slots),
+            causal=site.causal,
+            cached=site.cached,
+            cross=site.cross,
+            form=AttentionForm("" if slots is None else operator(site.first), tuple(map(label, nodes))),
+            softmax=label(site.nodes[1]) if slots is None else "",
+            result=site.nodes[-1].outputs[0].name or "",
+        )
+
+    # The mask of a site: what its scores are added to, multiplied with or selected by.
+
+    def _decomposed_mask(self, site: Site, nodes: Sequence[ir.Node]) -> str:
         """Describe what enters a decomposed site between the product of queries and keys and the Softmax."""
         softmax = site.nodes[1]
         inner = nodes[nodes.index(site.first) + 1 : nodes.index(softmax)]
         own = {output for node in (site.first, *inner) for output in node.outputs}
-        kinds = {kind for node in inner for mask in self._entering(node, own) for kind in self._kinds(mask)}
-        return _describe(kinds)
+        return _listed(kind for node in inner for mask in self._entering(node, own) for kind in self._kinds(mask))
 
-    def fused(self, node: ir.Node) -> str:
+    def _fused_mask(self, node: ir.Node, slots: ops.AttentionOperands) -> str:
         """Describe the mask of an attention operator: by definition, by attribute, and by its mask operands."""
-        slots = attention_operands(node)
-        assert slots is not None
         kinds = {_CAUSAL} if is_causal_operator(node, slots) else set[str]()
         masks = (node.inputs[index] for index in slots.masks if index < len(node.inputs))
-        return _describe(kinds.union(*(self._kinds(mask) for mask in masks if mask is not None)))
+        return _listed(kinds.union(*(self._kinds(mask) for mask in masks if mask is not None)))
 
     def _entering(self, node: ir.Node, own: set[ir.Value]) -> Iterator[ir.Value]:
         """Yield the operands of a node that are masks, not scales."""
@@ -88,9 +124,10 @@ class Masking:
 
     def _kinds(self, value: ir.Value) -> frozenset[str]:
         """Return the kinds of one mask; each term of a sum is classified separately."""
-        kinds = self._cache.get(value)
+        kinds = self._mask_kinds.get(value)
         if kinds is None:
-            kinds = self._cache[value] = frozenset(kind for term in self._terms(value) for kind in self._of_term(term))
+            kinds = frozenset(kind for term in self._terms(value) for kind in self._of_term(term))
+            self._mask_kinds[value] = kinds
         return kinds
 
     def _terms(self, value: ir.Value) -> Iterator[ir.Value]:
@@ -122,27 +159,9 @@ class Masking:
         elif not causal:
             yield _CONSTANT if kind is Dependence.CONSTANT else _BY_POSITION
 
+    # The nodes of a decomposed site: from the scale of its operands to the product with the values.
 
-def _describe(kinds: set[str] | frozenset[str]) -> str:
-    *others, last = (kind for kind in _ORDER if kind in kinds) if kinds else (NONE,)
-    return f"{', '.join(others)} and {last}" if others else last
-
-
-# The nodes of a decomposed attention site: from the scale of its operands to the product with the values.
-
-_MOVES_OF_PARTS = CASTS | {"Identity", "Transpose"}
-
-
-class SiteNodes:
-    """Finds the nodes of the decomposed attention sites of one graph."""
-
-    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
-        self._facts = facts
-        self._view = view
-        self._layers = attention.layers
-        self._order = {node: index for index, node in enumerate(view.names)}
-
-    def of(self, site: Site) -> tuple[ir.Node, ...]:
+    def _nodes(self, site: Site) -> tuple[ir.Node, ...]:
         """Return the two products, all nodes between them and those that scale queries and keys, in execution order."""
         first, last = site.first, site.nodes[-1]
         nodes = {*site.nodes, *self._between(first, last)}
@@ -175,7 +194,7 @@ class SiteNodes:
             if name in _FACTORS and self._is_scalar_factor(producer, data[0]):
                 yield from (*moves, producer)
                 moves = []
-            elif name in _MOVES_OF_PARTS:
+            elif name in ops.CASTS or name in ("Identity", "Transpose"):
                 moves.append(producer)
             else:
                 return
@@ -186,32 +205,9 @@ class SiteNodes:
         others = [value for value in node.inputs if value is not None and value is not data]
         return all((shape := self._facts.shape(value)) is not None and set(shape) <= {1} for value in others)
 
+    # The number and width of the heads, as far as shapes and attributes determine them.
 
-# The number and width of the heads, as far as shapes and attributes determine them.
-
-_MAX_VISITED = 32  # values visited between the product with the values and the next layer
-# Operators after which the last axis still holds the results of all heads: moves and elementwise operators.
-_MOVES = KEEPS_ORDER | CASTS | {"Dropout", "Transpose"}
-_KEEPS = _MOVES | ARITHMETIC | UNARY | LAYER_NORMS | RMS_NORMS | QUANTIZES | {"Where"}
-
-
-class HeadSizes(Struct, frozen=True):
-    """The heads of one attention site; None for what the graph does not determine."""
-
-    heads: int | None = None
-    key_value_heads: int | None = None
-    head_size: int | None = None
-
-
-class HeadCounting:
-    """Determines the head counts and sizes of the attention sites of one graph."""
-
-    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
-        self._facts = facts
-        self._view = view
-        self._layers = attention.layers
-
-    def fused(self, node: ir.Node) -> HeadSizes:
+    def _fused_heads(self, node: ir.Node) -> HeadSizes:
         """Return the sizes of an attention operator, from its attributes and the widths of its operands."""
         query, key = self._shape(node, 0), self._shape(node, 1)
         attribute = node.attributes.get_int
@@ -235,14 +231,14 @@ class HeadCounting:
         widths = node.attributes.get_ints("qkv_hidden_sizes", ())
         if widths:
             return _quotient(widths[0], heads)
-        slots, packed, parts = attention_operands(node), query, heads
+        slots, packed, parts = ops.attention_operands(node), query, heads
         if slots is not None and slots.key < 0:  # one weight for query, key and value
             packed, parts = self._shape(node, 1), 3 * heads
         elif len(node.inputs) < 2 or node.inputs[1] is None:
             parts = heads + 2 * shared
         return _quotient(packed[-1], parts) if packed else None
 
-    def decomposed(self, site: Site) -> HeadSizes:
+    def _decomposed_heads(self, site: Site) -> HeadSizes:
         """Return the sizes of a decomposed site, from its products and the layers before and after it."""
         scores, result = site.first, site.nodes[-1]
         size = self._contracted(scores)
@@ -286,10 +282,10 @@ class HeadCounting:
     def _read(self, layer: ir.Node, value: ir.Value) -> int | None:
         """Return the size of a layer's input on the axis that it sums over."""
         shape, name = self._facts.shape(value), self._view.names[layer]
-        if shape is None or len(shape) < 2 or name not in ALL_PRODUCTS | ALL_CONVOLUTIONS:
+        if shape is None or len(shape) < 2 or name not in ops.ALL_PRODUCTS | ops.ALL_CONVOLUTIONS:
             return None
         from_left = value is layer.inputs[0]
-        return _number(shape[1] if name in ALL_CONVOLUTIONS else shape[-1] if from_left else shape[-2])
+        return _number(shape[1] if name in ops.ALL_CONVOLUTIONS else shape[-1] if from_left else shape[-2])
 
     def _fits(self, result: ir.Node, heads: int) -> bool:
         """Return whether the number of matrices in a batched product is a multiple of the number of heads."""
@@ -308,7 +304,7 @@ class HeadCounting:
                 return None
             if producer in self._layers:
                 shape = self._facts.shape(value)
-                return _quotient(_number(shape[-1]), size) if shape and producer.op_type in ALL_PRODUCTS else None
+                return _quotient(_number(shape[-1]), size) if shape and producer.op_type in ops.ALL_PRODUCTS else None
             data = list(self._view.data(producer))
             if len(data) != 1 or self._view.names[producer] not in _KEEPS:
                 return None
@@ -333,9 +329,9 @@ class HeadCounting:
         ) is not None and producer not in self._layers:
             data = list(self._view.data(producer))
             name = self._view.names[producer]
-            if len(data) != 1 or name not in REPEATS | _MOVES | {"Mul", "Div"}:
+            if len(data) != 1 or name not in ops.REPEATS | _MOVES | {"Mul", "Div"}:
                 break
-            times *= self._factor(producer) if name in REPEATS else 1
+            times *= self._factor(producer) if name in ops.REPEATS else 1
             value = data[0]
         return times
 
@@ -361,25 +357,6 @@ def _quotient(whole: Dim | None, part: int | None) -> int | None:
     return whole // part if isinstance(whole, int) and part and whole and whole % part == 0 else None
 
 
-# The description of the attention sites of one graph; it keeps no reference to a node.
-
-
-class SiteDescription(Struct, frozen=True):
-    """One attention site of one graph."""
-
-    module: str  # instance path of the owning module
-    heads: int | None  # of the queries; None if the graph does not determine it
-    key_value_heads: int | None
-    head_size: int | None
-    mask: str
-    causal: bool
-    cached: bool
-    cross: bool
-    form: AttentionForm
-    softmax: str  # the label of the Softmax node; "" for a fused operator
-    result: str  # the name of the result, which identifies a rewrite of the site
-
-
 def find_sites(facts: Facts) -> tuple[SiteDescription, ...]:
     """Describe all attention sites of a model in execution order; the model is not changed."""
     with gc_pause.paused():  # all objects allocated here live until the end
@@ -387,45 +364,12 @@ def find_sites(facts: Facts) -> tuple[SiteDescription, ...]:
         if view.model is not facts.model:  # inlining functions made a copy
             facts = Facts(view.model)
         attention = Attention(view)
-        if not attention.sites:
-            return ()
-        describe = _SiteDescriber(facts, view, attention)
-        return tuple(map(describe, attention.sites))
-
-
-class _SiteDescriber:
-    """Describes the attention sites of one graph."""
-
-    def __init__(self, facts: Facts, view: GraphView, attention: Attention) -> None:
-        self._parts = SiteNodes(facts, view, attention)
-        self._masking = Masking(facts, view, attention)
-        self._heads = HeadCounting(facts, view, attention)
-
-    def __call__(self, site: Site) -> SiteDescription:
-        decomposed = attention_operands(site.first) is None
-        nodes = self._parts.of(site) if decomposed else site.nodes
-        sizes = self._heads.decomposed(site) if decomposed else self._heads.fused(site.first)
-        operator_name = "" if decomposed else operator(site.first)
-        return SiteDescription(
-            module=p.owner_of(p.merge(origins.origins(node) for node in site.nodes)),
-            heads=sizes.heads,
-            key_value_heads=sizes.key_value_heads,
-            head_size=sizes.head_size,
-            mask=self._masking.decomposed(site, nodes) if decomposed else self._masking.fused(site.first),
-            causal=site.causal,
-            cached=site.cached,
-            cross=site.cross,
-            form=AttentionForm(operator_name, tuple(map(label, nodes))),
-            softmax=label(site.nodes[1]) if decomposed else "",
-            result=site.nodes[-1].outputs[0].name or "",
-        )
+        return tuple(map(_SiteDescriber(facts, view, attention).describe, attention.sites))
 
 
 # Pair the attention sites of a source with those of its optimized result: by module, then by execution order.
 #
 # A fused operator replaces nodes of several modules, so its module may be an ancestor of theirs.
-
-Fits = Callable[[SiteDescription, SiteDescription], bool]
 
 
 def pair_sites(
@@ -436,27 +380,24 @@ def pair_sites(
 ) -> tuple[AttentionSite, ...]:
     """Return every site once, in the order of the source; sites that only the result has come last."""
     partners = _partners(before, after)
-    unpaired = set(range(len(after))).difference(partners.values())
-    reasons = _Reasons(refusals, rolled_back)
-    sites = [
-        _site(site, after[partners[index]] if index in partners else None, reasons) for index, site in enumerate(before)
-    ]
-    sites += [_site(None, after[index], reasons) for index in sorted(unpaired)]
-    return tuple(sites)
+    refused: dict[str, str] = {}
+    for refusal in refusals:
+        for node in refusal.nodes:
+            refused.setdefault(node, refusal.reason)
+    undone = {rewrite.root: f"{rewrite.pass_name} was rolled back: {rewrite.reason}" for rewrite in rolled_back}
+    pairs = [(site, after[partners[index]] if index in partners else None) for index, site in enumerate(before)]
+    alone = [(None, site) for index, site in enumerate(after) if index not in partners.values()]
+    return tuple(_site(one, other, refused, undone) for one, other in [*pairs, *alone])
 
 
 def _partners(before: Sequence[SiteDescription], after: Sequence[SiteDescription]) -> dict[int, int]:
     """Return a mapping from indices in `before` to those of their partners in `after`."""
     partners: dict[int, int] = {}
-    criteria: tuple[Fits, ...] = (
-        lambda one, other: one.module == other.module,
-        lambda one, other: p.is_within(one.module, other.module) or p.is_within(other.module, one.module),
-    )
     free = list(range(len(after)))
-    for fits in criteria:
+    for nested in (False, True):
         for index, site in enumerate(before):
-            partner = None if index in partners else next((other for other in free if fits(site, after[other])), None)
-            if partner is not None:
+            fits = (other for other in free if _is_near(site.module, after[other].module, nested=nested))
+            if index not in partners and (partner := next(fits, None)) is not None:
                 partners[index] = partner
                 free.remove(partner)
     rest = [index for index in range(len(before)) if index not in partners]
@@ -465,7 +406,13 @@ def _partners(before: Sequence[SiteDescription], after: Sequence[SiteDescription
     return partners
 
 
-def _site(before: SiteDescription | None, after: SiteDescription | None, reasons: _Reasons) -> AttentionSite:
+def _is_near(one: str, other: str, *, nested: bool) -> bool:
+    return one == other or (nested and (p.is_within(one, other) or p.is_within(other, one)))
+
+
+def _site(
+    before: SiteDescription | None, after: SiteDescription | None, refused: Mapping[str, str], undone: Mapping[str, str]
+) -> AttentionSite:
     one = before or after
     assert one is not None, "a site exists before or after"
     other = after or one
@@ -480,25 +427,5 @@ def _site(before: SiteDescription | None, after: SiteDescription | None, reasons
         cross=one.cross,
         before=before.form if before is not None else None,
         after=after.form if after is not None else None,
-        why="" if after is None or after.form.operator else reasons(after),
+        why="" if after is None or after.form.operator else undone.get(after.result) or refused.get(after.softmax, ""),
     )
-
-
-class _Reasons:
-    """Looks up why a site is still decomposed: a pass skipped its Softmax, or a fusion was rolled back."""
-
-    def __init__(self, refusals: Iterable[Refusal], rolled_back: Iterable[RolledBack]) -> None:
-        self._by_node: dict[str, str] = {}
-        for refusal in refusals:
-            for node in refusal.nodes:
-                self._by_node.setdefault(node, refusal.reason)
-        self._undone = {rewrite.root: rewrite for rewrite in rolled_back}
-
-    def __call__(self, site: SiteDescription) -> str:
-        undone = self._undone.get(site.result)
-        if undone is not None:
-            return f"{undone.pass_name} was rolled back: {undone.reason}"
-        return self._by_node.get(site.softmax, "")
-
-
-__all__ = ["SiteDescription", "find_sites", "pair_sites"]
