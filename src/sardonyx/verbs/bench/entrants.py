@@ -17,9 +17,7 @@ from sardonyx.common.errors import SardonyxError, UsageError
 from sardonyx.ir import io
 from sardonyx.ir.origins import Source, distinct_labels, tagged
 from sardonyx.records.bench import BenchFile
-from sardonyx.runtime.timed import Settings
 from sardonyx.verbs.analyze.census import Census
-from sardonyx.verbs.bench.sessions import IsolatedSession, LocalSession, TimedSession
 
 Files: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source]"
 
@@ -94,9 +92,3 @@ def naming(label: str, hint: str | None = None) -> Generator[None]:
         yield
     except SardonyxError as error:
         raise type(error)(f"{label}: {error.message}", hint=error.hint or hint) from error
-
-
-def open_session(entrant: Entrant, settings: Settings, *, isolate: bool) -> TimedSession:
-    """Open a session for a model, in its own process if `isolate`."""
-    with naming(entrant.label):
-        return (IsolatedSession if isolate else LocalSession)(entrant.path, settings)

@@ -402,23 +402,13 @@ def profile(
         UsageError: There is no file, or a size, level or provider is unknown.
         RuntimeFailure: The runtime cannot load or run a model.
     """
-    return profile_timed(
-        files,
-        sizes=sizes,
-        at=at,
-        threads=threads,
-        provider=provider,
-        level=level,
-        runs=runs,
-        seed=seed,
-        progress=progress,
-    )
+    return profile_timed(files, (), sizes, at, threads, provider, level, runs, seed, progress)
 
 
 def profile_timed(
     files: Source | Sequence[Source],
-    *,
-    sizes: Mapping[str, int] | None = None,
+    plain_ms: Sequence[float],
+    sizes: Mapping[str, int] | None,
     at: Sequence[Mapping[str, int]] = (),
     threads: int = 1,
     provider: str = "cpu",
@@ -426,7 +416,6 @@ def profile_timed(
     runs: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    plain_ms: Sequence[float] = (),
 ) -> Profile:
     """Profile models like `profile`; `plain_ms` are the times of a run of each that were measured before, if any."""
     settings = settings_of(threads, provider, level)
