@@ -187,17 +187,6 @@ class Subject(Struct, frozen=True):
         return TimedModel(self.source, self.settings).ready(self.feeds)
 
 
-class JoinedProfile(Struct, frozen=True):
-    """A profile joined with the graph of the file."""
-
-    runs: int
-    wall_ms: float
-    kernels: tuple[KernelTime, ...]
-    modules: tuple[ModuleTime, ...]
-    timeline: tuple[Slice, ...]
-    notes: tuple[str, ...]
-
-
 class Profiled:
     """A model loaded with the profiler on."""
 
@@ -221,8 +210,9 @@ class Profiled:
         graph = self._graph or kernel_origins.of_file(self.subject.tagged.model.graph)
         return MOST_EVENTS // (len(graph.steps) + 2)
 
-    def joined(self, runs: int) -> JoinedProfile:
+    def record(self, name: str, plain_ms: float, runs: int) -> ProfiledModel:
         """Return the times of the last runs by kernel and by module; the model cannot be run afterwards."""
+        source = self.subject.tagged
         profiled = read(self._session.end_profile())[-runs:]
         del self._session, self.run  # tracing may have to load the model again
         graph = self._graph or _of_calls(profiled)
@@ -232,11 +222,17 @@ class Profiled:
         indices, kernels = kernel_times(matched, self._traces(graph))
         by_time = sorted(matched, key=lambda pair: pair[0].duration)
         middle, matches = by_time[len(by_time) // 2]
-        return JoinedProfile(
+        return ProfiledModel(
+            path=None if source.path is None else source.name,
+            label=name,
+            nodes=sum(not is_constant(node) for scope in scopes(source.model) for node in scope.graph),
             runs=len(matched),
+            plain_ms=plain_ms,
             wall_ms=middle.duration / 1000,
+            kernel_ms=sum(kernel.milliseconds for kernel in kernels),
+            attributed_ms=sum(kernel.milliseconds for kernel in kernels if kernel.owner is not None),
             kernels=kernels,
-            modules=module_times(kernels, self.subject.tagged.hierarchy),
+            modules=module_times(kernels, source.hierarchy),
             timeline=timeline(middle, matches, indices),
             notes=(*self._notes, *self._further_notes(len(profiled) - len(matched))),
         )
@@ -332,38 +328,20 @@ def timeline(run: Run, matches: Iterable[Match], indices: Mapping[GraphStep, int
 
 def module_times(kernels: Sequence[KernelTime], hierarchy: p.Hierarchy) -> tuple[ModuleTime, ...]:
     """Return every module that kernels belong to and every module above it; further calls of a module are separate."""
-    own: dict[str, float] = defaultdict(float)
+    own: dict[str, list[KernelTime]] = defaultdict(list)
     total: dict[str, float] = defaultdict(float)
-    count: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
     for kernel in kernels:
-        if kernel.owner is None:
-            continue
-        own[kernel.owner] += kernel.milliseconds
-        count[kernel.owner] += 1
-        calls[kernel.owner] += kernel.calls
-        for path in _up(kernel.owner):
-            total[path] += kernel.milliseconds
-    whole = sum(kernel.milliseconds for kernel in kernels)
-    return tuple(
-        ModuleTime(
-            path,
-            hierarchy.tag(path),
-            own[path],
-            total[path],
-            count[path],
-            calls[path],
-            total[path] / whole if whole else 0.0,
-        )
-        for path in sorted(total, key=lambda path: path.split("."))
-    )
-
-
-def _up(path: str) -> Iterable[str]:
-    while path != p.ROOT:
-        yield path
-        path = path.rpartition(".")[0]
-    yield p.ROOT
+        if kernel.owner is not None:
+            own[kernel.owner].append(kernel)
+            for path in p.lineage(kernel.owner):
+                total[path] += kernel.milliseconds
+    whole = sum(kernel.milliseconds for kernel in kernels) or 1.0
+    times: list[ModuleTime] = []
+    for path in sorted(total, key=lambda path: path.split(".")):
+        spent = sum((kernel.milliseconds for kernel in own[path]), 0.0)
+        calls, share = sum(kernel.calls for kernel in own[path]), total[path] / whole
+        times.append(ModuleTime(path, hierarchy.tag(path), spent, total[path], len(own[path]), calls, share))
+    return tuple(times)
 
 
 WARM_UP = 2  # runs that are not counted
@@ -430,7 +408,7 @@ def profile_timed(
             loaded = [tagged(source) for source in sources]
             points = [{**(sizes or {}), **point} for point in at or ({},)]
             subjects = [
-                Subject(model, _loadable(model), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
+                Subject(model, model.path or to_proto(model.model), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
                 for point in points
                 for model, feeds in zip(loaded, _feeds([each.model for each in loaded], point, seed), strict=True)
             ]
@@ -441,7 +419,7 @@ def profile_timed(
             done = _run([each.run for each in profiled], runs, min(each.capacity for each in profiled), clock.tell)
         with clock.phase("trace"):
             models = tuple(
-                _model_record(subject, name, milliseconds, done)
+                subject.record(name, milliseconds, done)
                 for subject, name, milliseconds in zip(profiled, _labels(loaded, at), plain, strict=True)
             )
     options: dict[str, Any] = {
@@ -486,24 +464,6 @@ def _run(ready: Sequence[Callable[[], object]], runs: int | None, capacity: int,
     return wanted
 
 
-def _model_record(profiled: Profiled, name: str, plain_ms: float, runs: int) -> ProfiledModel:
-    joined, source = profiled.joined(runs), profiled.subject.tagged
-    return ProfiledModel(
-        path=None if source.path is None else source.name,
-        label=name,
-        nodes=sum(not is_constant(node) for scope in scopes(source.model) for node in scope.graph),
-        runs=joined.runs,
-        plain_ms=plain_ms,
-        wall_ms=joined.wall_ms,
-        kernel_ms=sum(kernel.milliseconds for kernel in joined.kernels),
-        attributed_ms=sum(kernel.milliseconds for kernel in joined.kernels if kernel.owner is not None),
-        kernels=joined.kernels,
-        modules=joined.modules,
-        timeline=joined.timeline,
-        notes=joined.notes,
-    )
-
-
 def _feeds(models: Sequence[ir.Model], sizes: Mapping[str, int] | None, seed: int) -> list[Feeds]:
     """Return the first model's feeds for all models; inputs that only another model has are generated for it."""
     first = at_size(models[0], sizes, seed=seed)
@@ -517,14 +477,8 @@ def _feeds(models: Sequence[ir.Model], sizes: Mapping[str, int] | None, seed: in
 
 def _labels(models: Sequence[Tagged], at: Sequence[Mapping[str, int]]) -> list[str]:
     """Return short, distinct names of the columns: by size, by file, or by both."""
-    names, sizes = (
-        distinct_labels([model.name for model in models]),
-        [" ".join(f"{dim}={size}" for dim, size in point.items()) for point in at],
-    )
+    names = distinct_labels([model.name for model in models])
+    sizes = [" ".join(f"{dim}={size}" for dim, size in point.items()) for point in at]
     if len(names) == 1 and sizes:
         return sizes
     return [f"{name} {size}".strip() for size in sizes or [""] for name in names]
-
-
-def _loadable(model: Tagged) -> Path | onnx.ModelProto:
-    return model.path if model.path is not None else to_proto(model.model)
