@@ -417,15 +417,6 @@ class PeakFunction(Struct, frozen=True):
     program: Program
     candidates: tuple[Candidate, ...]  # in the order of their steps
 
-    def at(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Return the peak in bytes at these sizes, by default the example's."""
-        chosen = chosen_sizes(self.program, sizes)
-        return max((value_of(candidate.bytes, chosen) for candidate in self.candidates), default=0)
-
-    def winner(self, sizes: Mapping[str, int] | None = None) -> Candidate | None:
-        """Return the step that is the peak at these sizes, the earliest of equals."""
-        return _winner(self.candidates, chosen_sizes(self.program, sizes)) if self.candidates else None
-
     @property
     def text(self) -> str:
         """The formula, in bytes."""
