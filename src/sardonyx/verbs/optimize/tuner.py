@@ -300,7 +300,9 @@ class Tuner:
         results = {UNTUNED: untuned}
         if flipped:
             results[TUNED] = self._rebuild(rebuild, self._forbidden(flipped), untuned)
-            final = self._last_race(results)
+            contenders = {SOURCE: self._ground.load(self._job.source)}
+            contenders |= {name: self._ground.load(result.candidate.model) for name, result in results.items()}
+            final = self._race(contenders, "timing source, result and tuned result")
         chosen, why = choose(final)
         if chosen == SOURCE:
             every = frozenset((rule.name, WHOLE_PASS) for rule in self._job.passes)
@@ -344,11 +346,6 @@ class Tuner:
         race = self._race(contenders, "timing source and result")
         self._last = max(self._options.budget / _SHARES, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
         return race
-
-    def _last_race(self, results: Mapping[str, VerifiedCandidate]) -> Race:
-        contenders = {SOURCE: self._ground.load(self._job.source)}
-        contenders |= {name: self._ground.load(verified.candidate.model) for name, verified in results.items()}
-        return self._race(contenders, "timing source, result and tuned result")
 
     def _forbidden(self, state: State) -> Forbidden:
         return self._rolled_back | forbidden_passes(self._units, state)

@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -94,16 +94,12 @@ def read(path: Path) -> list[Run]:
     calls: list[KernelCall] = []
     for event in events:  # events are written when they end: that of a run comes right after those of its kernels
         if event.cat == "Node" and event.name.endswith(_KERNEL):
-            name, args = event.name.removesuffix(_KERNEL), event.args
-            calls.append(KernelCall(name, args.op_name, _short(args.provider), event.ts, event.dur))
+            name, provider = event.name.removesuffix(_KERNEL), event.args.provider.removesuffix("ExecutionProvider")
+            calls.append(KernelCall(name, event.args.op_name, provider.lower(), event.ts, event.dur))
         elif event.name == "model_run":
             runs.append(Run(event.ts, event.dur, calls))
             calls = []
     return runs
-
-
-def _short(provider: str) -> str:
-    return provider.removesuffix("ExecutionProvider").lower()
 
 
 class Match(Struct, frozen=True, eq=False):
@@ -222,6 +218,8 @@ class Profiled:
         indices, kernels = kernel_times(matched, self._traces(graph))
         by_time = sorted(matched, key=lambda pair: pair[0].duration)
         middle, matches = by_time[len(by_time) // 2]
+        lost = f"{len(profiled) - len(matched)} runs were left out because the runtime's profile of them is incomplete"
+        untagged = [] if origins.is_tagged(source.model) else [p.UNTAGGED]
         return ProfiledModel(
             path=None if source.path is None else source.name,
             label=name,
@@ -234,7 +232,7 @@ class Profiled:
             kernels=kernels,
             modules=module_times(kernels, source.hierarchy),
             timeline=timeline(middle, matches, indices),
-            notes=(*self._notes, *self._further_notes(len(profiled) - len(matched))),
+            notes=(*self._notes, *([lost] if len(matched) < len(profiled) else []), *untagged),
         )
 
     def _traces(self, graph: kernel_origins.Steps) -> dict[kernel_origins.GraphStep, Trace]:
@@ -247,12 +245,6 @@ class Profiled:
         saving(self.subject.source, Settings(settings.threads, settings.provider, Level.EXTENDED), optimized)
         before = kernel_origins.as_run(optimized)
         return through(trace(graph, before), trace(before, file))
-
-    def _further_notes(self, lost: int) -> Iterator[str]:
-        if lost:
-            yield f"{lost} runs were left out because the runtime's profile of them is incomplete"
-        if not origins.is_tagged(self.subject.tagged.model):
-            yield p.UNTAGGED
 
 
 def saving(
