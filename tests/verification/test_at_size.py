@@ -10,7 +10,7 @@ import pytest
 
 from narrowing import array
 from sardonyx.common.errors import UsageError
-from sardonyx.inputs.at_size import at_size, dynamic_dims, sizes_of
+from sardonyx.inputs.generator import at_size, dynamic_dims, sizes_of
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

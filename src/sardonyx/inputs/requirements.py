@@ -103,7 +103,7 @@ class Requirements(Struct):
     def of(cls, facts: Facts, names: Iterable[str]) -> Requirements:
         """Read the requirements of every node whose shapes are known."""
         requirements = cls(facts, frozenset(atom_name(name) for name in names))
-        for graph in nested_graphs(facts.model.graph):
+        for graph in nested_graphs(facts.model.graph) if requirements.names else ():
             for node in graph:
                 requirements._read(node)
         return requirements

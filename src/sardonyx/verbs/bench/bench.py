@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from sardonyx.common.errors import UsageError
 from sardonyx.common.temporary import temporary_folder
-from sardonyx.inputs.at_size import at_size, dynamic_dims, sizes_of
+from sardonyx.inputs.generator import at_size, dynamic_dims, sizes_of
 from sardonyx.records.bench import Benchmark, Finding, Machine, Point, Start, Timing
 from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import check_names, read_arrays

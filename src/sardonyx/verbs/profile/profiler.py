@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from sardonyx.common.errors import RuntimeFailure, UsageError
 from sardonyx.common.temporary import temporary_folder
-from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.ir import origins
 from sardonyx.ir.io import to_proto
 from sardonyx.ir.origins import Source, Tagged, distinct_labels, tagged

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import check_free
 from sardonyx.common.errors import GateNotMet, RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.inputs.values import Style
 from sardonyx.ir import io, metadata
 from sardonyx.ir.io.decoder_folder import DecoderFolder, move_into
