@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -40,7 +42,7 @@ from sardonyx.inputs.values import (
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import declared_shape
 from sardonyx.records.input_specs import read_arrays
-from sardonyx.runtime import Feeds, Value
+from sardonyx.runtime import Engine, Feeds, Value
 
 _FIRST_OVERRIDABLE_IR = 4  # earlier versions required every initializer to be listed as an input
 _MOST_OVERRIDDEN_BYTES = 1 << 26  # of a default that is fed with other values
@@ -63,6 +65,7 @@ _BIG_TYPES = (
 )
 
 ExampleInputs: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
+Opened: TypeAlias = Callable[[], AbstractContextManager[Engine]]
 Run: TypeAlias = Callable[[Mapping[str, Value]], Sequence[Value]]
 BATCH, LENGTH = 1, 128  # default sizes of dynamic dimensions: of the first one of an input, and of all others
 EMPTY = "empty"  # the style of a trial in which some dimension is 0, as recorded
@@ -357,12 +360,13 @@ class Inputs:
             feeds.update(self._overridden(np.random.default_rng(plan.seed)))
         return TrialInputs(feeds, sizes)
 
-    def sized(self, given: Sizes | None = None) -> dict[str, int]:
+    def sized(self, given: Sizes | None = None, opened: Opened | None = None) -> dict[str, int]:
         """Return the dynamic dimensions by name, with the given sizes, and sizes for the others.
 
         These are 1 and 128, or the next ones found if the graph shows that the model rejects them, such as a window of
-        512 samples. A dimension without a name is called by its position: "input_ids[1]". Formulas ("past + seq") are
-        not listed.
+        512 samples. A model that can be `opened` is run: if it rejects these sizes, they are those of the first trial
+        of a verification that it accepts. A dimension without a name is called by its position: "input_ids[1]".
+        Formulas ("past + seq") are not listed.
 
         Raises:
             UsageError: A size is given for a dimension that no input has.
@@ -372,8 +376,24 @@ class Inputs:
             if name not in usual:
                 hint = f"the dynamic dimensions are {', '.join(usual)}" if usual else "all its sizes are static"
                 raise UsageError(f"no input has a dynamic dimension {name!r}", hint=hint)
-        sizes = usual | dict(given)
-        return sizes if usual.keys() == given.keys() else self._dims.near(sizes, given)
+        if usual.keys() == given.keys():
+            return dict(given)
+        near = self._dims.near(usual | dict(given), given)
+        with contextlib.suppress(RuntimeFailure), opened() if opened else contextlib.nullcontext() as engine:
+            for sizes in (near, *(rule(0, given) for rule in dict.fromkeys(rule for rule, _ in self._ways))):
+                if engine is None or self._accepts(engine, sizes | dict(given)):
+                    return sizes | dict(given)
+        return near
+
+    def _accepts(self, engine: Engine, sizes: Sizes) -> bool:
+        """Return whether the model runs at these sizes, if they are within the limits on elements."""
+        try:
+            if self._dims.footprint.excess(sizes) is None:
+                engine.run(self.generate(Plan(0, 0, Style.NORMAL), sizes=sizes).feeds)
+                return True
+        except RuntimeFailure:
+            pass
+        return False
 
     def from_user(self, feeds: Mapping[str, Value]) -> TrialInputs:
         """Return the user's feeds with the sizes of their dynamic dimensions."""
@@ -480,9 +500,9 @@ class Inputs:
         return feeds
 
 
-def dynamic_dims(model: ir.Model, given: Sizes | None = None) -> dict[str, int]:
+def dynamic_dims(model: ir.Model, given: Sizes | None = None, opened: Opened | None = None) -> dict[str, int]:
     """Return `Inputs.sized` of a model."""
-    return Inputs(model).sized(given)
+    return Inputs(model).sized(given, opened)
 
 
 def at_size(model: ir.Model, sizes: Sizes | None = None, *, seed: int = 0) -> Feeds:

@@ -27,6 +27,7 @@ from sardonyx.runtime.timed import Settings
 from sardonyx.verbs.bench import interleaving, machine, sessions, statistics
 from sardonyx.verbs.bench.entrants import Entrant, Files, naming, open_session, read_entrants
 from sardonyx.verbs.bench.sessions import IsolatedSession, SlotOptions, TimedSession, TimingClock, settings_of
+from sardonyx.verification.subject import Subject
 
 # One size of a benchmark: fresh starts of every model, the race, and the record of both.
 
@@ -341,7 +342,7 @@ def _plan(
         return
     for point in points(sizes, sweep):
         with naming(first.label):
-            chosen = dynamic_dims(first.model, point)
+            chosen = dynamic_dims(first.model, point, Subject(first.path).any_session)
             generated = at_size(first.model, chosen, seed=seed)
         listed = ", ".join(f"{dim}={size}" for dim, size in chosen.items())
         hint = f"it was run at {listed}; choose other sizes of dynamic dimensions" if listed else None

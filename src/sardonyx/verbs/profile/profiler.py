@@ -38,6 +38,7 @@ from sardonyx.verbs.bench.entrants import listed_sources
 from sardonyx.verbs.bench.sessions import settings_of
 from sardonyx.verbs.profile import kernel_origins
 from sardonyx.verbs.profile.kernel_origins import UNTRACED, GraphStep, Steps, Trace, through, trace
+from sardonyx.verification.subject import Subject as ModelSubject
 
 # Read the runtime's profile: its runs with their kernel calls, and which step of the graph each call belongs to.
 #
@@ -439,7 +440,7 @@ def profile_timed(
     with temporary_folder() as folder:
         with clock.phase("load"):
             loaded = [tagged(source) for source in sources]
-            points = [{**(sizes or {}), **point} for point in at or ({},)]
+            points = [_sizes(loaded[0], {**(sizes or {}), **point}) for point in at or ({},)]
             subjects = [
                 Subject(model, _loadable(model), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
                 for point in points
@@ -459,7 +460,7 @@ def profile_timed(
         "threads": threads,
         "provider": provider,
         "level": settings.level.value,
-        "sizes": dynamic_dims(loaded[0].model, sizes),
+        "sizes": dynamic_dims(loaded[0].model, sizes) if at else points[0],
         **({"at": [dict(point) for point in at]} if at else {}),
         "seed": seed,
         "runs": done,
@@ -513,6 +514,11 @@ def _model_record(profiled: Profiled, name: str, plain_ms: float, runs: int) -> 
         timeline=joined.timeline,
         notes=joined.notes,
     )
+
+
+def _sizes(model: Tagged, given: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes that a model accepts."""
+    return dynamic_dims(model.model, given, ModelSubject(model.path or model.model).any_session)
 
 
 def _feeds(models: Sequence[ir.Model], sizes: Mapping[str, int] | None, seed: int) -> list[Feeds]:

@@ -441,7 +441,7 @@ class _Run:
         """Return generated inputs: at the sizes of the timing if there is a choice to make, otherwise at several."""
         if chooses:
             model, seed = self._subject.model, self._seed
-            sizes = dynamic_dims(model, self._sizes)
+            sizes = dynamic_dims(model, self._sizes, self._subject.any_session)
             samples = Samples([at_size(model, sizes, seed=seed + step) for step in range(_GENERATED)])
             try:
                 Answers(self._subject, samples, (0,), threads=self._threads)
