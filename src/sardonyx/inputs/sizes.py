@@ -283,9 +283,7 @@ class DynamicDims:
     def near(self, sizes: Sizes, pinned: Sizes) -> dict[str, int]:
         """Return these sizes if the model may accept them, otherwise the next ones found that differ in few dimensions.
 
-        Args:
-            sizes: The preferred size of every dimension.
-            pinned: The sizes that must stay.
+        The pinned ones stay.
         """
         requirements = self._requirements
         if requirements is None or not requirements.rejects(sizes):

@@ -62,13 +62,7 @@ class Generator:
     """Generates values for one border."""
 
     def __init__(self, border: Sequence[Border], constants: Iterable[ir.TensorProtocol], operators: frozenset[str]):
-        """Generate values for `border`; some of them lie near the `constants` of the nodes.
-
-        Args:
-            border: The inputs of the excerpt.
-            constants: The constants of the nodes.
-            operators: The operators of the nodes.
-        """
+        """Generate values for `border`; some of them lie near the `constants` of the nodes."""
         self._border = border
         self._constants = tuple(constants)
         self._divides = bool(operators & _DIVISIONS)

@@ -177,11 +177,8 @@ def keyless_padding(
 ) -> list[Padding | None]:
     """Return per output the positions that are padding and attend to no key; None for outputs without any.
 
-    Args:
-        outputs: The outputs of the module.
-        disturbed: Its outputs with other numbers in the rows that attend to no key.
-        hidden: Which positions the masks hide, each of shape (batch, sequence).
-        lengths: The numbers of queries and keys of the attentions.
+    The `disturbed` outputs were computed with other numbers in the rows that attend to no key, `hidden` says which
+    positions the masks hide, and `lengths` are the numbers of queries and keys of the attentions.
     """
     sizes = frozenset(lengths)
     return [_padding(a, b, hidden, sizes) for a, b in zip(outputs, disturbed, strict=True)]

@@ -177,14 +177,7 @@ class Reference:
         """Take the arguments of `verify`, and those for comparing an exported graph with its module.
 
         Args:
-            model: A path, a ModelProto or an onnx_ir Model.
-            inputs: The user's inputs, which are tried first.
-            seeds: Seeds of the generated inputs.
-            trials: The largest number of generated trials; only the budget limits them if None.
-            seconds: The time budget.
-            runtimes: The first runs the reference and the candidates; both are also compared in the others.
-            threads: Threads of the runtime.
-            progress: Called with one line about the current step.
+            model, inputs, seeds, trials, seconds, runtimes, threads, progress: As for `verify`.
             engine: The module that the graph was exported from; its outputs count in place of the graph's.
             rounded: Names of constants stored in a narrow type that the engine holds in a wider one; each is cast
                 before use.
