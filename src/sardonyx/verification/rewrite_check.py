@@ -14,7 +14,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 
 import numpy as np
@@ -202,10 +202,10 @@ class Check:
             return f"{_NOT_RUN}: {results.message}"
         if self._accuracy is Accuracy.EXACT:
             if "Where" in self._excerpt.operators:  # the runtime's kernel loses the sign of some zeros
-                results = [_with_zeros_of(a, b) for a, b in zip(expected, results, strict=True)]
+                results = [_with_elements(a, b, _are_zeros) for a, b in zip(expected, results, strict=True)]
             return _first_different(expected, results)
         if trial.style is Style.HIDING:  # a row that -inf masks entirely is NaN: any result is allowed
-            results = [_with_nan_of(a, b) for a, b in zip(expected, results, strict=True)]
+            results = [_with_elements(a, b, _is_undefined) for a, b in zip(expected, results, strict=True)]
         comparer = OutputComparer([f"{i}" for i in range(len(expected))], self._accuracy, frozenset())
         lines = comparer.compare(expected, results, lambda: None)
         return lines[0] if lines and not self._agree_in_double(trial, expected, results) else None
@@ -223,7 +223,7 @@ class Check:
         if before is None or after is None:
             return False
         if trial.style is Style.HIDING:  # rows without a key are undefined in exact arithmetic
-            before = [_with_nan_of(a, b) for a, b in zip(after, before[: len(results)], strict=True)]
+            before = [_with_elements(a, b, _is_undefined) for a, b in zip(after, before[: len(results)], strict=True)]
         return all(itertools.starmap(_near_in_double, zip(before[: len(results)], after, strict=True)))
 
 
@@ -313,24 +313,23 @@ def _different(a: Value, b: Value) -> str | None:
     return f"{int(wrong.sum())} of {wrong.size} elements differ, such as {b[first]} for {a[first]}"
 
 
-def _with_zeros_of(reference: Value, result: Value) -> Value:
-    """Return the result with positive zeros wherever both are zero and the reference's is positive."""
+def _with_elements(reference: Value, result: Value, where: Callable[[Array, Array], Array]) -> Value:
+    """Return the result with the elements of the reference at some places, if both are floats."""
     if not isinstance(reference, np.ndarray) or not isinstance(result, np.ndarray):
         return result
     if not is_float(reference.dtype) or reference.shape != result.shape:
         return result
-    positive = (reference == 0) & (result == 0) & ~np.signbit(reference.astype(np.float64))
-    return np.where(positive, reference, result)
+    one, other = reference.astype(np.float64), result.astype(np.float64)
+    return np.where(where(one, other), reference, result)
 
 
-def _with_nan_of(reference: Value, result: Value) -> Value:
-    """Return the result with NaN wherever the reference is NaN."""
-    if not isinstance(reference, np.ndarray) or not isinstance(result, np.ndarray):
-        return result
-    if not is_float(reference.dtype) or reference.shape != result.shape:
-        return result
-    undefined = np.isnan(reference.astype(np.float64))
-    return np.where(undefined, np.asarray(np.nan, result.dtype), result)
+def _are_zeros(reference: Array, result: Array) -> Array:
+    """Return where both are zero and the reference is positive."""
+    return (reference == 0) & (result == 0) & ~np.signbit(reference)
+
+
+def _is_undefined(reference: Array, _: Array) -> Array:
+    return np.isnan(reference)
 
 
 def _proven(decision: Decision) -> Outcome:

@@ -142,7 +142,7 @@ class Excerpt:
         inside = self._inside
         for inside in self._levels(sizes, most, only_sizes=True):  # noqa: B007
             pass
-        return self.at(inside)
+        return self if inside == self._inside else self.at(inside)
 
     def _levels(
         self, values: Iterable[ir.Value], most: int, *, only_sizes: bool = False
@@ -199,8 +199,10 @@ class Excerpt:
             digest.update(side.proto.SerializeToString(deterministic=True))
             for name, tensor in side.constants.items():
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                if tensor.dtype == ir.DataType.STRING or tensor.nbytes < LARGE:
+                if tensor.dtype == ir.DataType.STRING:
                     digest.update(tensor_proto(name, tensor).SerializeToString(deterministic=True))
+                elif tensor.nbytes < LARGE:
+                    digest.update(tensor.tobytes())
         numbers: dict[str, int] = {}
         for entry in self.border:
             shape = None if entry.shape is None else [_canonical(dim, numbers) for dim in entry.shape]
