@@ -285,8 +285,8 @@ def _cast_inputs(
 ) -> None:
     """Pass a node without kernel its computed inputs in their own types."""
     for index, value in enumerate(node.inputs):
-        kind = types.get(value) if value is not None and value in computed else None
-        if kind in narrow and kind is not None and node.graph is not None:
+        kind = types.get(value) if value in computed else None
+        if value is not None and kind in narrow and kind is not None and node.graph is not None:
             cast = _new_cast(value, kind, f"{name}.{index}")
             node.graph.insert_before(node, [cast])
             node.replace_input_with(index, cast.outputs[0])
