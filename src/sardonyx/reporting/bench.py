@@ -13,7 +13,6 @@ from sardonyx.reporting.document import (
     Document,
     Facts,
     Notes,
-    Row,
     Section,
     Span,
     Table,
@@ -177,10 +176,12 @@ def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, str]:
         f"{options['clock']} clock",
     )
     at = f" at {size_of(first, bench)}" if varied(bench) else ""
+    groups = grouped(first.inputs, str, lambda name: first.inputs[name])
+    inputs = [f"{label}={first.inputs[name]}" for label, (name, *_) in groups]
     facts = {
         "machine": _machine(bench.machine),
         "settings": ", ".join(settings),
-        "inputs": (", ".join(_inputs(first.inputs)) or "none") + at,
+        "inputs": (", ".join(inputs) or "none") + at,
     }
     if fixed:
         facts["sizes"] = size(fixed)
@@ -192,11 +193,6 @@ def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, str]:
             for file in bench.files
         )
     return facts
-
-
-def _inputs(shapes: Mapping[str, str]) -> list[str]:
-    groups = grouped(shapes, str, lambda name: shapes[name])
-    return [f"{label}={shapes[first]}" for label, (first, *_) in groups]
 
 
 def _machine(machine: Machine) -> str:
@@ -217,14 +213,12 @@ def timing_table(bench: Benchmark) -> Table:
     columns = [text_column("size")] if several_sizes else []
     columns += [text_column("file"), Column("median ms"), Column("IQR", detail=1)]
     if several_files:
-        columns += [
-            Column(f"time / {formatting.name(bench.files[0].label, 30)}", right=False, whole=True),
-            Column("", right=False, whole=True),
-        ]
-    columns.append(Column("rounds", detail=5))
+        compared = (f"time / {formatting.name(bench.files[0].label, 30)}", "")
+        columns += [Column(heading, right=False, whole=True) for heading in compared]
+    columns.append(Column("rounds", 5))
     if has_starts:
-        columns += [Column("load ms", detail=3), Column("first run ms", detail=4), Column("peak memory", detail=2)]
-    rows: list[Row] = []
+        columns += [Column("load ms", 3), Column("first run ms", 4), Column("peak memory", 2)]
+    rows: list[list[str]] = []
     for point in bench.points:
         for timing in point.timings:
             is_first = timing is point.timings[0]
@@ -234,22 +228,16 @@ def timing_table(bench: Benchmark) -> Table:
                 milliseconds(timing.median),
                 f"{milliseconds(timing.low_quartile)} … {milliseconds(timing.high_quartile)}",
             ]
-            cells += _compared(timing, point) if several_files else []
+            if several_files and timing.against_first is None:
+                cells += ["reference", f"± {percent(point.floor)} %"]
+            elif several_files and timing.against_first is not None:
+                cells += [ratio(timing.against_first), finding(timing.against_first)]
             cells.append(formatting.count(len(timing.seconds)))
-            cells += _starts(timing) if has_starts else []
-            rows.append(Row(cells))
-    return Table(columns, rows)
-
-
-def _compared(timing: Timing, point: Point) -> list[str]:
-    compared = timing.against_first
-    return ["reference", f"± {percent(point.floor)} %"] if compared is None else [ratio(compared), finding(compared)]
-
-
-def _starts(timing: Timing) -> list[str]:
-    peak = timing.peak_bytes
-    times = [milliseconds(timing.load_seconds), milliseconds(timing.first_run_seconds)]
-    return [*times, UNKNOWN if peak is None else formatting.size(peak)]
+            if has_starts:
+                cells += [milliseconds(timing.load_seconds), milliseconds(timing.first_run_seconds)]
+                cells.append(UNKNOWN if timing.peak_bytes is None else formatting.size(timing.peak_bytes))
+            rows.append(cells)
+    return Table.of(columns, rows)
 
 
 def _verdicts(bench: Benchmark) -> list[Text]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from sardonyx.reporting import formatting
-from sardonyx.reporting.document import Column, Document, Paragraph, Row, Section, Table, text_column
+from sardonyx.reporting.document import Document, Paragraph, Section, Table, text_column
 from sardonyx.reporting.gate import Baseline, Outcome
 from sardonyx.reporting.measures import Reading
 
@@ -41,37 +41,30 @@ def summary_document(summary: JobSummary) -> Document:
 
 
 def _gates(outcomes: Sequence[Outcome]) -> Table:
-    columns = (text_column("fails if"), Column("value"), Column("limit"), Column("baseline"), text_column(""))
-    rows = [
-        Row(
-            (
-                outcome.gate.text,
-                str(outcome.measure) if outcome.measure.known else "not a number",
-                outcome.limit,
-                "" if outcome.baseline is None else str(outcome.baseline),
-                "ok" if outcome.met else "❌ not met",
-            )
+    rows = (
+        (
+            outcome.gate.text,
+            str(outcome.measure) if outcome.measure.known else "not a number",
+            outcome.limit,
+            "" if outcome.baseline is None else str(outcome.baseline),
+            "ok" if outcome.met else "❌ not met",
         )
         for outcome in outcomes
-    ]
-    return Table(columns, rows)
+    )
+    return Table.of((text_column("fails if"), "value", "limit", "baseline", text_column("")), rows)
 
 
 def _numbers(summary: JobSummary) -> Section:
     """Return all known numbers of the record, each beside the baseline's."""
     shown = {name: number for name, number in summary.numbers.items() if number.known and "." not in name}
-    columns = [text_column("number"), Column("value")]
     if summary.baseline is None:
-        rows = [Row((name, number.written)) for name, number in shown.items()]
-    else:
-        before = summary.baseline.measures
-        rows = [Row((name, number.written, *_beside(number, before.get(name)))) for name, number in shown.items()]
-        columns += [Column("baseline"), Column("change"), text_column("")]
-    return Section("Numbers", (Table(columns, rows),), folded=True)
-
-
-def _beside(number: Reading, before: Reading | None) -> tuple[str, str, str]:
-    """Return the baseline's number, the change from it, and whether that is better or worse."""
-    if before is None or not before.known:
-        return "", "", ""
-    return before.written, number.change(before), number.verdict(before)
+        table = Table.of((text_column("number"), "value"), ((name, each.written) for name, each in shown.items()))
+        return Section("Numbers", (table,), folded=True)
+    rows: list[tuple[str, ...]] = []
+    for name, number in shown.items():
+        before = summary.baseline.measures.get(name)
+        known = before is not None and before.known
+        beside = (before.written, number.change(before), number.verdict(before)) if known else ("", "", "")
+        rows.append((name, number.written, *beside))
+    columns = (text_column("number"), "value", "baseline", "change", text_column(""))
+    return Section("Numbers", (Table.of(columns, rows),), folded=True)

@@ -7,7 +7,7 @@ escapes them in one place, so no view can forget to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
@@ -46,14 +46,14 @@ class Column(Struct, frozen=True):
     """A heading, the side on which the cells are aligned, and how important the column is."""
 
     heading: str
-    right: bool = True
     detail: int = 0  # a narrow terminal leaves out the columns with the largest number first; 0: never
+    right: bool = True
     whole: bool = False  # cells are never shortened, as those with numbers, which are aligned right
 
 
 def text_column(heading: str, detail: int = 0) -> Column:
     """Return a column of words, aligned left."""
-    return Column(heading, right=False, detail=detail)
+    return Column(heading, detail, right=False)
 
 
 class Cell(Struct, frozen=True):
@@ -75,6 +75,14 @@ class Table(Struct, frozen=True):
 
     columns: Sequence[Column]
     rows: Sequence[Row]
+
+    @classmethod
+    def of(cls, columns: Iterable[Column | str], rows: Iterable[Row | Sequence[Text | Cell]]) -> Table:
+        """Return a table; a heading alone is a column of numbers, cells alone are a row without emphasis."""
+        return cls(
+            [Column(each) if isinstance(each, str) else each for each in columns],
+            [each if isinstance(each, Row) else Row(each) for each in rows],
+        )
 
 
 class Paragraph(Struct, frozen=True):
@@ -140,9 +148,9 @@ class View(Struct, frozen=True):
 
 
 def table_section(
-    title: str,
-    headings: Sequence[str],
-    rows: Sequence[Sequence[Text | Cell]],
+    title: Text,
+    headings: Sequence[Column | str],
+    rows: Iterable[Row | Sequence[Text | Cell]],
     *,
     text_columns: int = 1,
     above: Text = "",
@@ -153,18 +161,22 @@ def table_section(
 
     Args:
         title: the title of the section.
-        headings: of the columns.
+        headings: of the columns, or columns.
         rows: the cells of each row; without any, the section is empty.
-        text_columns: how many columns from the left hold text; the others hold numbers.
+        text_columns: how many columns from the left hold text; the other headings are of numbers.
         above: a sentence before the table.
         below: a sentence after it.
         most: how many rows are shown; the number of the others stands below.
     """
-    columns = [Column(heading, right=place >= text_columns) for place, heading in enumerate(headings)]
-    shown = rows[:most]
-    below = below or (f"and {len(rows) - len(shown)} more" if len(shown) < len(rows) else "")
-    table = Table(columns, [Row(cells) for cells in shown])
-    return Section(title, (Paragraph(above, Tone.FAINT), table, Paragraph(below, Tone.FAINT)) if rows else ())
+    columns = (
+        text_column(each) if isinstance(each, str) and place < text_columns else each
+        for place, each in enumerate(headings)
+    )
+    listed = list(rows)
+    shown = listed[:most]
+    below = below or (f"and {len(listed) - len(shown)} more" if len(shown) < len(listed) else "")
+    table = Table.of(columns, shown)
+    return Section(title, (Paragraph(above, Tone.FAINT), table, Paragraph(below, Tone.FAINT)) if listed else ())
 
 
 def is_empty(block: Block) -> bool:

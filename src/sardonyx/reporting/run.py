@@ -34,6 +34,7 @@ from sardonyx.reporting.document import (
     Table,
     Tone,
     View,
+    table_section,
     text_column,
 )
 from sardonyx.reporting.module_rows import module_cell, module_rows, places
@@ -187,7 +188,7 @@ WHOLE_PASS = "*"  # the root of a rollback that removed a pass altogether
 # In a document that is not verbose:
 OPERATORS_SHOWN, ADDED_SHOWN, PASSES_SHOWN, NOTES_SHOWN, ROLLBACKS_SHOWN = 5, 2, 4, 2, 3
 CONSTANT = "Constant"  # the number of Constant nodes depends on the exporter, so the sum leaves them out
-_OPERATOR_COLUMNS = (text_column("operator"), Column("before"), Column("after"), Column("change"))
+_OPERATOR_HEADINGS = (text_column("operator"), "before", "after", "change")
 
 
 def run_document(run: Run, view: View) -> Document:
@@ -276,7 +277,7 @@ def _operators(ops: tuple[OpCount, ...]) -> Section:
         total = (sum(op.before for op in compute), sum(op.after for op in compute))
         rows.append(Row(_op_cells("all", *total), Tone.STRONG))
     rows += _constant_rows(ops)
-    return Section("By operator", (Table(_OPERATOR_COLUMNS, rows),))
+    return table_section("By operator", _OPERATOR_HEADINGS, rows)
 
 
 def _main_operators(ops: tuple[OpCount, ...]) -> Table:
@@ -290,7 +291,7 @@ def _main_operators(ops: tuple[OpCount, ...]) -> Table:
         label = f"({formatting.plural(len(others), 'other')})"
         sums = (sum(op.before for op in others), sum(op.after for op in others))
         rows.append(Row(_op_cells(label, *sums), Tone.FAINT))
-    return Table(_OPERATOR_COLUMNS, [*rows, *_constant_rows(ops)])
+    return Table.of(_OPERATOR_HEADINGS, [*rows, *_constant_rows(ops)])
 
 
 def _by_change(op: OpCount) -> tuple[int, int, str]:
@@ -312,17 +313,8 @@ def _op_cells(label: str, before: int, after: int) -> tuple[str, ...]:
 def _passes(run: Run, view: View) -> Section:
     """Return the passes with what is known of their rewrites, and the reasons why they skipped matches."""
     verified = run.verdict is not None and run.verdict.rewrites is not None
-    columns = (
-        text_column("pass"),
-        Column("rewrites"),
-        Column("nodes"),
-        Column("constants", detail=1),
-        Column("bytes"),
-        Column("time", detail=2),
-        text_column("accuracy", detail=3),
-        *([text_column("equal for", detail=1)] if verified else []),
-        text_column("where"),
-    )
+    columns = ("pass", "rewrites", "nodes", Column("constants", 1), "bytes", Column("time", 2))
+    words = (text_column("accuracy", 3), *([text_column("equal for", 1)] if verified else []), text_column("where"))
     rows: list[Row] = []
     silent = 0
     for record in run.passes:
@@ -334,7 +326,7 @@ def _passes(run: Run, view: View) -> Section:
             silent += 1
     if silent:
         rows.append(Row((f"({formatting.plural(silent, 'pass', 'passes')} found nothing to do)",), Tone.FAINT))
-    return Section("By pass", (Table(columns, rows),))
+    return table_section("By pass", (*columns, *words), rows)
 
 
 def _main_passes(run: Run) -> Table:
@@ -345,8 +337,7 @@ def _main_passes(run: Run) -> Table:
     if others:
         label = f"({formatting.plural(len(others), 'other')}; -v lists all)"
         rows.append(Row((label, *_pass_numbers(others), ""), Tone.FAINT))
-    columns = (text_column("pass"), *map(Column, ("rewrites", "nodes", "bytes")), text_column("where", detail=1))
-    return Table(columns, rows)
+    return Table.of((text_column("pass"), "rewrites", "nodes", "bytes", text_column("where", 1)), rows)
 
 
 def _pass_numbers(records: Sequence[PassRecord]) -> tuple[str, str, str]:
@@ -391,31 +382,18 @@ def _modules(modules: tuple[ModuleCount, ...], view: View) -> Section:
         before, after = row.total
         cells = (module_cell(row), *_op_cells("", before, after)[1:])
         rows.append(Row(cells, Tone.PLAIN if before or after else Tone.FAINT))
-    columns = (text_column("module"), Column("before"), Column("after"), Column("change"))
-    return Section("By module", (Table(columns, rows),))
+    return table_section("By module", ("module", "before", "after", "change"), rows)
 
 
 def _attention(run: Run) -> Section:
-    headings = ("heads × size", "mask", "before", "after")
-    columns = (text_column("where"), Column("blocks"), *map(text_column, headings))
     rows: list[Row] = []
     for group in groups(run.attention):
         site = group.example
-        rows.append(
-            Row(
-                (
-                    formatting.name(group.label),
-                    formatting.count(len(group.sites)),
-                    heads(site),
-                    mask(site),
-                    form(site.before),
-                    form(site.after),
-                )
-            )
-        )
+        blocks = (formatting.name(group.label), formatting.count(len(group.sites)))
+        rows.append(Row((*blocks, heads(site), mask(site), form(site.before), form(site.after))))
         rows += [Row((Cell(formatting.one_line(site.why), depth=2),), Tone.FAINT)] if site.why else []
-    summary = sentence(run.attention) if rows else ""
-    return Section("Attention", (Table(columns, rows), Paragraph(summary)))
+    columns = (text_column("where"), "blocks", *map(text_column, ("heads × size", "mask", "before", "after")))
+    return Section("Attention", (Table.of(columns, rows), Paragraph(sentence(run.attention) if rows else "")))
 
 
 def _rollbacks(run: Run, view: View) -> list[str]:

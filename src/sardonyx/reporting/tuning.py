@@ -5,8 +5,8 @@ from __future__ import annotations
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.run import Decision, RelativeTime, Tuning, TuningMeasurement
 from sardonyx.reporting import formatting
-from sardonyx.reporting.bench import interval, is_too_noisy, milliseconds, percent, ratio, size, unresolved
-from sardonyx.reporting.document import Column, Notes, Paragraph, Row, Section, Table, Tone, View, text_column
+from sardonyx.reporting.bench import interval, is_too_noisy, percent, ratio, size, unresolved
+from sardonyx.reporting.document import Notes, Paragraph, Row, Section, Table, Tone, View, text_column
 
 UNDECIDED = "not examined"
 _CHANGED = ("undone", "added")
@@ -56,47 +56,34 @@ def as_comparison(pace: RelativeTime, tuning: Tuning) -> Comparison:
 
 def conditions(tuning: Tuning) -> str:
     """Return the settings of the measurement and how much was measured."""
-    parts = [
+    parts = (
         formatting.plural(tuning.threads, "thread"),
         f"provider {formatting.name(tuning.provider)}",
         f"{tuning.clock} clock",
-        *([size(tuning.sizes)] if tuning.sizes else []),
+        size(tuning.sizes),
         f"{formatting.plural(len(tuning.questions), 'question')} in {formatting.seconds(tuning.seconds)} "
         f"of {formatting.seconds(tuning.budget)}",
-        *([f"load {tuning.load:.1f} before"] if tuning.load is not None else []),
-    ]
-    return ", ".join(parts)
+        "" if tuning.load is None else f"load {tuning.load:.1f} before",
+    )
+    return ", ".join(filter(None, parts))
 
 
 def standing_table(tuning: Tuning) -> Table:
     """Return the models with their times; the chosen one is strong."""
-    columns = (
-        text_column("model"),
-        Column("nodes"),
-        Column("median ms"),
-        text_column("time / source"),
-        text_column(""),
-    )
-    rows = [
-        Row(_pace_cells(pace, tuning), Tone.STRONG if pace.name == tuning.chosen else Tone.PLAIN)
-        for pace in tuning.standing
-    ]
-    return Table(columns, rows)
-
-
-def _pace_cells(pace: RelativeTime, tuning: Tuning) -> tuple[str, ...]:
-    is_reference = pace is tuning.standing[0]
-    compared = "reference" if is_reference else ratio(pace)
-    finding = f"± {percent(tuning.floor)} %" if is_reference else pace.finding
-    return (pace.name, formatting.count(pace.nodes), milliseconds(pace.milliseconds / 1000), compared, finding)
+    rows: list[Row] = []
+    for pace in tuning.standing:
+        found = (ratio(pace), pace.finding) if rows else ("reference", f"± {percent(tuning.floor)} %")
+        cells = (pace.name, formatting.count(pace.nodes), formatting.milliseconds(pace.milliseconds), *found)
+        rows.append(Row(cells, Tone.STRONG if pace.name == tuning.chosen else Tone.PLAIN))
+    return Table.of((text_column("model"), "nodes", "median ms", text_column("time / source"), text_column("")), rows)
 
 
 def change_table(tuning: Tuning) -> Table:
     """Return the units that were changed."""
     headings = ("rewrites", "are", "time with the change", "")
     changed = (decision for decision in tuning.decisions if decision.choice in _CHANGED)
-    rows = [Row((formatting.name(decision.unit), decision.choice, *_answer(tuning, decision))) for decision in changed]
-    return Table([text_column(heading) for heading in headings], rows)
+    rows = ((formatting.name(decision.unit), decision.choice, *_answer(tuning, decision)) for decision in changed)
+    return Table.of(map(text_column, headings), rows)
 
 
 def unchanged(tuning: Tuning) -> list[str]:
@@ -138,25 +125,16 @@ def _ratio(question: TuningMeasurement) -> str:
 
 
 def _question_table(tuning: Tuning) -> Table:
-    columns = (
-        Column("question"),
-        text_column("to"),
-        text_column("time"),
-        text_column("finding"),
-        Column("took"),
-        text_column("units"),
-    )
-    rows = [
-        Row(
-            (
-                str(number),
-                question.does,
-                "·" if question.ratio is None else _ratio(question),
-                f"{question.finding}{', done' if question.accepted else ''}",
-                formatting.seconds(question.seconds),
-                ", ".join(map(formatting.name, question.units)),
-            )
+    columns = ("question", *map(text_column, ("to", "time", "finding")), "took", text_column("units"))
+    rows = (
+        (
+            str(number),
+            question.does,
+            "·" if question.ratio is None else _ratio(question),
+            f"{question.finding}{', done' if question.accepted else ''}",
+            formatting.seconds(question.seconds),
+            ", ".join(map(formatting.name, question.units)),
         )
         for number, question in enumerate(tuning.questions, 1)
-    ]
-    return Table(columns, rows)
+    )
+    return Table.of(columns, rows)
