@@ -107,16 +107,15 @@ _PARTS = ("bytes_read", "bytes_written", "activation_as_run_bytes")  # of the fi
 
 def _figures(analysis: Analysis, view: View) -> Table:
     """Return the figures that at least one form has; the first form's, then each other one's with the change."""
-    first, *others = (formatting.name(form.name) for form in analysis.forms)
+    first, *names = (formatting.name(form.name) for form in analysis.forms)
     rows: list[tuple[Text | Cell, ...]] = []
     for measure in FIGURES:
         values = [measure.read(form) for form in analysis.forms]
         if any(value.known for value in values) and (view.verbose or measure.name in _MAIN):
-            cells = [
-                cell for each in values for cell in (each.short if each.known else "·", each.change(values[0]) or "·")
-            ]
-            rows.append((Cell(measure.heading, int(measure.name in _PARTS)), cells[0], *cells[2:]))
-    return Table.of((text_column(""), first, *(text for name in others for text in (name, "change"))), rows)
+            pairs = ((each.short if each.known else "·", each.change(values[0]) or "·") for each in values)
+            written, _unchanged, *others = (cell for pair in pairs for cell in pair)
+            rows.append((Cell(measure.heading, int(measure.name in _PARTS)), written, *others))
+    return Table.of((text_column(""), first, *(text for name in names for text in (name, "change"))), rows)
 
 
 def _sizes(analysis: Analysis) -> Facts:
@@ -236,11 +235,10 @@ def _cache(source: AnalysisSource, analysis: Analysis) -> Section:
     cache = source.cache
     if cache is None:
         return Section(title, ())
-    lines: list[Text] = [
-        f"{formatting.plural(part.tensors, 'tensor')} of [{', '.join(formatting.name(str(dim)) for dim in part.shape)}], "
-        f"{part.element_bytes} bytes an element"
-        for part in cache.parts
-    ]
+    lines: list[Text] = []
+    for part in cache.parts:
+        shape = ", ".join(formatting.name(str(dim)) for dim in part.shape)
+        lines.append(f"{formatting.plural(part.tensors, 'tensor')} of [{shape}], {part.element_bytes} bytes an element")
     here = "" if cache.bytes is None else f"; {formatting.size(cache.bytes)} at these sizes"
     lines.append(("bytes = ", Span(cache.formula, code=True), here))
     return Section(title, (Notes(lines),))

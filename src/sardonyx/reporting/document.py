@@ -168,14 +168,11 @@ def table_section(
         below: a sentence after it.
         most: how many rows are shown; the number of the others stands below.
     """
-    columns = (
-        text_column(each) if isinstance(each, str) and place < text_columns else each
-        for place, each in enumerate(headings)
-    )
+    texts = (text_column(each) if isinstance(each, str) else each for each in headings[:text_columns])
     listed = list(rows)
     shown = listed[:most]
     below = below or (f"and {len(listed) - len(shown)} more" if len(shown) < len(listed) else "")
-    table = Table.of(columns, shown)
+    table = Table.of((*texts, *headings[text_columns:]), shown)
     return Section(title, (Paragraph(above, Tone.FAINT), table, Paragraph(below, Tone.FAINT)) if listed else ())
 
 

@@ -321,10 +321,9 @@ def group_section(fleet: Fleet) -> Section:
         failed = sum(row.status == "failed" for row in models)
         cells = (formatting.count(failed) if failed else "·", formatting.seconds(sum(row.seconds for row in models)))
         if what:
-            low, middle, high = (
-                _share(quantile(sorted(shares[name]), at)) if shares[name] else "·" for at in _QUARTERS
-            )
-            cells = (*cells, *_totals(models, what), middle, "·" if middle == "·" else f"{low} to {high}")
+            saved = sorted(shares[name])
+            low, middle, high = (_share(quantile(saved, at)) if saved else "·" for at in _QUARTERS)
+            cells = (*cells, *_totals(models, what), middle, f"{low} to {high}" if saved else "·")
         rows.append((name, formatting.count(len(models)), *cells))
     return table_section("By family" if by_family else "By folder", heading, rows, most=_MOST_GROUPS)
 
@@ -484,7 +483,7 @@ def tables(fleet: Fleet) -> list[Entries]:
     for row in fleet.models:
         cells = [getattr(row, fields.get(name, name)) for name in own]
         machine = None if row.machine is None else fleet.machines[row.machine]
-        summary.append([*cells, machine, *(row.numbers.get(name) for name in scalars)])
+        summary.append((*cells, machine, *(row.numbers.get(name) for name in scalars)))
         if row.status == "failed":
             failures.append((row.name, row.source, row.code, row.reason, row.hint))
         model = (row.name, row.numbers.get("family"))

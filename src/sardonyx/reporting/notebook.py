@@ -32,7 +32,7 @@ _RENDERED = {  # by tag of the record: the module, and the prefix of `…_docume
     "profile": "profile:profile",
     "quantization": "quantization:quantization",
     "run": "run:run",
-    "study": "study.documents:study",
+    "study": "study:study",
 }
 _STYLE = """
 .sardonyx-record { overflow-x: auto; }

@@ -18,7 +18,7 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.document import View
 from sardonyx.reporting.history import histories, measured, recent
 from sardonyx.reporting.page import render_locations, render_page
-from sardonyx.reporting.page.module_map import MEASURES, map_picture
+from sardonyx.reporting.page.modules import MEASURES, map_picture
 from sardonyx.reporting.page.overview import compared
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.plots.charts import boxplot, substitution_plot, timeline, trend

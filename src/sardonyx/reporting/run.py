@@ -22,6 +22,7 @@ from sardonyx.records.run import (
     Run,
 )
 from sardonyx.reporting import formatting
+from sardonyx.reporting.bench import tuning_clause, tuning_section
 from sardonyx.reporting.document import (
     Cell,
     Column,
@@ -38,7 +39,6 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.module_rows import module_cell, module_rows, places
-from sardonyx.reporting.tuning import tuning_clause, tuning_section
 from sardonyx.reporting.verdict import (
     claims_cell,
     failure,

@@ -13,14 +13,13 @@ from msgspec import Struct
 from sardonyx.records.bench import Benchmark, Comparison, Finding
 from sardonyx.records.run import Artifact, Environment, OutputDifference, PassRecord, Run
 from sardonyx.reporting import bench, formatting
-from sardonyx.reporting.bench import finding, ratio
+from sardonyx.reporting.bench import as_comparison, finding, ratio
 from sardonyx.reporting.history import History, changes, ends, histories, history_section, measured, recent
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.charts import trend
 from sardonyx.reporting.plots.study import strength
 from sardonyx.reporting.run import architecture_guess, opset_changes
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.tuning import as_comparison
 from sardonyx.reporting.verdict import agreement, claims_line, failure, tolerance_used, used_percent, verification
 from sardonyx.reporting.writers import html
 

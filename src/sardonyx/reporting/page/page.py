@@ -26,56 +26,61 @@ from sardonyx.reporting.fleet import (
     fleet_sentence,
     group_section,
     memory_section,
-    missed_section,
     pass_section,
     sample_tables,
     savings,
     status_table,
 )
+from sardonyx.reporting.fleet import (
+    missed_section as fleet_missed_section,
+)
 from sardonyx.reporting.formatting import notes_with_flags
 from sardonyx.reporting.history import recent
-from sardonyx.reporting.page import (
-    attention,
-    graph,
-    location,
-    measurements,
-    missed_fusions,
-    model_file,
-    module_map,
-    modules,
-    outside,
-    precision,
-    rewrites,
-    verification,
+from sardonyx.reporting.page.documents import (
+    costs_section,
+    file_section,
+    location_section,
+    measurements_section,
+    outside_sections,
+    run_location_section,
 )
-from sardonyx.reporting.page import overview as headline
+from sardonyx.reporting.page.graph import attention_section
+from sardonyx.reporting.page.graph import section as graph_section
+from sardonyx.reporting.page.modules import map_section
+from sardonyx.reporting.page.modules import section as modules_section
 from sardonyx.reporting.page.overview import overview
+from sardonyx.reporting.page.overview import section as verdict_section
+from sardonyx.reporting.page.precision import section as precision_section
+from sardonyx.reporting.page.precision import sections as quantization_sections
+from sardonyx.reporting.page.rewrites import missed_section
+from sardonyx.reporting.page.rewrites import section as rewrites_section
 from sardonyx.reporting.page.section import Section, rendered
+from sardonyx.reporting.page.verification import section as verification_section
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
 from sardonyx.reporting.writers import html
 
 SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order of the page
-    headline.section,
-    graph.section,
-    modules.section,
-    module_map.section,
-    rewrites.section,
-    missed_fusions.section,
-    attention.section,
-    verification.section,
-    location.section,
-    precision.section,
-    measurements.section,
+    verdict_section,
+    graph_section,
+    modules_section,
+    map_section,
+    rewrites_section,
+    missed_section,
+    attention_section,
+    verification_section,
+    run_location_section,
+    precision_section,
+    measurements_section,
 )
 OF_A_MODEL: tuple[Callable[[RunBundle], Section | None], ...] = (  # those of a file that was not optimized
-    graph.section,
-    modules.section,
-    model_file.costs,
-    module_map.section,
-    rewrites.section,
-    missed_fusions.section,
-    attention.section,
+    graph_section,
+    modules_section,
+    costs_section,
+    map_section,
+    rewrites_section,
+    missed_section,
+    attention_section,
 )
 SCRIPTS = (
     "core.js",
@@ -143,7 +148,7 @@ def render_page(
     """Return the page of one model, or of several with a selection among them; `first` replaces their overview."""
     shown = map(_with_flags, bundles if first else recent(bundles))
     models = [Model(bundle.label, tuple(_sections(bundle))) for bundle in shown]
-    models += [Model(bundle.label, precision.sections(bundle)) for bundle in quantizations]
+    models += [Model(bundle.label, quantization_sections(bundle)) for bundle in quantizations]
     labels = ", ".join(bundle.label for bundle in (*bundles, *quantizations))
     return whole(models, title or labels, first or overview(bundles))
 
@@ -168,12 +173,12 @@ def _with_flags(bundle: RunBundle) -> RunBundle:
 
 def graph_page(bundle: RunBundle) -> str:
     """Return a page with the graph alone, for notebooks."""
-    return whole([Model(bundle.label, (graph.section(bundle),))], bundle.label, None)
+    return whole([Model(bundle.label, (graph_section(bundle),))], bundle.label, None)
 
 
 def render_locations(locations: Mapping[str, Location]) -> str:
     """Return the page of records of `locate` without a run; each has a label."""
-    models = [Model(label, (location.location_section(record),)) for label, record in locations.items()]
+    models = [Model(label, (location_section(record),)) for label, record in locations.items()]
     return whole(models, ", ".join(locations), None)
 
 
@@ -197,13 +202,13 @@ def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
 
 def _sections(bundle: RunBundle) -> list[Section]:
     built_in = [section for build in SECTIONS if (section := build(bundle)) is not None]
-    return [*built_in, *outside.sections(bundle)]
+    return [*built_in, *outside_sections(bundle)]
 
 
 def _sections_of_model(bundle: RunBundle) -> list[Section]:
     assert bundle.inspection is not None
     rest = (build(bundle) for build in OF_A_MODEL)
-    return [model_file.head(bundle, bundle.inspection), *(section for section in rest if section is not None)]
+    return [file_section(bundle, bundle.inspection), *(section for section in rest if section is not None)]
 
 
 def _island(models: Sequence[Model]) -> dict[str, Any]:
@@ -288,7 +293,7 @@ def render_fleet(fleet: Fleet, tables: Sequence[str] = ()) -> str:
         ("groups", "", (group_section(fleet),)),
         ("failures", "", (failure_section(fleet, _FAILURES),)),
         ("passes", "", (pass_section(fleet),)),
-        ("missed", "", (missed_section(fleet),)),
+        ("missed", "", (fleet_missed_section(fleet),)),
         ("memory", "", (memory_section(fleet),)),
         ("conditions", "Conditions", _conditions(fleet)),
     )

@@ -9,7 +9,7 @@ from sardonyx.records.bench import Comparison, Finding, Point
 from sardonyx.records.quantization import Choice, GroupPrecision, Loss, ModuleGroup, Quantization
 from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.document import Column, Row, Span, Table, Text, Tone, View, text_column
-from sardonyx.reporting.page.location import location_section
+from sardonyx.reporting.page.documents import location_section
 from sardonyx.reporting.page.modules import quantized_section
 from sardonyx.reporting.page.overview import file_name, interval_places, machine_facts, origin_facts
 from sardonyx.reporting.page.section import Section, rendered

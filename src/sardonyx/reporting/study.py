@@ -1,4 +1,4 @@
-"""A study as documents: the page of findings, its tables, and the summary for the terminal.
+"""A study as documents and as files: its tables, its pictures, the page of findings, the summary for the terminal.
 
 Each finding comes from the record with the table that supports it; nothing is concluded here. The page leaves out how
 long the study took and what it reused from an earlier run, so that equal results give equal bytes.
@@ -30,6 +30,7 @@ from sardonyx.reporting.document import (
     table_section,
 )
 from sardonyx.reporting.module_rows import listed
+from sardonyx.reporting.plots.study import pictures
 from sardonyx.reporting.writers import csv, markdown
 
 MOST_SHOWN = 200  # rows of a table in Markdown; the CSV has them all
@@ -76,11 +77,20 @@ def _conclusions(title: str, study: Study, *, certain: bool) -> Section:
     return Section(title, (Notes(lines),))
 
 
+def files(study: Study) -> dict[str, bytes]:
+    """Return all files of a study's folder besides its record, by their path within it."""
+    contents = {f"tables/{name}": data for table in study.tables for name, data in table_files(table)}
+    drawn = pictures(study)
+    contents |= {f"pictures/{name}": picture.svg.encode() for name, picture in drawn.items()}
+    page = findings_document(study, {name: picture.title for name, picture in drawn.items()})
+    return contents | {"findings.md": markdown.write(page).encode()}
+
+
 # The page of findings.
 
 
-def findings_document(study: Study, pictures: Mapping[str, str]) -> Document:
-    """Return the page of findings; `pictures` are titles by file name."""
+def findings_document(study: Study, titles: Mapping[str, str]) -> Document:
+    """Return the page of findings; `titles` are those of pictures by file name."""
     tables = {table.name: table for table in study.tables}
     models = listed([formatting.name(model) for model in study.models], _LONGEST_LIST)
     certain = [finding for finding in study.findings if finding.certain]
@@ -91,7 +101,7 @@ def findings_document(study: Study, pictures: Mapping[str, str]) -> Document:
         blocks=(
             Section("What the data support", (Notes(_sourced(certain, tables)) if certain else Paragraph("Nothing."),)),
             Section("What the data do not settle", (Notes(_sourced(uncertain, tables)),)),
-            *(Image(title, f"pictures/{name}") for name, title in pictures.items()),
+            *(Image(title, f"pictures/{name}") for name, title in titles.items()),
             _failures(study),
             _measured(study),
             Section("Tables", (Notes([(_link(table), f": {_row_count(table)}") for table in study.tables]),)),
