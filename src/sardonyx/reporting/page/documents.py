@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 from msgspec.structs import replace
 
 from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Benchmark
 from sardonyx.records.comparison import Location
-from sardonyx.records.inspection import Inspection
 from sardonyx.records.outside import verb_of
-from sardonyx.records.run import Run, Tuning
+from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.analysis import analysis_document, analysis_sentence
 from sardonyx.reporting.bench import (
     bench_sentence,
-    change_table,
     conditions,
-    standing_table,
     timing_table,
-    tuning_conditions,
-    tuning_result,
-    unchanged,
+    tuning_section,
 )
 from sardonyx.reporting.document import Document, Notes, Paragraph, Tone, View, spans
 from sardonyx.reporting.inspection import (
@@ -69,32 +64,15 @@ def measurements_section(bundle: RunBundle) -> Section:
     run, bench = bundle.run, bundle.bench
     markup = rendered(
         "measured",
-        bench=None if bench is None else _times(bench),
-        tuning=None if run.tuning is None else _tuned(run.tuning),
+        bench=bench,
+        sentence="" if bench is None else bench_sentence(bench),
+        plot="" if bench is None else boxplot(bench).inline(),
+        times="" if bench is None else html.table(timing_table(bench), "Time of a run, by file"),
+        tuning=html.write(tuning_section(run.tuning, View()).blocks),
         facts=_measured_facts(run, bench),
         notes=(*run.notes, *bundle.notes),
     )
     return Section("measured", "Measured", markup)
-
-
-def _times(bench: Benchmark) -> dict[str, Any]:
-    return {
-        "sentence": bench_sentence(bench),
-        "plot": boxplot(bench).inline(),
-        "table": html.table(timing_table(bench), "Time of a run, by file"),
-        "notes": bench.notes,
-    }
-
-
-def _tuned(tuned: Tuning) -> dict[str, Any]:
-    changes = change_table(tuned)
-    return {
-        "conditions": tuning_conditions(tuned),
-        "standing": html.table(standing_table(tuned), "Models that were tuned, side by side"),
-        "changes": html.table(changes, "What tuning changed") if changes.rows else "",
-        "unchanged": html.write([Notes([*unchanged(tuned), *map(formatting.one_line, tuned.notes)])]),
-        "result": tuning_result(tuned),
-    }
 
 
 def _measured_facts(run: Run, bench: Benchmark | None) -> Iterator[tuple[str, str]]:
@@ -111,8 +89,10 @@ def _option(name: str, value: object) -> str:
     return name.replace("_", " ") + ("" if value is True else f" {written}")
 
 
-def file_section(bundle: RunBundle, inspection: Inspection) -> Section:
+def file_section(bundle: RunBundle) -> Section:
     """Return what a file holds, its interface and its operators, and what optimizing would save."""
+    inspection = bundle.inspection
+    assert inspection is not None, "the page of a model file"
     before, after = bundle.run.before.nodes, bundle.run.after.nodes
     sentences = [f"{formatting.name(bundle.label)}: {inspection_sentence(inspection)}."]
     if bundle.forms is not None:

@@ -6,14 +6,14 @@ The data of the graphs is in columns: a graph of ten thousand nodes takes less t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from sardonyx.records.analysis import Form
 from sardonyx.records.bench import ProfiledModel
-from sardonyx.records.run import Event, Wiring
+from sardonyx.records.run import Wiring
 from sardonyx.reporting import formatting, run
 from sardonyx.reporting.module_contents import nodes_of
 from sardonyx.reporting.page.section import Section, Strings, rendered
@@ -93,17 +93,17 @@ def section(bundle: RunBundle) -> Section:
 
 def graph_data(bundle: RunBundle, before: Wiring, after: Wiring) -> dict[str, Any]:
     """Return both graphs with tables of their texts, the rewrites of their nodes, and what is known of their costs."""
-    strings = Strings(text for wiring in (before, after) for text in _texts(wiring))
+    read = (names for wiring in (before, after) for names in (*wiring.operands, *wiring.results))
+    named = (names for w in (before, after) for names in (w.names, w.modules, w.inputs, w.outputs))
+    strings = Strings(text for names in (*read, *named) for text in names)
     operators = list(dict.fromkeys((*before.ops, *after.ops)))
     types = list(dict.fromkeys((*before.types, *after.types)))
     passes = list(dict.fromkeys(event.pass_name for event in bundle.run.events))
+    pass_at = {name: place for place, name in enumerate(passes)}
     removed_by = {node.name: at for at, event in enumerate(bundle.run.events) for node in event.before}
     created_by = {node.name: at for at, event in enumerate(bundle.run.events) for node in event.after}
     profiled, forms = bundle.profiled or (None, None), bundle.forms or (None, None)
-    sides = (
-        (before, after, removed_by, profiled[0], forms[0]),
-        (after, before, created_by, profiled[1], forms[1]),
-    )
+    sides = zip((before, after), (after, before), (removed_by, created_by), profiled, forms, strict=True)
     columns = [
         _graph(wiring, strings, operators, types)
         | {"changed": _changed(wiring, other, rewrites)}
@@ -116,20 +116,10 @@ def graph_data(bundle: RunBundle, before: Wiring, after: Wiring) -> dict[str, An
         "operators": operators,
         "types": types,
         "passes": passes,
-        "pass_of": _pass_of(bundle.run.events, passes),
+        "pass_of": [pass_at[event.pass_name] for event in bundle.run.events],
         "before": columns[0],
         "after": columns[1],
     }
-
-
-def _texts(wiring: Wiring) -> Iterable[str]:
-    read = (name for names in (*wiring.operands, *wiring.results) for name in names)
-    return (*wiring.names, *wiring.modules, *wiring.inputs, *wiring.outputs, *read)
-
-
-def _pass_of(events: Sequence[Event], passes: Sequence[str]) -> list[int]:
-    at = {name: place for place, name in enumerate(passes)}
-    return [at[event.pass_name] for event in events]
 
 
 def _graph(wiring: Wiring, strings: Strings, operators: Sequence[str], types: Sequence[str]) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 from msgspec import Struct
 
+from sardonyx.provenance import lineage
 from sardonyx.records import module_tree as tree
 from sardonyx.records.bench import ProfiledModel
 from sardonyx.records.quantization import Quantization
@@ -69,19 +71,16 @@ def _tree(counted: Iterable[ModuleCount], profiled: Sequence[ProfiledModel] = ()
     kinds = {path: row.branch.tag for row in rows for path in row.paths}
     root = tree.build((tree.Entry(path, kinds.get(path, ""), numbers) for path, _tag, numbers in nodes), 2, fold=False)
     modules, parents = _in_order(root)
-    own = {branch.path: _own(counts.get(branch.path), times, branch.path) for branch in modules}
+    own: dict[str, Amounts] = {}
+    for branch in modules:
+        count, spent = counts.get(branch.path), (round(by_path.get(branch.path, 0.0), DIGITS) for by_path in times)
+        stored = (0, 0, 0) if count is None else (count.parameters, count.bytes_before, count.bytes_after)
+        own[branch.path] = (*_nodes(count), *stored, *spent)
     return ModuleTree(modules, parents, own, tags, rows, timed=bool(times))
 
 
 def _nodes(count: ModuleCount | None) -> tuple[int, int]:
     return (0, 0) if count is None else (count.before, count.after)
-
-
-def _own(count: ModuleCount | None, times: Iterable[dict[str, float]], path: str) -> Amounts:
-    spent = tuple(round(by_path.get(path, 0.0), DIGITS) for by_path in times)
-    if count is None:
-        return (0, 0, 0, 0, 0, *spent)
-    return (*_nodes(count), count.parameters, count.bytes_before, count.bytes_after, *spent)
 
 
 def _in_order(root: tree.Branch) -> tuple[tuple[tree.Branch, ...], tuple[int, ...]]:
@@ -133,11 +132,9 @@ def _tree_data(modules: ModuleTree) -> dict[str, Any]:
 
 def _by_place(modules: dict[str, int], at: dict[str, int]) -> list[int]:
     """Return place, count, place, count, … of each module, or of the nearest one above it that is shown."""
-    counts: dict[int, int] = {}
+    counts = Counter[int]()
     for path, count in modules.items():
-        while path and path not in at:
-            path = path.rpartition(".")[0]
-        counts[at[path]] = counts.get(at[path], 0) + count
+        counts[next(at[above] for above in reversed(lineage(path)) if above in at)] += count
     return [number for pair in sorted(counts.items()) for number in pair]
 
 
@@ -170,7 +167,7 @@ def quantized_section(quantization: Quantization, precisions: Mapping[str, str])
     modules = _tree(quantization.modules)
     within: dict[str, set[str]] = {branch.path: set() for branch in modules.modules}
     for path, precision in precisions.items():
-        for above in _upward(path):
+        for above in lineage(path):
             within.get(above, set()).add(precision)
     names = sorted(set(precisions.values()))
     places = [[names.index(each) for each in sorted(within[branch.path])] for branch in modules.modules]
@@ -178,17 +175,10 @@ def quantized_section(quantization: Quantization, precisions: Mapping[str, str])
     return Section("modules", "Modules", _markup(modules, within, None), data)
 
 
-def _upward(path: str) -> Iterator[str]:
-    """Yield the path of a module and of those above it, the model included."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield ""
-
-
 def _markup(modules: ModuleTree, precisions: Mapping[str, set[str]], profiled: dict[str, str] | None) -> Markup:
     totals = modules.totals()
-    depth = _depth(modules.rows)
+    fitting = (d for d in range(DEEPEST, 1, -1) if sum(row.depth <= d for row in modules.rows) <= AT_ONCE)
+    depth = next(fitting, 1)
     lines = [_line(row, totals, precisions) for row in modules.rows if row.depth <= depth]
     sizes = {"modules": len(modules.modules), "whole": len(modules.rows), "depth": depth}
     untimed = not modules.timed and not precisions
@@ -204,14 +194,6 @@ def _profiled(bundle: RunBundle) -> dict[str, str] | None:
         "kernels": formatting.from_to(ms(before.kernel_ms), ms(after.kernel_ms)),
         "runs": formatting.from_to(ms(before.plain_ms), ms(after.plain_ms)),
     }
-
-
-def _depth(rows: Sequence[tree.Row]) -> int:
-    """Return as many levels as fit into `AT_ONCE` rows, at least one."""
-    for depth in range(DEEPEST, 1, -1):
-        if sum(row.depth <= depth for row in rows) <= AT_ONCE:
-            return depth
-    return 1
 
 
 def _line(row: tree.Row, totals: Mapping[str, Amounts], precisions: Mapping[str, set[str]]) -> Line:

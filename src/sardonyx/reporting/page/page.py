@@ -10,7 +10,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata, resources
-from typing import Any
 
 import msgspec
 from markupsafe import Markup
@@ -74,6 +73,7 @@ SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order 
     measurements_section,
 )
 OF_A_MODEL: tuple[Callable[[RunBundle], Section | None], ...] = (  # those of a file that was not optimized
+    file_section,
     graph_section,
     modules_section,
     costs_section,
@@ -147,7 +147,7 @@ def render_page(
 ) -> str:
     """Return the page of one model, or of several with a selection among them; `first` replaces their overview."""
     shown = map(_with_flags, bundles if first else recent(bundles))
-    models = [Model(bundle.label, tuple(_sections(bundle))) for bundle in shown]
+    models = [_model(bundle, SECTIONS) for bundle in shown]
     models += [Model(bundle.label, quantization_sections(bundle)) for bundle in quantizations]
     labels = ", ".join(bundle.label for bundle in (*bundles, *quantizations))
     return whole(models, title or labels, first or overview(bundles))
@@ -155,7 +155,7 @@ def render_page(
 
 def render_models(bundles: Sequence[RunBundle]) -> str:
     """Return the page of model files that were not optimized; each has an inspection."""
-    models = [Model(bundle.label, tuple(_sections_of_model(bundle))) for bundle in bundles]
+    models = [_model(bundle, OF_A_MODEL) for bundle in bundles]
     return whole(models, ", ".join(bundle.label for bundle in bundles), None)
 
 
@@ -186,6 +186,10 @@ def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
     """Return a page with the sections of models, and `first` before them if it is given."""
     texts = _assets((EARLY,)), _library() + _assets(SCRIPTS)
     scripts = [f'"use strict";\n(() => {{\n{text}}})();\n' for text in texts]
+    described = [
+        {"label": model.label, "sections": {part.id: part.data for part in model.sections if part.data is not None}}
+        for model in models
+    ]
     return rendered(
         "page",
         title=title,
@@ -195,28 +199,14 @@ def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
         early_script=Markup(scripts[0]),
         script=Markup(scripts[1]),
         hashes=[base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts],
-        island=Markup(harmless(_island(models))),
+        island=Markup(harmless({"models": described})),
         version=metadata.version("sardonyx"),
     )
 
 
-def _sections(bundle: RunBundle) -> list[Section]:
-    built_in = [section for build in SECTIONS if (section := build(bundle)) is not None]
-    return [*built_in, *outside_sections(bundle)]
-
-
-def _sections_of_model(bundle: RunBundle) -> list[Section]:
-    assert bundle.inspection is not None
-    rest = (build(bundle) for build in OF_A_MODEL)
-    return [file_section(bundle, bundle.inspection), *(section for section in rest if section is not None)]
-
-
-def _island(models: Sequence[Model]) -> dict[str, Any]:
-    described = [
-        {"label": model.label, "sections": {part.id: part.data for part in model.sections if part.data is not None}}
-        for model in models
-    ]
-    return {"models": described}
+def _model(bundle: RunBundle, builders: Sequence[Callable[[RunBundle], Section | None]]) -> Model:
+    built_in = (build(bundle) for build in builders)
+    return Model(bundle.label, (*(part for part in built_in if part is not None), *outside_sections(bundle)))
 
 
 def _assets(names: Sequence[str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sardonyx.records.bench import Comparison, Finding, Point
+from sardonyx.records.bench import Finding, Point
 from sardonyx.records.quantization import Choice, GroupPrecision, Loss, ModuleGroup, Quantization
 from sardonyx.reporting import bench, formatting
-from sardonyx.reporting.document import Column, Row, Span, Table, Text, Tone, View, text_column
+from sardonyx.reporting.document import Span, Table, Text, Tone, View, text_column
 from sardonyx.reporting.page.documents import location_section
 from sardonyx.reporting.page.modules import quantized_section
 from sardonyx.reporting.page.overview import file_name, interval_places, machine_facts, origin_facts
@@ -66,7 +66,7 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
         made=made,
         choice=choice,
         time=time,
-        pace=None if time is None else _pace(time),
+        pace=time and (bench.finding(time) if time.finding is Finding.SAME else f"{time.ratio:.2f} ×"),
         interval=None if time is None else interval_places(time),
         milliseconds=milliseconds,
         sizes=bench.size(sizes),
@@ -81,10 +81,6 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
         notes=[formatting.one_line(note) for note in (*made.notes, *notes)],
     )
     return Section("precision", "Precision", markup)
-
-
-def _pace(time: Comparison) -> str:
-    return bench.finding(time) if time.finding is Finding.SAME else f"{time.ratio:.2f} ×"
 
 
 def _samples(made: Quantization) -> str:
@@ -111,20 +107,15 @@ def _losses(loss: Loss) -> Iterator[str]:
 
 
 def _chosen(made: Quantization, choice: Choice) -> dict[str, Any]:
-    """Return the pictures and tables of a choice."""
+    """Return the pictures and tables of a choice; the groups with loss and gain of each precision alone."""
+    columns = (text_column("module"), text_column("chosen"), text_column("why"), "bytes", *choice.precisions)
+    groups = Table.of(columns, (tuple(_group_cells(each, made, choice)) for each in in_module_order(made, choice)))
     return {
         "front": front(choice).inline(),
         "points": html.write(point_section(choice, _WHOLE).blocks, 4),
         "sensitivity": sensitivity(made, choice).inline(),
-        "groups": html.table(_group_table(made, choice), "Loss and gain of each module alone"),
+        "groups": html.table(groups, "Loss and gain of each module alone"),
     }
-
-
-def _group_table(made: Quantization, choice: Choice) -> Table:
-    """Return a row for each group of modules: the chosen precision and why, loss and gain of each precision alone."""
-    columns = [text_column("module"), text_column("chosen"), text_column("why"), Column("bytes")]
-    columns += map(Column, choice.precisions)
-    return Table(columns, [Row(list(_group_cells(group, made, choice))) for group in in_module_order(made, choice)])
 
 
 def _group_cells(group: ModuleGroup, made: Quantization, choice: Choice) -> Iterator[Text]:

@@ -32,18 +32,18 @@ def pass_table(run: Run) -> dict[str, Any]:
     """Return the values of the template: a row for each pass that rewrote something, and those that found nothing."""
     passes, verdict = run.passes, run.verdict
     return {
-        "active": [_pass_row(record, verdict) for record in passes if record.rewrites],
+        "active": [
+            PassRow(
+                record, claims_cell(verdict, record.name), listed[:SHOWN_PLACES], max(0, len(listed) - SHOWN_PLACES)
+            )
+            for record in passes
+            if record.rewrites
+            for listed in [places(record.modules)]
+        ],
         "silent": [record for record in passes if not record.rewrites],
         "claims": claims_line(verdict.rewrites) if verdict is not None and verdict.rewrites is not None else "",
         "seconds": sum(record.seconds for record in passes),
     }
-
-
-def _pass_row(record: PassRecord, verdict: Verdict | None) -> PassRow:
-    modules = places(record.modules)
-    return PassRow(
-        record, claims_cell(verdict, record.name), modules[:SHOWN_PLACES], max(0, len(modules) - SHOWN_PLACES)
-    )
 
 
 OPEN = 3  # passes whose reasons are shown unfolded
@@ -187,7 +187,8 @@ def rewrite_data(run: Run) -> dict[str, Any]:
     rewrites = shaped(run.events, run.wiring_after.names if run.wiring_after else ())
     pairs = list(zip(run.events, rewrites, strict=True))
     names = Strings(text for pair in pairs for text in _names(*pair))
-    modules = Strings(path for pair in pairs for path in _modules(*pair))
+    owners = ((event.owner, *event.origins, *(node.owner for node in made.nodes)) for event, made in pairs)
+    modules = Strings(path for paths in owners for path in paths)
     shapes = {shape: place for place, shape in enumerate(dict.fromkeys(rewrite.shape for rewrite in rewrites))}
     lists: dict[tuple[int, ...], int] = {}
 
@@ -217,10 +218,6 @@ def rewrite_data(run: Run) -> dict[str, Any]:
 def _names(event: Event, rewrite: Shaped) -> list[str]:
     """Return every name of a rewrite: body, replaced value, nodes, values."""
     return [event.graph, event.root, *(node.name for node in rewrite.nodes), *rewrite.values]
-
-
-def _modules(event: Event, rewrite: Shaped) -> list[str]:
-    return [event.owner, *event.origins, *(node.owner for node in rewrite.nodes)]
 
 
 def _shapes(events: Sequence[Event], rewrites: Sequence[Shaped], shapes: Sequence[Shape]) -> list[dict[str, Any]]:
