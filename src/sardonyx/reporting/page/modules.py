@@ -9,9 +9,9 @@ from typing import Any
 from markupsafe import Markup
 from msgspec import Struct
 
-from sardonyx.provenance import lineage
 from sardonyx.records import module_tree as tree
 from sardonyx.records.bench import ProfiledModel
+from sardonyx.records.provenance import lineage
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import ModuleCount, Run
 from sardonyx.reporting import formatting
