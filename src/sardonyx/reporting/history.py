@@ -338,16 +338,12 @@ def history_section(history: History, link: Callable[[RunBundle], str] = lambda 
     columns = [text_column("date"), text_column("run"), text_column("sardonyx")]
     columns += [*(Column(each.measure.heading) for each in tracked), text_column("verification")]
     rows = [
-        Row(_line(run, tracked, link(run)), Tone.PLAIN if _passed(run) else Tone.BAD) for run in history.runs[:LONGEST]
+        Row(_line(run, tracked, link(run)), Tone.PLAIN if run.passed else Tone.BAD) for run in history.runs[:LONGEST]
     ]
     notes = [*itertools.islice(_breaks(history), _NOTED), *_disturbed(history)]
     if len(history.runs) > LONGEST:
         notes.append(f"and {len(history.runs) - LONGEST} older runs")
     return Section(f"History of {formatting.name(history.model)}", (Table(columns, rows), Notes(notes)))
-
-
-def _passed(run: RunBundle) -> bool:
-    return run.run.status == "done" and (run.run.verdict is None or run.run.verdict.passed)
 
 
 def _line(run: RunBundle, tracked: Sequence[Tracked], link: str) -> list[Text]:

@@ -71,12 +71,11 @@ def pull_request_of_two(first: RunBundle, second: RunBundle) -> str:
 def run_comment(bundle: RunBundle) -> Document:
     """Return everything about one model, the most important first."""
     run = bundle.run
-    passed = run.status == "done" and (run.verdict is None or run.verdict.passed)
     sentence = _short(run_sentence(structs.replace(run, result=structs.replace(run.result, path=None))))
     notes = Notes([_short(note) for note in (*bundle.notes, *run.notes)[:_ROWS]])
     folded = (_modules(bundle), _passes(run), _skipped(run), _verification(run), _undone(run), _environment(bundle))
     return Document(
-        title=f"{'✅' if passed else '❌'} {formatting.name(bundle.label)}: {sentence}",
+        title=f"{'✅' if bundle.passed else '❌'} {formatting.name(bundle.label)}: {sentence}",
         level=_LEVEL,
         blocks=(_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded), _graph(run)),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -128,31 +128,20 @@ def sentence(sites: Sequence[AttentionSite]) -> str:
     """Return how many attention blocks there are and what became of them."""
     if not sites:
         return "No attention in this model"
-    counts = {
-        "fused into one operator": sum(map(_became_operator, sites)),
-        "one operator already": sum(map(_was_operator, sites)),
-        "still decomposed": sum(map(_is_decomposed, sites)),
-        "removed": sum(site.after is None for site in sites),
-    }
-    total = len(sites)
-    clauses = [f"{_part(number, total)}{what}" for what, number in counts.items() if number]
+    fates = ("fused into one operator", "one operator already", "still decomposed", "removed")
+    counts, total = Counter(map(_fate, sites)), len(sites)
+    every = "" if total == 1 else "all "
+    parts = {fate: every if counts[fate] == total else f"{formatting.count(counts[fate])} " for fate in fates}
+    clauses = [f"{part}{fate}" for fate, part in parts.items() if counts[fate]]
     return f"{formatting.plural(total, 'attention block')}{', ' if len(clauses) == 1 else ': '}{', '.join(clauses)}"
 
 
-def _part(number: int, total: int) -> str:
-    return "" if total == 1 else "all " if number == total else f"{formatting.count(number)} "
-
-
-def _was_operator(site: AttentionSite) -> bool:
-    return bool(site.before and site.before.operator and site.after and site.after.operator)
-
-
-def _became_operator(site: AttentionSite) -> bool:
-    return bool(site.after and site.after.operator) and not _was_operator(site)
-
-
-def _is_decomposed(site: AttentionSite) -> bool:
-    return site.after is not None and not site.after.operator
+def _fate(site: AttentionSite) -> str:
+    if site.after is None:
+        return "removed"
+    if not site.after.operator:
+        return "still decomposed"
+    return "one operator already" if site.before and site.before.operator else "fused into one operator"
 
 
 def spent(forms: Iterable[AttentionForm | None], model: ProfiledModel) -> Spent | None:
@@ -194,6 +183,9 @@ _OPERATOR_HEADINGS = (text_column("operator"), "before", "after", "change")
 def run_document(run: Run, view: View) -> Document:
     """Return the answer of `optimize`."""
     explains_passes = view.verbose or bool(run.options.get("dry_run"))
+    undone = [rollback_sentence(rollback) for rollback in run.rolled_back]
+    if not view.verbose and len(undone) > ROLLBACKS_SHOWN:
+        undone = [*undone[:ROLLBACKS_SHOWN], f"and {len(undone) - ROLLBACKS_SHOWN} more (-v lists them)"]
     return Document(
         title="model in memory" if run.source.path is None else run.source.path,
         head=(Notes(_heading_lines(run, view)),),
@@ -202,10 +194,7 @@ def run_document(run: Run, view: View) -> Document:
             _passes(run, view) if explains_passes else _main_passes(run),
             _modules(run.modules, view) if view.verbose else Section("By module", ()),
             _attention(run) if view.verbose else Section("Attention", ()),
-            Section(
-                "Rolled back, because verification failed with them",
-                (Notes(_rollbacks(run, view)),),
-            ),
+            Section("Rolled back, because verification failed with them", (Notes(undone),)),
             verdict_section(run.verdict, view) if view.verbose else verdict_summary(run.verdict),
             tuning_section(run.tuning, view),
         ),
@@ -218,24 +207,19 @@ def run_sentence(run: Run) -> str:
     if run.status != "done":
         return f"{failure(run.verdict)}; nothing was written"
     dry = bool(run.options.get("dry_run"))
-    clauses = [
-        _nodes_clause(run),
-        formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes)),
-    ]
+    before, after = run.before.nodes, run.after.nodes
+    counts = formatting.from_to(formatting.count(before), formatting.count(after))
+    nodes = f"{counts} nodes ({formatting.percent(before, after)})"
+    if before == after:
+        nodes = f"{formatting.plural(after, 'node')} as before"
+    size = formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes))
+    clauses = [nodes, size]
     if run.rolled_back:
         clauses.append(f"{formatting.plural(len(run.rolled_back), 'rewrite')} rolled back")
     clauses.append(verification(run.verdict))
     clauses += filter(None, [tuning_clause(run.tuning)])
     where = "" if run.result.path is None or dry else f" → {run.result.path}"
     return f"{'would give ' if dry else ''}{', '.join(clauses)}{where}{'; nothing written' if dry else ''}"
-
-
-def _nodes_clause(run: Run) -> str:
-    before, after = run.before.nodes, run.after.nodes
-    if before == after:
-        return f"{formatting.plural(after, 'node')} as before"
-    counts = formatting.from_to(formatting.count(before), formatting.count(after))
-    return f"{counts} nodes ({formatting.percent(before, after)})"
 
 
 def opset_changes(run: Run) -> list[str]:
@@ -394,12 +378,6 @@ def _attention(run: Run) -> Section:
         rows += [Row((Cell(formatting.one_line(site.why), depth=2),), Tone.FAINT)] if site.why else []
     columns = (text_column("where"), "blocks", *map(text_column, ("heads × size", "mask", "before", "after")))
     return Section("Attention", (Table.of(columns, rows), Paragraph(sentence(run.attention) if rows else "")))
-
-
-def _rollbacks(run: Run, view: View) -> list[str]:
-    lines = [rollback_sentence(rollback) for rollback in run.rolled_back]
-    hidden = 0 if view.verbose else len(lines[ROLLBACKS_SHOWN:])
-    return [*lines[: len(lines) - hidden], *([f"and {hidden} more (-v lists them)"] if hidden else [])]
 
 
 def rollback_sentence(rollback: RolledBack) -> str:

@@ -81,8 +81,8 @@ def files(study: Study) -> dict[str, bytes]:
     """Return all files of a study's folder besides its record, by their path within it."""
     contents = {f"tables/{name}": data for table in study.tables for name, data in table_files(table)}
     drawn = pictures(study)
-    contents |= {f"pictures/{name}": picture.svg.encode() for name, picture in drawn.items()}
-    page = findings_document(study, {name: picture.title for name, picture in drawn.items()})
+    contents |= {f"pictures/{name}": picture.encode() for name, (_title, picture) in drawn.items()}
+    page = findings_document(study, {name: title for name, (title, _picture) in drawn.items()})
     return contents | {"findings.md": markdown.write(page).encode()}
 
 
