@@ -330,7 +330,14 @@ def change_table(tuning: Tuning) -> Table:
     """Return the units that were changed."""
     headings = ("rewrites", "are", "time with the change", "")
     changed = (decision for decision in tuning.decisions if decision.choice in _CHANGED)
-    rows = ((formatting.name(decision.unit), decision.choice, *_answer(tuning, decision)) for decision in changed)
+    rows: list[tuple[str, ...]] = []
+    for decision in changed:
+        question = _question(tuning, decision)
+        others = len(question.units) - 1
+        restored = "when taken back" if question.does == "restore" else ""
+        together = f"together with {formatting.plural(others, 'other')}" if others else ""
+        how = ", ".join(filter(None, (restored, together)))
+        rows.append((formatting.name(decision.unit), decision.choice, _ratio(question), how))
     return Table.of(map(text_column, headings), rows)
 
 
@@ -339,31 +346,19 @@ def unchanged(tuning: Tuning) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for decision in tuning.decisions:
         if decision.choice not in (*_CHANGED, UNDECIDED):
-            reasons.setdefault(_why(tuning, decision), []).append(decision.unit)
+            question = _question(tuning, decision)  # about the alternative
+            finding = _FINDINGS.get(question.finding, question.finding)
+            if question.does == "restore" and finding == "faster":
+                finding = "slower"  # the question was asked the other way round
+            why = f"{decision.choice}, {finding} {'without' if decision.choice == 'kept' else 'with'}"
+            reasons.setdefault(why, []).append(decision.unit)
     groups = [*sorted(reasons.items()), ("no time to ask about", tuning.unexamined)]
     return [f"{why}: {', '.join(map(formatting.name, units))}" for why, units in groups if units]
-
-
-def _why(tuning: Tuning, decision: Decision) -> str:
-    """Return why a unit is as usual: the finding about the alternative."""
-    question = _question(tuning, decision)
-    finding = _FINDINGS.get(question.finding, question.finding)
-    if question.does == "restore" and finding == "faster":
-        finding = "slower"  # the question was asked the other way round
-    return f"{decision.choice}, {finding} {'without' if decision.choice == 'kept' else 'with'}"
 
 
 def _question(tuning: Tuning, decision: Decision) -> TuningMeasurement:
     assert decision.question is not None, "every examined unit has a question"
     return tuning.questions[decision.question]
-
-
-def _answer(tuning: Tuning, decision: Decision) -> tuple[str, str]:
-    question = _question(tuning, decision)
-    others = len(question.units) - 1
-    restored = "when taken back" if question.does == "restore" else ""
-    together = f"together with {formatting.plural(others, 'other')}" if others else ""
-    return _ratio(question), ", ".join(filter(None, (restored, together)))
 
 
 def _ratio(question: TuningMeasurement) -> str:

@@ -52,19 +52,15 @@ def export_sentence(export: Export) -> str:
     """Return what happened in one line."""
     if export.optimized is not None:
         return f"{verification(export.verdict, 'PyTorch')}; optimized: {run_sentence(export.optimized)}"
+    known = export.coverage.direct + export.coverage.inherited
+    total = known + export.coverage.root
+    share = "all" if known == total else f"{100 * known / total:.1f} %"
     clauses = [
         plural(export.counts.nodes, "node"),
-        f"{_placed(export)} of them placed in {plural(export.modules, 'module')}",
+        f"{share} of them placed in {plural(export.modules, 'module')}",
         verification(export.verdict, "PyTorch"),
     ]
     return ", ".join(clauses) + (f" → {export.result.path}" if export.result.path else "")
-
-
-def _placed(export: Export) -> str:
-    """Return the share of the nodes that have a module."""
-    known = export.coverage.direct + export.coverage.inherited
-    total = known + export.coverage.root
-    return "all" if known == total else f"{100 * known / total:.1f} %"
 
 
 def operator_lines(checks: OperatorChecks, view: View) -> list[str]:

@@ -73,11 +73,18 @@ def run_comment(bundle: RunBundle) -> Document:
     run = bundle.run
     sentence = _short(run_sentence(structs.replace(run, result=structs.replace(run.result, path=None))))
     notes = Notes([_short(note) for note in (*bundle.notes, *run.notes)[:_ROWS]])
-    folded = (_modules(bundle), _passes(run), _skipped(run), _verification(run), _undone(run), _environment(bundle))
+    undone = [(formatting.name(u.pass_name), formatting.module(u.owner), _short(u.reason)) for u in run.rolled_back]
+    drawn = run.wiring_before is not None and run.wiring_after is not None
+    graph = (Code(module_mermaid(run, top_module(run)), "mermaid"),) if drawn else ()
+    folded = (
+        *(_modules(bundle), _passes(run), _skipped(run), _verification(run)),
+        _section("Rolled back", ("pass", "module", "reason"), undone, text_columns=3),
+        *(_environment(bundle), Section("The modules after, as a graph", graph)),
+    )
     return Document(
         title=f"{'✅' if bundle.passed else '❌'} {formatting.name(bundle.label)}: {sentence}",
         level=_LEVEL,
-        blocks=(_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded), _graph(run)),
+        blocks=(_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded)),
     )
 
 
@@ -147,14 +154,6 @@ def _models(bundles: Sequence[RunBundle]) -> Section:
         )
     headings = ("model", "verification", "nodes", "bytes", "time, after / before")
     return _section("All models", headings, rows, text_columns=2)
-
-
-def _graph(run: Run) -> Section:
-    """Return the modules and the values that flow between them, as a diagram that GitHub renders."""
-    title = "The modules after, as a graph"
-    if run.wiring_before is None or run.wiring_after is None:
-        return Section(title, ())
-    return Section(title, (Code(module_mermaid(run, top_module(run)), "mermaid"),), folded=True)
 
 
 def _numbers(bundle: RunBundle) -> Section:
@@ -240,14 +239,6 @@ def _verification(run: Run) -> Section:
     )
     headings = ("output", "dtype", "", "worst absolute", "worst relative", "allowed, rel and abs")
     return _section(title, headings, rows, text_columns=3, above=above)
-
-
-def _undone(run: Run) -> Section:
-    rows = [
-        (formatting.name(undone.pass_name), formatting.module(undone.owner), _short(undone.reason))
-        for undone in run.rolled_back
-    ]
-    return _section("Rolled back", ("pass", "module", "reason"), rows, text_columns=3)
 
 
 def _environment(bundle: RunBundle) -> Section:

@@ -8,10 +8,8 @@ from typing import cast
 from msgspec.structs import replace
 
 from sardonyx.records.analysis import Analysis
-from sardonyx.records.bench import Benchmark
 from sardonyx.records.comparison import Location
 from sardonyx.records.outside import verb_of
-from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.analysis import analysis_document, analysis_sentence
 from sardonyx.reporting.bench import (
@@ -62,6 +60,13 @@ _UNSET: tuple[object, ...] = (None, False, "", [], (), {})
 def measurements_section(bundle: RunBundle) -> Section:
     """Return times, tuning, the machine, and how to read them."""
     run, bench = bundle.run, bundle.bench
+    options: list[str] = []  # in words, as neither Python nor a shell writes them: "runtimes ort", "hashes"
+    for name, value in run.options.items():
+        if value not in _UNSET:
+            items = ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, (list, tuple)) else value
+            options.append(name.replace("_", " ") + ("" if value is True else f" {items}"))
+    facts = {"options": formatting.one_line(", ".join(options)) or "none"}
+    facts |= {"it took": formatting.phases(run.seconds) or "not known"} | ({} if bench is None else conditions(bench))
     markup = rendered(
         "measured",
         bench=bench,
@@ -69,24 +74,10 @@ def measurements_section(bundle: RunBundle) -> Section:
         plot="" if bench is None else boxplot(bench).inline(),
         times="" if bench is None else html.table(timing_table(bench), "Time of a run, by file"),
         tuning=html.write(tuning_section(run.tuning, View()).blocks),
-        facts=_measured_facts(run, bench),
+        facts=facts.items(),
         notes=(*run.notes, *bundle.notes),
     )
     return Section("measured", "Measured", markup)
-
-
-def _measured_facts(run: Run, bench: Benchmark | None) -> Iterator[tuple[str, str]]:
-    options = ", ".join(_option(name, value) for name, value in run.options.items() if value not in _UNSET)
-    yield "options", formatting.one_line(options) or "none"
-    yield "it took", formatting.phases(run.seconds) or "not known"
-    if bench is not None:
-        yield from conditions(bench).items()
-
-
-def _option(name: str, value: object) -> str:
-    """Return an option in words, as neither Python nor a shell writes it: "runtimes ort", "hashes"."""
-    written = ", ".join(map(str, cast("Sequence[object]", value))) if isinstance(value, (list, tuple)) else f"{value}"
-    return name.replace("_", " ") + ("" if value is True else f" {written}")
 
 
 def file_section(bundle: RunBundle) -> Section:

@@ -57,6 +57,12 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
     time = None if choice is None else choice.points[choice.chosen].time
     milliseconds = None if choice is None else choice.source_milliseconds
     sizes = {} if choice is None else choice.sizes
+    data = made.data
+    kind = "samples of the given data" if data.kind == "data" else "generated inputs"
+    used = {"to calibrate": data.calibrate, "to choose": data.choose, "to judge": data.judge}
+    parts = f"{kind}: " + ", ".join(f"{count} {step}" for step, count in used.items() if count)
+    if data.shared:
+        parts = f"all {data.judge} {kind} for every step"
     if time is None and timed is not None:
         time, milliseconds, sizes = timed.timings[1].against_first, 1000 * timed.timings[0].median, timed.sizes
     markup = rendered(
@@ -76,7 +82,7 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
         tables=html.write([loss_section(made, _WHOLE)], 3),
         modules="" if alone else html.write([module_section(made, View())], 3),
         skipped=html.write([skipped_section(made, _WHOLE)], 3),
-        parts=_parts(made),
+        parts=parts,
         facts=list(_facts(made)),
         notes=[formatting.one_line(note) for note in (*made.notes, *notes)],
     )
@@ -139,16 +145,6 @@ def _alone(option: GroupPrecision, made: Quantization, choice: Choice) -> Text:
     elif option.milliseconds is not None:
         gain = f"{option.milliseconds:.3g} ms"
     return (f"{option.scores.relative_l2.value:.2g} ", Span(f"({gain})", Tone.FAINT))
-
-
-def _parts(made: Quantization) -> str:
-    """Return how many samples each step used."""
-    data = made.data
-    kind = "samples of the given data" if data.kind == "data" else "generated inputs"
-    if data.shared:
-        return f"all {data.judge} {kind} for every step"
-    used = {"to calibrate": data.calibrate, "to choose": data.choose, "to judge": data.judge}
-    return f"{kind}: " + ", ".join(f"{count} {step}" for step, count in used.items() if count)
 
 
 def _facts(made: Quantization) -> Iterator[tuple[str, str]]:
