@@ -78,11 +78,16 @@ class Table(Struct, frozen=True):
 
     @classmethod
     def of(cls, columns: Iterable[Column | str], rows: Iterable[Row | Sequence[Text | Cell]]) -> Table:
-        """Return a table; a heading alone is a column of numbers, cells alone are a row without emphasis."""
-        return cls(
-            [Column(each) if isinstance(each, str) else each for each in columns],
-            [each if isinstance(each, Row) else Row(each) for each in rows],
-        )
+        """Return a table; a heading alone is a column of numbers, cells alone are a row without emphasis.
+
+        A column that a narrow terminal may leave out is left out if all its cells are empty.
+        """
+        every = [Column(each) if isinstance(each, str) else each for each in columns]
+        listed = [each if isinstance(each, Row) else Row(each) for each in rows]
+        full = [row.cells for row in listed if len(row.cells) == len(every)]
+        kept = [at for at, each in enumerate(every) if not each.detail or not full or any(row[at] for row in full)]
+        shown = (row.cells if len(row.cells) < len(every) else [row.cells[at] for at in kept] for row in listed)
+        return cls([every[at] for at in kept], [Row(cells, row.tone) for cells, row in zip(shown, listed, strict=True)])
 
 
 class Paragraph(Struct, frozen=True):

@@ -18,7 +18,7 @@ from msgspec import Struct, structs
 from sardonyx.records.comparison import Location
 from sardonyx.records.study import Fleet
 from sardonyx.reporting import formatting
-from sardonyx.reporting.document import Block, Facts, Notes, Paragraph, Span, Text, is_empty
+from sardonyx.reporting.document import Block, Facts, Notes, Paragraph, Span, Text, is_empty, table_section
 from sardonyx.reporting.document import Section as Blocks
 from sardonyx.reporting.fleet import (
     failure_section,
@@ -35,6 +35,7 @@ from sardonyx.reporting.fleet import (
 )
 from sardonyx.reporting.formatting import notes_with_flags
 from sardonyx.reporting.history import recent
+from sardonyx.reporting.inspection import inspection_sentence
 from sardonyx.reporting.page.documents import (
     costs_section,
     file_section,
@@ -56,7 +57,10 @@ from sardonyx.reporting.page.rewrites import section as rewrites_section
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.page.verification import section as verification_section
 from sardonyx.reporting.plots import svg
+from sardonyx.reporting.quantization import quantization_sentence
+from sardonyx.reporting.run import run_sentence
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
+from sardonyx.reporting.verdict import location_sentence
 from sardonyx.reporting.writers import html
 
 SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order of the page
@@ -150,13 +154,16 @@ def render_page(
     models = [_model(bundle, SECTIONS) for bundle in shown]
     models += [Model(bundle.label, quantization_sections(bundle)) for bundle in quantizations]
     labels = ", ".join(bundle.label for bundle in (*bundles, *quantizations))
-    return whole(models, title or labels, first or overview(bundles))
+    sentences = [run_sentence(bundle.run) for bundle in bundles]
+    sentences += [quantization_sentence(bundle.quantization) for bundle in quantizations]
+    return whole(models, title or labels, first or overview(bundles) or _listed(models, sentences))
 
 
 def render_models(bundles: Sequence[RunBundle]) -> str:
     """Return the page of model files that were not optimized; each has an inspection."""
     models = [_model(bundle, OF_A_MODEL) for bundle in bundles]
-    return whole(models, ", ".join(bundle.label for bundle in bundles), None)
+    sentences = [inspection_sentence(each.inspection) for each in bundles if each.inspection is not None]
+    return whole(models, ", ".join(bundle.label for bundle in bundles), _listed(models, sentences))
 
 
 def _with_flags(bundle: RunBundle) -> RunBundle:
@@ -179,7 +186,18 @@ def graph_page(bundle: RunBundle) -> str:
 def render_locations(locations: Mapping[str, Location]) -> str:
     """Return the page of records of `locate` without a run; each has a label."""
     models = [Model(label, (location_section(record),)) for label, record in locations.items()]
-    return whole(models, ", ".join(locations), None)
+    return whole(models, ", ".join(locations), _listed(models, list(map(location_sentence, locations.values()))))
+
+
+def _listed(models: Sequence[Model], sentences: Sequence[str]) -> Section | None:
+    """Return the list of several models with links to them, which comes first on the page, or None for one."""
+    if len(models) < 2:
+        return None
+    rows = (
+        (Span(formatting.name(model.label), target=f"#section={model.shown[0].id}&model={place}"), sentence)
+        for place, (model, sentence) in enumerate(zip(models, sentences, strict=True))
+    )
+    return Section("overview", "All models", html.write(table_section("", ("model", ""), rows, text_columns=2).blocks))
 
 
 def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
