@@ -101,13 +101,21 @@ def extract(
     cut_seconds = time.perf_counter() - began
     verified = _Verified()
     if verify:
-        args, keywords = _arguments(live, inputs, kwargs)
+        args, keywords = tuple[Any, ...](), dict[str, Any]()
+        if live is not None:
+            from sardonyx.frontend.inputs.examples import call_arguments
+
+            args, keywords = call_arguments(inputs, kwargs)
         with _prepared(live, args, keywords) as plain:
             if plain is not None:
                 _check_types(whole, plain)
             check = _module_check(whole, cut, plain, args, keywords, seed=seed, threads=threads, report=report)
             verified = _verified(check, whole, cut, plain, args, keywords)
-        _set_ranks(cut.model, check)
+        arrays = check.values()
+        for value in (*cut.model.graph.inputs, *cut.model.graph.outputs):
+            array = arrays.get(value.name or "")  # as the whole model ran: a file needs a rank
+            if value.shape is None and isinstance(array, np.ndarray):
+                value.shape = ir.Shape([None] * array.ndim)
     saved = io.Saved(None)
     if output is not None:
         report("writing", None)
@@ -118,9 +126,9 @@ def extract(
     return _record(whole, cut, verified, result, call, {"cut": cut_seconds, "total": total})
 
 
-def path_of(source: Source, module: str) -> str:
+def path_of(source: Source, wanted: str) -> str:
     """Return the instance path of the module that a tag, a path or a glob names."""
-    return _path(tagged(source), module)
+    return _path(tagged(source), wanted)
 
 
 def _path(whole: Tagged, wanted: str) -> str:
@@ -130,16 +138,6 @@ def _path(whole: Tagged, wanted: str) -> str:
         return find_module(whole.hierarchy, running, wanted)
     except UsageError:
         return find_module(whole.hierarchy, (*running, *whole.hierarchy.classes), wanted)
-
-
-def _arguments(
-    live: nn.Module | None, inputs: Inputs, kwargs: Mapping[str, Any] | None
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    if live is None:
-        return (), {}
-    from sardonyx.frontend.inputs.examples import call_arguments
-
-    return call_arguments(inputs, kwargs)
 
 
 @contextlib.contextmanager
@@ -282,15 +280,6 @@ def _tensors_of_call(calls: Sequence[Captured], cut: cutting.Extract) -> tuple[d
         inputs |= {name + suffix: tensor for name, tensor in call.inputs.items()}
         outputs |= {name + suffix: tensor for name, tensor in call.outputs.items()}
     return inputs, outputs
-
-
-def _set_ranks(model: ir.Model, check: ModuleCheck) -> None:
-    """Give inputs and outputs of unknown shape the rank that they had when the whole model ran: a file needs one."""
-    arrays = check.values()
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        array = arrays.get(value.name or "")
-        if value.shape is None and isinstance(array, np.ndarray):
-            value.shape = ir.Shape([None] * array.ndim)
 
 
 def _record(
