@@ -36,18 +36,12 @@ def find_attentions(graph: fx.Graph) -> list[AttentionMatch]:
 
 def survey(graph: fx.Graph) -> list[AttentionMatch | NotAttention]:
     """Return for every softmax of the graph the attention it is in, or why it is in none."""
-    live = _live(graph)
-    calls = [call for node in graph.nodes if node in live and (call := read(node)) is not None]
-    return [_read_softmax(call, live) for call in calls if call.name in ("softmax", "safe_softmax")]
-
-
-def _live(graph: fx.Graph) -> Set[fx.Node]:
-    """Return the nodes that the outputs depend on, and those with side effects."""
-    live: set[fx.Node] = set()
+    live: set[fx.Node] = set()  # what the outputs depend on, and what has side effects
     for node in reversed(graph.nodes):
         if node.op == "output" or node.is_impure() or writes_in_place(node) or any(user in live for user in node.users):
             live.add(node)
-    return live
+    calls = [call for node in graph.nodes if node in live and (call := read(node)) is not None]
+    return [_read_softmax(call, live) for call in calls if call.name in ("softmax", "safe_softmax")]
 
 
 def _read_softmax(call: GraphCall, live: Set[fx.Node]) -> AttentionMatch | NotAttention:
@@ -72,7 +66,12 @@ def _recognised(
     softmax_cast = (Cast(call.node, dtype),) if dtype is not None else ()
     steps = (*query_steps, *key_steps, *scores_path.steps, *softmax_cast)
     core = sorted({*scores_path.nodes, call.node, *weights_path.nodes})
-    roles = roles_around(query.node, key.node, value.node, weights_path.mix, core)
+    # A projection counts if its whole result goes into this attention. One that computes all three operands has the
+    # role of the first. Other uses of the core, such as returned weights, are not followed.
+    roles: dict[fx.Node, Role] = {}
+    for operand, role in ((query, Role.PROJECT_Q), (key, Role.PROJECT_K), (value, Role.PROJECT_V)):
+        _add_operand_roles(operand.node, role, {*core, weights_path.mix}, roles)
+    _add_result_roles(weights_path.mix, roles)
     roles |= dict.fromkeys(_rearranging(scores_path.product, key.node), Role.SCORES)
     roles |= dict.fromkeys(scores_path.nodes, Role.SCORES) | dict.fromkeys(weights_path.nodes, Role.MIX)
     roles |= {step.node: _role(step) for step in steps if step.node is not scores_path.product}
@@ -93,7 +92,12 @@ def _recognised(
         safe=call.name == "safe_softmax",
         roles=roles,
         core=tuple(core),
-        read_elsewhere=tuple(node for node in core if node is not weights_path.mix and _is_read(node, core, live)),
+        read_elsewhere=tuple(
+            node
+            for node in core
+            if node is not weights_path.mix
+            and any(user in live and user not in core and not is_metadata(user, node) for user in node.users)
+        ),
     )
 
 
@@ -117,10 +121,6 @@ def _role(step: Step) -> Role:
             return Role.MASK
         case _:
             return Role.SCORES
-
-
-def _is_read(node: fx.Node, core: Iterable[fx.Node], live: Set[fx.Node]) -> bool:
-    return any(user in live and user not in core and not is_metadata(user, node) for user in node.users)
 
 
 def _unscaled(operand: Operand) -> tuple[list[Step], Operand]:
@@ -156,21 +156,6 @@ def _scaling(call: GraphCall) -> tuple[Step, fx.Node] | None:
         return Scale(call.node, right, divides=call.name == "div"), left
     dtype = cast_to(call) if call.name == "cast" else None
     return (Cast(call.node, dtype), left) if dtype in (torch.float32, torch.float64) else None
-
-
-def roles_around(
-    query: fx.Node, key: fx.Node, value: fx.Node, result: fx.Node, core: Iterable[fx.Node] = ()
-) -> dict[fx.Node, Role]:
-    """Return the roles of the nodes between the projections and the operands, and of those after the result.
-
-    A projection counts if its whole result goes into this attention. One that computes all three operands has the role
-    of the first. Other uses of the core, such as returned weights, are not followed.
-    """
-    roles: dict[fx.Node, Role] = {}
-    for operand, role in ((query, Role.PROJECT_Q), (key, Role.PROJECT_K), (value, Role.PROJECT_V)):
-        _add_operand_roles(operand, role, {*core, result}, roles)
-    _add_result_roles(result, roles)
-    return roles
 
 
 def is_projection(call: GraphCall | None) -> bool:

@@ -22,7 +22,7 @@ from sardonyx.frontend.attention.calling import (
     fixed_size,
     with_own_signature,
 )
-from sardonyx.frontend.attention.decompositions import ATEN, AttentionWriter, write_sdpa
+from sardonyx.frontend.attention.decompositions import AttentionWriter, write_sdpa
 from sardonyx.frontend.attention.recognizer import find_attentions
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, Role, attach
 from sardonyx.frontend.module_state import fast_paths
@@ -94,7 +94,11 @@ class FrozenModule(fx.GraphModule):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the nodes one by one: torch would run the code, and store results that depend on no input."""
         body = {name: value for name, value in self.__dict__.items() if name != "_graph"}
-        return _restored, (body, [_PickledNode.of(node) for node in self.graph.nodes])
+        records = [
+            (node.op, node.name, map_aggregate((node.target, node.args, node.kwargs), _picklable))
+            for node in self.graph.nodes
+        ]
+        return _restored, (body, records)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrozenModule:
         """Return a copy with copied weights, including unused ones."""
@@ -173,21 +177,6 @@ class _Reference(Struct, frozen=True):
     name: str
 
 
-class _PickledNode(Struct, frozen=True):
-    """A node in picklable form."""
-
-    op: str
-    name: str
-    target: Any
-    args: Any
-    kwargs: Any
-
-    @classmethod
-    def of(cls, node: fx.Node) -> _PickledNode:
-        args, kwargs = map_aggregate(node.args, _picklable), map_aggregate(node.kwargs, _picklable)
-        return cls(node.op, node.name, _picklable(node.target), args, kwargs)
-
-
 def _picklable(value: Any) -> Any:
     if isinstance(value, fx.Node):
         return _Reference(value.name)
@@ -196,7 +185,7 @@ def _picklable(value: Any) -> Any:
     return value
 
 
-def _restored(body: dict[str, Any], records: list[_PickledNode]) -> FrozenModule:
+def _restored(body: dict[str, Any], records: list[tuple[str, str, Any]]) -> FrozenModule:
     graph = fx.Graph()
     nodes: dict[str, fx.Node] = {}
 
@@ -205,10 +194,9 @@ def _restored(body: dict[str, Any], records: list[_PickledNode]) -> FrozenModule
             return nodes[value.name]
         return value.target if isinstance(value, _Operator) else value
 
-    for record in records:
-        args, kwargs = map_aggregate(record.args, read), map_aggregate(record.kwargs, read)
-        node = graph.create_node(record.op, read(record.target), args, kwargs, record.name)
-        nodes[record.name] = node
+    for op, name, parts in records:
+        target, args, kwargs = map_aggregate(parts, read)
+        nodes[name] = graph.create_node(op, target, args, kwargs, name)
     return _with_graph(body, graph)
 
 
@@ -271,7 +259,11 @@ def decompose_exported(
     graph: fx.Graph = exported.graph
     _refuse_fixed(graph, arguments, axes)
     _inline_gradient_switches(exported)
-    _drop_metadata_checks(graph)
+    for node in graph.find_nodes(op="call_function", target=_aten._assert_tensor_metadata.default):
+        graph.erase_node(node)  # the interface checks the inputs, and checks of other tensors would fix devices
+    for node in graph.find_nodes(op="get_attr"):
+        if not node.users:
+            graph.erase_node(node)
     with_own_signature(exported, arguments, program._guards_code, training=model.training)
     attentions = _AttentionFinder(graph, LiveTree(model))
     attentions.decompose()
@@ -359,15 +351,6 @@ def _may_have_gradient(operand: Any) -> bool:
     return cast(fx.Node, operand).op != "get_attr" or value.requires_grad  # a buffer has none
 
 
-def _drop_metadata_checks(graph: fx.Graph) -> None:
-    """Remove checks of intermediate tensors: the interface checks the inputs, and these would fix devices."""
-    for node in graph.find_nodes(op="call_function", target=_aten._assert_tensor_metadata.default):
-        graph.erase_node(node)
-    for node in graph.find_nodes(op="get_attr"):
-        if not node.users:
-            graph.erase_node(node)
-
-
 class _FoundAttention(Struct):
     """An attention of the graph."""
 
@@ -391,7 +374,7 @@ class _AttentionFinder:
         """Decompose every attention that is one node."""
         for node in self._graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
             primitives: dict[str, Primitive] = {}
-            writer = AttentionWriter(_NodeWriter(self._graph, node), ATEN, 0, primitives, module=self._path(node))
+            writer = AttentionWriter(_NodeWriter(self._graph, node), True, 0, primitives, module=self._path(node))
             args: Any = node.args
             kwargs: Any = node.kwargs
             with self._graph.inserting_before(node):

@@ -123,17 +123,13 @@ class State:
         self.names = flat.names
         self.steps = [[leaf.tensor.clone() for leaf in flat.leaves], *map(list, later)]
         self.inputs, self.calls = inputs, len(inputs)
-        self.axes = self._changing_axes()
-
-    def _changing_axes(self) -> dict[str, dict[int, str]]:
-        names: dict[tuple[int, ...], str] = {}
-        axes: dict[str, dict[int, str]] = {}
+        dims: dict[tuple[int, ...], str] = {}
+        self.axes: dict[str, dict[int, str]] = {}
         for name, tensors in zip(self.names, zip(*self.steps, strict=True), strict=True):
             for axis, sizes in enumerate(zip(*(tensor.shape for tensor in tensors), strict=True)):
                 if len(set(sizes)) > 1:
-                    dim = names.setdefault(sizes, f"{name.replace('.', '_')}_{axis}")
-                    axes.setdefault(name, {})[axis] = dim
-        return axes
+                    dim = dims.setdefault(sizes, f"{name.replace('.', '_')}_{axis}")
+                    self.axes.setdefault(name, {})[axis] = dim
 
     @property
     def example(self) -> list[Tensor]:
@@ -259,8 +255,9 @@ class Call:
         args, kwargs = arguments[: self._positional], dict(arguments[self._positional :])
         result = self.module(*(value for _, value in args), **kwargs)
         flat, known = Flat(result), self._tensor_outputs
-        leaves = [leaf for leaf in flat.leaves if not self._is_passed_through(leaf.tensor, tensors)]
-        leaves = [leaf for leaf in leaves if known is None or leaf.name in known]  # torch traces sizes as tensors
+        leaves = [leaf for leaf in flat.leaves if known is None or leaf.name in known]  # torch traces sizes as tensors
+        if self._continues:  # the caller already has the inputs that a call returns with its cache
+            leaves = [leaf for leaf in leaves if not any(leaf.tensor is each for each in tensors)]
         if not leaves:
             raise ModelError(
                 f"{type(self.module).__name__} returns {type(result).__name__} without a tensor in it",
@@ -271,10 +268,6 @@ class Call:
         if known is None:
             self.left_out[:] = [f"{name or 'output'} ({type(value).__name__})" for name, value in flat.others]
         return tuple(leaf.tensor for leaf in leaves)
-
-    def _is_passed_through(self, tensor: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
-        """Return whether a call that continues a past returns one of its inputs: the caller already has it."""
-        return self._continues and any(tensor is each for each in inputs)
 
     def rehearse(self) -> WriteUndo:
         """Run the example outside of any exporter; return its writes, so that they can be undone again after tracing.

@@ -19,6 +19,7 @@ from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from torch.utils import _pytree as pytree
 
 from sardonyx.common.errors import ModelError
+from sardonyx.frontend.module_state import replaced
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.decompositions import decompose_locally, is_overload
@@ -47,10 +48,10 @@ def shortcuts(*, stack_traces: bool) -> Generator[None]:
     """
     untyped: Any = torch.fx
     with (
-        _replaced(proxy_tensor, "_extract_tensor_metadata", _nothing),
-        _replaced(Interpreter, "run_node", _recorded(Interpreter.run_node)),
-        _replaced(torch.nn.Module, "to", _unless_converted(torch.nn.Module.to)),
-        contextlib.nullcontext() if stack_traces else _replaced(untyped.config, "do_not_emit_stack_traces", True),
+        replaced(proxy_tensor, "_extract_tensor_metadata", _nothing),
+        replaced(Interpreter, "run_node", _recorded(Interpreter.run_node)),
+        replaced(torch.nn.Module, "to", _unless_converted(torch.nn.Module.to)),
+        contextlib.nullcontext() if stack_traces else replaced(untyped.config, "do_not_emit_stack_traces", True),
     ):
         yield
 
@@ -109,22 +110,8 @@ def quick_mismatches() -> Generator[None]:
             return match(self, model, graph, node, **options)
         return _basics.MatchResult().fail("another operator")
 
-    with _replaced(matcher, "match", run):
+    with replaced(matcher, "match", run):
         yield
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: object) -> Generator[None]:
-    """Set an attribute, if this version of torch has it."""
-    if not hasattr(owner, name):
-        yield
-        return
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 TRANSLATIONS = "sardonyx.translations"  # the key in `ir.Model.meta`
@@ -225,7 +212,9 @@ class Translations:
                 operation = _Cut(self, node).operation(self._opsets)
                 excerpt = operation.excerpt and operation.excerpt.SerializeToString(deterministic=True)
                 key = (operation.name, repr((operation.args, operation.kwargs)), excerpt)
-                found.setdefault(key, operation).modules.append(_module(node))
+                stack = node.meta.get("nn_module_stack") or {"": ("", None)}
+                name = [*stack.values()][-1][0].removeprefix(INNER).removeprefix(".")
+                found.setdefault(key, operation).modules.append(name)
         return list(found.values())
 
     def value(self, node: Node) -> ir.Value | None:
@@ -244,12 +233,6 @@ class Translations:
         if not isinstance(node.meta.get("val"), tuple | list) or node.name in self._values:  # or a sequence in ONNX
             return {None: self.value(node)}
         return {user.args[1]: self.value(user) for user in node.users if user.target is operator.getitem}
-
-
-def _module(node: Node) -> str:
-    """Return the name of the module that called an operation."""
-    stack = node.meta.get("nn_module_stack") or {"": ("", None)}
-    return [*stack.values()][-1][0].removeprefix(INNER).removeprefix(".")
 
 
 class _Cut:
@@ -347,14 +330,11 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
         )
     dynamic = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
     shapes = (dynamic,) if dynamic else None
+    config: Any = torch._dynamo.config  # pyright: ignore[reportPrivateUsage]  # no public name
+    # With symbolic sizes, making and checking entries of the cache takes longer than computing all shapes anew.
+    uncached = config.patch(fake_tensor_cache_enabled=False) if any(dynamic) else contextlib.nullcontext()
     # attention kernels for training have another memory layout
-    with (
-        quietly(),
-        quoted_names(),
-        torch.no_grad(),
-        _without_fake_tensor_cache(any(dynamic)),
-        _recurrences_of_any_length(),
-    ):
+    with quietly(), quoted_names(), torch.no_grad(), uncached, _recurrences_of_any_length():
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=shapes, strict=False)
         _check_dynamic(captured, call.inputs, axes)
         _replace_conv3d_without_bias(captured.graph_module)
@@ -385,12 +365,6 @@ def _check_dynamic(captured: Any, names: Sequence[str], axes: Axes) -> None:
                 raise FixedDim(f"{name}:{axis}", dim, int(size))
 
 
-def _without_fake_tensor_cache(is_dynamic: bool) -> contextlib.AbstractContextManager[object]:
-    """Compute the shapes of every operation anew: with symbolic sizes, making and checking entries takes longer."""
-    config: Any = torch._dynamo.config  # pyright: ignore[reportPrivateUsage]  # no public name
-    return config.patch(fake_tensor_cache_enabled=False) if is_dynamic else contextlib.nullcontext()
-
-
 @contextlib.contextmanager
 def _recurrences_of_any_length() -> Generator[None]:
     """Compute the shapes of an LSTM or GRU without its steps: torch runs them one by one, which fixes the length."""
@@ -398,8 +372,15 @@ def _recurrences_of_any_length() -> Generator[None]:
     lstm: Any = torch.ops.aten.lstm.input
     gru: Any = torch.ops.aten.gru.input
     keys = torch._C.DispatchKey  # pyright: ignore[reportPrivateUsage]  # no public name
+
+    def lstm_shapes(x: Any, states: Any, *rest: Any) -> tuple[Any, ...]:
+        return _recurrent_output(x, states[0], *rest[-2:]), *map(torch.empty_like, states)
+
+    def gru_shapes(x: Any, state: Any, *rest: Any) -> tuple[Any, ...]:
+        return _recurrent_output(x, state, *rest[-2:]), torch.empty_like(state)
+
     with contextlib.ExitStack() as stack:
-        for operator, shapes in ((lstm, _lstm_shapes), (gru, _gru_shapes)):
+        for operator, shapes in ((lstm, lstm_shapes), (gru, gru_shapes)):
             stack.callback(operator._dispatch_cache.clear)
             stack.enter_context(_updated(untyped.decomposition_table, {operator: shapes}))
             kernels = {keys.CompositeImplicitAutograd: shapes, keys.Autograd: shapes}
@@ -418,14 +399,6 @@ def _updated(table: dict[Any, Any], entries: dict[Any, Any]) -> Generator[None]:
         for key in entries:
             del table[key]
         table.update(before)
-
-
-def _lstm_shapes(x: Any, states: Any, *rest: Any) -> tuple[Any, ...]:
-    return _recurrent_output(x, states[0], *rest[-2:]), *map(torch.empty_like, states)
-
-
-def _gru_shapes(x: Any, state: Any, *rest: Any) -> tuple[Any, ...]:
-    return _recurrent_output(x, state, *rest[-2:]), torch.empty_like(state)
 
 
 def _recurrent_output(x: Any, state: Any, bidirectional: bool, batch_first: bool) -> Any:
@@ -466,17 +439,13 @@ def _set_origins(model: ir.Model, program: Any, tree: LiveTree) -> None:
     stacks = {node.name: node.meta.get("nn_module_stack") for node in program.graph.nodes}
     for scope in scopes(model):
         for node in scope.graph:
-            stack = stacks.get(_operation(node)) if scope.holder is None else None
+            operation = node.metadata_props.get(NAME_SCOPES, "").rpartition("'")[0].rpartition("'")[2]
+            stack = stacks.get(operation) if scope.holder is None else None
             path = path_of(stack, tree) if stack else None
             if path is not None:
                 set_origins(node, frozenset({path}))
             else:
                 set_origins(node, p.UNKNOWN, How.ROOT)
-
-
-def _operation(node: ir.Node) -> str:
-    """Return the name of the fx node an ONNX node was exported from: the last of its scopes."""
-    return node.metadata_props.get(NAME_SCOPES, "").rpartition("'")[0].rpartition("'")[2]
 
 
 def _rename_parameters(model: ir.Model, root: torch.nn.Module) -> None:

@@ -240,7 +240,10 @@ def _step(node: Any, values: Values) -> Sequence[Any]:
         case "prim::Loop":
             return _loop(node, operands, values)
         case "prim::CallMethod":
-            return (_call_method(operands[0], node.s("name"), operands[1:]),)
+            holder, method = _holder(operands[0]), node.s("name")
+            if _FORWARD.fullmatch(method):
+                return (holder(*operands[1:], sardonyx_method=method),)
+            return (holder.follow(method, [holder, *operands[1:]]),)
         case "prim::CallFunction":
             return (_call_function(node, operands[1:]),)
         case "prim::GetAttr":
@@ -276,13 +279,6 @@ def _holder(module: Any) -> Interpreted:
     if not isinstance(module, Interpreted):
         raise _unsupported(f"an attribute of {type(module).__name__}")
     return module
-
-
-def _call_method(module: Any, method: str, args: Sequence[Any]) -> Any:
-    holder = _holder(module)
-    if _FORWARD.fullmatch(method):
-        return holder(*args, sardonyx_method=method)
-    return holder.follow(method, [holder, *args])
 
 
 def _call_function(node: Any, args: Sequence[Any]) -> Any:
@@ -358,7 +354,12 @@ def prepared(module: torch.nn.Module, *, training: bool = False) -> Generator[to
     their graph. Weights whose parametrization has no ONNX operators are computed once.
     """
     with restoring_state(module), fast_paths(enabled=False):
-        _without_compiled_calls(module)
+        for child in module.modules():  # those that were compiled in place run as written
+            if child.__dict__.get("_compiled_call_impl") is not None:
+                child._compiled_call_impl = None  # pyright: ignore[reportPrivateUsage]  # no public name
+            original = getattr(child.__dict__.get("forward"), "_torchdynamo_orig_callable", None)
+            if original is not None:
+                child.forward = original
         plain: dict[torch.nn.Module, torch.nn.Module] = {}
         root = _plain(module, plain)
         _replace_below(root, lambda child: _plain(child, plain))
@@ -366,19 +367,12 @@ def prepared(module: torch.nn.Module, *, training: bool = False) -> Generator[to
             evaluate(root)
         elif not root.training:
             set_training(root, training=True)
-        _without_gradients(root)
+        parameters = set(map(id, root.parameters()))
+        for tensor in tensors_of(root):  # exporters make the others constants
+            if id(tensor) not in parameters and tensor.requires_grad and tensor.is_leaf:
+                tensor.requires_grad = False
         _replace_below(root, _precomputed)
         yield root
-
-
-def _without_compiled_calls(module: torch.nn.Module) -> None:
-    """Make modules that were compiled in place run as written."""
-    for child in module.modules():
-        if child.__dict__.get("_compiled_call_impl") is not None:
-            child._compiled_call_impl = None  # pyright: ignore[reportPrivateUsage]  # no public name
-        original = getattr(child.__dict__.get("forward"), "_torchdynamo_orig_callable", None)
-        if original is not None:
-            child.forward = original
 
 
 def _plain(module: torch.nn.Module, known: dict[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
@@ -392,14 +386,6 @@ def _plain(module: torch.nn.Module, known: dict[torch.nn.Module, torch.nn.Module
             for table in _HOOKS:
                 known[module].__dict__[table].update(module.__dict__.get(table, {}))
     return known[module]
-
-
-def _without_gradients(root: torch.nn.Module) -> None:
-    """Turn off gradients of tensors that are not parameters: exporters make them constants."""
-    parameters = set(map(id, root.parameters()))
-    for tensor in tensors_of(root):
-        if id(tensor) not in parameters and tensor.requires_grad and tensor.is_leaf:
-            tensor.requires_grad = False
 
 
 def _replace_below(root: torch.nn.Module, replacement: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
