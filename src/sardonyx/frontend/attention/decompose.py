@@ -175,9 +175,13 @@ class AttentionTracer(fx.Tracer):
         """Create a proxy as `fx.Tracer.create_proxy`, but decompose attentions."""
         if kind == "call_function":
             if target in _SDPA:
-                return self._sdpa(args, kwargs)
+                writer = self._writer("scaled_dot_product_attention")
+                operands, keywords = self.create_arg(args), self.create_arg(kwargs)
+                return self.proxy(decompositions.write_sdpa(writer, *operands, **keywords, halves=self._halves))
             if target is F.multi_head_attention_forward:
-                return self._multihead_function(args, kwargs)
+                writer = self._writer("multi_head_attention_forward")
+                call = decompositions.of_function(writer.location, args, kwargs, halves=self._halves)
+                return self._multihead(call, writer)
         has_dtype = any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values()))
         if kind == "call_method" and target == "view" and self._attentions and not has_dtype:
             target = "reshape"  # a decomposed attention may have another memory layout, of which no view is possible
@@ -191,12 +195,6 @@ class AttentionTracer(fx.Tracer):
         self._attentions.append(Attention(self._path, written_as))
         return AttentionWriter(write, False, len(self._attentions) - 1, self._primitives, self._path)
 
-    def _sdpa(self, args: Any, kwargs: Any) -> fx.Proxy:
-        writer = self._writer("scaled_dot_product_attention")
-        operands: Any = self.create_arg(args)
-        keywords: Any = self.create_arg(kwargs)
-        return self.proxy(decompositions.write_sdpa(writer, *operands, **keywords, halves=self._halves))
-
     def _multihead_forward(self) -> Callable[..., Any]:
         """Return the replacement of `nn.MultiheadAttention.forward` during tracing."""
         tracer, original = self, nn.MultiheadAttention.forward
@@ -206,15 +204,14 @@ class AttentionTracer(fx.Tracer):
             arguments = _arguments(original, self, args, kwargs)
             if not any(isinstance(argument, fx.Proxy) for argument in arguments.values()):
                 return original(self, **arguments)
-            dropout = tracer._dropout_of(self)
+            dropout: str | float = 0.0
+            if self.dropout != 0.0:  # a submodule, which follows `.train()` and `.eval()`
+                dropout = f"{tracer.path_of_module(self)}.{_DROPOUT}".lstrip(".")
+                tracer._referenced.setdefault(dropout, nn.Dropout(self.dropout).train(self.training))
             call = decompositions.of_module(self, arguments, dropout=dropout, halves=tracer._halves)
             return tracer._multihead(call, tracer._writer("nn.MultiheadAttention"))
 
         return forward
-
-    def _multihead_function(self, args: Any, kwargs: Any) -> Any:
-        writer = self._writer("multi_head_attention_forward")
-        return self._multihead(decompositions.of_function(writer.location, args, kwargs, halves=self._halves), writer)
 
     def _multihead(
         self, call: decompositions.AttentionCall, writer: AttentionWriter
@@ -222,14 +219,6 @@ class AttentionTracer(fx.Tracer):
         call = decompositions.as_nodes(decompositions.checked(call, writer.location), self.create_arg)
         result, weights = decompositions.write_multihead(writer, call)
         return self.proxy(result), None if weights is None else self.proxy(weights)
-
-    def _dropout_of(self, module: nn.MultiheadAttention) -> str | float:
-        """Return the path of a dropout submodule, which follows `.train()` and `.eval()`; 0.0 without dropout."""
-        if module.dropout == 0.0:
-            return 0.0
-        target = f"{self.path_of_module(module)}.{_DROPOUT}".lstrip(".")
-        self._referenced.setdefault(target, nn.Dropout(module.dropout).train(module.training))
-        return target
 
 
 def _flags(model: nn.Module) -> dict[str, Any]:

@@ -273,18 +273,15 @@ def _unrepeated(query: fx.Node, node: fx.Node) -> tuple[fx.Node, Any] | None:
     call = read(node)
     if call is None:
         return None
-    if call.name == "repeat" and call.node.target != "repeat" and _is_heads(call.get("dim"), node):
+    dim, rank = call.get("dim"), rank_of(node)
+    is_heads = isinstance(dim, int) and (dim == -3 or (rank.exact and dim % rank.least == rank.least - 3))
+    if call.name == "repeat" and call.node.target != "repeat" and is_heads:
         times, inner = call.get("repeats"), call.get("x")
         if isinstance(times, fx.Node) and times.target is opaque_ops.heads_per_group and times.args == (query, inner):
             return inner, "heads_per_group"
         return _if_multiple(query, inner, node) if isinstance(times, int) else None
     inner = _before_expansion(node)
     return None if inner is None else _if_multiple(query, inner, node)
-
-
-def _is_heads(dim: Any, node: fx.Node) -> bool:
-    rank = rank_of(node)
-    return isinstance(dim, int) and (dim == -3 or (rank.exact and dim % rank.least == rank.least - 3))
 
 
 def _if_multiple(query: fx.Node, inner: fx.Node, node: fx.Node) -> tuple[fx.Node, Any] | None:

@@ -176,7 +176,11 @@ def _mask(writer: Writer, query: fx.Node, plan: FusionPlan, groups: _Groups) -> 
     added: fx.Node | None = None
     for space, mask in plan.masks:
         added = _with_mask(writer, query, added, mask, functools.partial(groups.mask, space=space))
-    return None if added is None else writer.at_least_matrix(_as_query(writer, added, query))
+    if added is None:
+        return None
+    own, other = dtype_of(added), dtype_of(query)  # float32 is kept with half precision, so that it stays finite
+    fits = own is not None and (own == other or (own is torch.float32 and other in opaque_ops.HALVES))
+    return writer.at_least_matrix(added if fits else writer.write("type_as", added, query))
 
 
 def _with_mask(
@@ -196,18 +200,6 @@ def _with_mask(
                 zeros = writer.write("mul", writer.write("type_as", regroup(masked), query), 0.0)
                 return writer.write("fill_where", regroup(masked), value, zeros)
             return writer.write("fill_where", regroup(masked), value, added)
-
-
-def _as_query(writer: Writer, mask: fx.Node, query: fx.Node) -> fx.Node:
-    """Return the mask in the dtype of the queries; float32 is kept with half precision, so that it stays finite."""
-    own, other = dtype_of(mask), dtype_of(query)
-    if (
-        own is not None
-        and other is not None
-        and (own == other or (own is torch.float32 and other in opaque_ops.HALVES))
-    ):
-        return mask
-    return writer.write("type_as", mask, query)
 
 
 class _Groups:

@@ -7,7 +7,7 @@ projections, and the splitting and merging of heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 
 import torch
 from msgspec.structs import replace
@@ -74,7 +74,8 @@ def _recognised(
     _add_result_roles(weights_path.mix, roles)
     roles |= dict.fromkeys(_rearranging(scores_path.product, key.node), Role.SCORES)
     roles |= dict.fromkeys(scores_path.nodes, Role.SCORES) | dict.fromkeys(weights_path.nodes, Role.MIX)
-    roles |= {step.node: _role(step) for step in steps if step.node is not scores_path.product}
+    kinds: dict[type, Role] = {Scale: Role.SCALE, Bias: Role.MASK, Fill: Role.MASK}
+    roles |= {step.node: kinds.get(type(step), Role.SCORES) for step in steps if step.node is not scores_path.product}
     if weights_path.dropout is not None:
         roles[weights_path.dropout.node] = Role.DROPOUT
     roles[call.node] = Role.SOFTMAX
@@ -111,16 +112,6 @@ def _rearranging(product: fx.Node, key: fx.Node) -> list[fx.Node]:
         if node is key:
             return path
     return []
-
-
-def _role(step: Step) -> Role:
-    match step:
-        case Scale():
-            return Role.SCALE
-        case Bias() | Fill():
-            return Role.MASK
-        case _:
-            return Role.SCORES
 
 
 def _unscaled(operand: Operand) -> tuple[list[Step], Operand]:
@@ -162,16 +153,10 @@ def is_projection(call: GraphCall | None) -> bool:
     """Return whether the call multiplies an activation by a weight of the model."""
     if call is None:
         return False
-    weight = {"matmul": call.get("y"), "addmm": call.get("z")}.get(call.name)
-    return call.name == "linear" or (weight is not None and _is_weight(weight))
-
-
-def _is_weight(node: object) -> bool:
-    call = read(node)
-    while call is not None and call.name in _ARRANGING_HEADS:
-        node = call.get("x")
-        call = read(node)
-    return isinstance(node, fx.Node) and node.op == "get_attr"
+    weight: object = {"matmul": call.get("y"), "addmm": call.get("z")}.get(call.name)
+    while (arranged := read(weight)) is not None and arranged.name in _ARRANGING_HEADS:
+        weight = arranged.get("x")
+    return call.name == "linear" or (isinstance(weight, fx.Node) and weight.op == "get_attr")
 
 
 def _add_operand_roles(operand: fx.Node, role: Role, core: Set[fx.Node], roles: dict[fx.Node, Role]) -> None:
@@ -189,20 +174,17 @@ def _add_operand_roles(operand: fx.Node, role: Role, core: Set[fx.Node], roles: 
         else:
             waiting.extend(node.all_input_nodes)
     if len(projections) != 1 or not _ends_in(projections[0], core):
-        projections = []
-    for node in _arranged_back(operand) if not projections else visited:
+        projections, visited = [], {}
+        call = read(operand)
+        while call is not None and call.name in _ARRANGING_HEADS:
+            visited[call.node] = None
+            call = read(call.get("x"))
+    for node in visited:
         call = read(node)
         if node in projections:
             roles.setdefault(node, role)
         elif call is not None and call.name in _ARRANGING_HEADS:
             roles.setdefault(node, Role.SPLIT_HEADS)
-
-
-def _arranged_back(operand: fx.Node) -> Iterable[fx.Node]:
-    call = read(operand)
-    while call is not None and call.name in _ARRANGING_HEADS:
-        yield call.node
-        call = read(call.get("x"))
 
 
 def _ends_in(projection: fx.Node, core: Set[fx.Node]) -> bool:

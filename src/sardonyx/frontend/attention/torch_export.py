@@ -19,7 +19,6 @@ from sardonyx.frontend.attention.calling import (
     Arguments,
     Flattened,
     Interface,
-    fixed_size,
     with_own_signature,
 )
 from sardonyx.frontend.attention.decompositions import AttentionWriter, write_sdpa
@@ -27,7 +26,7 @@ from sardonyx.frontend.attention.recognizer import find_attentions
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, Role, attach
 from sardonyx.frontend.module_state import fast_paths
 from sardonyx.frontend.running import quietly
-from sardonyx.frontend.tracing.adapter import INNER
+from sardonyx.frontend.tracing.adapter import INNER, check_dynamic
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of
 from sardonyx.records.provenance import ROOT
 
@@ -255,9 +254,9 @@ def decompose_exported(
     arguments = Arguments(model, args, kwargs)
     flattened = Flattened(model, arguments)
     program = _exported(flattened, arguments, axes)
+    check_dynamic(program, arguments.names, axes)
     exported: Any = program.module(check_guards=False)
     graph: fx.Graph = exported.graph
-    _refuse_fixed(graph, arguments, axes)
     _inline_gradient_switches(exported)
     for node in graph.find_nodes(op="call_function", target=_aten._assert_tensor_metadata.default):
         graph.erase_node(node)  # the interface checks the inputs, and checks of other tensors would fix devices
@@ -268,7 +267,13 @@ def decompose_exported(
     attentions = _AttentionFinder(graph, LiveTree(model))
     attentions.decompose()
     attentions.recognize()
-    result = FrozenModule(_own_names(exported), graph, type(model).__name__)
+    values: dict[str, Any] = {}  # what the graph refers to, under the names of the model itself
+    for node in graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            value = attribute(exported, str(node.target))
+            node.target = str(node.target).removeprefix(f"{INNER}.")
+            values[node.target] = value
+    result = FrozenModule(values, graph, type(model).__name__)
     result.share_weights(model)
     attach(result, attentions.decomposition(why))
     return result
@@ -284,41 +289,15 @@ def _exported(flattened: Flattened, arguments: Arguments, axes: Axes) -> Any:
     except ModelError:
         raise
     except Exception as error:  # a forward is the user's code and may raise anything
+        named = cast("Iterable[tuple[str, nn.Module]]", flattened.module.named_modules())
+        names = {id(module): name for name, module in named}
+        running = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        inside = [names[id(module)] for module in running if id(module) in names]
+        where = f"module '{inside[-1]}'" if inside and inside[-1] else type(flattened.module).__name__
         raise ModelError(
-            f"torch.export cannot trace {_where(error, flattened.module)}: {reason(error)}",
+            f"torch.export cannot trace {where}: {reason(error)}",
             hint="decompose only the submodules whose control flow does not depend on tensor values",
         ) from error
-
-
-def _own_names(exported: fx.GraphModule) -> dict[str, Any]:
-    """Rename references of the graph to names of the model itself; return what they refer to by name."""
-    values: dict[str, Any] = {}
-    for node in exported.graph.nodes:
-        if node.op in ("get_attr", "call_module"):
-            value = attribute(exported, str(node.target))
-            node.target = str(node.target).removeprefix(f"{INNER}.")
-            values[node.target] = value
-    return values
-
-
-def _where(error: BaseException, model: nn.Module) -> str:
-    """Return the innermost module that was running."""
-    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
-    names = {id(module): name for name, module in named}
-    running = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    inside = [names[id(module)] for module in running if id(module) in names]
-    return f"module '{inside[-1]}'" if inside and inside[-1] else type(model).__name__
-
-
-def _refuse_fixed(graph: fx.Graph, arguments: Arguments, axes: Axes) -> None:
-    for name, node in zip(arguments.names, graph.find_nodes(op="placeholder"), strict=True):
-        for axis, dim in axes.get(name, {}).items():
-            size = fixed_size(node.meta["val"].shape[axis])
-            if size is not None:
-                raise ModelError(
-                    f"dimension {name}:{axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
-                    hint="leave it out of `dynamic`" + (", or give an example of size 2 or more" if size < 2 else ""),
-                )
 
 
 def _inline_gradient_switches(module: fx.GraphModule) -> None:
@@ -329,7 +308,13 @@ def _inline_gradient_switches(module: fx.GraphModule) -> None:
         enabled, body, *operands = cast("tuple[Any, ...]", node.args)
         inner = cast(fx.GraphModule, module.get_submodule(str(body.target))).graph
         with graph.inserting_before(node):
-            has_gradient = any(_may_have_gradient(operand) for operand in operands)
+            tensors = ((each, each.meta.get("val")) for each in operands if isinstance(each, fx.Node))
+            has_gradient = any(  # a buffer has none
+                isinstance(value, torch.Tensor)
+                and value.is_floating_point()
+                and (each.op != "get_attr" or value.requires_grad)
+                for each, value in tensors
+            )
             before = graph.call_function(torch.is_grad_enabled) if has_gradient else None
             if has_gradient:
                 graph.call_function(_SET_GRADIENT, (enabled,))
@@ -342,13 +327,6 @@ def _inline_gradient_switches(module: fx.GraphModule) -> None:
             graph.erase_node(user)
         graph.erase_node(node)
         graph.erase_node(body)
-
-
-def _may_have_gradient(operand: Any) -> bool:
-    value = operand.meta.get("val") if isinstance(operand, fx.Node) else None
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return False
-    return cast(fx.Node, operand).op != "get_attr" or value.requires_grad  # a buffer has none
 
 
 class _FoundAttention(Struct):

@@ -285,7 +285,9 @@ def processed(facts: Facts, batch: int, seed: int) -> Iterator[dict[str, Tensor]
         rate = int(processor.sampling_rate)
         sounds = [np.asarray(numbers.standard_normal(_SECONDS * rate), np.float32) for _ in range(batch)]
         for outputs in _outputs(processor, sounds, sampling_rate=rate, return_attention_mask=True):
-            yield {name: _shortened(value, facts) for name, value in outputs.items()}
+            positions = facts.count("source positions")  # a front end may halve the frames
+            last = 2 * positions if positions else None
+            yield {name: value[..., :last] for name, value in outputs.items()}
 
 
 def _processors(table: str, kind: str, facts: Facts) -> Iterator[Any]:
@@ -313,22 +315,12 @@ def _settings(defaults: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
             chosen[name] = same
         elif name == "feature_size" and facts.count("mel bins"):
             chosen[name] = facts.count("mel bins")
-        elif name.endswith("size") and facts.image is not None and (sides := _sides(value)):
+        elif name.endswith("size") and facts.image is not None:
             height, width = facts.image
-            chosen[name] = {side: width if side == "width" else height for side in sides}
+            named = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+            if sides := [side for side, size in named.items() if isinstance(size, int)]:  # both, or an edge
+                chosen[name] = {side: width if side == "width" else height for side in sides}
     return chosen
-
-
-def _shortened(value: Tensor, facts: Facts) -> Tensor:
-    """Cut the frames to the module's number of positions, for a front end that halves them."""
-    positions = facts.count("source positions")
-    return value[..., : 2 * positions] if positions else value
-
-
-def _sides(value: Any) -> list[str]:
-    """Return the sides in an image size: height and width, or an edge."""
-    named = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else getattr(value, "__dict__", {})
-    return [side for side, size in named.items() if isinstance(size, int)]
 
 
 def _outputs(processor: Any, *data: Sequence[Any], **how: Any) -> Iterator[dict[str, Tensor]]:

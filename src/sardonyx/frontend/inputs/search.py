@@ -410,7 +410,12 @@ class Search:
         if names and all(name in self._given for name in names):
             shown = ", ".join(map(str, tried.values()))
             return UsageError(f"{kind} does not accept {shown}: {why}", hint="check the types and sizes")
-        name = self._at_fault(values)
+        args, kwargs = self._arguments(values)
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}  # not equal numbers
+        suspects = parameters_at_fault(self.module, args, kwargs, tensors, self._probe)
+        at_fault = [name for name in suspects or values if name not in self._given]
+        unsure = [name for name in at_fault if role_of(name) is Role.UNKNOWN]  # preferred
+        name = next(iter(unsure or at_fault), None) if suspects or len(at_fault) == 1 else None
         if name is None:
             guessed = [name for name in tried if name not in self._given]
             return UsageError(
@@ -421,17 +426,6 @@ class Search:
             f"no example was found that {kind} accepts; parameter '{name}': {why}",
             hint=self._hint(name, "DTYPE[DIMS]", f" (tried: {tried[name].partition('=')[2]})"),
         )
-
-    def _at_fault(self, values: Mapping[str, Any]) -> str | None:
-        """Return the parameter that the error is about; of several, one whose role is unknown."""
-        args, kwargs = self._arguments(values)
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}  # not equal numbers
-        suspects = parameters_at_fault(self.module, args, kwargs, tensors, self._probe)
-        guessed = [name for name in suspects or values if name not in self._given]
-        unsure = [name for name in guessed if role_of(name) is Role.UNKNOWN]
-        if not suspects and len(guessed) != 1:
-            return None
-        return next(iter(unsure or guessed), None)
 
     def _hint(self, name: str, tensor: str, remark: str) -> str:
         """Return a hint on how to give a parameter: as a specification, or from a factory if it is not a tensor."""

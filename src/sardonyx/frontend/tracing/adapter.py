@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from msgspec import Struct
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from sardonyx.common.errors import ModelError
 from sardonyx.frontend.module_state import WriteUndo, has_own_state, unchanged, uncompiled
@@ -159,6 +160,7 @@ class State:
 
 
 Feeds: TypeAlias = dict[str, torch.Tensor]
+Axes: TypeAlias = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension
 _PAST = "past_key_values"
 INNER = "module"  # the attribute with the wrapped module: torch prefixes all names with it
 
@@ -333,3 +335,25 @@ def _output_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
         readable = head + dot + tail
         result.append(f"{readable}_out" if readable in taken or readable in result else readable)
     return result
+
+
+class FixedDim(ModelError):
+    """Torch fixed the size of a dimension that was to be dynamic."""
+
+    def __init__(self, axis: str, dim: str, size: int) -> None:
+        advice = ", or give an example of size 2 or more" if size < 2 else ""
+        super().__init__(
+            f"dimension {axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
+            hint=f"leave it out of `dynamic`{advice}",
+        )
+        self.dim = dim
+        self.why = f"torch fixes {axis} at this size"
+
+
+def check_dynamic(captured: Any, names: Sequence[str], axes: Axes) -> None:
+    """Raise FixedDim if torch fixed the size of a requested dimension: translating the graph takes most of the time."""
+    placeholders = captured.graph.find_nodes(op="placeholder")[-len(names) :] if names else ()
+    for name, node in zip(names, placeholders, strict=True):
+        for axis, dim in axes.get(name, {}).items():
+            if is_concrete_int(size := node.meta["val"].shape[axis]):
+                raise FixedDim(f"{name}:{axis}", dim, int(size))

@@ -137,7 +137,14 @@ def decompose_locally(program: torch.export.ExportedProgram) -> None:
                 graph = _Rewriter(program.graph_module, table, composite, rest).run()
         except NotLocalError:
             return run_whole(dict(table))
-        _replace_graph(program, graph)
+        before, after = ([*owner.nodes][-1].args[0] for owner in (program.graph, graph))
+        names = {old.name: new.name for old, new in zip(before, after, strict=True) if isinstance(old, Node)}
+        for spec in program.graph_signature.output_specs:
+            if (name := getattr(spec.arg, "name", None)) in names:
+                spec.arg.name = names[name]
+        graph.eliminate_dead_code()
+        program.graph_module.graph = graph
+        program.graph_module.delete_all_unused_submodules()
         return program
 
     untyped.run_decompositions = run_decompositions
@@ -158,18 +165,6 @@ def _composites(table: Table) -> Generator[tuple[Table, Table]]:
     composite, rest = split(dict(table))
     with overridden(composite):
         yield composite, rest
-
-
-def _replace_graph(program: torch.export.ExportedProgram, graph: Any) -> None:
-    """Replace the program's graph by one with the same interface."""
-    before, after = ([*owner.nodes][-1].args[0] for owner in (program.graph, graph))
-    names = {old.name: new.name for old, new in zip(before, after, strict=True) if isinstance(old, Node)}
-    for spec in program.graph_signature.output_specs:
-        if (name := getattr(spec.arg, "name", None)) in names:
-            spec.arg.name = names[name]
-    graph.eliminate_dead_code()
-    program.graph_module.graph = graph
-    program.graph_module.delete_all_unused_submodules()
 
 
 class _Rewriter:

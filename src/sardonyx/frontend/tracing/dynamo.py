@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, cast
 
 import onnx
@@ -15,15 +15,14 @@ from onnx_ir import serde
 from torch import _decomp
 from torch.fx import Interpreter, Node
 from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from torch.utils import _pytree as pytree
 
 from sardonyx.common.errors import ModelError
 from sardonyx.frontend.module_state import replaced
 from sardonyx.frontend.running import quietly
-from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
+from sardonyx.frontend.tracing.adapter import INNER, Adapter, Axes, Call, check_dynamic
 from sardonyx.frontend.tracing.decompositions import decompose_locally, is_overload
-from sardonyx.frontend.tracing.graph_names import Axes, FixedDim, name_interface, settle
+from sardonyx.frontend.tracing.graph_names import name_interface, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of, quoted_names
 from sardonyx.ir.io import MAX_IR_VERSION
 from sardonyx.ir.origins import set_origins
@@ -336,7 +335,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     # attention kernels for training have another memory layout
     with quietly(), quoted_names(), torch.no_grad(), uncached, _recurrences_of_any_length():
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=shapes, strict=False)
-        _check_dynamic(captured, call.inputs, axes)
+        check_dynamic(captured, call.inputs, axes)
         _replace_conv3d_without_bias(captured.graph_module)
         decompose_locally(captured)
         program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
@@ -354,15 +353,6 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     name_interface(model, call)
     ranges = {str(symbol): (limits.lower, limits.upper) for symbol, limits in captured.range_constraints.items()}
     return model, settle(model, axes, ranges, getattr(captured, "_guards_code", ()))  # it has no public name
-
-
-def _check_dynamic(captured: Any, names: Sequence[str], axes: Axes) -> None:
-    """Raise FixedDim if torch fixed the size of a requested dimension: translating the graph takes most of the time."""
-    placeholders = captured.graph.find_nodes(op="placeholder")[-len(names) :] if names else ()
-    for name, node in zip(names, placeholders, strict=True):
-        for axis, dim in axes.get(name, {}).items():
-            if is_concrete_int(size := node.meta["val"].shape[axis]):
-                raise FixedDim(f"{name}:{axis}", dim, int(size))
 
 
 @contextlib.contextmanager

@@ -9,15 +9,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.common.errors import ModelError
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import Axes, Call, FixedDim
 from sardonyx.ir.metadata import CONDITION
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.records.provenance import UNKNOWN
 from sardonyx.records.run import How
 
-Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension
 Ranges = Mapping[str, tuple[object, object]]  # torch's symbol -> smallest and largest size
 _SYMBOL = re.compile(r"\bs\d+\b")
 _SUM = re.compile(r"[\w*]+( \+ [\w*]+)+")  # without brackets and differences
@@ -25,19 +23,6 @@ _GUARDED = re.compile(r"L\['tensors'\]\[(\d+)\]\.size\(\)\[(\d+)\]")  # a size i
 _MOST_RELATED = 3  # dimensions in a guard that is tried
 _UNBOUNDED = 1 << 31
 _AT_MOST = re.compile(r"(?P<dim>.+) at most (?P<size>\d+)\b")
-
-
-class FixedDim(ModelError):
-    """Torch fixed the size of a dimension that was to be dynamic."""
-
-    def __init__(self, axis: str, dim: str, size: int) -> None:
-        advice = ", or give an example of size 2 or more" if size < 2 else ""
-        super().__init__(
-            f"dimension {axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
-            hint=f"leave it out of `dynamic`{advice}",
-        )
-        self.dim = dim
-        self.why = f"torch fixes {axis} at this size"
 
 
 def settle(model: ir.Model, axes: Axes, ranges: Ranges, guards: Iterable[str] = ()) -> list[str]:

@@ -189,7 +189,10 @@ def _call_in_a_row(call: Call, before: Mapping[Path, _Value]) -> _Row:
         )
         touched = _touched(module, before, undo)
         held.append({**before, **touched})
-        row.after.append(_copied(touched))
+        row.after.append({  # copied
+            path: _Value(None, {name: tensor.clone() for name, tensor in value.tensors.items()}, value.others)
+            for path, value in touched.items()
+        })  # fmt: skip
 
     with unchanged(module) as undo, eagerly():
         try:
@@ -239,13 +242,6 @@ def _are_equal(a: Sequence[tuple[str, object]], b: Sequence[tuple[str, object]])
         name == other and (value is after or (isinstance(value, _PLAIN) and value == after))
         for (name, value), (other, after) in zip(a, b, strict=True)
     )
-
-
-def _copied(values: Mapping[Path, _Value]) -> dict[Path, _Value]:
-    return {
-        path: _Value(None, {name: tensor.clone() for name, tensor in value.tensors.items()}, value.others)
-        for path, value in values.items()
-    }
 
 
 def _changed(before: Mapping[Path, _Value], row: _Row) -> list[Path]:

@@ -185,7 +185,10 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
             f"torch cannot export the model at opset {opset}: {refusal}", hint=f"use `opset={used}`, which works"
         )
     model = io.load(path)
-    _correct_bfloat16(model)
+    for node in (node for scope in scopes(model) for node in scope.graph):
+        # the tracer (scalar_type_analysis.cpp of torch 2.13) writes complex128 for bfloat16; ONNX has no such cast
+        if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.COMPLEX128:
+            node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.BFLOAT16))
     weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which is deleted with the model
     _set_origins(model, modules, tree, entry)
     _rename(model, entry)
@@ -243,17 +246,6 @@ def _without_log() -> Generator[None]:
             yield
     finally:
         switch(was_on)
-
-
-def _correct_bfloat16(model: ir.Model) -> None:
-    """Correct casts to bfloat16: torch's tracer writes the number of complex128, to which ONNX has no cast.
-
-    The wrong number is in scalar_type_analysis.cpp of torch 2.13.
-    """
-    for scope in scopes(model):
-        for node in scope.graph:
-            if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.COMPLEX128:
-                node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.BFLOAT16))
 
 
 def _raise_opset(model: ir.Model, opset: int) -> None:

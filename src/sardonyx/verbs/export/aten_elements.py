@@ -12,9 +12,8 @@ import ml_dtypes
 import numpy as np
 from onnx import ModelProto, TensorProto
 
-from sardonyx.exact import call
 from sardonyx.exact.arithmetic import converted
-from sardonyx.exact.call import FLOATS, Invalid, Undecided, Value, numpy_type
+from sardonyx.exact.call import FLOATS, Invalid, Undecided, Value, dtype_of, numpy_type
 from sardonyx.exact.evaluate import Evaluator
 from sardonyx.exact.reals import Numbers, Real, chosen
 
@@ -60,12 +59,7 @@ def number(n: Numbers, value: Any, dtype: int) -> Value:
         return n.literal(np.asarray(value, np.float32), TensorProto.FLOAT).typed(dtype)
     if dtype in FLOATS:
         return n.literal(np.asarray(value, _FORMATS[dtype]), dtype)
-    return np.asarray(value, call.numpy_type(dtype))
-
-
-def dtype_of(value: Value) -> int:
-    """Return the element type of a tensor."""
-    return call.dtype_of(value)
+    return np.asarray(value, numpy_type(dtype))
 
 
 def typed(n: Numbers, value: Value, dtype: int) -> Value:

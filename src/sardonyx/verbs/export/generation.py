@@ -385,13 +385,14 @@ class GenerationCheck:
                 different = comparer.compare(*pair, lambda both=both: both)
             lines += different
         rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
-        ties = tuple(
-            _tie(int(row), int(step), int(expected.tokens[row, step]), reference[row, step], logits[row, step])
-            for row, step in zip(rows, steps, strict=True)
-        )
+        ties: list[TokenTie] = []
+        for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
+            token, other = int(expected.tokens[row, step]), int(logits[row, step].argmax())
+            gap = float(reference[row, step, token]) - float(reference[row, step, other])
+            ties.append(TokenTie(row, step, token, other, gap))
         worst = comparer.outputs()[0].max_abs
         equal = expected.tokens.size - len(ties)
-        return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, ties, not lines), lines
+        return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, tuple(ties), not lines), lines
 
     def _rounded_otherwise(self, prompts: Prompts, expected: Continuation) -> Iterator[Array]:
         """Yield the logits of every step from runs of the module that read all tokens at once.
@@ -415,11 +416,6 @@ class GenerationCheck:
             return None
         finally:
             double.close()
-
-
-def _tie(row: int, step: int, token: int, reference: Array, logits: Array) -> TokenTie:
-    other = int(logits.argmax())
-    return TokenTie(row, step, token, other, float(reference[token]) - float(reference[other]))
 
 
 def _describe(prompts: Prompts) -> str:
