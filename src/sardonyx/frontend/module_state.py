@@ -173,6 +173,18 @@ class WriteUndo(TorchDispatchMode):
             storage.copy_(content)
 
 
+class Seen(TorchDispatchMode):
+    """Detects whether a run calls an operator of some kind."""
+
+    def __init__(self, is_wanted: Callable[[Any], bool]) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # as above
+        self._is_wanted, self.seen = is_wanted, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen = self.seen or self._is_wanted(func)
+        return func(*args, **(kwargs or {}))
+
+
 def is_control_flow(func: object) -> bool:
     """Return whether an operator takes functions to run: a branch, a loop, a scan."""
     return isinstance(func, torch._ops.HigherOrderOperator)  # pyright: ignore[reportPrivateUsage]  # no public name

@@ -12,6 +12,7 @@ import onnx_ir as ir
 import torch
 from msgspec import Struct
 from onnx_ir import serde
+from onnx_ir.tensor_adapters import from_torch_dtype
 from torch import _decomp
 from torch.fx import Interpreter, Node
 from torch.fx.experimental import proxy_tensor
@@ -116,18 +117,6 @@ def quick_mismatches() -> Generator[None]:
 TRANSLATIONS = "sardonyx.translations"  # the key in `ir.Model.meta`
 _LARGE = 1 << 20  # bytes of a constant that is not cut out
 _MOST_VALUES = 300  # of an excerpt
-_TYPES: dict[torch.dtype, ir.DataType] = {
-    torch.float32: ir.DataType.FLOAT,
-    torch.float64: ir.DataType.DOUBLE,
-    torch.float16: ir.DataType.FLOAT16,
-    torch.bfloat16: ir.DataType.BFLOAT16,
-    torch.bool: ir.DataType.BOOL,
-    torch.uint8: ir.DataType.UINT8,
-    torch.int8: ir.DataType.INT8,
-    torch.int16: ir.DataType.INT16,
-    torch.int32: ir.DataType.INT32,
-    torch.int64: ir.DataType.INT64,
-}
 _NUMBERS: dict[type, torch.dtype] = {
     torch.SymInt: torch.int64,
     torch.SymFloat: torch.float32,
@@ -182,9 +171,12 @@ class _NotCut(Exception):
 
 def _type(dtype: torch.dtype) -> int:
     """Return a type in ONNX; complex numbers are pairs there."""
-    if dtype not in _TYPES:
+    if dtype.is_complex:
         raise _NotCut
-    return int(_TYPES[dtype])
+    try:
+        return int(from_torch_dtype(dtype))
+    except TypeError:
+        raise _NotCut from None
 
 
 class Translations:
@@ -304,7 +296,7 @@ class _Cut:
         name = self._names.setdefault(value, f"x{len(self._names)}")
         if isinstance(recorded, torch.Tensor):
             return Operand(name, _type(recorded.dtype), tuple(map(self._size, recorded.shape)))
-        return Operand(name, int(_TYPES[_NUMBERS[type(recorded)]]), (), self._size(recorded))
+        return Operand(name, _type(_NUMBERS[type(recorded)]), (), self._size(recorded))
 
     def _size(self, size: Any) -> Any:
         """Return an integer or an expression."""

@@ -11,10 +11,9 @@ from typing import Any, cast
 
 import torch
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.common.errors import ModelError
-from sardonyx.frontend.module_state import fast_paths, restoring_state, tensors_of
+from sardonyx.frontend.module_state import Seen, fast_paths, restoring_state, tensors_of
 from sardonyx.frontend.running import evaluate, set_training
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -418,23 +417,16 @@ class _ComputedWeight(torch.nn.Module):
         return self.get_buffer("value")
 
 
-class _Factorizations(TorchDispatchMode):
-    """Detects linear algebra beyond products and norms, for which ONNX has no operators."""
-
-    def __init__(self) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
-        self.seen = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name: str = func.overloadpacket.__name__
-        self.seen = self.seen or name == "vdot" or ("linalg" in name and "norm" not in name)
-        return func(*args, **(kwargs or {}))
+def _is_factorization(func: Any) -> bool:
+    """Return whether an operator is linear algebra beyond products and norms, for which ONNX has no operators."""
+    name: str = func.overloadpacket.__name__
+    return name == "vdot" or ("linalg" in name and "norm" not in name)
 
 
 def _precomputed(module: torch.nn.Module) -> torch.nn.Module:
     """Return the result of a parametrization that has no ONNX operators, and any other module unchanged."""
     if not isinstance(module, parametrize.ParametrizationList):
         return module
-    with torch.no_grad(), _Factorizations() as used:
+    with torch.no_grad(), Seen(_is_factorization) as used:
         value = module()
     return _ComputedWeight(value.detach()) if used.seen else module

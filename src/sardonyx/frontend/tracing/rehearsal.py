@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from sardonyx.common.errors import ModelError
 from sardonyx.frontend.module_state import (
+    Seen,
     WriteUndo,
     fast_paths,
     is_control_flow,
@@ -142,19 +143,11 @@ def mode_notes(call: Call, *, training: bool) -> tuple[str, ...]:
     notes = _training_note(call) if training else ()
     if not any(getattr(child, "use_nested_tensor", False) for child in call.module.modules()):
         return notes  # else torch may pack sequences without their padding when it needs no gradients
-    with contextlib.suppress(Exception), fast_paths(enabled=True), _Packing() as used:  # a forward may raise anything
+    packing = torch.ops.aten._nested_tensor_from_mask.default
+    used = Seen(lambda func: func is packing)
+    with contextlib.suppress(Exception), fast_paths(enabled=True), used:  # a forward may raise anything
         call.run(call.tensors)
     return (_PADDING, *notes) if used.seen else notes
-
-
-class _Packing(TorchDispatchMode):
-    """Detects that sequences become a nested tensor."""
-
-    seen = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen = self.seen or func is torch.ops.aten._nested_tensor_from_mask.default
-        return func(*args, **(kwargs or {}))
 
 
 def _training_note(call: Call) -> tuple[str, ...]:

@@ -109,7 +109,24 @@ def extract(
         with _prepared(live, args, keywords) as plain:
             if plain is not None:
                 _check_types(whole, plain)
-            check = _module_check(whole, cut, plain, args, keywords, seed=seed, threads=threads, report=report)
+            from sardonyx.verification import seeds_from
+            from sardonyx.verification.module_check import ModuleCheck
+
+            feeds = None
+            if plain is not None:
+                from sardonyx.frontend.tracing.engine import example_feeds
+
+                names = [value.name or "" for value in whole.model.graph.inputs if not value.is_initializer()]
+                feeds = example_feeds(plain, args, keywords, names)
+            check = ModuleCheck(
+                whole.model,
+                cut,
+                inputs=feeds,
+                seeds=seeds_from(seed),
+                trials=None if plain is None else _RANDOM_TRIALS_WITH_LIVE,
+                threads=threads,
+                progress=lambda text: report(text, None),
+            )
             verified = _verified(check, whole, cut, plain, args, keywords)
         arrays = check.values()
         for value in (*cut.model.graph.inputs, *cut.model.graph.outputs):
@@ -152,38 +169,6 @@ def _prepared(live: nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, 
     with prepared(live) as plain:
         initialize(plain, args, kwargs)
         yield plain
-
-
-def _module_check(
-    whole: Tagged,
-    cut: cutting.Extract,
-    live: nn.Module | None,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    seed: int,
-    threads: int | None,
-    report: Progress,
-) -> ModuleCheck:
-    from sardonyx.verification import seeds_from
-    from sardonyx.verification.module_check import ModuleCheck
-
-    feeds = None
-    if live is not None:
-        from sardonyx.frontend.tracing.engine import example_feeds
-
-        graph = whole.model.graph
-        names = [value.name or "" for value in graph.inputs if not value.is_initializer()]
-        feeds = example_feeds(live, args, kwargs, names)
-    return ModuleCheck(
-        whole.model,
-        cut,
-        inputs=feeds,
-        seeds=seeds_from(seed),
-        trials=None if live is None else _RANDOM_TRIALS_WITH_LIVE,
-        threads=threads,
-        progress=lambda text: report(text, None),
-    )
 
 
 def _verified(
