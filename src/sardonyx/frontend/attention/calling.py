@@ -418,7 +418,6 @@ def _add_arguments(graph: fx.Graph, arguments: Arguments, flat: Sequence[fx.Node
 
 
 def _nest_results(module: fx.GraphModule, shape: Shape) -> None:
-    """Return the results nested as the model returns them."""
     graph = module.graph
     output = graph.output_node()
     flat: Any = output.args[0]

@@ -196,7 +196,6 @@ class AttentionTracer(fx.Tracer):
         return AttentionWriter(write, False, len(self._attentions) - 1, self._primitives, self._path)
 
     def _multihead_forward(self) -> Callable[..., Any]:
-        """Return the replacement of `nn.MultiheadAttention.forward` during tracing."""
         tracer, original = self, nn.MultiheadAttention.forward
 
         @functools.wraps(original)
@@ -255,7 +254,6 @@ def _encoder_layer(
     src_key_padding_mask: Any = None,
     is_causal: bool = False,
 ) -> Any:
-    """Replace `nn.TransformerEncoderLayer.forward`."""
     blocks: Any = self  # the blocks are private, but subclasses override them
     x = src
     if self.norm_first:
@@ -272,7 +270,6 @@ def _encoder(
     src_key_padding_mask: Any = None,
     is_causal: bool | None = None,
 ) -> Any:
-    """Replace `nn.TransformerEncoder.forward`."""
     output, hint = src, _hint(mask, is_causal)
     for layer in self.layers:
         output = layer(output, src_mask=mask, is_causal=hint, src_key_padding_mask=src_key_padding_mask)
@@ -281,7 +278,6 @@ def _encoder(
 
 @functools.wraps(nn.Transformer.forward)
 def _transformer(self: nn.Transformer, *args: Any, **kwargs: Any) -> Any:
-    """Replace `nn.Transformer.forward`."""
     given = _arguments(nn.Transformer.forward, self, args, kwargs)
     padding, hint = given["src_key_padding_mask"], given["src_is_causal"]
     memory = self.encoder(given["src"], mask=given["src_mask"], src_key_padding_mask=padding, is_causal=hint)
@@ -405,7 +401,6 @@ def _attempt(model: nn.Module, fixed: Mapping[str, Any]) -> fx.GraphModule | Exc
 
 
 def _defaults(model: nn.Module, besides: Collection[str] = ()) -> dict[str, Any]:
-    """Return the default values of optional arguments."""
     parameters = inspect.signature(model.forward).parameters.values()
     return {
         parameter.name: parameter.default

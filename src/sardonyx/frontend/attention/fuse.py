@@ -168,7 +168,6 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _own_meta(module: fx.GraphModule) -> dict[str, Any]:
-    """Return a copy of the module's metadata."""
     return {key: dict(cast(Any, value)) if isinstance(value, dict) else value for key, value in module.meta.items()}
 
 
@@ -222,7 +221,6 @@ def remove_examples(graph: fx.Graph) -> None:
 
 
 def _in_order(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return a value for each placeholder, as in a call."""
     values = list(args)
     for node in [*module.graph.find_nodes(op="placeholder")][len(values) :]:
         if str(node.target) in kwargs:
@@ -272,8 +270,6 @@ _PROJECTIONS = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V)
 
 
 class _Slice(Struct, frozen=True, eq=False):
-    """Rows of a parameter."""
-
     source: fx.Node
     start: int
     rows: int

@@ -149,7 +149,6 @@ def _permuted(writer: Writer, operand: Operand) -> fx.Node:
 
 
 def _scale(writer: Writer, plan: FusionPlan) -> Any:
-    """Return the product of all numeric scales."""
     numbers = [step for step in plan.scales if isinstance(step.factor, (int, float))]
     computed = [step for step in plan.scales if not isinstance(step.factor, (int, float))]
     known = math.prod(1.0 / step.factor if step.divides else float(step.factor) for step in numbers)

@@ -208,7 +208,6 @@ def _ends_in(projection: fx.Node, core: Set[fx.Node]) -> bool:
 
 
 def _add_result_roles(result: fx.Node, roles: dict[fx.Node, Role]) -> None:
-    """Follow the result to the output projection."""
     node = result
     while len(node.users) == 1:
         node = next(iter(node.users))

@@ -171,8 +171,6 @@ class _Operator(Struct, frozen=True):
 
 
 class _Reference(Struct, frozen=True):
-    """Another node by name."""
-
     name: str
 
 
@@ -200,7 +198,6 @@ def _restored(body: dict[str, Any], records: list[tuple[str, str, Any]]) -> Froz
 
 
 def _constants(graphs: list[fx.Graph], kind: type) -> list[Any]:
-    """Return the constants of a type among the arguments of nodes."""
     constants: dict[Any, None] = {}
 
     def collect(value: Any) -> Any:
@@ -330,16 +327,12 @@ def _inline_gradient_switches(module: fx.GraphModule) -> None:
 
 
 class _FoundAttention(Struct):
-    """An attention of the graph."""
-
     module: str
     written_as: str
     roles: dict[fx.Node, Role]
 
 
 class _AttentionFinder:
-    """Collects the attentions of one graph."""
-
     def __init__(self, graph: fx.Graph, tree: LiveTree) -> None:
         self._graph, self._tree = graph, tree
         self._attentions: list[_FoundAttention] = []

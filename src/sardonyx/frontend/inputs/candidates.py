@@ -153,7 +153,6 @@ def _by_description(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterat
 
 
 def _high(role: Role, facts: Facts) -> int | None:
-    """Return the exclusive upper bound of ids."""
     return {Role.IDS: facts.vocabulary, Role.SEGMENTS: facts.count("segments") or 2}.get(role)
 
 

@@ -52,8 +52,6 @@ def position_limit(module: nn.Module) -> int | None:
 
 
 class _Finder:
-    """A search over the axes of an example."""
-
     def __init__(self, run: Run, leaves: Mapping[str, Tensor], longest: int | None) -> None:
         self._run, self._leaves, self._longest = run, leaves, longest
         self._axes: dict[str, dict[int, str]] = {}

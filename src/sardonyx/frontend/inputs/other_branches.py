@@ -75,7 +75,6 @@ def _names(axes: Axes) -> set[str]:
 
 
 def _sizes(call: Call, axes: Axes) -> dict[str, int]:
-    """Return the size of each dimension in the example."""
     leaves = call.feeds
     return {dim: leaves[name].shape[axis] for (name, axis), dim in places_of(axes) if dim_terms(dim) == [dim]}
 
@@ -298,7 +297,6 @@ def _crossing(place: Place, start: float, points: Sequence[tuple[float, Traced]]
 
 
 def _beyond(target: float | None, line: _Line, overshoot: float) -> list[float]:
-    """Return parameters near and beyond the target."""
     if target is None:
         return []
     if line.whole:

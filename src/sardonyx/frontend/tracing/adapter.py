@@ -80,7 +80,6 @@ def _entries(owner: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _items(value: Any) -> Iterator[tuple[Path, Any]]:
-    """Yield a value, and the items of a container."""
     yield (), value
     if isinstance(value, dict):
         yield from (((key,), item) for key, item in cast("dict[Any, Any]", value).items())

@@ -261,7 +261,6 @@ class _Rewriter:
         return product
 
     def _decomposed(self, node: Any, renewed: Mapping[Any, Any], target: Any) -> Any:
-        """Write a node's decomposition into the new graph."""
         inputs = list(dict.fromkeys(node.all_input_nodes))
 
         def call(*values: Any) -> Any:
@@ -319,8 +318,6 @@ def _attention_of_rank_four(query: Any, key: Any, value: Any, mask: Any = None, 
 
 
 def _replaced(value: Any, others: Mapping[Any, Any]) -> Any:
-    """Return a nested value with some nodes replaced."""
-
     def other(item: Any) -> Any:
         return others.get(item, item) if isinstance(item, Node) else item
 

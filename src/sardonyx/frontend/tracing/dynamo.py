@@ -255,7 +255,6 @@ class _Cut:
         return Operation(name, args, kwargs, tuple(results), model, self._example, [])
 
     def _write(self, value: ir.Value | None) -> None:
-        """Write the nodes that compute a value."""
         if value is None or len(self._names) > _MOST_VALUES:
             raise _NotCut
         if value in self._names:
@@ -299,7 +298,6 @@ class _Cut:
         return Operand(name, _type(_NUMBERS[type(recorded)]), (), self._size(recorded))
 
     def _size(self, size: Any) -> Any:
-        """Return an integer or an expression."""
         if isinstance(size, int | float):
             return size
         expression = size.node.expr
@@ -417,7 +415,6 @@ def _replace_conv3d_without_bias(module: Any) -> None:
 
 
 def _set_origins(model: ir.Model, program: Any, tree: LiveTree) -> None:
-    """Give every node the module of the operation it was exported from."""
     stacks = {node.name: node.meta.get("nn_module_stack") for node in program.graph.nodes}
     for scope in scopes(model):
         for node in scope.graph:

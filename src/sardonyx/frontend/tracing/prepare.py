@@ -213,7 +213,6 @@ def _signature(schema: Any) -> inspect.Signature:
 
 
 def _as_function(graph: Any) -> Callable[..., Any]:
-    """Return a function that runs a graph."""
     names = [value.debugName() for value in graph.inputs()]
     return lambda *values: _run(graph, dict(zip(names, values, strict=True)))[0]
 
@@ -406,8 +405,6 @@ def _replace_below(root: torch.nn.Module, replacement: Callable[[torch.nn.Module
 
 
 class _ComputedWeight(torch.nn.Module):
-    """The precomputed result of a parametrization."""
-
     def __init__(self, value: torch.Tensor) -> None:
         super().__init__()
         self.register_buffer("value", value)

@@ -125,7 +125,6 @@ def _strip(props: dict[str, str]) -> None:
 
 
 def _export_error(error: BaseException) -> SardonyxError:
-    """Return the error for a failed export."""
     first = _cause(error)
     if isinstance(first, SardonyxError):
         return first

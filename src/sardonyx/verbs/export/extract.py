@@ -45,8 +45,6 @@ class Extracted(Extraction, HasModel, frozen=True):
 
 
 class _Verified(Struct, frozen=True):
-    """The results of verification."""
-
     verdict: Verdict | None = None
     live: LiveModuleCheck | None = None
     notes: tuple[str, ...] = ()

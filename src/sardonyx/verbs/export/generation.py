@@ -137,7 +137,6 @@ def genai_config(module: Any, inputs: Sequence[ExampleInput], notes: list[str]) 
 
 
 def _cache_shape(inputs: Sequence[ExampleInput], part: str) -> tuple[int, ...]:
-    """Return the shape of the first layer's keys or values."""
     return next(x.shape for x in inputs if x.name.startswith(PAST) and x.name.endswith(f".{part}"))
 
 

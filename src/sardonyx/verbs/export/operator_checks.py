@@ -163,7 +163,6 @@ def _largest(operation: Operation) -> int:
 
 
 def _integers(excerpt: Any) -> Iterator[int]:
-    """Yield the integers that nodes hold."""
     for attribute in (each for node in excerpt.graph.node for each in node.attribute):
         yield from (attribute.i, *attribute.ints)
     for tensor in _tensors(excerpt):
@@ -171,7 +170,6 @@ def _integers(excerpt: Any) -> Iterator[int]:
 
 
 def _tensors(excerpt: Any) -> list[onnx.TensorProto]:
-    """Return the constants of integers."""
     attributes = [each for node in excerpt.graph.node for each in node.attribute if each.type == each.TENSOR]
     stored = (*excerpt.graph.initializer, *(each.t for each in attributes))
     return [tensor for tensor in stored if tensor.data_type == onnx.TensorProto.INT64]
@@ -193,8 +191,6 @@ def _renamed(excerpt: Any, sizes: Sizes) -> Any:
 
 
 class _Comparison:
-    """Evaluates both sides."""
-
     def __init__(self, operation: Operation, numbers: Callable[[Order, int], Numbers]) -> None:
         self._operation, self._arithmetic = operation, numbers
         self._operands = operation.operands
@@ -277,8 +273,6 @@ class _Comparison:
         return values
 
     def _torch(self, values: Mapping[str, Value], numbers: Numbers) -> Any:
-        """Evaluate the operation."""
-
         def filled(argument: Any) -> Any:
             if isinstance(argument, Operand):
                 return values[argument.name] if argument.number is None else self._numbers[argument.name]
@@ -291,7 +285,6 @@ class _Comparison:
 
 
 def _value(expression: Any, sizes: Sizes) -> Any:
-    """Return the value of an expression of sizes."""
     if expression in sizes:
         return sizes[expression]
     if not hasattr(expression, "free_symbols"):
