@@ -105,7 +105,7 @@ _DEFINED_IN = {
         "verbs.dag.dag": "dag",
         "verbs.compare.compare": "compare",
         "verbs.analyze.inspector": "inspect",
-        "errors": "GateNotMet ModelError OutputError RuntimeFailure SardonyxError UsageError VerificationFailed",
+        "common.errors": "GateNotMet ModelError OutputError RuntimeFailure SardonyxError UsageError VerificationFailed",
         "verbs.adopt.adopt": "Adopted adopt",
         "verbs.export.export": "Exported export",
         "verbs.export.extract": "Extracted extract",
