@@ -299,7 +299,7 @@ def test_a_table_that_is_the_head_as_well_is_stored_once(to: Any, target: Any) -
         else ("quantize-embeddings", "quantize-tied-head")
     )
     recipes = {product.node: product.recipe for product in made.products}
-    is_shared = in_blocks or not saturation.saturates()
+    is_shared = in_blocks or not weights.saturates()
     if not is_shared:  # the table has 8 bits and products may have 7 on this CPU: the head is stored as other products
         head = recipes["/body/MatMul_a"]
     assert (recipes["/body/Gather_e"], recipes["/head/MatMul_y"]) == (lookup, head)
