@@ -226,6 +226,6 @@ def test_verbs_that_take_torch_models_evaluate_their_gates(command: Command, mod
     assert again.code == 4
     assert again.err.startswith("error: gate not met: max_err>=0 (max_err is ")
     assert again.err.count("\n") == 1
-    unproven = command("export", "net.py:build", "-o", "no.onnx", "--no-verify", "--fail-if", "max_err>1")
+    unproven = command("export", "net.py:build", "-o", "no.onnx", "--verify", "off", "--fail-if", "max_err>1")
     assert (unproven.code, Path("no.onnx").exists()) == (2, False)
     assert command("decompose", "net.py:build", "-q", "--fail-if", "attentions<1").code == 4

@@ -22,7 +22,7 @@ import typer
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.cli.console import COMMAND_LINE, complain, live_table, note, put, style_for
+from sardonyx.cli.console import complain, live_table, note, put, style_for
 from sardonyx.cli.gates import Gating, about_all
 from sardonyx.cli.manifest import NOT_FOR_ONE, check_manifests
 from sardonyx.cli.options import parse_duration, parse_memory, reject_both
@@ -97,7 +97,7 @@ def words_of(context: typer.Context) -> tuple[str, ...]:
     for parameter in context.command.params:
         name = str(parameter.name)
         value = context.params.get(name)
-        if name in NOT_FOR_ONE or value is None or value == parameter.get_default(context):
+        if name in NOT_FOR_ONE or value is None or value == parameter.default:
             continue
         if isinstance(value, bool):
             words.append(parameter.opts[-1] if value else parameter.secondary_opts[-1])
@@ -251,7 +251,7 @@ def _run(words: Sequence[str], shown: dict[str, str]) -> _Done:
 
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(words)
+        code = run(words, configured=False)  # the words say what a file with defaults set
         if code == INTERRUPTED:  # not by the user: Ctrl-C does not reach this process
             code = 1
             complain(RuntimeFailure("the model's code raised KeyboardInterrupt"))
@@ -456,7 +456,7 @@ class _Results:
         return Fleet(
             command=job.verb,
             options=job.words,
-            environment=replace(environment(), command=COMMAND_LINE.get()),
+            environment=environment(),
             folder=job.options.out_dir,
             machines=tuple(machines),
             models=tuple(self._row(index, machines) for index in range(len(self._works))),

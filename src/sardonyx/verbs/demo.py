@@ -73,7 +73,7 @@ def steps(folder: Path) -> list[DemoStep]:
     one, two = folder / "transformer", folder / "cnn"
     page, small = str(folder / "report.html"), str(_small(one))
     layer, decomposed, memory = (str(one / name) for name in ("layer0.onnx", "decomposed.safetensors", "memory.svg"))
-    extract = ["extract", small, "--module", LAYER, "-o", layer, "--source", TRANSFORMER, "--force"]
+    extract = ["extract", small, "--module", LAYER, "-o", layer, "--live", TRANSFORMER, "--force"]
     optimized = "Optimize it, verify the result, time and profile both files, and write a report"
     return [
         DemoStep("Export a small transformer (2 layers, width 128) and verify it", _export(TRANSFORMER, one)),

@@ -101,7 +101,7 @@ def export_program(
         if not verdict.passed:
             raise VerificationFailed(
                 f"the graph does not compute what the program does: {verdict.failures[0]}",
-                hint="`verify=False` writes it anyway",
+                hint="`verify='off'` writes it anyway",
             )
     run, notes = None, program.notes
     if optimize:
