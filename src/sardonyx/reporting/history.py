@@ -304,7 +304,8 @@ class Tracked(Struct, frozen=True, eq=False):
 def histories(bundles: Sequence[RunBundle]) -> list[History]:
     """Return the runs grouped by model, each group with the newest run first.
 
-    Two runs are of one model if their sources have the same hash or the same path. Runs without a date are not grouped.
+    Two runs are of one model if their sources have the same hash or the same path, and they have the same target: results
+    for two targets are two models. Runs without a date are not grouped.
     """
     groups: list[list[RunBundle]] = []
     for bundle in bundles:
@@ -326,7 +327,9 @@ def _date(bundle: RunBundle) -> str:
 
 
 def _is_one_model(one: RunBundle, other: RunBundle) -> bool:
-    return bool(_date(one) and _date(other)) and _is_same(one.run.source, other.run.source)
+    if not _date(one) or not _date(other) or one.run.options.get("target") != other.run.options.get("target"):
+        return False
+    return _is_same(one.run.source, other.run.source)
 
 
 def _is_same(one: Artifact, other: Artifact) -> bool:
