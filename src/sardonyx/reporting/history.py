@@ -304,8 +304,8 @@ class Tracked(Struct, frozen=True, eq=False):
 def histories(bundles: Sequence[RunBundle]) -> list[History]:
     """Return the runs grouped by model, each group with the newest run first.
 
-    Two runs are of one model if their sources have the same hash or the same path, and they have the same target: results
-    for two targets are two models. Runs without a date are not grouped.
+    Two runs are of one model if their sources have the same hash or the same path, and they have the same target:
+    results for two targets are two models. Runs without a date are not grouped.
     """
     groups: list[list[RunBundle]] = []
     for bundle in bundles:
