@@ -30,6 +30,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def settings(command: Command, *words: object) -> dict[str, Any]:
     """Return which options the record of a command says that a file set, and the file."""
     environment = json.loads(command(*OPTIMIZE, "--json", *words).out)["environment"]
+    assert environment["command"] == ["sardonyx", *OPTIMIZE, "--json", *words]
     return {"configured": environment["configured"], "configuration": environment["configuration"]}
 
 

@@ -75,7 +75,7 @@ def test_a_misspelled_name_gets_a_suggestion(model: Path, command: Command) -> N
     assert (wrong.code, wrong.out, output.exists()) == (2, "", False)
     assert "no module 'encoder.layr'" in wrong.err
     assert "encoder.layer" in wrong.err
-    assert command("dag", model.with_name("none.onnx")).code == 1
+    assert command("dag", model.with_name("none.onnx")).code == 2
     assert command("dag", model, "--format", "svg").code == 2
 
 

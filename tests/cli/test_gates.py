@@ -170,12 +170,12 @@ def test_the_ci_summary_reports_a_failed_verification(command: Command, model: P
 
 @pytest.mark.parametrize("option", [["--summary", "page.md"], ["--summary=page.md"]])
 def test_the_ci_summary_reports_why_a_command_failed(command: Command, model: Path, option: list[str]) -> None:
-    assert command("inspect", "missing.onnx", *option).code == 1
+    assert command("inspect", "missing.onnx", *option).code == 2
     text = Path("page.md").read_text(encoding="utf-8")
     assert text.startswith("### ❌ sardonyx inspect: failed\n\n")
     assert "missing.onnx" in text
     before = model.read_bytes()
-    assert command("inspect", "missing.onnx", "--summary", model).code == 1
+    assert command("inspect", "missing.onnx", "--summary", model).code == 2
     assert model.read_bytes() == before
 
 

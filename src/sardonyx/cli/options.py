@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import UsageError, suggest
+from sardonyx.common.errors import ModelError, UsageError, suggest
 
 if TYPE_CHECKING:
     from sardonyx.cli.verb import Parameter
@@ -170,17 +170,23 @@ def is_there(path: Path) -> bool:
 _Paths = TypeVar("_Paths", Path, list[Path])
 
 
+class MissingFile(ModelError):
+    """A file that the command line names does not exist."""
+
+    exit_code = UsageError.exit_code
+
+
 def check_readable(paths: _Paths) -> _Paths:
     """Return the paths after checking that there is something at each, which comes before any check of the output.
 
     Raises:
-        UsageError: there is nothing at one of them.
+        MissingFile: there is nothing at one of them.
     """
     for path in [paths] if isinstance(paths, Path) else paths:
         if not is_there(path):
             near = [file.name for file in path.parent.glob(f"*{path.suffix}")] if path.parent.is_dir() else []
             close = suggest(path.name, near) or "check the path"
-            raise UsageError(f"{path} cannot be read: there is no such file", hint=close)
+            raise MissingFile(f"{path} cannot be read: there is no such file", hint=close)
     return paths
 
 
@@ -245,7 +251,7 @@ INPUT_FILE = file("inputs", "Example inputs, as of numpy.savez.", metavar="FILE.
 DYNAMIC = listed("dynamic", "NAME:AXIS=DIM|auto", "A dynamic dimension; auto finds all. Repeatable.")
 EXTERNAL = Option("external", None, "Store weights in a separate file, or in the model.",
     ("--external-data/--inline",), MORE, bool, None)
-VERIFY = choice("verify", Literal["end", "off"], "Verify before writing the file, or not at all.", default="end")
+VERIFY = choice("verify", Literal["end", "off"], "Verify before writing the file.", default="end")
 KEEP_MODULES = listed("keep_modules", "NAME", "Leave this module as it is. A path, tag, glob or class; repeatable.",
     "--keep-module")
 TORCH_NN = switch("include_torch_nn", "Also treat torch's own modules (Linear, …) as modules.", group=MORE)

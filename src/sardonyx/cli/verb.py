@@ -361,4 +361,4 @@ class Given:
             sentence or (lambda record, _: self.verb.sentence(record)),
             document or (lambda record, _: self.verb.document(record, view)),
         )
-        return run_many(self.context, sources, self._gating, shows, writes=writes)
+        return run_many(self, sources, self._gating, shows, writes=writes)

@@ -29,7 +29,6 @@ from sardonyx.reporting.formatting import one_line
 
 if TYPE_CHECKING:
     from sardonyx.records.run import Run
-    from sardonyx.verbs.optimize.run_folder import Conditions
 
 _WRONG = "the result does not compute the same as the original, so nothing was written"
 
@@ -99,9 +98,10 @@ def _optimize(given: Given, planned: single.Planned, certificate: Path | None) -
         with progress(not given.quiet) as report:
             run = given.call(source, result, certificate=certificate, tune=tune, options=settings, progress=report)
             if folder is not None and run.status == "done":
-                from sardonyx.verbs.optimize.run_folder import SECONDS, Conditions
+                from sardonyx.verbs.optimize.run_folder import SECONDS
 
-                conditions = Conditions(_limit(given) or SECONDS, sizes, given.threads or 1, given.seed)
+                seconds, threads = _limit(given) or SECONDS, given.threads or 1
+                conditions = {"seconds": seconds, "sizes": sizes, "threads": threads, "seed": given.seed}
                 run = _fill_folder(folder, run, conditions, report, force=given.force)
         run = _with_streams(run, planned.source, planned.destination)
         return given.finish(run, differs="" if run.status == "done" else _WRONG, after=files.results_line(folder))
@@ -159,7 +159,7 @@ def _announce_run(folder: Path | None, source: Path, limit: float | None, *, sho
         announce("timing both models for --run", run_seconds((source, source), limit or SECONDS), shown=shown)
 
 
-def _fill_folder(folder: Path, run: Run, conditions: Conditions, report: Progress | None, *, force: bool) -> Run:
+def _fill_folder(folder: Path, run: Run, conditions: dict[str, Any], report: Progress | None, *, force: bool) -> Run:
     """Write the run, measurements of its files and a report to a folder, and print why a measurement failed."""
     from sardonyx.verbs.optimize.run_folder import fill
 
