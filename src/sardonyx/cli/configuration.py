@@ -23,27 +23,17 @@ NAMES = ("sardonyx.toml", "pyproject.toml")
 _SECTION = b"tool.sardonyx"  # a pyproject.toml without these bytes is not parsed
 _CODE = re.compile(r".+\.py:\w+", re.DOTALL)
 _COMMAND_LINE_ONLY = frozenset(("output", "force", "allow-code", "custom-ops", "cluster", "debug", "help"))
-_BUILT = (
-    "certificate",
-    "format",
-    "only",
-    "output",
-    "run",
-    "seconds",
-    "skip",
-    "source",
-    "svg",
-    "target",
-)  # made for each command
+# Shared options that are made for each command.
+_BUILT = ("certificate", "format", "only", "output", "run", "seconds", "skip", "source", "svg", "target")
 
 
 def shared() -> set[str]:
     """Return the options that several commands have, as a file names them."""
-    values = vars(options).values()
-    listed = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
-    return {each.flag.removeprefix("--") for each in listed if isinstance(each, Option) and not each.argument}.union(
-        _BUILT
-    )
+    found: list[Any] = []
+    for value in vars(options).values():
+        found += cast("tuple[Any, ...]", value) if isinstance(value, tuple) else (value,)
+    flags = (each.flag for each in found if isinstance(each, Option) and not each.argument)
+    return {*_BUILT, *(flag.removeprefix("--") for flag in flags)}
 
 
 def find(folder: Path) -> Path | None:
@@ -87,7 +77,9 @@ def _entries(path: Path, name: str, commands: Collection[str]) -> Iterator[tuple
     try:
         content: Any = tomllib.loads(path.read_text(encoding="utf-8"))
         table = content if path.name == NAMES[0] else content["tool"]["sardonyx"]
-        tables = {key: value for key, value in table.items() if isinstance(value, dict) and key in commands}
+        tables: dict[str, Any] = {
+            key: value for key, value in table.items() if isinstance(value, dict) and key in commands
+        }
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="it has defaults of options") from error
     except (KeyError, AttributeError, TypeError):  # the bytes are in a comment; or another value is in place of a table

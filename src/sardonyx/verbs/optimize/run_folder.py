@@ -136,7 +136,8 @@ def _measure(folder: Path, files: Sequence[str], how: Mapping[str, Any], progres
     plain_ms: list[float] = []  # of a run of each file, as the benchmark measured it with the same settings and inputs
 
     def run_bench() -> Benchmark:
-        timed = bench(files, **{"seconds": SECONDS, **how}, progress=progress)
+        settings: dict[str, Any] = {"seconds": SECONDS, **how}
+        timed = bench(files, **settings, progress=progress)
         plain_ms.extend(1000 * timing.median for timing in timed.points[0].timings)
         return timed
 
