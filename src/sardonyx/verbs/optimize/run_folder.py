@@ -143,7 +143,7 @@ def _measure(folder: Path, files: Sequence[str], how: Mapping[str, Any], progres
 
     def run_profile() -> Profile:
         shared = {name: value for name, value in how.items() if name != "seconds"}
-        return profile_timed(files, **shared, progress=progress, plain_ms=plain_ms)
+        return profile_timed(files, plain_ms, **shared, progress=progress)
 
     def run_analyze() -> Analysis:
         return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.get("sizes"), progress=progress)
