@@ -142,8 +142,8 @@ def _measure(folder: Path, files: Sequence[str], how: Mapping[str, Any], progres
         return timed
 
     def run_profile() -> Profile:
-        shared = {name: value for name, value in how.items() if name != "seconds"}
-        return profile_timed(files, plain_ms, **shared, progress=progress)
+        rest = {name: value for name, value in how.items() if name not in ("seconds", "sizes")}
+        return profile_timed(files, plain_ms, how.get("sizes"), **rest, progress=progress)
 
     def run_analyze() -> Analysis:
         return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.get("sizes"), progress=progress)
