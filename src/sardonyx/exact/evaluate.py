@@ -225,7 +225,7 @@ class Evaluator:
             inner.update(zip(found.inputs, inputs, strict=True))
             return self._outputs(found, inner, outer)
 
-        call = Call(step.node, operands, attributes, opset, self.numbers, body, self._called)
+        call = Call(step.node, operands, attributes, opset, self.numbers, body, self.standard)
         if step.key in _CONTROL:
             return _CONTROL[step.key](call)
         definition = DEFINITIONS.get(step.key)
@@ -245,8 +245,8 @@ class Evaluator:
             raise Invalid(f"{step.key}: {error}") from error
         return cast("tuple[Value, ...]", result) if isinstance(result, tuple) else (result,)
 
-    def _called(self, name: str, operands: Sequence[Value], attributes: Mapping[str, Any]) -> Sequence[Value]:
-        """Evaluate a standard operator that a definition calls."""
+    def standard(self, name: str, operands: Sequence[Value], attributes: Mapping[str, Any]) -> Sequence[Value]:
+        """Evaluate a standard operator, such as one that a definition calls."""
         node = helper.make_node(name, [f"{i}" for i in range(len(operands))], ["result"], **attributes)
         return self._result(_step(node, {}), operands, {}, {}, {"": _NEWEST})
 
