@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import explained, write_whole
 from sardonyx.common.errors import OutputError, SardonyxError, UsageError
-from sardonyx.inputs.at_size import dynamic_dims
+from sardonyx.inputs.generator import dynamic_dims
 from sardonyx.ir import io
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis

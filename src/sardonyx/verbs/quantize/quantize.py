@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import check_free
 from sardonyx.common.errors import GateNotMet, RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.inputs.values import Style
 from sardonyx.ir import io, metadata
 from sardonyx.ir.io.decoder_folder import DecoderFolder, move_into
@@ -433,7 +433,7 @@ class _Run:
         """Return generated inputs: at the sizes of the timing if there is a choice to make, otherwise at several."""
         if chooses:
             model, seed = self._subject.model, self._seed
-            sizes = dynamic_dims(model, self._sizes)
+            sizes = dynamic_dims(model, self._sizes, self._subject.any_session)
             samples = Samples([at_size(model, sizes, seed=seed + step) for step in range(_GENERATED)])
             try:
                 Answers(self._subject, samples, (0,), threads=self._threads)
