@@ -19,9 +19,7 @@ from quantization.small_model import build
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
 from sardonyx.records.quantization import Quantization
-from sardonyx.verbs.quantize import dynamic_int8, embeddings, product_check, weight_only, weights
-from sardonyx.verbs.quantize import weight_only as matmul_nbits
-from sardonyx.verbs.quantize import weights as saturation
+from sardonyx.verbs.quantize import embeddings, product_check, weight_only, weights
 from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
 from sardonyx.verbs.quantize.recipe import largest_of_rows
 from sardonyx.verbs.quantize.weights import Blocks
@@ -89,7 +87,7 @@ def _no_zero_point(recipe: QuantizeDynamically, product: Any, op: Any) -> Any:
 
 
 INTEGERS = Blocks.integers
-SCALES, ZEROS, PACKED = Blocks.scales, Blocks.zero_points, matmul_nbits._packed  # pyright: ignore[reportPrivateUsage]
+SCALES, ZEROS, PACKED = Blocks.scales, Blocks.zero_points, weight_only._packed  # pyright: ignore[reportPrivateUsage]
 FAULTS: dict[str, tuple[str, str, Any, str, Any]] = {
     "no zero point of the activation": ("int8", "portable", QuantizeDynamically, "quantized", _no_zero_point),
     "scales of another axis": (
@@ -107,7 +105,7 @@ FAULTS: dict[str, tuple[str, str, Any, str, Any]] = {
         "int8-weights", "portable", Blocks, "scales", lambda self: np.roll(SCALES(self), 1, 1),
     ),
     "nibbles swapped": (
-        "int4", "ort", matmul_nbits, "_packed",
+        "int4", "ort", weight_only, "_packed",
         lambda values, bits: ((packed := PACKED(values, bits)) << 4) | (packed >> 4),
     ),
 }  # fmt: skip
@@ -120,7 +118,7 @@ def test_wrong_arithmetic_is_a_fault_and_nothing_is_written(
     to, target, place, name, wrong = FAULTS[fault]
     monkeypatch.setattr(place, name, wrong)
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(model, tmp_path / "q.onnx", to=to, target=target, only=["head"])  # pyright: ignore[reportArgumentType]
+        sardonyx.quantize(model, tmp_path / "q.onnx", to=to, target=target, only_modules=["head"])  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "q.onnx").exists()
 
 
@@ -169,7 +167,7 @@ def test_wrong_arithmetic_of_compensated_weights_is_a_fault(
     monkeypatch.setattr(place, name, wrong)
     monkeypatch.setattr(weight_only, "SIZES", (32,))  # so that a weight has several blocks
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(model, to=to, target=target, data=SAMPLES, only=["head"])  # pyright: ignore[reportArgumentType]
+        sardonyx.quantize(model, to=to, target=target, data=SAMPLES, only_modules=["head"])  # pyright: ignore[reportArgumentType]
 
 
 def test_an_activation_that_another_recipe_replaced_has_its_moments(model: Path) -> None:
@@ -178,14 +176,14 @@ def test_an_activation_that_another_recipe_replaced_has_its_moments(model: Path)
 
 
 def test_patterns_name_modules(model: Path) -> None:
-    kept = sardonyx.quantize(model, to="int8", keep=["encoder.*", "embed"])
+    kept = sardonyx.quantize(model, to="int8", keep_modules=["encoder.*", "embed"])
     assert {product.module for product in kept.products} == {"head"}
-    alone = sardonyx.quantize(model, to="int8", only=["encoder"], keep=["encoder.second"])
+    alone = sardonyx.quantize(model, to="int8", only_modules=["encoder"], keep_modules=["encoder.second"])
     assert {product.module for product in alone.products} == {"encoder.first"}
     with pytest.raises(sardonyx.UsageError, match="there is no module 'decoder'"):
-        sardonyx.quantize(model, to="int8", keep=["decoder"])
+        sardonyx.quantize(model, to="int8", keep_modules=["decoder"])
     with pytest.raises(sardonyx.UsageError, match="nothing can be quantized"):
-        sardonyx.quantize(model, to="int8", keep=["embed", "encoder", "head"])
+        sardonyx.quantize(model, to="int8", keep_modules=["embed", "encoder", "head"])
 
 
 def test_what_cannot_be_quantized_is_named(tmp_path: Path) -> None:
@@ -301,7 +299,7 @@ def test_a_table_that_is_the_head_as_well_is_stored_once(to: Any, target: Any) -
         else ("quantize-embeddings", "quantize-tied-head")
     )
     recipes = {product.node: product.recipe for product in made.products}
-    is_shared = in_blocks or not saturation.saturates()
+    is_shared = in_blocks or not weights.saturates()
     if not is_shared:  # the table has 8 bits and products may have 7 on this CPU: the head is stored as other products
         head = recipes["/body/MatMul_a"]
     assert (recipes["/body/Gather_e"], recipes["/head/MatMul_y"]) == (lookup, head)
@@ -313,7 +311,7 @@ def test_a_table_that_is_the_head_as_well_is_stored_once(to: Any, target: Any) -
     ]
     assert len(tables) == (1 if is_shared else 2)
     assert made.after.bytes < (0.18 if in_blocks else 0.35 if is_shared else 0.6) * made.before.bytes
-    kept = sardonyx.quantize(_tied(), to=to, target=target, keep=["head"])
+    kept = sardonyx.quantize(_tied(), to=to, target=target, keep_modules=["head"])
     assert recipes["/head/MatMul_y"] not in {product.recipe for product in kept.products if product.module == "head"}
 
 
@@ -347,7 +345,7 @@ def test_products_of_one_activation_are_merged() -> None:
         ("second.d", 64),
         ("second.e", 64),
     ]
-    kept = sardonyx.quantize(model, to="int4", target="ort", keep=["first.b"])
+    kept = sardonyx.quantize(model, to="int4", target="ort", keep_modules=["first.b"])
     assert (kept.products[0].module, kept.products[0].columns) == ("first.a", 32)
     feeds = {"x": rng.standard_normal((1, 64)).astype(np.float32)}
     results: list[Any] = []
@@ -380,24 +378,24 @@ def test_fused_products_are_quantized_or_named() -> None:
 
 
 def test_a_cpu_that_saturates_gets_weights_of_seven_bits(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bool(sardonyx.quantize(model, to="int8").notes) == saturation.saturates()
-    for module in (dynamic_int8, product_check, embeddings):
+    assert bool(sardonyx.quantize(model, to="int8").notes) == weights.saturates()
+    for module in (weights, product_check, embeddings):
         monkeypatch.setattr(module, "saturates", lambda: True)
     made = sardonyx.quantize(model, to="int8")
     assert made.notes == ("this CPU adds 8-bit products with saturation: the weights of `int8` use 7 bits",)
     assert made.model is not None
-    weights = [node.inputs[1] for node in made.model.graph if node.op_type == "MatMulInteger"]
-    assert [np.abs(value.const_value.numpy()).max() for value in weights if value and value.const_value] == [63] * 3
+    stored = [node.inputs[1] for node in made.model.graph if node.op_type == "MatMulInteger"]
+    assert [np.abs(value.const_value.numpy()).max() for value in stored if value and value.const_value] == [63] * 3
 
 
 def test_saturation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    saturation.saturates.cache_clear()
+    weights.saturates.cache_clear()
     wrong = np.full((5, 32), 2**15 - 1, np.int32)
-    monkeypatch.setattr(saturation.runtime, "evaluate", lambda _: [wrong])
-    assert saturation.saturates()
-    saturation.saturates.cache_clear()
+    monkeypatch.setattr(weights.runtime, "evaluate", lambda _: [wrong])
+    assert weights.saturates()
+    weights.saturates.cache_clear()
     monkeypatch.undo()
-    assert isinstance(saturation.saturates(), bool)
+    assert isinstance(weights.saturates(), bool)
 
 
 def test_stored_weights_are_float32_in_the_runtime(model: Path) -> None:
@@ -420,7 +418,7 @@ def test_the_simulations_of_large_models_are_run_in_groups(
         assert (one.error, one.allowed) == pytest.approx((other.error, other.allowed), rel=1e-3)
     monkeypatch.setattr(Blocks if to == "int4" else weights, *_LATE_FAULTS[to])
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(model, to=to, only=["head"])
+        sardonyx.quantize(model, to=to, only_modules=["head"])
 
 
 _LATE_FAULTS: dict[str, Any] = {
