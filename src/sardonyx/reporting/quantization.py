@@ -76,7 +76,6 @@ def loss_limit(choice: Choice) -> float | None:
 
 
 def _limit(choice: Choice, name: str) -> float | None:
-    """Return the upper limit of a number of the budget, or None if there is none."""
     limits: list[float] = []
     for text in choice.budget:
         with contextlib.suppress(UsageError):  # a record may contain anything
@@ -166,7 +165,6 @@ def _mark(choice: Choice, number: int, x: float, y: float) -> str:
 
 
 def _said(point: FrontPoint, choice: Choice) -> str:
-    """Return a model with its numbers, in a line."""
     loss = point.scores.relative_l2
     parts = [
         f"{point.label} ({', '.join(f'{count} {precision}' for precision, count in point.groups.items())})",
@@ -339,7 +337,6 @@ def quantization_sentence(quantization: Quantization) -> str:
 
 
 def _loss(loss: Loss) -> str:
-    """Return the loss in a few words; that of integers alone is how many are equal."""
     if not loss.outputs:
         return "no output could be compared"
     if loss.relative_l2 == 0 and loss.top1 is not None:
@@ -425,7 +422,6 @@ def _point_time(point: FrontPoint) -> str:
 
 
 def _kept(choice: Choice, view: View) -> Section:
-    """Return the modules that stay in float32, and those of other precisions if all are shown."""
     shown = [group for group in choice.groups if view.verbose or group.chosen == FLOAT32]
     rows = ((formatting.name(group.name), group.chosen, group.reason, formatting.size(group.bytes)) for group in shown)
     title = "Precision of modules" if view.verbose else "Kept in float32"
