@@ -304,6 +304,7 @@ _OUTPUTS = 4
 _REASONS = 3
 _POINTS = 8
 _KEPT = 5
+_RISKS = 12
 
 
 def quantization_document(quantization: Quantization, view: View) -> Document:
@@ -320,7 +321,8 @@ def quantization_document(quantization: Quantization, view: View) -> Document:
 
 def _blocks(quantization: Quantization, view: View) -> tuple[Section, ...]:
     if quantization.choice is None:
-        return loss_section(quantization, view), module_section(quantization, view), skipped_section(quantization, view)
+        rest = loss_section(quantization, view), module_section(quantization, view), skipped_section(quantization, view)
+        return (risk_section(quantization, view), *rest) if quantization.risks else rest
     chosen = (
         point_section(quantization.choice, view),
         _kept(quantization.choice, view),
@@ -469,6 +471,19 @@ def _head(quantization: Quantization) -> list[str]:
     if quantization.data.weak is not None:
         lines.append(f"weak claim: {quantization.data.weak}")
     return lines + [f"note: {formatting.one_line(note)}" for note in quantization.notes]
+
+
+def risk_section(quantization: Quantization, view: View) -> Section:
+    """Return the numbers that can leave the range of float16, by module; those that stay in float32 first."""
+    risks = sorted(quantization.risks, key=lambda risk: not risk.kept)
+    rows: list[tuple[Text | Cell, ...]] = [
+        (formatting.module(risk.module), "float32" if risk.kept else "float16", formatting.one_line(risk.reason))
+        for risk in risks
+    ]
+    kept = sum(risk.kept for risk in risks)
+    title = f"Can leave the range of float16: {formatting.plural(len(risks), 'node')}, {kept} of them in float32"
+    headings = ("module", "stays in", "why")
+    return table_section(title, headings, rows, text_columns=3, most=None if view.verbose else _RISKS)
 
 
 def loss_section(quantization: Quantization, view: View) -> Section:
