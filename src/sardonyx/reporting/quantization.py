@@ -304,7 +304,7 @@ _OUTPUTS = 4
 _REASONS = 3
 _POINTS = 8
 _KEPT = 5
-_RISKS = 12
+_RISKS = 6
 
 
 def quantization_document(quantization: Quantization, view: View) -> Document:

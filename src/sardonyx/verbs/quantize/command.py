@@ -75,7 +75,8 @@ def _check(given: Given, model: Path, destination: Path) -> None:
     single.make_folder(given.out_dir)
     if destination.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
-    files.check_destinations(destination, record, force=given.force, folder=is_folder)
+    if not given.dry_run:
+        files.check_destinations(destination, record, force=given.force, folder=is_folder)
     files.check_apart(output=destination, record=record, svg=svg)
     if svg is not None and given.to != "auto" and not given.budget:
         raise UsageError("there is nothing to plot without a choice", hint="use --to auto or --budget with --svg")
@@ -133,7 +134,7 @@ VERB = Verb(
         Option("objective", None, "What to make small within the budget.", ("--for",), MORE, Literal["time", "bytes"],
             none="bytes for int8-weights and int4, otherwise time"),
         Option("dry_run", None, "Measure, but write no model; fp16: which numbers can leave its range, by module.",
-            group=MORE),
+            group=MORE, type=bool, default=False),
         options.SIZES, options.FORCE, options.SEED, options.THREADS,
         file("run_folder",
             "Also write the record and a page to this folder. The page of a run that is there gets a section.",
