@@ -15,7 +15,7 @@ from sardonyx.common import gc_pause
 from sardonyx.common.errors import UsageError
 from sardonyx.frontend.installed import require_torch
 from sardonyx.frontend.sources import parse_source
-from sardonyx.inputs.at_size import LENGTH, dynamic_dims
+from sardonyx.inputs.generator import LENGTH, dynamic_dims
 from sardonyx.ir.origins import Source as OnnxSource
 from sardonyx.ir.origins import Tagged, distinct_labels, tagged
 from sardonyx.records.analysis import Analysis, AnalysisSource
