@@ -128,7 +128,8 @@ def _in_half(model: onnx.ModelProto) -> onnx.ModelProto:
 def _run(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
     """The output by onnx's reference, which rounds every result to its type."""
     with np.errstate(all="ignore"):
-        return np.asarray(onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})[0]).astype(np.float32)
+        outputs: Any = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x})
+    return np.asarray(outputs[0]).astype(np.float32)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -81,15 +81,18 @@ class Bounds:
         first, second = operand(node, 0), operand(node, 1)
         tensor, shape = self._graph.tensor(second), self._graph.shape(first)
         axis = -1 if node.op_type != "Gemm" or not node.attributes.get_int("transA", 0) else 0
-        terms = shape[axis] if shape and isinstance(shape[axis], int) else 1
+        width = shape[axis] if shape else None
+        terms = width if isinstance(width, int) else 1
         if tensor is None:
             bound = terms * self._largest(first) * self._largest(second)
         elif node.op_type in ALL_CONVOLUTIONS:
-            terms = math.prod(int(size) for size in tensor.shape.numpy()[1:])
-            bound = self._largest(first) * float(np.abs(tensor.numpy()).sum(tuple(range(1, len(tensor.shape)))).max())
+            outputs = 1 if node.op_type == "ConvTranspose" else 0  # the axis of the filters
+            summed = tuple(axis for axis in range(len(tensor.shape)) if axis != outputs)
+            terms = math.prod(int(tensor.shape.numpy()[axis]) for axis in summed)
+            bound = self._largest(first) * float(np.abs(tensor.numpy()).sum(summed).max())
         else:
-            summed = -1 if node.attributes.get_int("transB", 0) else -2
-            sums = np.abs(tensor.numpy()).sum(summed if len(tensor.shape) > 1 else None)
+            rows = -1 if node.attributes.get_int("transB", 0) else -2
+            sums = np.abs(tensor.numpy()).sum(rows if len(tensor.shape) > 1 else None)
             bound = self._largest(first) * float(sums.max())
         kind = "its scores, sums" if self._are_scores(node) else "its sums"
         return f"{kind} of {terms} products" if terms > 1 else kind, bound
