@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from sardonyx.common.errors import UsageError
 from sardonyx.common.temporary import temporary_folder
-from sardonyx.inputs.at_size import at_size, dynamic_dims, sizes_of
+from sardonyx.inputs.generator import at_size, dynamic_dims, sizes_of
 from sardonyx.records.bench import Benchmark, Finding, Machine, Point, Start, Timing
 from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import check_names, read_arrays
@@ -35,6 +35,7 @@ from sardonyx.verbs.bench.sessions import (
     TimingClock,
     settings_of,
 )
+from sardonyx.verification.subject import Subject
 
 # One size of a benchmark: fresh starts of every model, the race, and the record of both.
 
@@ -352,7 +353,7 @@ def _plan(
         return
     for point in points(sizes, sweep):
         with naming(first.label):
-            chosen = dynamic_dims(first.model, point)
+            chosen = dynamic_dims(first.model, point, Subject(first.path).any_session)
             generated = at_size(first.model, chosen, seed=seed)
         listed = ", ".join(f"{dim}={size}" for dim, size in chosen.items())
         hint = f"it was run at {listed}; choose other sizes of dynamic dimensions" if listed else None

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from sardonyx.common.errors import RuntimeFailure, UsageError
 from sardonyx.common.temporary import temporary_folder
-from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.ir import origins
 from sardonyx.ir.io import to_proto
 from sardonyx.ir.origins import Source, Tagged, distinct_labels, tagged
@@ -38,6 +38,7 @@ from sardonyx.verbs.bench.entrants import listed_sources
 from sardonyx.verbs.bench.sessions import settings_of
 from sardonyx.verbs.profile import kernel_origins
 from sardonyx.verbs.profile.kernel_origins import UNTRACED, GraphStep, Steps, Trace, through, trace
+from sardonyx.verification.subject import Subject as ModelSubject
 
 # Read the runtime's profile: its runs with their kernel calls, and which step of the graph each call belongs to.
 #
@@ -398,7 +399,7 @@ def profile_timed(
     with temporary_folder() as folder:
         with clock.phase("load"):
             loaded = [tagged(source) for source in sources]
-            points = [{**(sizes or {}), **point} for point in at or ({},)]
+            points = [_sizes(loaded[0], {**(sizes or {}), **point}) for point in at or ({},)]
             subjects = [
                 Subject(model, model.path or to_proto(model.model), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
                 for point in points
@@ -418,7 +419,7 @@ def profile_timed(
         "threads": threads,
         "provider": provider,
         "level": settings.level.value,
-        "sizes": dynamic_dims(loaded[0].model, sizes),
+        "sizes": dynamic_dims(loaded[0].model, sizes) if at else points[0],
         **({"at": [dict(point) for point in at]} if at else {}),
         "seed": seed,
         "runs": done,
@@ -454,6 +455,11 @@ def _run(ready: Sequence[Callable[[], object]], runs: int | None, capacity: int,
             run()
         progress("run profiled", (done + 1) / wanted)
     return wanted
+
+
+def _sizes(model: Tagged, given: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes that a model accepts."""
+    return dynamic_dims(model.model, given, ModelSubject(model.path or model.model).any_session)
 
 
 def _feeds(models: Sequence[ir.Model], sizes: Mapping[str, int] | None, seed: int) -> list[Feeds]:

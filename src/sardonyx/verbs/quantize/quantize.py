@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import check_free
 from sardonyx.common.errors import GateNotMet, RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.inputs.values import Style
 from sardonyx.ir import io, metadata
 from sardonyx.ir.io.decoder_folder import DecoderFolder, move_into
@@ -112,8 +112,8 @@ def quantize(
     to: Precision | Literal["auto"] = "auto",
     target: Target | None = None,
     scheme: Scheme = "asymmetric",
-    keep: Sequence[str] = (),
-    only: Sequence[str] = (),
+    keep_modules: Sequence[str] = (),
+    only_modules: Sequence[str] = (),
     data: Data | None = None,
     metric: str | Callable[..., Any] | None = None,
     budget: str | Sequence[str] = (),
@@ -144,8 +144,8 @@ def quantize(
         scheme: "symmetric" gives activations of "int8-static" signed integers without zero points, and keeps biases in
             float32, as compilers for devices expect it (TensorRT, QNN). "asymmetric" has smaller errors, and kernels on
             CPUs.
-        keep: Modules that stay in float32: paths, tags, globs or class names.
-        only: Modules to quantize, named in the same way; all if empty.
+        keep_modules: Modules that stay in float32: paths, tags, globs or class names.
+        only_modules: Modules to quantize, named in the same way; all if empty.
         data: Samples: .npz files, folders of them, "FILE.py:FUNCTION" that yields arrays by name, or such arrays. A
             quarter of them is used to choose, and the loss is measured on the rest. Generated inputs if None.
         metric: "FILE.py:FUNCTION" or a function that returns a number, higher is better, for the outputs of a run, by
@@ -179,8 +179,8 @@ def quantize(
         to,
         target,
         scheme,
-        tuple(keep),
-        tuple(only),
+        tuple(keep_modules),
+        tuple(only_modules),
         data,
         Metric.of(metric),
         limits,
@@ -433,7 +433,7 @@ class _Run:
         """Return generated inputs: at the sizes of the timing if there is a choice to make, otherwise at several."""
         if chooses:
             model, seed = self._subject.model, self._seed
-            sizes = dynamic_dims(model, self._sizes)
+            sizes = dynamic_dims(model, self._sizes, self._subject.any_session)
             samples = Samples([at_size(model, sizes, seed=seed + step) for step in range(_GENERATED)])
             try:
                 Answers(self._subject, samples, (0,), threads=self._threads)
@@ -478,7 +478,8 @@ def _selection(source: Source, keep: Sequence[str], only: Sequence[str]) -> Sele
 def _unverified(failed: Mapping[str, str]) -> VerificationFailed:
     node, how = next(iter(failed.items()))
     return VerificationFailed(
-        f"the quantized product {node!r} {how}", hint="nothing was written; `keep` its module, and report this"
+        f"the quantized product {node!r} {how}",
+        hint="nothing was written; leave it out with `keep_modules`, and report this",
     )
 
 
