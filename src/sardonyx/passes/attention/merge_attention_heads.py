@@ -95,24 +95,21 @@ class MergeAttentionHeads(NodePass):
             return Refused("the width of its values is unknown", (node,))
         dtype = graph.dtype(node.outputs[0])
         extra = tuple(filter(is_used, node.outputs[1:]))
-        details = {"plan": best, "node": node, "heads": heads, "dtype": dtype, "extra": extra}
         end_value = best.nodes[-1].outputs[0]
         # Keys, values and scores may be read before the last matched node; then the new nodes go to the Attention.
         nodes = (*(matched for matched in best.nodes if matched is not node), node) if extra else best.nodes
-        return Match(nodes, details, outputs=(end_value, *extra))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the Attention on whole rows."""
-        plan, node, dtype = match.details["plan"], match.details["node"], match.details["dtype"]
-        operands = _Writer(op, dtype).all(plan.operands)
-        q_heads, kv_heads = match.details["heads"]
-        attributes = {**node.attributes, "q_num_heads": q_heads, "kv_num_heads": kv_heads}
-        extra: tuple[ir.Value, ...] = match.details["extra"]
-        count = 1 + max((value.index() or 0 for value in extra), default=0)
-        outputs = op.node("Attention", (*operands, *node.inputs[3:]), attributes, outputs=count)
-        op.learn(outputs[0], dtype, sizes(plan.end.merged))
-        # Keys, values and scores have their heads split off in both forms.
-        return [plan.end.steps.write(outputs[0], op, dtype), *(outputs[value.index() or 0] for value in extra)]
+        def build(op: Builder) -> Replacement:
+            """Build the Attention on whole rows."""
+            operands = _Writer(op, dtype).all(best.operands)
+            attributes = {**node.attributes, "q_num_heads": heads[0], "kv_num_heads": heads[1]}
+            count = 1 + max((value.index() or 0 for value in extra), default=0)
+            outputs = op.node("Attention", (*operands, *node.inputs[3:]), attributes, outputs=count)
+            op.learn(outputs[0], dtype, sizes(best.end.merged))
+            # Keys, values and scores have their heads split off in both forms.
+            return [best.end.steps.write(outputs[0], op, dtype), *(outputs[value.index() or 0] for value in extra)]
+
+        return Match(nodes, outputs=(end_value, *extra), build=build)
 
 
 class _OperandSource(Struct, frozen=True, eq=False):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import ints, is_specified, operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class FuseShapeGather(NodePass):
@@ -56,11 +56,8 @@ class FuseShapeGather(NodePass):
         nodes = (shape_node, node) if selection is node else (shape_node, selection, node)
         if places != list(range(places[0], places[0] + len(places))):
             return Refused("the axes it selects are not adjacent", nodes)
-        return Match(nodes, {"start": places[0], "end": places[-1] + 1})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build a Shape with start and end."""
-        return op.Shape(match.nodes[0].inputs[0], start=match.details["start"], end=match.details["end"])
+        source = shape_node.inputs[0]
+        return Match(nodes, build=lambda op: op.Shape(source, start=places[0], end=places[-1] + 1))
 
 
 def _sliced(node: ir.Node, rank: int, graph: Facts) -> list[int] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class EliminateSplitConcat(NodePass):
@@ -45,10 +45,4 @@ class EliminateSplitConcat(NodePass):
             return Refused("it does not concatenate all parts in order", nodes)
         if node.attributes.get_int("axis", 0) % rank != split.attributes.get_int("axis", 0) % rank:
             return Refused("the Split is along another axis", nodes)
-        return Match(nodes)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the value before the Split."""
-        source = match.nodes[0].inputs[0]
-        assert source is not None
-        return source
+        return Match(nodes, build=lambda _: split.inputs[:1])

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.ir.ops import VIEWS
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused
 from sardonyx.passes.layout._movement import (
     MOVING,
     Factor,
@@ -65,12 +66,8 @@ class MergeRearrangements(NodePass):
         for region in reversed(regions_before(node)):
             steps = _better(region, node, graph)
             if steps is not None:
-                return Match((*reversed(region.nodes[1:]), node), {"source": region.source, "steps": steps})
+                return Match((*reversed(region.nodes[1:]), node), build=partial(build, steps, region.source))
         return None
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the nodes of the arrangement."""
-        return build(match.details["steps"], match.details["source"], op)
 
 
 def _better(region: Region, root: ir.Node, graph: Facts) -> tuple[LayoutStep, ...] | None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._shapes import permutation, reversed_axes
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class MergeTransposes(NodePass):
@@ -44,20 +44,14 @@ class MergeTransposes(NodePass):
         nodes = (inner, node)
         first, second = permutation(inner, graph), permutation(node, graph)
         if first is None and second is None and "perm" not in inner.attributes and "perm" not in node.attributes:
-            return Match(nodes, {"source": source})  # both reverse the axes, whatever the rank
+            return Match(nodes, build=lambda _: source)  # both reverse the axes, whatever the rank
         rank = len(first or second or ())
         first, second = first or reversed_axes(rank), second or reversed_axes(rank)
         if len(first) != len(second):
             return None  # no rank fits both
         perm = tuple(first[axis] for axis in second)
         if perm == tuple(range(rank)):
-            return Match(nodes, {"source": source})
+            return Match(nodes, build=lambda _: source)
         if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
-        return Match(nodes, {"source": source, "perm": perm})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the source, transposed once or not at all."""
-        source: ir.Value = match.details["source"]
-        perm = match.details.get("perm")
-        return source if perm is None else op.Transpose(source, perm=perm)
+        return Match(nodes, build=lambda op: op.Transpose(source, perm=perm))

@@ -85,16 +85,15 @@ class FuseHardSigmoid(NodePass):
         alpha, beta = line.factor / high, shifted[1] / high
         if not (fits_single(alpha) and fits_single(beta)):
             return Refused("slope or offset is out of the range of single precision", nodes)
-        details = {"source": line.source, "other": product.other, "shape": graph.shape(node.outputs[0])}
-        return Match(nodes, {**details, "alpha": to_single(alpha), "beta": to_single(beta)})
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one HardSigmoid, and the product with the other value if there is one."""
-        details = match.details
-        result = op.HardSigmoid(details["source"], alpha=details["alpha"], beta=details["beta"])
-        if details["other"] is None:
-            return result
-        return op.Mul(details["other"], op.learn(result, ir.DataType.FLOAT, details["shape"]))
+        def build(op: Builder) -> Replacement:
+            """Build one HardSigmoid, and the product with the other value if there is one."""
+            result = op.HardSigmoid(line.source, alpha=to_single(alpha), beta=to_single(beta))
+            if product.other is None:
+                return result
+            return op.Mul(product.other, op.learn(result, ir.DataType.FLOAT, graph.shape(node.outputs[0])))
+
+        return Match(nodes, build=build)
 
 
 def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import onnx_ir as ir
 from msgspec import Struct
 
@@ -71,6 +74,15 @@ def _is_vector(value: ir.Value, length: int, most: int, graph: Facts) -> bool:
     if not shape or shape[-1] != length or len(shape) > most:
         return False
     return len(shape) == 1 or (all(dim == 1 for dim in shape[:-1]) and graph.tensor(value) is not None)
+
+
+def fused_conv(
+    conv: ir.Node, nodes: tuple[ir.Node, ...], activation: Mapping[str, Any], graph: Facts
+) -> Match | Refused | None:
+    """Return the match for a FusedConv with the attributes of a convolution and of the activation after it."""
+    attributes = {**conv.attributes, **activation}
+    match = Match(nodes, build=lambda op: op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN))
+    return on_ort(match, "FusedConv", graph)
 
 
 def is_plain_conv(node: ir.Node) -> bool:

@@ -6,7 +6,7 @@ return the sum, which is the next residual in networks that normalise first.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -16,7 +16,7 @@ from sardonyx.ir.facts import Facts, Shape
 from sardonyx.ir.rules import Match, Refused
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import is_used, producer_of
-from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, biased
+from sardonyx.passes.ort._contrib import DOMAIN, Biased, as_biased, biased, on_ort
 
 LAYER, RMS = "SkipLayerNormalization", "SkipSimplifiedLayerNormalization"
 NOT_A_BATCH = "the kernel takes only matrices or a batch of matrices"
@@ -34,8 +34,8 @@ class Residual(Struct, frozen=True, eq=False):
     nodes: tuple[ir.Node, ...]
 
 
-def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
-    """Match a normalisation over the last axis with a residual sum before it, for `skip_norm`."""
+def skip_match(operator: str, norm: ir.Node, graph: Facts) -> Match | Refused | None:
+    """Match a normalisation over the last axis with a residual sum before it, for one of the runtime's operators."""
     value, scale = norm.inputs[:2]
     add = producer_of(value, norm, ("Add",))
     if value is None or add is None:
@@ -60,21 +60,21 @@ def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
         or scale is None
     ):
         return Refused(SCALE_SHAPE, nodes)
-    details: dict[str, Any] = {"norm": norm, "residual": residual, "graph": graph}
+    build = partial(_skip_norm, operator, norm, residual, graph)
     if graph.sole_consumer(value) is norm:
-        return Match(nodes, details)
+        return on_ort(Match(nodes, build=partial(build, wants_sum=False)), operator, graph)
     if any(weight is not None and weight.producer() is not None for weight in norm.inputs[1:]):
         return Refused("the sum is also used elsewhere, maybe before the scale is computed", nodes)
-    details["sum"] = True  # its consumers may precede the normalisation, so the new node goes where the sum is
-    return Match((norm, *residual.nodes), details, outputs=(value, norm.outputs[0]))
+    # Consumers of the sum may precede the normalisation, so the new node goes where the sum is.
+    match = Match((norm, *residual.nodes), outputs=(value, norm.outputs[0]), build=partial(build, wants_sum=True))
+    return on_ort(match, operator, graph)
 
 
-def skip_norm(operator: str, match: Match, op: Builder) -> tuple[ir.Value, ...]:
+def _skip_norm(
+    operator: str, norm: ir.Node, residual: Residual, graph: Facts, op: Builder, *, wants_sum: bool
+) -> tuple[ir.Value, ...]:
     """Build the runtime's operator on the parts of the sum; its results are in the order of the match."""
-    norm: ir.Node = match.details["norm"]
-    residual: Residual = match.details["residual"]
-    wants_sum = "sum" in match.details
-    bias = None if residual.biased is None else residual.biased.vector(op, match.details["graph"])
+    bias = None if residual.biased is None else residual.biased.vector(op, graph)
     shift = (operand(norm, 2),) if operator == LAYER else ()
     inputs = (residual.source, residual.skip, norm.inputs[1], *shift, bias)
     epsilon = norm.attributes.get_float("epsilon", 1e-5)

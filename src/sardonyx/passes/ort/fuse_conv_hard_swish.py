@@ -12,8 +12,8 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import consumer_of
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, is_plain_conv, on_ort
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
+from sardonyx.passes.ort._contrib import OrtPass, fused_conv, is_plain_conv
 
 _SIXTH = 1.0 / 6.0
 _TOLERANCE = 1e-7
@@ -58,13 +58,7 @@ class FuseConvHardSwish(OrtPass):
         nodes = (conv, *activation)
         if is_used_outside(value, activation):
             return Refused(USED_ELSEWHERE, nodes)
-        return on_ort(Match(nodes, {"conv": conv}), "FusedConv", graph)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's operator with the attributes of the convolution."""
-        conv: ir.Node = match.details["conv"]
-        attributes = {**conv.attributes, "activation": "HardSwish"}
-        return op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN)
+        return fused_conv(conv, nodes, {"activation": "HardSwish"}, graph)
 
 
 def _gated(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[ir.Node, ...] | None:

@@ -86,15 +86,6 @@ class FusePackedAttention(OrtPass):
         refusal = heads.mask_refusal(source[0], source[1], source[1], graph)
         if refusal is not None:
             return Refused(refusal, nodes)
-        details = {"heads": heads, "packed": projections, "graph": graph}
-        match = Match((*projections.nodes, *nodes), details, outputs=(nodes[-1].outputs[0],))
-        return on_ort(match, "Attention", graph)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's operator on the states and the packed projections."""
-        heads: Heads = match.details["heads"]
-        projections: Packed = match.details["packed"]
-        graph: Facts = match.details["graph"]
         widths = projections.widths
         attributes = {
             "num_heads": heads.count,
@@ -102,9 +93,15 @@ class FusePackedAttention(OrtPass):
             "unidirectional": 1 if heads.is_causal else None,
             "qkv_hidden_sizes": list(widths) if len(set(widths)) > 1 else None,
         }
-        bias = heads.runtime_mask(op, graph)
-        inputs = (projections.source, projections.weight(op, graph), projections.bias(op, graph), None, None, bias)
-        return op.node("Attention", inputs, attributes, domain=DOMAIN)
+
+        def build(op: Builder) -> Replacement:
+            """Build the runtime's operator on the states and the packed projections."""
+            mask = heads.runtime_mask(op, graph)
+            weights = projections.weight(op, graph), projections.bias(op, graph)
+            return op.node("Attention", (projections.source, *weights, None, None, mask), attributes, domain=DOMAIN)
+
+        match = Match((*projections.nodes, *nodes), outputs=(nodes[-1].outputs[0],), build=build)
+        return on_ort(match, "Attention", graph)
 
 
 # The standard Attention as ONNX Runtime's own attention operator takes it: heads, scale, mask and projections.
