@@ -8,7 +8,7 @@ import onnx_ir as ir
 from msgspec import Struct, field
 
 from sardonyx.ir.facts import Dim, Facts, Shape
-from sardonyx.passes.attention._axis_parts import (
+from sardonyx.passes._layout import (
     Axes,
     Axis,
     Conversion,

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
+from sardonyx.passes._layout import Axes, flat, new_axes, regroup, same_axes
 from sardonyx.passes._matching import producer_of
-from sardonyx.passes.attention._axis_parts import Axes, flat, new_axes, regroup, same_axes
 
 MOST_NODES = 256  # visited above one Softmax, since sums of shared values can have exponentially many paths
 SWALLOWS = 1e30  # adding a score to a number of this magnitude leaves the number unchanged

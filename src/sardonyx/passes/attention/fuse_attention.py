@@ -23,9 +23,9 @@ from msgspec.structs import replace
 from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import has_references
 from sardonyx.passes._dtypes import preserves_values
+from sardonyx.passes._layout import Axes, Conversion, conversion, flat, refined, regroup, size
 from sardonyx.passes._mask_values import Choice, MaskValues, above_lowest, lowest, shrinking, values_of
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.attention._axis_parts import Axes, Conversion, conversion, flat, refined, regroup, size
 from sardonyx.passes.attention._operands import Layout, read_layout
 from sardonyx.passes.attention._scores import Mask, NearMiss, Scores, read_scores
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement

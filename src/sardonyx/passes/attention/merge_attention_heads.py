@@ -14,10 +14,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import has_references
-from sardonyx.passes._matching import is_used
-from sardonyx.passes.attention._axis_parts import (
+from sardonyx.passes._layout import (
     Axes,
     Conversion,
     Part,
@@ -25,11 +23,12 @@ from sardonyx.passes.attention._axis_parts import (
     Trail,
     conversion,
     flat,
-    regroup,
+    moved,
     size,
     sizes,
     trace,
 )
+from sardonyx.passes._matching import is_used
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
@@ -146,7 +145,7 @@ class _Plan(Struct, frozen=True, eq=False):
         """Return the nodes added minus the nodes removed, and the same count for transposes."""
         steps = {(operand.stage.value, operand.steps): operand.steps for operand in self.operands}
         splits = {(operand.stage.value, operand.steps) for operand in self.operands if operand.picked is not None}
-        added = [kind for path in (*steps.values(), self.end.steps) for kind, _, _ in path.steps]
+        added = [step.operator for path in (*steps.values(), self.end.steps) for step in path.steps]
         removed = [node.op_type for node in self._dying()]
         transposes = added.count("Transpose") - removed.count("Transpose")
         return len(added) + len(splits) - len(removed), transposes
@@ -201,19 +200,10 @@ def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | N
         user = graph.sole_consumer(value)
         if user is None or user.domain or has_references(user):
             break
-        axes = _after(axes, user, graph)
+        axes = moved(axes, user, graph)
         chain.append(user)
         value = user.outputs[0]
     return best
-
-
-def _after(axes: Axes, user: ir.Node, graph: Facts) -> Axes | None:
-    """Return the axes after a view or transpose, otherwise None."""
-    if user.op_type == "Transpose":
-        perm = user.attributes.get_ints("perm", tuple(reversed(range(len(axes)))))
-        return [axes[axis] for axis in perm] if len(perm) == len(axes) else None
-    shape = graph.shape(user.outputs[0])
-    return regroup(flat(axes), shape) if user.op_type in VIEWS and shape is not None else None
 
 
 class _Writer:
