@@ -9,7 +9,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import ints, is_specified, operand_producer
+from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._parts import ranges
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
@@ -47,7 +48,8 @@ class FuseShapeGather(NodePass):
         if selection is None or shape_node is None or not rank or shape_node.attributes:
             return None
         if node.op_type == "Slice":
-            places = _sliced(node, rank, graph)
+            taken = (ranges(node, graph) or {}).get(0)
+            places = None if taken is None or taken[2] != 1 else list(range(rank))[slice(*taken)]
         else:
             numbers = graph.ints(operand(selection, 1))
             places = None if numbers is None else [number % rank for number in numbers]
@@ -58,11 +60,3 @@ class FuseShapeGather(NodePass):
             return Refused("the axes it selects are not adjacent", nodes)
         source = shape_node.inputs[0]
         return Match(nodes, build=lambda op: op.Shape(source, start=places[0], end=places[-1] + 1))
-
-
-def _sliced(node: ir.Node, rank: int, graph: Facts) -> list[int] | None:
-    starts, ends = ints(node, "starts", 1, graph), ints(node, "ends", 2, graph)
-    steps = graph.ints(operand(node, 4)) if is_specified(node, "steps", 4) else (1,)
-    if not starts or not ends or not steps or (len(starts), steps[0]) != (1, 1):
-        return None
-    return list(range(rank))[starts[0] : ends[0]]

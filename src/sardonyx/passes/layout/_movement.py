@@ -18,7 +18,8 @@ from sardonyx.ir.ops import SELECTS, VIEWS
 from sardonyx.ir.scopes import is_used_outside, operand
 from sardonyx.passes._layout import Axis, Part, flat, joined, regroup
 from sardonyx.passes._layout import size as size_of
-from sardonyx.passes._matching import ints, is_specified, producer_of
+from sardonyx.passes._matching import producer_of
+from sardonyx.passes._parts import ranges
 
 Parts = tuple[Axis, Axis]  # in the order of the source and of the result
 
@@ -184,12 +185,8 @@ class RegionShapes:
                     return None
                 return tuple(axis for axis, goal in enumerate(perm) if axis != goal)
             case "Slice":
-                if is_specified(node, "axes", 3):
-                    axes = ints(node, "axes", 3, self._graph)
-                else:
-                    starts = ints(node, "starts", 1, self._graph)
-                    axes = None if starts is None else tuple(range(len(starts)))
-                return None if axes is None else tuple(axis % rank for axis in axes)
+                taken = ranges(node, self._graph)
+                return None if taken is None else tuple(taken)
             case "Concat" | "Split" | "Gather":
                 return (node.attributes.get_int("axis", 0) % rank,)
             case "GatherND":
@@ -218,7 +215,7 @@ class RegionShapes:
                 perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
                 moved = [grid.transpose(*perm[:end], end)]
             case "Slice":
-                moved = self._sliced(node, grid, axes)
+                moved = self._sliced(node, grid)
             case "Gather":
                 moved = self._gathered(node, grid, axes[0])
             case _:
@@ -229,15 +226,11 @@ class RegionShapes:
         expected = [math.prod(self.shapes[output]) // unit for output in node.outputs]
         return results if [array.size for array in results] == expected else None
 
-    def _sliced(self, node: ir.Node, grid: np.ndarray, axes: tuple[int, ...]) -> list[np.ndarray] | None:
-        starts, ends = ints(node, "starts", 1, self._graph), ints(node, "ends", 2, self._graph)
-        steps = self._graph.ints(operand(node, 4)) if operand(node, 4) is not None else (1,) * len(axes)
-        if starts is None or ends is None or steps is None or any(step < 1 for step in steps):
+    def _sliced(self, node: ir.Node, grid: np.ndarray) -> list[np.ndarray] | None:
+        taken = ranges(node, self._graph) or {}
+        if any(step < 1 for _, _, step in taken.values()):
             return None
-        ranges = [slice(None)] * grid.ndim
-        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-            ranges[axis] = slice(start, end, step)
-        return [grid[tuple(ranges)]]
+        return [grid[tuple(slice(*taken[axis]) if axis in taken else slice(None) for axis in range(grid.ndim))]]
 
     def _parted(
         self, node: ir.Node, flat: Mapping[ir.Value, np.ndarray], axis: int, unit: int
@@ -297,7 +290,7 @@ def movement(region: Region, result: ir.Value, graph: Facts) -> Movement | None:
         return None
     sizes = RegionShapes(graph, free)
     sizes.shapes[region.source] = start
-    order = sorted(region.nodes, key=_TopologicalOrder(region.nodes))
+    order = graph.in_order(region.nodes)
     units = [sizes.unit(node) for node in order]
     if None in units:
         return None
@@ -328,28 +321,3 @@ def _origin(
             return None
         flat.update(zip(node.outputs, moved, strict=True))
     return flat[result]
-
-
-class _TopologicalOrder:
-    """A topological order of a region.
-
-    The region was collected from its end, but a producer may have been reached before one of its consumers.
-    """
-
-    def __init__(self, nodes: Sequence[ir.Node]) -> None:
-        self._places: dict[ir.Node, int] = {}
-        members = set(nodes)
-
-        def visit(node: ir.Node) -> None:
-            if node in self._places:
-                return
-            for producer in node.predecessors():
-                if producer in members:
-                    visit(producer)
-            self._places[node] = len(self._places)
-
-        for node in nodes:
-            visit(node)
-
-    def __call__(self, node: ir.Node) -> int:
-        return self._places[node]
