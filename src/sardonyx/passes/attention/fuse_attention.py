@@ -78,7 +78,6 @@ class FuseAttention(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Softmax over the last axis between two products."""
         rank = graph.rank(node.inputs[0])
         if has_references(node):
             return None

@@ -57,7 +57,6 @@ class FuseAttentionCache(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an Attention of rank 4 whose keys and values are each a Concat of two pieces."""
         if any(graph.rank(operand(node, index)) != 4 for index in (_KEYS, _VALUES)):
             return None
         if any(value is not None for value in node.inputs[_PAST:]):

@@ -77,7 +77,6 @@ class FuseRotaryEmbedding(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a rotation whose tables can be converted to the form the operator takes."""
         rotation = _full_width(node, graph) if node.op_type == "Add" else _half_width(node, graph)
         if rotation is None:
             return None

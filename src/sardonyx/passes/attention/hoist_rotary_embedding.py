@@ -53,7 +53,6 @@ class HoistRotaryEmbedding(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a split into heads right before the rotation."""
         swap = operand_producer(node, 0, ("Transpose",))
         if swap is None or tuple(swap.attributes.get_ints("perm") or ()) != _SWAP:
             return None

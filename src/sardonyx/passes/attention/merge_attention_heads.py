@@ -71,7 +71,6 @@ class MergeAttentionHeads(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an Attention on split heads."""
         inputs = node.inputs[:3]
         if len(inputs) < 3 or any(graph.rank(value) != 4 for value in inputs):
             return None

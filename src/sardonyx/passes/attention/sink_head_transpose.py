@@ -50,7 +50,6 @@ class SinkHeadTranspose(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a norm over the last axis between a transpose and attention."""
         swap = operand_producer(node, 0, ("Transpose",))
         reader = graph.sole_consumer(node.outputs[0])
         if swap is None or reader is None or reader.op_type not in _READERS or reader.domain:

@@ -42,7 +42,6 @@ class SinkRotaryScale(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Mul or Div by a number right before the rotation."""
         scaling = operand_producer(node, 0, ("Mul", "Div"))
         if scaling is None or graph.dtype(node.outputs[0]) != ir.DataType.FLOAT:
             return None

@@ -43,7 +43,6 @@ class SplitConcatTrig(OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match an elementwise operator on a value concatenated with itself."""
         doubling = operand_producer(node, index, ("Concat",))
         if doubling is None or not _doubles(doubling, graph) or not _elementwise(node, index, graph):
             return None

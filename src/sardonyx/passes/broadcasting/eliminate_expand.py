@@ -46,7 +46,6 @@ class EliminateExpand(OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match an operand that the operator would broadcast to the same values."""
         spread = operand_producer(node, index, ("Expand", "ConstantOfShape", "Unsqueeze"))
         if spread is None or not _is_broadcast(spread, graph):
             return None

@@ -59,7 +59,6 @@ class EliminateFullGather(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match indices 0, 1, 2, … that are as many as there are rows."""
         data = operand(node, 0)
         shape = graph.shape(data)
         if not shape or data is None:

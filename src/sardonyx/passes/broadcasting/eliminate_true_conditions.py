@@ -52,7 +52,6 @@ class EliminateTrueConditions(OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match an operand that always is the neutral element."""
         if always(operand(node, index), graph) is not (node.op_type == "And"):
             return None
         other, result = node.inputs[1 - index], graph.shape(node.outputs[0])

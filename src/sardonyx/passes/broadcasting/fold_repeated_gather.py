@@ -56,7 +56,6 @@ class FoldRepeatedGather(OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match a Gather of one row beside an operand that already has the shape of the result."""
         gather = operand_producer(node, index, ("Gather",))
         rows = None if gather is None else graph.shape(operand(gather, 0))
         if gather is None or not rows or gather.attributes.get_int("axis", 0) not in (0, -len(rows)):

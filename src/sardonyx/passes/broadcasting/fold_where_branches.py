@@ -48,7 +48,6 @@ class FoldWhereBranches(OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match a Where between numbers as one operand and a number as the other."""
         choice = operand_producer(node, index, ("Where",))
         if choice is None or len(node.inputs) != 2 or not _is_number(number := node.inputs[1 - index], graph):
             return None

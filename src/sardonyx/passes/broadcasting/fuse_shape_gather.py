@@ -41,7 +41,6 @@ class FuseShapeGather(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match adjacent elements of a whole shape."""
         selection = node if node.op_type != "Unsqueeze" else operand_producer(node, 0, ("Gather",))
         shape_node = None if selection is None else operand_producer(selection, 0, ("Shape",))
         rank = None if shape_node is None else graph.rank(operand(shape_node, 0))

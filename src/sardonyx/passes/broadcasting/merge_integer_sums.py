@@ -38,7 +38,6 @@ class MergeIntegerSums(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the sum of a constant and a sum with a constant."""
         last = _shift(node, graph)
         inner = None if last is None else last[0].producer()
         if last is None or inner is None or operand_producer(node, node.inputs.index(last[0]), ("Add", "Sub")) is None:

@@ -49,7 +49,6 @@ class MergeReshapesIntoUnsqueeze(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the earliest value from which one Unsqueeze suffices, if that saves nodes or a computed target."""
         nodes, best = [node], None
         result = graph.shape(node.outputs[0])
         while True:

@@ -44,7 +44,6 @@ class SinkExpand(OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match an operator with one expanded operand and numbers as the others."""
         expand = operand_producer(node, index, ("Expand",))
         if expand is None or not _others_are_numbers(node, index, operand(expand, 0), graph):
             return None

@@ -36,7 +36,6 @@ class EliminateAddZero(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a float zero that is added or subtracted."""
         sides, negative = _SIDES[node.op_type]
         other = neutral_operand(node, graph, sides, lambda array: zeros(array, negative=negative))
         if not isinstance(other, ir.Value):

@@ -25,7 +25,6 @@ class EliminateCastLike(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a CastLike to a known type."""
         dtype = graph.dtype(operand(node, 1))
         if dtype is None:
             return None

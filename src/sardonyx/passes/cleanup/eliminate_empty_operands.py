@@ -30,7 +30,6 @@ class EliminateEmptyOperands(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Concat with an operand that is certainly empty along its axis."""
         rank = graph.rank(node.outputs[0])
         if not rank or len(node.inputs) < 2:
             return None

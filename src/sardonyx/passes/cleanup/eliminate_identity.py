@@ -27,7 +27,6 @@ class EliminateIdentity(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an Identity, or a Dropout that drops nothing and whose mask is unused."""
         source = node.inputs[0]
         if source is None:
             return None

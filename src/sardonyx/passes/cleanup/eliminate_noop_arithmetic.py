@@ -122,7 +122,6 @@ class EliminateNoopArithmetic(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a node with a neutral constant."""
         if node.op_type == "Where":
             source = _chosen(node, graph)
         else:

@@ -158,7 +158,6 @@ class EliminateNoopShape(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a node whose first output equals its first input."""
         source = operand(node, 0)
         if source is None or not _NOOPS[node.op_type](node, graph):
             return None

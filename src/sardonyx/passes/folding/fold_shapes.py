@@ -43,7 +43,6 @@ class FoldShapes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match integers that are all known and that something other than a folded size reads."""
         if graph.scope(node).in_function:
             return None
         if not _is_certain(node, graph):

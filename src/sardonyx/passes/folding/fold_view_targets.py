@@ -48,7 +48,6 @@ class FoldViewTargets(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a view whose target is computed and whose result has a known shape."""
         index = _SHAPE_INPUT[node.op_type]
         target = operand(node, index)
         if target is None or graph.tensor(target) is not None:

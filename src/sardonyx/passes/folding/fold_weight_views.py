@@ -43,7 +43,6 @@ class FoldWeightViews(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a view of a constant that is small or has no other consumer."""
         weight = node.inputs[0] if node.inputs else None
         tensor = graph.tensor(weight)
         if weight is None or tensor is None or tensor.dtype == ir.DataType.STRING:

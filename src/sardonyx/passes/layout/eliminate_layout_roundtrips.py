@@ -81,7 +81,6 @@ class EliminateLayoutRoundtrips(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match two moves with row-by-row work between them."""
         chain = _chain(node, graph)
         if chain is None:
             return None

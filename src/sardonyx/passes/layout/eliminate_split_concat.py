@@ -35,7 +35,6 @@ class EliminateSplitConcat(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Concat of the parts of a Split."""
         split = operand_producer(node, 0, ("Split",))
         rank = None if split is None else graph.rank(split.inputs[0])
         if split is None or rank is None or any(value not in split.outputs for value in node.inputs):

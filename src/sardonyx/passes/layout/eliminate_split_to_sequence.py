@@ -56,7 +56,6 @@ class EliminateSplitToSequence(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a split all of whose parts are selected by constant index."""
         users = [use.node for use in node.outputs[0].uses()]
         if node.outputs[0].is_graph_output() or any(user.op_type != "SequenceAt" for user in users):
             return Refused("its parts are read as a sequence", (node,))

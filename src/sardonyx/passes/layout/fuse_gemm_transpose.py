@@ -37,7 +37,6 @@ class FuseGemmTranspose(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Gemm with a transposed operand."""
         swaps = [_swap(node, index) for index in (0, 1)]
         transposes = tuple(dict.fromkeys(swap for swap in swaps if swap is not None))
         return Match((*transposes, node), build=partial(_flagged, node, swaps)) if transposes else None

@@ -39,7 +39,6 @@ class MergeCasts(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Cast of a Cast."""
         inner = operand_producer(node, 0, ("Cast",))
         source = None if inner is None else operand(inner, 0)
         if inner is None or source is None:

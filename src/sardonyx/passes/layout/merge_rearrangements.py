@@ -52,7 +52,6 @@ class MergeRearrangements(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the largest region before a node that fewer or cheaper nodes can replace."""
         for region in reversed(regions_before(node)):
             steps = _better(region, node, graph)
             if steps is not None:

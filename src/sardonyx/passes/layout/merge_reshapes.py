@@ -47,7 +47,6 @@ class MergeReshapes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a view of a view."""
         inner = operand_producer(node, 0, VIEWS)
         source = None if inner is None else operand(inner, 0)
         if inner is None or source is None:

@@ -45,7 +45,6 @@ class MergeSlices(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Slice of a Slice."""
         inner = operand_producer(node, 0, ("Slice",))
         if inner is None:
             return None

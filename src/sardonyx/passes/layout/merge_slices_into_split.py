@@ -43,7 +43,6 @@ class MergeSlicesIntoSplit(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Slice at the start of its axis, with others that continue where it ends."""
         source = operand(node, 0)
         own = _part(node, graph)
         if source is None or own is None or own[1] != 0 or len(source.uses()) > MAX_CONSUMERS:

@@ -36,7 +36,6 @@ class MergeTransposes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Transpose of a Transpose."""
         inner = operand_producer(node, 0, ("Transpose",))
         source = None if inner is None else operand(inner, 0)
         if inner is None or source is None:

@@ -69,7 +69,6 @@ class FuseGelu(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an Erf or Tanh, one added to it, and the product with half of the input."""
         refusal = None
         for product in _products(node, graph):
             terms = _polynomial(node.inputs[0], product.source, node, graph)

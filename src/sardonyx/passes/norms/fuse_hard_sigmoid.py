@@ -64,7 +64,6 @@ class FuseHardSigmoid(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the sum with a number, clipped to [0, c] and divided by c."""
         added = producer_of(node.inputs[0], node, ("Add",))
         shifted, limits = (None if added is None else value_and_scalar(added, graph)), bounds(node, graph)
         if added is None or shifted is None or limits is None or not 0 < limits.high < math.inf:

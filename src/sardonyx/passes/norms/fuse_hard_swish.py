@@ -31,7 +31,6 @@ class FuseHardSwish(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a hard sigmoid whose only use is the product with its input."""
         user = consumer_of(node.outputs[0], graph, ("Mul",))
         if user is None or other_operand(user, node.outputs[0]) is not node.inputs[0]:
             return None

@@ -51,7 +51,6 @@ class FuseLayerNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match x - mean(x) divided by the square root of its mean square."""
         norm = normalised(node, graph, about_mean=True)
         if not isinstance(norm, Normalised):
             return norm

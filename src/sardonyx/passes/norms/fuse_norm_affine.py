@@ -48,7 +48,6 @@ class FuseNormAffine(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a normalisation whose result is only multiplied or added to, by something of the shape of its scale."""
         value, source = node.outputs[0], node.inputs[0]
         user = consumer_of(value, graph, ("Mul", *(("Add",) if node.op_type == "LayerNormalization" else ())))
         other = None if user is None else other_operand(user, value)

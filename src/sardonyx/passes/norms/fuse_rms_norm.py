@@ -49,6 +49,5 @@ class FuseRmsNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a value divided by the square root of its mean square."""
         norm = normalised(node, graph, about_mean=False)
         return fused(norm, norm.source, (), graph, bias=False) if isinstance(norm, Normalised) else norm

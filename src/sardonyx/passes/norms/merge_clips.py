@@ -41,7 +41,6 @@ class MergeClips(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Clip or Relu of a Clip or Relu."""
         inner = operand_producer(node, 0, self.roots)
         dtype = graph.dtype(node.inputs[0])
         if inner is None or dtype is None or dtype not in LARGEST:

@@ -45,7 +45,6 @@ class FuseBiasGelu(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the Gelu of a sum with a vector."""
         add = operand_producer(node, 0, ("Add",))
         bias_sum = None if add is None else as_biased(add, graph)
         operator = _OPERATORS.get(node.attributes.get_string("approximate", "none"))

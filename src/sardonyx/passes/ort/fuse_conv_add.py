@@ -43,7 +43,6 @@ class FuseConvAdd(OrtPass, OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match a sum with a convolution in single precision that has no other consumer."""
         conv, other = operand_producer(node, index, ("Conv",)), node.inputs[1 - index]
         if conv is None or other is None or graph.dtype(other) != ir.DataType.FLOAT:
             return None

@@ -46,7 +46,6 @@ class FuseConvRelu(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a convolution in single precision whose result only the activation reads."""
         value = node.inputs[0]
         conv = value.producer() if value is not None else None
         if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:

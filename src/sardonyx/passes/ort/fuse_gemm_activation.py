@@ -42,7 +42,6 @@ class FuseGemmActivation(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Gemm in single precision that only the activation reads."""
         gemm = operand_producer(node, 0, ("Gemm",))
         if gemm is None or graph.dtype(gemm.outputs[0]) != ir.DataType.FLOAT:
             return None

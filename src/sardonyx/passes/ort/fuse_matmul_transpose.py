@@ -40,7 +40,6 @@ class FuseMatMulTranspose(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a product with a transposed constant matrix."""
         transpose = operand_producer(node, 1, ("Transpose",))
         weight = None if transpose is None else transpose.inputs[0]
         shape = graph.static_shape(weight)

@@ -67,7 +67,6 @@ class FusePackedAttention(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the attention of projections of the same states."""
         if graph.dtype(node.inputs[0]) != ir.DataType.FLOAT or len(node.inputs) < 3:
             return None
         attributes, mask = node.attributes, operand(node, _MASK)

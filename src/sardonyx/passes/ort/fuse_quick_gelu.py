@@ -38,7 +38,6 @@ class FuseQuickGelu(OrtPass, OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match a product of a value and its own gate."""
         gate, value = operand_producer(node, index, ("Sigmoid",)), node.inputs[1 - index]
         if gate is None or value is None or graph.dtype(value) != ir.DataType.FLOAT:
             return None

@@ -51,7 +51,6 @@ class FuseSkipBias(OrtPass, OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match a norm without a bias of a sum with a vector."""
         bias = 4 if node.op_type == LAYER else 3  # the index of the bias operand
         add = operand_producer(node, index, ("Add",)) if index < 2 and operand(node, bias) is None else None
         bias_sum = None if add is None else as_biased(add, graph)

@@ -48,5 +48,4 @@ class FuseSkipLayerNorm(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a normalised residual sum."""
         return skip_match(LAYER, node, graph)

@@ -46,5 +46,4 @@ class FuseSkipRmsNorm(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a normalised residual sum."""
         return skip_match(RMS, node, graph)

@@ -109,7 +109,6 @@ class GroupAttentionQueries(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match attention with a past and several queries for each key head, between two products."""
         queries, keys = (node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
         if not keys or queries <= keys or operand(node, _PAST) is None or graph.target not in self.targets:
             return None

@@ -54,7 +54,6 @@ class FuseBatchNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a normalisation at inference that is the only consumer of a linear operator."""
         if _is_training(node):
             return Refused("it is in training mode", (node,))
         if node.attributes.get_int("spatial", 1) == 0:

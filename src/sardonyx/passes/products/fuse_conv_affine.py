@@ -44,7 +44,6 @@ class FuseConvAffine(OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match a constant and the result of a convolution that has no other consumer."""
         constant = graph.tensor(node.inputs[1 - index])
         if constant is None or constant.nbytes > SMALL:
             return None

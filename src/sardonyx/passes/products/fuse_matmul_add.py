@@ -46,7 +46,6 @@ class FuseMatMulAdd(OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match a sum with a product of two matrices."""
         product, bias = operand_producer(node, index, MATRIX_PRODUCTS), node.inputs[1 - index]
         if product is None or bias is None or operand(product, 2) is not None:
             return None

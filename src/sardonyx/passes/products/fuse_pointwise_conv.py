@@ -75,7 +75,6 @@ class FusePointwiseConv(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Transpose to channels first after products over the channels."""
         if permutation(node, graph) != _TO_SECOND or graph.dtype(node.inputs[0]) != ir.DataType.FLOAT:
             return None
         layers = _layers(node, graph)

@@ -66,7 +66,6 @@ class FuseProductScale(OperandPass):
     )
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
-        """Match a constant times the result of a product with a constant weight."""
         constant = graph.tensor(node.inputs[1 - index])
         if constant is None or constant.nbytes > SMALL or (node.op_type == "Div" and index == 1):
             return None
