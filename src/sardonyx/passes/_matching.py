@@ -51,6 +51,11 @@ def _is_one_of(node: ir.Node, op_types: Container[str]) -> bool:
     return node.op_type in op_types and not node.domain and not has_references(node)
 
 
+def with_operand(node: ir.Node, index: int, value: ir.Value | None) -> tuple[ir.Value | None, ...]:
+    """Return the inputs of a node with one of them replaced."""
+    return (*node.inputs[:index], value, *node.inputs[index + 1 :])
+
+
 def ints(node: ir.Node, name: str, index: int, graph: Facts) -> tuple[int, ...] | None:
     """Return integers that newer opsets take as an input and older ones as an attribute; None if absent or computed."""
     attribute = node.attributes.get(name)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import ints, is_specified
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 _TO_THE_END = 2**31 - 1  # what the standard recommends for "up to the end"
 
@@ -158,13 +158,7 @@ class EliminateNoopShape(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a node whose first output equals its first input."""
-        if operand(node, 0) is None or not _NOOPS[node.op_type](node, graph):
+        source = operand(node, 0)
+        if source is None or not _NOOPS[node.op_type](node, graph):
             return None
-        return Match((node,), outputs=(node.outputs[0],))
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the input."""
-        source = match.root.inputs[0]
-        assert source is not None
-        return source
+        return Match((node,), outputs=(node.outputs[0],), build=lambda _: source)
