@@ -156,11 +156,6 @@ def _check_casts(between: tuple[ir.Node, ...], scores: Scores, dtype: ir.DataTyp
             raise NearMiss("its weights are cast to a type that does not hold them")
 
 
-def _has_half_kernel(width: Dim) -> bool:
-    """Return whether the half-precision kernel writes all columns: on some processors it omits a remainder of 4."""
-    return isinstance(width, int) and width % 8 != 4
-
-
 def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -> Match:
     between = _between(softmax, product, graph)
     queries, keys, values = scores.product.inputs[0], scores.product.inputs[1], product.inputs[1]
@@ -172,7 +167,8 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
     _check_casts(between, scores, dtype, graph)
     layout = read_layout(queries, keys, values, scores.product, product, graph)
     operands = layout.operands
-    if dtype == ir.DataType.FLOAT16 and not _has_half_kernel(layout.shape[-1]):
+    columns = layout.shape[-1]  # on some processors the half-precision kernel omits a remainder of 4
+    if dtype == ir.DataType.FLOAT16 and not (isinstance(columns, int) and columns % 8 != 4):
         raise NearMiss("the runtime's half-precision kernel is wrong for values of this width")
     scale = scores.scale * operands[0].stage.factor * operands[1].stage.factor
     if not _SCALES[0] <= scale <= _SCALES[1]:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim, Shape
-from sardonyx.ir.scopes import operand
+from sardonyx.ir.scopes import is_used_outside, operand
 from sardonyx.passes._matching import (
     consumer_of,
     first_size,
@@ -89,7 +89,7 @@ class FuseRotaryEmbedding(NodePass):
         if rotation is None:
             return None
         inner = [member for member in rotation.nodes if member.op_type not in ("Slice", "Split")]
-        if any(not _only_read_by(member, rotation.nodes, graph) for member in inner[:-1]):
+        if any(is_used_outside(output, rotation.nodes) for member in inner[:-1] for output in member.outputs):
             return Refused("a value inside the rotation is read elsewhere", rotation.nodes)
         if graph.dtype(rotation.states) not in _KERNELS:
             return Refused("RotaryEmbedding does not support its type", rotation.nodes)
@@ -195,12 +195,6 @@ def _partial(rotation: Rotation, graph: Facts) -> Rotation | None:
         return None
     nodes = (*dict.fromkeys((piece.node, rest.node)), *rotation.nodes, user)
     return replace(rotation, states=piece.source, nodes=nodes, rotated=piece.stop)
-
-
-def _only_read_by(node: ir.Node, nodes: tuple[ir.Node, ...], graph: Facts) -> bool:
-    return all(
-        not graph.is_output(output) and all(use.node in nodes for use in output.uses()) for output in node.outputs
-    )
 
 
 # The cosines and sines of a rotation as RotaryEmbedding takes them: [batch, length, pairs], one per pair of elements.

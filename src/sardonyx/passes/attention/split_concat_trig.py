@@ -44,19 +44,15 @@ class SplitConcatTrig(OperandPass):
 
     def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
         doubling = operand_producer(node, index, ("Concat",))
-        if doubling is None or not _doubles(doubling, graph) or not _elementwise(node, index, graph):
+        if doubling is None or len(doubling.inputs) != 2 or doubling.inputs[0] is not doubling.inputs[1]:
+            return None
+        along_last = is_last(doubling.attributes.get_int("axis", 0), doubling.outputs[0], graph)
+        if not along_last or not _elementwise(node, index, graph):
             return None
         if node.op_type not in _COSTLY and graph.sole_consumer(doubling.outputs[0]) is not node:
             return Refused("the doubled value is read elsewhere", (doubling, node))
         inputs = with_operand(node, index, doubling.inputs[0])
         return Match((doubling, node), build=lambda op: op.like(doubling, (op.like(node, inputs),) * 2))
-
-
-def _doubles(node: ir.Node, graph: Facts) -> bool:
-    """Return whether a Concat joins a value with itself along the last axis."""
-    if len(node.inputs) != 2 or node.inputs[0] is not node.inputs[1]:
-        return False
-    return is_last(node.attributes.get_int("axis", 0), node.outputs[0], graph)
 
 
 def _elementwise(node: ir.Node, index: int, graph: Facts) -> bool:

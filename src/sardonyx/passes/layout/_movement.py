@@ -210,27 +210,28 @@ class RegionShapes:
             return None if moved is None else [array.reshape(-1) for array in moved]
         end = max(axes) + 1
         grid = flat[source].reshape(*shape[:end], -1)
-        match node.op_type:
-            case "Transpose":
-                perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
-                moved = [grid.transpose(*perm[:end], end)]
-            case "Slice":
-                moved = self._sliced(node, grid)
-            case "Gather":
-                moved = self._gathered(node, grid, axes[0])
-            case _:
-                moved = self._picked(node, grid)
-        if moved is None:
-            return None
-        results = [array.reshape(-1) for array in moved]
-        expected = [math.prod(self.shapes[output]) // unit for output in node.outputs]
-        return results if [array.size for array in results] == expected else None
-
-    def _sliced(self, node: ir.Node, grid: np.ndarray) -> list[np.ndarray] | None:
-        taken = ranges(node, self._graph) or {}
-        if any(step < 1 for _, _, step in taken.values()):
-            return None
-        return [grid[tuple(slice(*taken[axis]) if axis in taken else slice(None) for axis in range(grid.ndim))]]
+        if node.op_type == "Transpose":
+            perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
+            moved = grid.transpose(*perm[:end], end)
+        elif node.op_type == "Slice":
+            taken = ranges(node, self._graph) or {}
+            if any(step < 1 for _, _, step in taken.values()):
+                return None
+            moved = grid[tuple(slice(*taken[axis]) if axis in taken else slice(None) for axis in range(grid.ndim))]
+        else:
+            index = self._graph.array(operand(node, 1), 8 * MOST_ROWS)
+            if index is None or index.dtype.kind not in "iu" or not index.size:
+                return None
+            try:
+                moved = (
+                    np.take(grid, index, axes[0])
+                    if node.op_type == "Gather"
+                    else grid[tuple(np.moveaxis(index.astype(np.int64), -1, 0))]
+                )
+            except IndexError:
+                return None
+        (output,) = node.outputs
+        return [moved.reshape(-1)] if moved.size == math.prod(self.shapes[output]) // unit else None
 
     def _parted(
         self, node: ir.Node, flat: Mapping[ir.Value, np.ndarray], axis: int, unit: int
@@ -246,23 +247,6 @@ class RegionShapes:
         if sum(lengths) * unit != math.prod(shape[axis:]) or node.inputs[0] is None:
             return None
         return np.split(flat[node.inputs[0]].reshape(*shape[:axis], -1), np.cumsum(lengths)[:-1], axis)
-
-    def _gathered(self, node: ir.Node, grid: np.ndarray, axis: int) -> list[np.ndarray] | None:
-        index = self._index(node)
-        inside = index.size and -grid.shape[axis] <= index.min() and index.max() < grid.shape[axis]
-        return [np.take(grid, index, axis)] if inside else None
-
-    def _picked(self, node: ir.Node, grid: np.ndarray) -> list[np.ndarray] | None:
-        index = self._index(node)
-        bounds = np.array(grid.shape[: index.shape[-1]])
-        if not index.size or (index < -bounds).any() or (index >= bounds).any():
-            return None
-        return [grid[tuple(np.moveaxis(index, -1, 0))]]
-
-    def _index(self, node: ir.Node) -> np.ndarray:
-        """Return the indices of a Gather, empty if they are unknown or too many."""
-        index = self._graph.array(operand(node, 1), 8 * MOST_ROWS)
-        return np.zeros(0, np.int64) if index is None or index.dtype.kind not in "iu" else index.astype(np.int64)
 
 
 class Movement(Struct, frozen=True, eq=False):

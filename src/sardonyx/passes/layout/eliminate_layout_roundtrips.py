@@ -88,7 +88,8 @@ class EliminateLayoutRoundtrips(NodePass):
         if isinstance(change, str):
             return Refused(change, chain.nodes)
         constants, after = change
-        added = len(after) + sum(_has_bias(step.node) for step in chain.steps)
+        gemms = (step.node for step in chain.steps if step.node.op_type == "Gemm")
+        added = len(after) + sum(operand(gemm, 2) is not None for gemm in gemms)
         keeps_first = graph.sole_consumer(chain.first.outputs[0]) is None
         if added + keeps_first >= 2:
             return Refused("it would save no node", chain.nodes)
@@ -109,10 +110,6 @@ def _rewritten(chain: _Chain, constants: _Constants, after: Sequence[Any], op: B
         else:
             value = op.Reshape(value, op.constant(np.array(target, np.int64), "target"))
     return value
-
-
-def _has_bias(node: ir.Node) -> bool:
-    return node.op_type == "Gemm" and operand(node, 2) is not None
 
 
 def _chain(node: ir.Node, graph: Facts) -> _Chain | None:
@@ -225,7 +222,8 @@ def row_step(node: ir.Node, value: ir.Value, graph: Facts) -> RowStep | None:
     if place != 0:
         return None
     if node.op_type == "MatMul":
-        return RowStep(node, 0, by_rows=True) if graph.rank(node.inputs[1]) == 2 and _is_matrix(value, graph) else None
+        rows = graph.rank(node.inputs[1]) == 2 and (graph.rank(value) or 0) >= 2
+        return RowStep(node, 0, by_rows=True) if rows else None
     if node.op_type == "Gemm":
         return RowStep(node, 0, by_rows=True) if _is_plain_gemm(node, graph) else None
     rank = graph.rank(value)
@@ -235,11 +233,6 @@ def row_step(node: ir.Node, value: ir.Value, graph: Facts) -> RowStep | None:
         vectors = all(graph.rank(value) in (0, 1) for value in node.inputs[1:] if value is not None)
         return RowStep(node, 0, by_rows=True) if last and vectors else None
     return None
-
-
-def _is_matrix(value: ir.Value, graph: Facts) -> bool:
-    rank = graph.rank(value)
-    return rank is not None and rank >= 2
 
 
 def _is_plain_gemm(node: ir.Node, graph: Facts) -> bool:

@@ -54,7 +54,8 @@ class FuseBatchNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        if _is_training(node):
+        # Newer opsets have an attribute for training, older ones further outputs.
+        if node.attributes.get_int("training_mode", 0) or any(output.name for output in node.outputs[1:]):
             return Refused("it is in training mode", (node,))
         if node.attributes.get_int("spatial", 1) == 0:
             return Refused("it normalises every position separately", (node,))
@@ -73,11 +74,6 @@ class FuseBatchNorm(NodePass):
             return Refused("its statistics give no finite scale", (node,))
         outputs = (node.outputs[0],)
         return Match((linear.node, node), outputs=outputs, build=lambda op: rebuilt(linear, scale, shift, op))
-
-
-def _is_training(node: ir.Node) -> bool:
-    """Return whether the node is in training mode: an attribute in newer opsets, further outputs in older ones."""
-    return node.attributes.get_int("training_mode", 0) != 0 or any(output.name for output in node.outputs[1:])
 
 
 def _affine(parameters: Sequence[ir.TensorProtocol], epsilon: float) -> tuple[Expression, Expression]:

@@ -57,9 +57,12 @@ class FuseMatMulAdd(OperandPass):
         if len(first) != 2 or len(second) != 2:
             reason = "an operand of the product does not have two axes"
             return Refused(reason, nodes) if graph.tensor(bias) is not None else None
-        if not _has_kernel(graph.dtype(value) or graph.dtype(bias), graph.opset(node)) or 0 in (*first, *second):
+        dtype = graph.dtype(value) or graph.dtype(bias)
+        has_kernel = dtype in _FLOATS or (dtype == ir.DataType.BFLOAT16 and graph.opset(node) >= _BFLOAT16_SINCE)
+        if not has_kernel or 0 in (*first, *second):
             return None
-        rows, columns = _result_shape(product, first, second)
+        rows = first[product.attributes.get_int("transA", 0)]
+        columns = second[1 - product.attributes.get_int("transB", 0)]
         if not _broadcasts(graph.shape(bias) or (), rows, columns):
             return Refused("the bias could enlarge the product", nodes)
         if graph.sole_consumer(value) is not node:
@@ -68,15 +71,6 @@ class FuseMatMulAdd(OperandPass):
         if product.op_type == "Gemm":
             return Match(nodes, build=lambda op: op.like(product, inputs, beta=None))
         return Match(nodes, build=lambda op: op.Gemm(*inputs))
-
-
-def _has_kernel(dtype: ir.DataType | None, opset: int) -> bool:
-    return dtype in _FLOATS or (dtype == ir.DataType.BFLOAT16 and opset >= _BFLOAT16_SINCE)
-
-
-def _result_shape(product: ir.Node, first: Shape, second: Shape) -> tuple[Dim, Dim]:
-    """Return rows and columns of the product of two matrices."""
-    return first[product.attributes.get_int("transA", 0)], second[1 - product.attributes.get_int("transB", 0)]
 
 
 def _broadcasts(bias: Shape, rows: Dim, columns: Dim) -> bool:

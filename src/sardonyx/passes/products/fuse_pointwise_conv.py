@@ -98,7 +98,8 @@ def _convolutions(layers: Sequence[_Layer], op: Builder) -> Replacement:
         if layer.weight is None:
             value = op.like(layer.node, with_operand(layer.node, 0, value))
         else:
-            value = op.Conv(value, op.constant(_kernel(layer.weight), "weight"), layer.bias)
+            kernel = reshaped(transposed(layer.weight, (1, 0)), (*layer.channels[::-1], 1, 1))
+            value = op.Conv(value, op.constant(kernel, "weight"), layer.bias)
     return value
 
 
@@ -166,9 +167,3 @@ def _own_weight(product: ir.Node, graph: Facts) -> ir.TensorProtocol | None:
     if weight is None or tensor is None or len(tensor.shape) != 2 or graph.sole_consumer(weight) is not product:
         return None
     return tensor if tensor.dtype == ir.DataType.FLOAT and tensor.size > 0 else None
-
-
-def _kernel(weight: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return the weight of a product as the lazy weight of a convolution."""
-    entering, leaving = weight.shape.numpy()
-    return reshaped(transposed(weight, (1, 0)), (leaving, entering, 1, 1))
