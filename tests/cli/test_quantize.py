@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cli.conftest import Result
-from quantization.small_model import TASK, build
+from quantization.small_model import LIMIT, TASK, build
 from sardonyx.records.quantization import Quantization
 
 Command = Callable[..., Result]
@@ -105,7 +105,7 @@ def test_the_choice_fits_one_screen_and_its_budget_is_a_gate(command: Command, t
     data = ("--data", f"{tmp_path / 'task.py'}:samples", "--metric", f"{tmp_path / 'task.py'}:largest")
     options = (*data, "--to", "int8", "--for", "bytes")
     plot = ("--svg", tmp_path / "front.svg")
-    shown = command("quantize", model, "-o", output, *options, "--budget", "relative_l2<=0.009,bytes<=50%", *plot)
+    shown = command("quantize", model, "-o", output, *options, "--budget", f"relative_l2<={LIMIT},bytes<=50%", *plot)
     assert shown.code == 0
     assert shown.out.count("\n") <= 25
     assert "▸ mixed 3: 3 int8" in shown.out

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sardonyx
-from quantization.small_model import build
+from quantization.small_model import LIMIT, build
 from sardonyx.common.errors import UsageError
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.expressions import Number
@@ -127,14 +127,14 @@ def test_a_plan_mixes_precisions_of_one_recipe(model: Path) -> None:
 
 
 def test_the_smallest_model_within_the_budget_is_chosen(model: Path, data: Any, times: dict[str, float]) -> None:
-    made = sardonyx.quantize(model, to="int8", budget="relative_l2<=0.009", objective="bytes", data=data)
+    made = sardonyx.quantize(model, to="int8", budget=f"relative_l2<={LIMIT}", objective="bytes", data=data)
     assert made.choice is not None
     found = made.choice
     chosen = found.points[found.chosen]
     parts = made.data
     assert (parts.calibrate, parts.choose, parts.judge, parts.shared) == (6, 6, 12, False)
     assert chosen.within
-    assert chosen.scores.relative_l2.high <= 0.009
+    assert chosen.scores.relative_l2.high <= LIMIT
     assert chosen.bytes == min(point.bytes for point in found.points if point.within)
     assert made.after.bytes == chosen.bytes
     kept = [group for group in found.groups if group.chosen == "float32"]
@@ -154,7 +154,7 @@ def test_products_of_a_file_without_tags_are_chosen_one_by_one(model: Path, data
     for at, node in enumerate(untagged.graph.node):
         node.name = f"n{at}"
     onnx.save(untagged, model)
-    made = sardonyx.quantize(model, to="int8", budget="relative_l2<=0.009", objective="bytes", data=data)
+    made = sardonyx.quantize(model, to="int8", budget=f"relative_l2<={LIMIT}", objective="bytes", data=data)
     assert made.choice is not None
     precisions = {group.modules: group.chosen for group in made.choice.groups}
     gather, first, second, head = (("n0",), ("n1",), ("n5",), ("n8",))  # in the order in which they run

@@ -13,6 +13,7 @@ import pytest
 import sardonyx
 from sardonyx.verbs.quantize import stacked_weights
 from sardonyx.verbs.quantize import stacked_weights as lstm_int8
+from sardonyx.verbs.quantize.weights import saturates
 from sardonyx.verification.subject import Subject
 
 PRECISIONS = ["int8", "int8-weights", "int4"]
@@ -138,7 +139,7 @@ def test_an_lstm_is_computed_in_integers_for_the_runtime(form: str, opset: int) 
     assert made.loss.scores is not None
     assert made.loss.scores.relative_l2.value < 0.02
     assert [each.op_type for each in made.to_proto().graph.node] == ["DynamicQuantizeLSTM"]
-    assert not made.notes
+    assert bool(made.notes) == saturates()  # with 7 bits on a CPU that would saturate
 
 
 def test_a_wrong_weight_of_an_lstm_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,7 +282,9 @@ def test_a_gate_that_is_closed_is_compared_with_its_operand(fault: str) -> None:
 
 
 def test_a_wrong_constant_in_bf16_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bfloat16_weights, "_rounded", lambda tensor: (tensor.numpy() / 2).astype(ml_dtypes.bfloat16))
+    monkeypatch.setattr(
+        bfloat16_weights, "_rounded_to_bfloat16", lambda tensor: (tensor.numpy() / 2).astype(ml_dtypes.bfloat16)
+    )
     with pytest.raises(sardonyx.VerificationFailed, match="constant 'table' differs from its simulation"):
         sardonyx.quantize(build(tmp_path / "m.onnx"), tmp_path / "b.onnx", to="bf16")
 

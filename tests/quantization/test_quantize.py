@@ -301,6 +301,9 @@ def test_a_table_that_is_the_head_as_well_is_stored_once(to: Any, target: Any) -
         else ("quantize-embeddings", "quantize-tied-head")
     )
     recipes = {product.node: product.recipe for product in made.products}
+    is_shared = in_blocks or not saturation.saturates()
+    if not is_shared:  # the table has 8 bits and products may have 7 on this CPU: the head is stored as other products
+        head = recipes["/body/MatMul_a"]
     assert (recipes["/body/Gather_e"], recipes["/head/MatMul_y"]) == (lookup, head)
     assert made.model is not None
     tables = [
@@ -308,8 +311,8 @@ def test_a_table_that_is_the_head_as_well_is_stored_once(to: Any, target: Any) -
         for value in made.model.graph.initializers.values()
         if value.const_value and value.const_value.size == 300 * 64 // (2 if in_blocks else 1)
     ]
-    assert len(tables) == 1
-    assert made.after.bytes < (0.18 if in_blocks else 0.35) * made.before.bytes
+    assert len(tables) == (1 if is_shared else 2)
+    assert made.after.bytes < (0.18 if in_blocks else 0.35 if is_shared else 0.6) * made.before.bytes
     kept = sardonyx.quantize(_tied(), to=to, target=target, keep=["head"])
     assert recipes["/head/MatMul_y"] not in {product.recipe for product in kept.products if product.module == "head"}
 
@@ -377,7 +380,7 @@ def test_fused_products_are_quantized_or_named() -> None:
 
 
 def test_a_cpu_that_saturates_gets_weights_of_seven_bits(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not sardonyx.quantize(model, to="int8").notes
+    assert bool(sardonyx.quantize(model, to="int8").notes) == saturation.saturates()
     for module in (dynamic_int8, product_check, embeddings):
         monkeypatch.setattr(module, "saturates", lambda: True)
     made = sardonyx.quantize(model, to="int8")

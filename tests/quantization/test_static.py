@@ -27,6 +27,7 @@ from sardonyx.verbs.quantize import static_int8, static_products
 from sardonyx.verbs.quantize.calibration import METHODS, Histogram, calibrate
 from sardonyx.verbs.quantize.recipe import Selection
 from sardonyx.verbs.quantize.static_int8 import Grid
+from sardonyx.verbs.quantize.weights import saturates
 
 
 def session(model: onnx.ModelProto, optimized: Path | None = None) -> onnxruntime.InferenceSession:
@@ -309,7 +310,7 @@ def test_convolutions_in_other_precisions_agree_with_their_simulation(to: Any, s
     made = sardonyx.quantize(model_of(text, arrays | {"w2": normal(rng, 16, 128, 1, 1)}), to=to)
     assert len(made.products) == made.check.products == 3 - skipped
     assert [group.reason for group in made.skipped] == ["in groups, it is slower in integers"] * skipped
-    assert made.loss.relative_l2 < 0.02
+    assert made.loss.relative_l2 < (0.03 if saturates() else 0.02)
     assert made.after.bytes < 0.4 * made.before.bytes
 
 

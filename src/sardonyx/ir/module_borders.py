@@ -166,7 +166,7 @@ class Borders:
         borders = cls(path for pattern in patterns for path in _named(hierarchy, running, pattern))
         flow = Flow(model)
         for path in sorted(borders.modules):
-            for call in module_region.calls(flow, path):
+            for call in module_region.calls_of(flow, path):
                 if straddling := module_region.members(flow, call)[1]:
                     raise UsageError(
                         f"{call} no longer has a border: {label(straddling[0])} also does the work of other modules",

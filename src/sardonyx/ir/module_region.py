@@ -122,7 +122,7 @@ class Region(Struct, frozen=True):
     stand_ins: Mapping[ir.Node, StandIn] = field(default_factory=dict[ir.Node, StandIn])  # of repeated Shapes
 
 
-def calls(flow: Flow, module: str) -> list[str]:
+def calls_of(flow: Flow, module: str) -> list[str]:
     """Return the path of each call of a module, in order; calls after the first one are marked."""
     depth = module.count(".") + 1
     paths = {".".join(origin.split(".")[:depth]) for origins in flow.origins.values() for origin in origins}
@@ -358,7 +358,7 @@ def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, 
             that of others.
     """
     flow = Flow(model)
-    calls = calls(flow, path)
+    calls = calls_of(flow, path)
     if call >= max(len(calls), 1):
         times = "once" if len(calls) < 2 else f"{len(calls)} times"
         raise UsageError(f"{path or 'the model'} has no call {call}: it was called {times}", hint="calls count from 0")
@@ -373,7 +373,7 @@ def extract(model: ir.Model, hierarchy: Hierarchy, path: str, *, call: int = 0, 
             f"{path or 'the model'} owns no node of this model",
             hint="it only contains other modules or is never called; `sardonyx inspect` shows which modules own nodes",
         )
-    calls = calls(flow, module_of(module))
+    calls = calls_of(flow, module_of(module))
     types = _InferredTypes(model)
     slicing = model.opset_imports.get("", 0) >= _SLICING_SHAPE
     region = bounded(flow, inside, types.dims, slicing=slicing) if module != ROOT else whole(model, flow)

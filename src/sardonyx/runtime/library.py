@@ -13,12 +13,14 @@ from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+import numpy as np
+
 from sardonyx.common.errors import RuntimeFailure, UsageError
-from sardonyx.ir.storage import Array as Array
 
 if TYPE_CHECKING:
     import onnx
 
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Map: TypeAlias = "dict[int | str, float | int | str]"  # the result of ai.onnx.ml's ZipMap, for example
 Value: TypeAlias = "Array | list[Value] | Map | None"
 Feeds: TypeAlias = Mapping[str, Value]

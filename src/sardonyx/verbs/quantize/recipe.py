@@ -108,7 +108,7 @@ class Simulated(Struct, frozen=True, eq=False):
     is_fusible: bool = False  # the runtime may fuse it to operators of its own
     rounded: tuple[ir.Value, ...] = ()  # simulations with 8-bit activations, one of which the runtime may choose
     is_compensated: bool | None = None  # whether the rounding errors of the weight compensate each other, if they can
-    step: float = 0.0  # between the numbers that a result in integers can hold; the simulation holds all numbers
+    step: float = 0.0  # between the numbers that a result and its bias can hold in integers; the simulation holds all
     weight: str | None = None  # the name of the constant, which several products may share
 
 

@@ -237,6 +237,7 @@ class QuantizeStatically(Quantizer, ModelPass):
         elif product is not None:
             matrix, simulation = product.matrix, static_simulation.of(product, op)
             record = Simulated(label(node), owner(node), self.name, matrix.rows, matrix.columns, stored, simulation)
+            record = replace(record, step=_bias_unit(product))
         else:  # HardSwish is compared in two steps
             producer = result.producer()
             assert producer is not None
@@ -252,7 +253,7 @@ class QuantizeStatically(Quantizer, ModelPass):
         """Add a simulation; that of a result in integers is limited to their range."""
         if limits is not None:
             limited, size = static_simulation.limited(record.simulation, limits, op)
-            record = replace(record, simulation=limited, scale=record.simulation, step=size)
+            record = replace(record, simulation=limited, scale=record.simulation, step=size + record.step)
         self.simulated.append(replace(record, is_fusible=True))
 
 
@@ -263,6 +264,13 @@ def weight_scales(product: StaticProduct) -> Array:
         return scales
     least = np.abs(product.bias_values) / (Grid.of(product.limits).scale * _LARGEST_BIAS)
     return np.maximum(scales, least.astype(np.float32))
+
+
+def _bias_unit(product: StaticProduct) -> float:
+    """Return the unit of the integers to which a runtime rounds a bias in float32; 0 if there is none."""
+    if product.bias is None or product.bias_values is not None or not product.is_filter:
+        return 0.0
+    return float(weight_scales(product).max()) * Grid.of(product.limits).scale
 
 
 def bias_constants(product: StaticProduct, scales: Array) -> tuple[Array, ...] | None:
