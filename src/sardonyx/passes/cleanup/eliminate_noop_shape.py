@@ -19,34 +19,12 @@ from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refu
 _TO_THE_END = 2**31 - 1  # what the standard recommends for "up to the end"
 
 
-def _reshape(node: ir.Node, graph: Facts) -> bool:
-    """Return whether the target repeats every dim; one may be -1, which can then only be that dim."""
-    if graph.same_shape(node.inputs[0], node.outputs[0]):
-        return True
-    shape, target = graph.shape(node.inputs[0]), graph.ints(operand(node, 1))
-    if shape is None or target is None or len(shape) != len(target):
-        return False
-    copies = node.attributes.get_int("allowzero", 0) == 0
-    return all(goal in (-1, dim) or (goal == 0 and copies) for dim, goal in zip(shape, target, strict=True))
-
-
 def _transpose(node: ir.Node, graph: Facts) -> bool:
     perm = node.attributes.get_ints("perm")
     if perm is None:
         rank = graph.rank(node.inputs[0])
         return rank is not None and rank < 2
     return tuple(perm) == tuple(range(len(perm)))
-
-
-def _expand(node: ir.Node, graph: Facts) -> bool:
-    """Return whether every dim of the target is 1 or the dim itself, and the target is not longer than the shape."""
-    if graph.same_shape(node.inputs[0], node.outputs[0]):
-        return True
-    shape, target = graph.shape(node.inputs[0]), graph.ints(operand(node, 1))
-    if shape is None or target is None or len(target) > len(shape):
-        return False
-    trailing = shape[len(shape) - len(target) :]
-    return all(goal in (1, dim) for dim, goal in zip(trailing, target, strict=True))
 
 
 def _slice(node: ir.Node, graph: Facts) -> bool:
@@ -97,9 +75,8 @@ _NOOPS: Mapping[str, Callable[[ir.Node, Facts], bool]] = MappingProxyType(
         **dict.fromkeys(("Cast", "CastLike"), _is_cast),
         **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), lambda node, _: len(node.inputs) == 1),
         "Split": lambda node, _: len(node.outputs) == 1,
-        "Reshape": _reshape,
+        **dict.fromkeys(("Reshape", "Expand"), lambda node, graph: graph.same_shape(node.inputs[0], node.outputs[0])),
         "Transpose": _transpose,
-        "Expand": _expand,
         "Slice": _slice,
         "Pad": lambda node, graph: _all_are(ints(node, "paddings" if graph.opset(node) < 2 else "pads", 1, graph), 0),
         "Tile": lambda node, graph: graph.opset(node) >= 6 and _all_are(graph.ints(operand(node, 1)), 1),

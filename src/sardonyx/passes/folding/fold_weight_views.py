@@ -7,12 +7,14 @@ time, and no other pass looks through the transpose.
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._matching import permutation, viewed_shape
+from sardonyx.passes._matching import permutation
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 BUDGET = 1 << 20  # bytes; larger weights are not stored in two layouts
@@ -63,8 +65,8 @@ def _layout(node: ir.Node, tensor: ir.TensorProtocol, graph: Facts) -> ir.Tensor
     if node.op_type == "Transpose":
         perm = permutation(node, graph) or tuple(range(len(tensor.shape)))[::-1]
         return transposed(tensor, perm) if len(perm) == len(tensor.shape) else None
-    shape = viewed_shape(node, tuple(int(dim) for dim in tensor.shape.numpy()), graph)
-    return None if shape is None else reshaped(tensor, shape)
+    shape = graph.static_shape(node.outputs[0])
+    return reshaped(tensor, shape) if shape is not None and math.prod(shape) == tensor.size else None
 
 
 def _duplicates(node: ir.Node, weight: ir.Value, graph: Facts) -> tuple[ir.Node, ...]:

@@ -16,8 +16,7 @@ from msgspec import Struct
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import SELECTS, VIEWS
 from sardonyx.ir.scopes import is_used_outside, operand
-from sardonyx.passes._layout import Axis, Part, flat, joined, regroup
-from sardonyx.passes._layout import size as size_of
+from sardonyx.passes._layout import Axis, Part, flat, joined, regroup, size
 from sardonyx.passes._matching import producer_of
 from sardonyx.passes._parts import ranges
 
@@ -44,14 +43,14 @@ def parts_of(origin: np.ndarray, unit: int) -> Parts | None:
         strides[Part(length)] = stride * unit
         remaining = remaining[::length]
     source = sorted(strides, key=strides.__getitem__)[::-1]
-    if any(strides[part] != size_of(source[place + 1 :]) for place, part in enumerate(source)):
+    if any(strides[part] != size(source[place + 1 :]) for place, part in enumerate(source)):
         return None
     return joined(source, list(strides)[::-1])
 
 
-def _exchange(size: int, order: Sequence[ir.Node], sizes: RegionShapes) -> Parts | None:
+def _exchange(count: int, order: Sequence[ir.Node], sizes: RegionShapes) -> Parts | None:
     """Return the parts that views and Transposes permute, or None if a view joins pieces of several."""
-    source = result = [Part(size)] if size > 1 else list[Part]()
+    source = result = [Part(count)] if count > 1 else list[Part]()
     for node in order:
         if node.op_type == "Transpose":
             shape = sizes.before(node)
@@ -63,13 +62,13 @@ def _exchange(size: int, order: Sequence[ir.Node], sizes: RegionShapes) -> Parts
     return source, result
 
 
-def _numbered(size: int, source: Axis, result: Axis) -> tuple[int, np.ndarray | None]:
+def _numbered(count: int, source: Axis, result: Axis) -> tuple[int, np.ndarray | None]:
     """Return how many elements move together as a unit, and which unit of the source each one of the result is."""
     dims = [part.size for part in source if isinstance(part.size, int)]
     unit = dims[-1] if source and source[-1] is result[-1] else 1
-    if size // unit > MOST_ROWS:
+    if count // unit > MOST_ROWS:
         return unit, None
-    numbers = np.arange(size // unit).reshape(*dims[:-1], -1) if unit > 1 else np.arange(size).reshape(dims)
+    numbers = np.arange(count // unit).reshape(*dims[:-1], -1) if unit > 1 else np.arange(count).reshape(dims)
     return unit, numbers.transpose([source.index(part) for part in result]).reshape(-1)
 
 
@@ -279,14 +278,14 @@ def movement(region: Region, result: ir.Value, graph: Facts) -> Movement | None:
     if None in units:
         return None
     unit = math.gcd(math.prod(start), *(unit for unit in units if unit is not None))
-    result_shape, size = sizes.shapes[result], math.prod(start)
-    if math.prod(result_shape) != size:
+    result_shape, count = sizes.shapes[result], math.prod(start)
+    if math.prod(result_shape) != count:
         return None
     whole = not free or result_shape[0] == 1
     place = (trailing if free else start, result_shape[1:] if free and whole else result_shape, free, whole)
     if all(node.op_type in KEEPS_SIZE for node in order):
-        parts = _exchange(size, order, sizes)
-        return None if parts is None else Movement(*place, *_numbered(size, *parts), parts)
+        parts = _exchange(count, order, sizes)
+        return None if parts is None else Movement(*place, *_numbered(count, *parts), parts)
     origin = _origin(region.source, result, order, sizes, unit)
     return None if origin is None else Movement(*place, unit, origin, parts_of(origin, unit))
 
