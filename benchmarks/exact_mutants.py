@@ -27,6 +27,7 @@ from onnx.reference import ReferenceEvaluator
 from fuzzing import families
 from fuzzing.draft import Rejected
 from sardonyx.common.errors import ModelError
+from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Rule
 from sardonyx.ir.transaction import Substitution
@@ -35,9 +36,9 @@ from sardonyx.verbs.optimize.candidates import RewriteJob
 from sardonyx.verbs.optimize.pipeline import select
 from sardonyx.verification.border_values import Generator, Style
 from sardonyx.verification.exact_check import EQUAL, Claim, decide
-from sardonyx.verification.exclusions import in_double, widened
 from sardonyx.verification.rewrite_check import Check, State
 from sardonyx.verification.rewrite_models import Excerpt, SmallModel
+from sardonyx.verification.upcast import upcast
 
 SYMMETRIC = {"Add", "Mul", "And", "Or", "Max", "Min", "Sum", "Equal"}
 MOST_NODES = 60
@@ -145,10 +146,12 @@ def judged(excerpt: Excerpt) -> str:
 
 
 def _run(side: SmallModel, types: dict[str, ir.DataType], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    model = in_double(side.filled(types))
-    names = {value.name for value in model.graph.input}
+    model = io.from_proto(side.filled(types))
+    model = upcast(model, constants="widen", to=ir.DataType.DOUBLE) or model
+    names = {value.name for value in model.graph.inputs}
     with np.errstate(all="ignore"):
-        results: Any = ReferenceEvaluator(model).run(None, {k: widened(v) for k, v in feeds.items() if k in names})
+        evaluator = ReferenceEvaluator(io.to_proto(model))
+        results: Any = evaluator.run(None, {name: value for name, value in feeds.items() if name in names})
     return list(results)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.ir import io
 from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.verbs.bench import interleaving

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
+from statistics import geometric_mean
 from typing import Any
 
 import measure
 import peers
 import shelf
 from claims import Claim
-from sardonyx.verbs.bench.statistics import geometric_mean
 from shelf import Result
 from stage import TARGETS, Case, Section, Stage, sardonyx, tell
 

@@ -18,7 +18,7 @@ _RUN = """
 import sys
 from pathlib import Path
 from sardonyx.ir import io
-from sardonyx.inputs.at_size import at_size
+from sardonyx.inputs.generator import at_size
 from sardonyx.runtime.timed import Settings, TimedModel
 path = Path(sys.argv[1])
 TimedModel(path, Settings(1)).ready(at_size(io.load(path)))()

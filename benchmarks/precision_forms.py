@@ -20,7 +20,7 @@ import onnx
 import sardonyx
 from precision_models import Case, Samples
 from sardonyx.common.errors import GateNotMet
-from sardonyx.inputs.at_size import sizes_of
+from sardonyx.inputs.generator import sizes_of
 from sardonyx.ir import io
 from sardonyx.runtime.timed import Settings, TimedModel
 

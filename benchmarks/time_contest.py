@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 
 import measure
 import peers
@@ -75,7 +76,7 @@ def time(stage: Stage) -> Section:
         ("time of onnxslim's", slow, SLOW_MEAN),
     )
     section.claims.extend(
-        Claim(f"{what}, geometric mean of {len(found)}", statistics.geometric_mean(found), bound, "×")
+        Claim(f"{what}, geometric mean of {len(found)}", geometric_mean(found), bound, "×")
         for what, found, bound in means
         if found
     )

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import sardonyx
-from sardonyx.inputs.at_size import dynamic_dims
+from sardonyx.inputs.generator import dynamic_dims
 from sardonyx.ir import io
 from sardonyx.verbs.bench.statistics import Comparison, Finding, compare
 

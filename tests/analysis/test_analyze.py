@@ -18,7 +18,7 @@ import models
 import sardonyx
 from sardonyx.common.errors import ModelError, UsageError
 from sardonyx.records.analysis import ALONE, Analysis, Form
-from sardonyx.verbs.analyze.costs import regions
+from sardonyx.verbs.analyze.costs import fusion_regions as regions
 
 
 class Block(nn.Module):

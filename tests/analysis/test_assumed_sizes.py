@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 import sardonyx
-from sardonyx.inputs.at_size import dynamic_dims
+from sardonyx.inputs.generator import dynamic_dims
 from sardonyx.records.inspection import Inspection
 
 WEIGHTS = ", ".join(["0.5"] * 256)

@@ -16,7 +16,7 @@ from onnx import parser
 import sardonyx
 from narrowing import present
 from sardonyx.records.run import AttentionForm, Refusal, RolledBack
-from sardonyx.verbs.analyze.attention_sites import SiteDescription, pair_sites
+from sardonyx.verbs.optimize.details import SiteDescription, pair_sites
 
 PARTS = AttentionForm("", ("scores", "softmax", "result"))
 SITE = SiteDescription("layer.0.attn", 4, 4, 8, "causal", True, False, False, PARTS, "softmax", "result")

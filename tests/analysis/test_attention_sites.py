@@ -10,8 +10,8 @@ from onnx import numpy_helper, parser
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.io import from_proto
-from sardonyx.verbs.analyze import attention_sites
-from sardonyx.verbs.analyze.attention_sites import SiteDescription
+from sardonyx.verbs.optimize import details
+from sardonyx.verbs.optimize.details import SiteDescription
 
 WIDTH, HEADS = 32, 4
 CONSTANTS = {
@@ -50,7 +50,7 @@ def model(body: str, inputs: str = X, outputs: str = "float[a, b, c] y") -> onnx
 def sites(body: str, inputs: str = X, outputs: str = "float[a, b, c] y") -> tuple[SiteDescription, ...]:
     read = from_proto(model(body, inputs, outputs))
     origins.attach(read)
-    return attention_sites.find_sites(Facts(read))
+    return details.find_sites(Facts(read))
 
 
 def only(body: str, inputs: str = X, outputs: str = "float[a, b, c] y") -> SiteDescription:
@@ -206,5 +206,5 @@ def test_sites_in_bodies_and_functions_are_detected() -> None:
     text += "{ t = Transpose <perm = [0, 1, 3, 2]> (k) s = MatMul(q, t) p = Softmax(s) y = MatMul(p, v) }"
     read = from_proto(parser.parse_model(text))
     origins.attach(read)
-    (site,) = attention_sites.find_sites(Facts(read))
+    (site,) = details.find_sites(Facts(read))
     assert sizes(site) == (4, 4, 8)

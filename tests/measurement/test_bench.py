@@ -117,7 +117,7 @@ def test_slow_models_start_less_often(
         return Start(1.0, 1.0, None)
 
     monkeypatch.setattr(sessions, "start", start)
-    monkeypatch.setattr(bench_module.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(bench_module, "cpu_of_children", lambda: now)
     entrants = read_entrants([folder / "a.onnx", folder / "b.onnx"], folder)
     conditions = Conditions(sessions.settings_of(1, "cpu", "all"), sessions.TimingClock.WALL, False, 0)
     starts = bench_module.fresh_starts(entrants, PlannedSize({}, {}, None), 3, conditions, starts_limit(seconds))

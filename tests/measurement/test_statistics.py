@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sardonyx.verbs.bench import statistics
-from sardonyx.verbs.bench.statistics import Finding, compare, correlation, estimate, geometric_mean, spread
+from sardonyx.verbs.bench.statistics import Finding, compare, correlation, estimate, spread
 
 seeds = st.integers(0, 2**32 - 1)
 rounds = st.integers(2, 60)
@@ -180,13 +180,6 @@ def test_whiskers_enclose_the_box_and_the_box_encloses_the_median(seconds: list[
     summary = spread(seconds)
     assert min(seconds) <= summary.low_whisker <= summary.low_quartile <= summary.median
     assert summary.median <= summary.high_quartile <= summary.high_whisker <= max(seconds)
-
-
-@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20))
-def test_the_geometric_mean_is_within_its_range_and_inverts_with_its_ratios(ratios: list[float]) -> None:
-    mean = geometric_mean(ratios)
-    assert min(ratios) * 0.999 <= mean <= max(ratios) * 1.001
-    assert mean * geometric_mean(1 / each for each in ratios) == pytest.approx(1)
 
 
 # Correlation

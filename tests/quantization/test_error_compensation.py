@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantization import small_model
-from sardonyx.verbs.quantize import scales as error_compensation
-from sardonyx.verbs.quantize import second_moments, simulation
+from sardonyx.verbs.quantize import scales, simulation
+from sardonyx.verbs.quantize.calibration import measure_moments
 from sardonyx.verbs.quantize.scales import Moments, Rounded, compensated, in_blocks, plain_blocks, upper_root
 from sardonyx.verbs.quantize.weights import Blocks, Matrix
 from sardonyx.verification.subject import Subject
@@ -66,8 +66,8 @@ def test_no_column_costs_more_than_by_plain_rounding(
     cost = _cost(values, _held(found, rows), moments)
     plain = plain_blocks(in_blocks(values, SIZE), bits, is_symmetric=is_symmetric)
     rounding = 1e-10 * np.square(values, dtype=np.float64).sum(0) * np.abs(moments).max()
-    for scales, zeros in ((found.scales, found.zeros), plain):
-        assert (cost <= _cost(values, _closest(values, scales, zeros, bits), moments) * 1.0001 + rounding).all()
+    for scale, zeros in ((found.scales, found.zeros), plain):
+        assert (cost <= _cost(values, _closest(values, scale, zeros, bits), moments) * 1.0001 + rounding).all()
     assert found.integers.max() < 2**bits
     assert ((found.zeros == 2 ** (bits - 1)) if is_symmetric else (found.zeros >= 0) & (found.zeros < 2**bits)).all()
 
@@ -77,7 +77,7 @@ def test_the_integers_are_those_of_gptq(bits: int) -> None:
     """GPTQ: each error, divided by the diagonal of the inverse, is taken from the later rows; the inverse shrinks."""
     rng = np.random.default_rng(bits)
     values, moments = rng.standard_normal((40, 6)).astype(np.float32), _moments(rng, 40, 200)
-    found = error_compensation._in_order(values, upper_root(moments), bits, SIZE)  # pyright: ignore[reportPrivateUsage]
+    found = scales._in_order(values, upper_root(moments), bits, SIZE)  # pyright: ignore[reportPrivateUsage]
     rest, inverse = values.astype(np.float64), np.linalg.inv(moments.astype(np.float64))
     for row in range(40):
         scale, zero = found.scales[row // SIZE], found.zeros[row // SIZE]
@@ -108,8 +108,7 @@ def test_stored_integers_are_checked_one_by_one(is_transposed: bool, is_symmetri
     integers = blocks.integers().reshape(-1, 24)[:40]
 
     def simulated(levels: np.ndarray) -> np.ndarray:
-        parts = (levels, blocks.scales(), blocks.zero_points())
-        return simulation.compensated_in_blocks(matrix, moments.array(), 4, SIZE, *parts, is_symmetric=is_symmetric)
+        return simulation.held_in_blocks(blocks, levels, blocks.scales(), blocks.zero_points())
 
     scale, zero = (np.repeat(each, SIZE, 0)[:40] for each in (blocks.scales(), blocks.zero_points()))
     np.testing.assert_array_equal(simulated(integers), (integers - zero.astype(np.float32)) * scale)
@@ -129,7 +128,7 @@ def _samples(count: int) -> list[dict[str, Any]]:
 
 def test_moments_are_those_of_the_activations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = Subject(small_model.build(tmp_path / "m.onnx"))
-    found = second_moments.measure(source, _samples(4), 1)
+    found = measure_moments(source, _samples(4), 1)
     assert set(found) == {"e", "flat", "h"}
     table = source.model.graph.initializers["table"].const_value
     assert table is not None
@@ -137,8 +136,8 @@ def test_moments_are_those_of_the_activations(tmp_path: Path, monkeypatch: pytes
     expected = x.T @ x / len(x)
     damping = 0.01 * expected.diagonal().mean() * np.eye(70)
     np.testing.assert_allclose(found["e"].array(), expected + damping, rtol=1e-4, atol=1e-6)
-    monkeypatch.setattr(second_moments, "_GROUP_BYTES", 1)
-    alone = second_moments.measure(source, _samples(4), 1)
+    monkeypatch.setattr("_GROUP_BYTES", 1)
+    alone = measure_moments(source, _samples(4), 1)
     for name, moments in found.items():
         np.testing.assert_allclose(alone[name].array(), moments.array(), rtol=1e-5, atol=1e-7)
 
@@ -151,7 +150,7 @@ def test_the_activation_of_a_fused_product_has_moments(tmp_path: Path) -> None:
     product.replace_input_with(1, transpose.inputs[0])
     model.graph.remove(transpose)
     model.opset_imports["com.microsoft"] = 1
-    assert set(second_moments.measure(Subject(model), _samples(2), 1)) == {"e", "flat", "h"}
+    assert set(measure_moments(Subject(model), _samples(2), 1)) == {"e", "flat", "h"}
 
 
 @pytest.mark.parametrize("scale", [0, 1e-21])
@@ -160,4 +159,4 @@ def test_an_activation_whose_squares_vanish_has_no_moments(tmp_path: Path, scale
     table = source.model.graph.initializers["table"]
     assert table.const_value is not None
     table.const_value = ir.Tensor(table.const_value.numpy() * np.float32(scale))
-    assert set(second_moments.measure(Subject(source.model), _samples(2), 1)) == {"flat", "h"}
+    assert set(measure_moments(Subject(source.model), _samples(2), 1)) == {"flat", "h"}

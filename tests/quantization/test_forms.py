@@ -12,7 +12,6 @@ import pytest
 
 import sardonyx
 from sardonyx.verbs.quantize import stacked_weights
-from sardonyx.verbs.quantize import stacked_weights as lstm_int8
 from sardonyx.verbs.quantize.weights import saturates
 from sardonyx.verification.subject import Subject
 
@@ -143,12 +142,12 @@ def test_an_lstm_is_computed_in_integers_for_the_runtime(form: str, opset: int) 
 
 
 def test_a_wrong_weight_of_an_lstm_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    lazy = lstm_int8.lazy
+    lazy = stacked_weights.lazy
 
     def wrong(dtype: Any, shape: Any, compute: Any) -> Any:
         return lazy(dtype, shape, (lambda: np.roll(compute(), 1, 2)) if dtype.name == "INT8" else compute)
 
-    monkeypatch.setattr(lstm_int8, "lazy", wrong)
+    monkeypatch.setattr(stacked_weights, "lazy", wrong)
     interface, node, _ = LSTMS["forward"]
     model = _model(f"g ({interface}) {{ {node} }}", {"w": (1, 96, 16), "r": (1, 96, 24), "b": (1, 192)})
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):

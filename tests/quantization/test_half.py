@@ -23,8 +23,6 @@ from sardonyx.ir.origins import owner
 from sardonyx.records.quantization import Quantization
 from sardonyx.verbs.optimize.candidates import RewriteJob
 from sardonyx.verbs.quantize import half, half_placement
-from sardonyx.verbs.quantize import half as bfloat16_weights
-from sardonyx.verbs.quantize import half as half_rounding
 from sardonyx.verbs.quantize.calibration import MeasuredRange
 from sardonyx.verbs.quantize.half import ConvertToHalf
 from sardonyx.verbs.quantize.half_placement import ConstantSizes
@@ -282,9 +280,7 @@ def test_a_gate_that_is_closed_is_compared_with_its_operand(fault: str) -> None:
 
 
 def test_a_wrong_constant_in_bf16_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        bfloat16_weights, "_rounded_to_bfloat16", lambda tensor: (tensor.numpy() / 2).astype(ml_dtypes.bfloat16)
-    )
+    monkeypatch.setattr(half, "_rounded_to_bfloat16", lambda tensor: (tensor.numpy() / 2).astype(ml_dtypes.bfloat16))
     with pytest.raises(sardonyx.VerificationFailed, match="constant 'table' differs from its simulation"):
         sardonyx.quantize(build(tmp_path / "m.onnx"), tmp_path / "b.onnx", to="bf16")
 
@@ -304,7 +300,7 @@ def test_an_overflow_that_was_not_measured_stays_in_float32(monkeypatch: pytest.
 @given(st.lists(st.floats(width=32, min_value=-65504, max_value=65504), min_size=1, max_size=50))
 def test_the_simulation_rounds_as_float16_does(values: list[float]) -> None:
     array = np.array(values, np.float32)
-    np.testing.assert_array_equal(half_rounding.nearest_half(array), array.astype(np.float16).astype(np.float32))
+    np.testing.assert_array_equal(half.nearest_half(array), array.astype(np.float16).astype(np.float32))
 
 
 UNARY = ("Relu", "Tanh", "Sigmoid", "Erf", "Abs", "Neg", "Exp", "Softmax <axis = -1>")

@@ -19,9 +19,7 @@ from quantization.small_model import build
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
 from sardonyx.records.quantization import Quantization
-from sardonyx.verbs.quantize import dynamic_int8, embeddings, product_check, weight_only, weights
-from sardonyx.verbs.quantize import weight_only as matmul_nbits
-from sardonyx.verbs.quantize import weights as saturation
+from sardonyx.verbs.quantize import embeddings, product_check, weight_only, weights
 from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
 from sardonyx.verbs.quantize.recipe import largest_of_rows
 from sardonyx.verbs.quantize.weights import Blocks
@@ -89,7 +87,7 @@ def _no_zero_point(recipe: QuantizeDynamically, product: Any, op: Any) -> Any:
 
 
 INTEGERS = Blocks.integers
-SCALES, ZEROS, PACKED = Blocks.scales, Blocks.zero_points, matmul_nbits._packed  # pyright: ignore[reportPrivateUsage]
+SCALES, ZEROS, PACKED = Blocks.scales, Blocks.zero_points, weight_only._packed  # pyright: ignore[reportPrivateUsage]
 FAULTS: dict[str, tuple[str, str, Any, str, Any]] = {
     "no zero point of the activation": ("int8", "portable", QuantizeDynamically, "quantized", _no_zero_point),
     "scales of another axis": (
@@ -107,7 +105,7 @@ FAULTS: dict[str, tuple[str, str, Any, str, Any]] = {
         "int8-weights", "portable", Blocks, "scales", lambda self: np.roll(SCALES(self), 1, 1),
     ),
     "nibbles swapped": (
-        "int4", "ort", matmul_nbits, "_packed",
+        "int4", "ort", weight_only, "_packed",
         lambda values, bits: ((packed := PACKED(values, bits)) << 4) | (packed >> 4),
     ),
 }  # fmt: skip
@@ -301,7 +299,7 @@ def test_a_table_that_is_the_head_as_well_is_stored_once(to: Any, target: Any) -
         else ("quantize-embeddings", "quantize-tied-head")
     )
     recipes = {product.node: product.recipe for product in made.products}
-    is_shared = in_blocks or not saturation.saturates()
+    is_shared = in_blocks or not weights.saturates()
     if not is_shared:  # the table has 8 bits and products may have 7 on this CPU: the head is stored as other products
         head = recipes["/body/MatMul_a"]
     assert (recipes["/body/Gather_e"], recipes["/head/MatMul_y"]) == (lookup, head)
@@ -380,24 +378,24 @@ def test_fused_products_are_quantized_or_named() -> None:
 
 
 def test_a_cpu_that_saturates_gets_weights_of_seven_bits(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert bool(sardonyx.quantize(model, to="int8").notes) == saturation.saturates()
-    for module in (dynamic_int8, product_check, embeddings):
+    assert bool(sardonyx.quantize(model, to="int8").notes) == weights.saturates()
+    for module in (weights, product_check, embeddings):
         monkeypatch.setattr(module, "saturates", lambda: True)
     made = sardonyx.quantize(model, to="int8")
     assert made.notes == ("this CPU adds 8-bit products with saturation: the weights of `int8` use 7 bits",)
     assert made.model is not None
-    weights = [node.inputs[1] for node in made.model.graph if node.op_type == "MatMulInteger"]
-    assert [np.abs(value.const_value.numpy()).max() for value in weights if value and value.const_value] == [63] * 3
+    stored = [node.inputs[1] for node in made.model.graph if node.op_type == "MatMulInteger"]
+    assert [np.abs(value.const_value.numpy()).max() for value in stored if value and value.const_value] == [63] * 3
 
 
 def test_saturation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    saturation.saturates.cache_clear()
+    weights.saturates.cache_clear()
     wrong = np.full((5, 32), 2**15 - 1, np.int32)
-    monkeypatch.setattr(saturation.runtime, "evaluate", lambda _: [wrong])
-    assert saturation.saturates()
-    saturation.saturates.cache_clear()
+    monkeypatch.setattr(weights.runtime, "evaluate", lambda _: [wrong])
+    assert weights.saturates()
+    weights.saturates.cache_clear()
     monkeypatch.undo()
-    assert isinstance(saturation.saturates(), bool)
+    assert isinstance(weights.saturates(), bool)
 
 
 def test_stored_weights_are_float32_in_the_runtime(model: Path) -> None:

@@ -23,7 +23,7 @@ from quantization.static_models import checked, cnn, images, model_of, normal, q
 from sardonyx.ir import io
 from sardonyx.ir.origins import owner
 from sardonyx.verbs.quantize import calibration as calibrating
-from sardonyx.verbs.quantize import static_int8, static_products
+from sardonyx.verbs.quantize import static_int8, weights
 from sardonyx.verbs.quantize.calibration import METHODS, Histogram, calibrate
 from sardonyx.verbs.quantize.recipe import Selection
 from sardonyx.verbs.quantize.static_int8 import Grid
@@ -320,7 +320,7 @@ def test_static_precision_from_the_command_of_quantize(monkeypatch: pytest.Monke
     assert made.loss.relative_l2 < 0.03
     assert any(note.startswith("ranges of ") and "MB of activations" in note for note in made.notes)
     assert {product.recipe for product in made.products} == {"quantize-statically"}
-    monkeypatch.setattr(static_products, "saturates", lambda: True)
+    monkeypatch.setattr(weights, "saturates", lambda: True)
     reduced = sardonyx.quantize(cnn(), to="int8-static")
     assert reduced.model is not None
     stored = [value.const_value for value in reduced.model.graph.initializers.values()]

@@ -27,10 +27,9 @@ from sardonyx.records.inspection import Adoption, Coverage, RootNode
 from sardonyx.reporting import record_kinds
 from sardonyx.reporting.analysis import analysis_document, decomposition_document
 from sardonyx.reporting.bench import bench_document
-from sardonyx.reporting.ci_summary import JobSummary, summary_document
 from sardonyx.reporting.document import Document, View
 from sardonyx.reporting.export import export_document, extraction_document
-from sardonyx.reporting.gate import Outcome
+from sardonyx.reporting.gate import JobSummary, Outcome, summary_document
 from sardonyx.reporting.inspection import (
     adoption_document,
     inspection_document,
@@ -42,7 +41,7 @@ from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.pull_request import changes_comment, run_comment
 from sardonyx.reporting.quantization import quantization_document
 from sardonyx.reporting.run import run_document
-from sardonyx.reporting.study.documents import findings_document, study_document, table_document
+from sardonyx.reporting.study import findings_document, study_document, table_document
 from sardonyx.reporting.verdict import location_document, verdict_document
 from sardonyx.verbs.compare.command import comparison_document
 

@@ -6,8 +6,7 @@ import re
 
 from reporting.sample_profile import HOSTILE
 from sardonyx.reporting import record_kinds
-from sardonyx.reporting.ci_summary import JobSummary, summary_document
-from sardonyx.reporting.gate import Baseline, Outcome
+from sardonyx.reporting.gate import Baseline, JobSummary, Outcome, summary_document
 from sardonyx.reporting.measures import Reading
 from sardonyx.reporting.writers import markdown
 

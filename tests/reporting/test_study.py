@@ -18,8 +18,15 @@ from sardonyx.records.run import Environment
 from sardonyx.records.study import Failure, Finding, Study, Table
 from sardonyx.reporting.document import View
 from sardonyx.reporting.plots.study import claim
-from sardonyx.reporting.study import files, study_document, study_sentence
-from sardonyx.reporting.study.documents import shown, table_document, table_files, table_json
+from sardonyx.reporting.study import (
+    files,
+    shown,
+    study_document,
+    study_sentence,
+    table_document,
+    table_files,
+    table_json,
+)
 from sardonyx.reporting.writers import markdown
 
 ENVIRONMENT = Environment("1.0", "3.11", "Linux", 2, {"onnxruntime": "1.31.0"})

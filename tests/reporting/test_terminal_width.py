@@ -49,6 +49,17 @@ def test_a_row_leaves_out_details_first_and_then_the_middle_of_long_names() -> N
         assert re.match(r"  encoder\.\w.*….*goes_on +1,234", lines[1])
 
 
+def test_a_column_of_details_without_any_is_left_out() -> None:
+    columns = (text_column("module"), "nodes", text_column("kind", 1))
+    remark = Row(("and 2 more",))
+    assert terminal.table_lines(Table.of(columns, (("a", "1", ""), remark)))[0].split() == ["module", "nodes"]
+    assert terminal.table_lines(Table.of(columns, (("a", "1", "Linear"), remark)))[0].split() == [
+        "module",
+        "nodes",
+        "kind",
+    ]
+
+
 def test_without_a_width_nothing_is_shortened_or_wrapped() -> None:
     table = Table((text_column("module"), text_column("where", detail=1)), [Row((LONG, LONG * 3))])
     text = terminal.write(Document((table, Notes(["word " * 60]))))

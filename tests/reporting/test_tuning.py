@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from reporting.sample_tuning import sample_tuning, tuned_run
 from reporting.written import in_terminal
 from sardonyx.records.run import Tuning
+from sardonyx.reporting.bench import tuning_clause, tuning_section
 from sardonyx.reporting.document import Document, View
 from sardonyx.reporting.run import run_document, run_sentence
-from sardonyx.reporting.tuning import tuning_clause, tuning_section
 from sardonyx.reporting.writers import terminal
 
 GOLDEN = Path(__file__).parent / "golden" / "tuning.txt"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx
 import onnx.numpy_helper
 import onnx.parser
 import onnx_ir as ir
 import pytest
 
+import sardonyx
 from narrowing import array
 from sardonyx.common.errors import UsageError
-from sardonyx.inputs.at_size import at_size, dynamic_dims, sizes_of
+from sardonyx.inputs.generator import at_size, dynamic_dims, sizes_of
+from sardonyx.ir import io
+from sardonyx.verification.subject import Subject
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -101,3 +107,42 @@ def test_a_dimension_of_one_that_broadcasts_keeps_its_size() -> None:
     text = '<ir_version: 8, opset_import: ["" : 17]> g (float[n, t, 4] x, float[k, 4] z) => (float[a, b, 4] y)'
     proto = onnx.parser.parse_model(text + " { y = Add (x, z) }")
     assert dynamic_dims(ir.from_proto(proto)) == {"n": 1, "k": 1, "t": 128}
+
+
+SOUND = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch, samples] x) => (float[windows, 256] y)
+    <float[2] sides = {-1.0, 65536.0}>
+{
+    roots = Abs (sides)
+    numbers = Sqrt (roots)
+    negative = Neg (numbers)
+    first = Constant <value = bool[2] {1, 0}> ()
+    target = Where (first, negative, numbers)
+    shape = Cast <to = 7> (target)
+    y = Reshape (x, shape)
+}
+"""
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    """Samples are read in windows of 256, as the values of the graph say and its shapes do not."""
+    onnx.save_model(onnx.parser.parse_model(SOUND), tmp_path / "sound.onnx")
+    return tmp_path / "sound.onnx"
+
+
+def test_sizes_that_only_runs_find_are_found(sound: Path) -> None:
+    model, opened = io.load(sound), Subject(sound).any_session
+    assert dynamic_dims(model)["samples"] == 128
+    found = dynamic_dims(model, {}, opened)
+    assert found["batch"] * found["samples"] % 256 == 0
+    assert dynamic_dims(model, {"batch": 4}, opened)["samples"] % 64 == 0
+    assert dynamic_dims(model, {"samples": 100}, opened) == {"batch": 1, "samples": 100}  # no run accepts it
+
+
+def test_other_commands_use_sizes_that_only_runs_find(sound: Path) -> None:
+    (model,) = sardonyx.profile(sound, runs=1).models
+    assert model.kernels
+    (point,) = sardonyx.bench(sound, seconds=0.1, starts=0).points
+    assert point.sizes["batch"] * point.sizes["samples"] % 256 == 0

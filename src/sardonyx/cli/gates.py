@@ -24,7 +24,7 @@ from sardonyx.common.errors import GateNotMet, OutputError, SardonyxError, Usage
 
 if TYPE_CHECKING:
     from sardonyx.reporting import gate
-    from sardonyx.reporting.ci_summary import JobSummary
+    from sardonyx.reporting.gate import JobSummary
 
 
 _NAME = re.compile(r"^\s*([\w.]+)")
@@ -125,7 +125,7 @@ class Gating(Struct, frozen=True):
         """
         if self.kind is None:
             return failed
-        from sardonyx.reporting.ci_summary import JobSummary
+        from sardonyx.reporting.gate import JobSummary
 
         results = [] if failed else self.results(record)
         if self.summary is not None:
@@ -155,7 +155,7 @@ def add_failure(arguments: Sequence[str], error: SardonyxError) -> None:
     for page in map(Path, values[-1:]):
         with contextlib.suppress(SardonyxError):
             _check_page(page, ())
-            from sardonyx.reporting.ci_summary import JobSummary
+            from sardonyx.reporting.gate import JobSummary
 
             _append(page, JobSummary(f"sardonyx {words[0]}", error.message, True, (), {}, None))
 
@@ -178,7 +178,7 @@ def _check_page(page: Path, others: Collection[Path | None]) -> None:
 
 def _append(page: Path, summary: JobSummary) -> None:
     """Append with one write, so that commands that share the page do not interleave."""
-    from sardonyx.reporting.ci_summary import summary_document
+    from sardonyx.reporting.gate import summary_document
     from sardonyx.reporting.writers import markdown
 
     text = markdown.write(summary_document(summary))

@@ -13,7 +13,7 @@ import inspect
 import os
 import re
 import socket
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from sardonyx.common.errors import UsageError, reason, suggest
 from sardonyx.frontend.installed import missing
+from sardonyx.frontend.module_state import replaced
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.sources import Dtype, SourceKind, load_function, parse_overrides, parse_source, user_error
 
@@ -63,11 +64,8 @@ def _unfilled(build: Callable[[], nn.Module]) -> nn.Module:
             param = originals[id(param)][1]
         register(self, name, param)
 
-    nn.Module.register_parameter = without_data
-    try:
+    with replaced(nn.Module, "register_parameter", without_data):
         model = build()
-    finally:
-        nn.Module.register_parameter = register
     zeros: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
@@ -98,13 +96,9 @@ def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
                 parameter.normal_(0, 0.05, generator=generator)
             elif not parameter.any():
                 parameter.normal_(0, 0.02, generator=generator)  # some heads start as all zeros
-            elif _is_constant(parameter):
+            elif parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all()):
                 parameter.add_(torch.empty_like(parameter).normal_(0, 0.05, generator=generator))  # unit scales
     return model.eval()
-
-
-def _is_constant(parameter: Tensor) -> bool:
-    return parameter.numel() > 1 and bool((parameter == parameter.flatten()[0]).all())
 
 
 def named_state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -117,15 +111,10 @@ def state_sha256(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in named_state(module):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        flat = _plain(tensor.detach()).cpu().contiguous().view(-1)
+        dense = tensor.detach() if tensor.layout is torch.strided else tensor.detach().to_dense()
+        flat = (dense.int_repr() if dense.is_quantized else dense).cpu().contiguous().view(-1)
         digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the stored numbers of a sparse or quantized tensor as a dense tensor."""
-    dense = tensor if tensor.layout is torch.strided else tensor.to_dense()
-    return dense.int_repr() if dense.is_quantized else dense
 
 
 # Models of the transformers library: with weights from the hub or a folder, or random weights from a config.
@@ -169,19 +158,29 @@ def build_from_config(
     library = _transformers()
     location, _, assignments = text.partition("?")
     overrides = parse_overrides(assignments)
-    kind = None
     path = Path(location).expanduser()
-    if path.exists():
-        config, default = _config_from_file(library, path, overrides)
-    else:
-        config_class, kind = _named_classes(library, location)
-        config, default = _config_from_class(config_class, overrides)
+    config_class, kind = (None, None) if path.exists() else _named_classes(library, location)
+    try:
+        with quietly():
+            if config_class is not None:
+                config, default = config_class(**overrides), config_class()
+            else:
+                default = library.AutoConfig.from_pretrained(str(path), trust_remote_code=False)
+                config = default.from_dict(_merged(default.to_dict(), overrides))
+    except _load_errors() as error:
+        accepted = None if config_class is None else f"{config_class.__name__} does not accept these values"
+        refused = accepted or f"cannot read a config from {path}"
+        raise UsageError(f"{refused}: {reason(error)}", hint=_CONFIG_HINT) from error
     if kind is not None and task is not None:
         raise UsageError(
             f"{kind.__name__} already has a head, so the task {task} has no effect", hint="give one of them"
         )
     kind = kind or _model_class(library, config, task, default_task)
-    _require_keys(overrides, config, default, kind)
+    # Configs silently accept any key, mistyped ones too. A key is known if the default config has it, if the
+    # constructor does not store it under this name (it was converted), or if the code of the model reads it.
+    for key in overrides:
+        if not hasattr(default, key) and hasattr(config, key) and not _reads(kind, key):
+            raise UsageError(f"{type(config).__name__} has no '{key}'", hint=suggest(key, default.to_dict()))
     try:
         with quietly():
             return build_seeded(lambda: kind(config), seed, filled=filled)
@@ -256,37 +255,6 @@ def _is_subclass(kind: Any, base: type) -> bool:
     return isinstance(kind, type) and issubclass(kind, base)
 
 
-def _config_from_class(kind: Any, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the config with these values, and the config without them."""
-    try:
-        with quietly():
-            return kind(**overrides), kind()
-    except _load_errors() as error:
-        raise UsageError(f"{kind.__name__} does not accept these values: {reason(error)}", hint=_CONFIG_HINT) from error
-
-
-def _config_from_file(library: Any, path: Path, overrides: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the config with these values, and the config without them."""
-    try:
-        with quietly():
-            default = library.AutoConfig.from_pretrained(str(path), trust_remote_code=False)
-            content = cast("dict[str, Any]", default.to_dict())
-            return default.from_dict(_merged(content, overrides)), default
-    except _load_errors() as error:
-        raise UsageError(f"cannot read a config from {path}: {reason(error)}", hint=_CONFIG_HINT) from error
-
-
-def _require_keys(keys: Iterable[str], config: Any, default: Any, kind: Any) -> None:
-    """Refuse keys that the config does not know: configs silently accept any key, mistyped ones too.
-
-    A key is known if the default config has it, if the constructor does not store it under this name (it was
-    converted), or if the code of the model reads it.
-    """
-    for key in keys:
-        if not hasattr(default, key) and hasattr(config, key) and not _reads(kind, key):
-            raise UsageError(f"{type(config).__name__} has no '{key}'", hint=suggest(key, default.to_dict()))
-
-
 def _reads(kind: Any, key: str) -> bool:
     """Return whether the code of a model class reads this setting."""
     try:
@@ -354,7 +322,16 @@ def call_factory(
     the seed as well.
     """
     with seeded(seed):
-        result = _run_factory(path, name, seed)
+        factory = load_function(path, name)
+        try:
+            parameter = inspect.signature(factory).parameters.get("seed")
+        except ValueError:  # a builtin without a signature
+            parameter = None
+        by_name = parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        try:
+            result: Any = factory(seed=seed) if by_name else factory()
+        except Exception as error:  # the user's code may raise anything; it is reported
+            raise user_error(path, f"{name}() failed", error) from error
     parts: tuple[Any, ...] = cast("tuple[Any, ...]", result) if isinstance(result, tuple) else (result, None)
     if len(parts) != 2:
         raise UsageError(f"{path}:{name} returned {len(parts)} values", hint=_FACTORY)
@@ -363,22 +340,6 @@ def call_factory(
         raise UsageError(f"{path}:{name} returned {type(module).__name__}, not a module", hint=_FACTORY)
     args, kwargs = _example(inputs, f"{path}:{name}")
     return module, args, kwargs
-
-
-def _run_factory(path: Path, name: str, seed: int) -> Any:
-    factory = load_function(path, name)
-    try:
-        return factory(seed=seed) if _takes_seed(factory) else factory()
-    except Exception as error:  # the user's code may raise anything; it is reported
-        raise user_error(path, f"{name}() failed", error) from error
-
-
-def _takes_seed(factory: Callable[..., Any]) -> bool:
-    try:
-        parameter = inspect.signature(factory).parameters.get("seed")
-    except ValueError:  # a builtin without a signature
-        return False
-    return parameter is not None and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
 
 
 def _example(inputs: Any, where: str) -> tuple[tuple[Any, ...] | None, dict[str, Any] | None]:
@@ -393,22 +354,18 @@ def _example(inputs: Any, where: str) -> tuple[tuple[Any, ...] | None, dict[str,
     raise UsageError(f"{where} returned {type(cast('object', inputs)).__name__} as example inputs", hint=_FACTORY)
 
 
-def build_torchvision(name: str, *, seed: int, filled: bool = True) -> nn.Module:
-    """Build a model of torchvision with seeded random weights."""
-    models = _package("torchvision").models
-    _require_known(name, models.list_models(), "torchvision")
-    options = inspect.signature(models.get_model_builder(name)).parameters
-    no_weights = {option: None for option in ("weights", "weights_backbone") if option in options}
+def build_from_package(kind: SourceKind, name: str, *, seed: int, filled: bool = True) -> nn.Module:
+    """Build a model of torchvision or timm with seeded random weights."""
+    package = _package(kind)
+    models = package.models if kind is SourceKind.TORCHVISION else package
+    if name not in (known := models.list_models()):
+        raise UsageError(f"{kind} has no model '{name}'", hint=suggest(name, known))
+    build, no_weights = models.create_model if kind is SourceKind.TIMM else models.get_model, {"pretrained": False}
+    if kind is SourceKind.TORCHVISION:
+        options = inspect.signature(models.get_model_builder(name)).parameters
+        no_weights = {option: None for option in ("weights", "weights_backbone") if option in options}
     with quietly():
-        return build_seeded(lambda: models.get_model(name, **no_weights), seed, filled=filled)
-
-
-def build_timm(name: str, *, seed: int, filled: bool = True) -> nn.Module:
-    """Build a model of timm with seeded random weights."""
-    timm = _package("timm")
-    _require_known(name, timm.list_models(), "timm")
-    with quietly():
-        return build_seeded(lambda: timm.create_model(name, pretrained=False), seed, filled=filled)
+        return build_seeded(lambda: build(name, **no_weights), seed, filled=filled)
 
 
 def _package(name: str) -> Any:
@@ -421,11 +378,6 @@ def _package(name: str) -> Any:
         raise UsageError(
             f"{name} does not load with this torch: {reason(error)}", hint=f"install the {name} that matches torch"
         ) from error
-
-
-def _require_known(name: str, known: Sequence[str], package: str) -> None:
-    if name not in known:
-        raise UsageError(f"{package} has no model '{name}'", hint=suggest(name, known))
 
 
 class Resolved(Struct, frozen=True):
@@ -477,10 +429,8 @@ def resolve(
         with default_dtype(export_dtype):
             module = build_from_config(parsed.name, task=task, default_task=default_task, seed=seed, filled=filled)
         return Resolved(module, None, None, source, export_dtype)
-    build = build_torchvision if parsed.kind is SourceKind.TORCHVISION else build_timm
-    return Resolved(
-        converted(build(parsed.name, seed=seed, filled=filled), export_dtype), None, None, source, export_dtype
-    )
+    module = build_from_package(parsed.kind, parsed.name, seed=seed, filled=filled)
+    return Resolved(converted(module, export_dtype), None, None, source, export_dtype)
 
 
 def from_module(module: nn.Module, dtype: Dtype | None) -> Resolved:

@@ -10,7 +10,7 @@ import operator
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType, MethodType, ModuleType
 from typing import Any, cast
@@ -31,16 +31,17 @@ _EXTERNAL = frozenset({*sys.stdlib_module_names, "torch", "numpy"})  # packages 
 
 
 @contextmanager
-def replaced(forwards: Mapping[type[nn.Module], Callable[..., Any]]) -> Generator[None]:
-    """Replace the `forward` of classes, and restore it on exit."""
-    before = {layer: layer.forward for layer in forwards}
+def replaced(owner: Any, name: str, value: object) -> Generator[None]:
+    """Set an attribute, and restore it on exit; leave an owner alone that does not have it."""
+    if not hasattr(owner, name):
+        yield
+        return
+    before = getattr(owner, name)
+    setattr(owner, name, value)
     try:
-        for layer, forward in forwards.items():
-            layer.forward = forward
         yield
     finally:
-        for layer, forward in before.items():
-            layer.forward = forward
+        setattr(owner, name, before)
 
 
 @contextmanager
@@ -172,6 +173,18 @@ class WriteUndo(TorchDispatchMode):
             storage.copy_(content)
 
 
+class Seen(TorchDispatchMode):
+    """Detects whether a run calls an operator of some kind."""
+
+    def __init__(self, is_wanted: Callable[[Any], bool]) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # as above
+        self._is_wanted, self.seen = is_wanted, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen = self.seen or self._is_wanted(func)
+        return func(*args, **(kwargs or {}))
+
+
 def is_control_flow(func: object) -> bool:
     """Return whether an operator takes functions to run: a branch, a loop, a scan."""
     return isinstance(func, torch._ops.HigherOrderOperator)  # pyright: ignore[reportPrivateUsage]  # no public name
@@ -252,8 +265,11 @@ class _SavedTensor:
 
     def restore(self) -> None:
         """Set class, view and flags back."""
-        tensor = self.tensor
-        if type(tensor) is not self._kind or not _is_same_view(tensor, self._data):
+        tensor, data = self.tensor, self._data
+        is_same = is_lazy(tensor) or (tensor.shape == data.shape and _memory(tensor) == _memory(data))
+        if is_same and _memory(tensor) is not None:
+            is_same = (tensor.stride(), tensor.storage_offset()) == (data.stride(), data.storage_offset())
+        if type(tensor) is not self._kind or not is_same:
             tensor.data = self._data
             tensor.__class__ = self._kind
         if not tensor.is_leaf:
@@ -262,15 +278,6 @@ class _SavedTensor:
             tensor.requires_grad = self._requires_grad
         if tensor.grad is not self._grad:
             tensor.grad = self._grad
-
-
-def _is_same_view(tensor: torch.Tensor, data: torch.Tensor) -> bool:
-    if is_lazy(tensor):
-        return True
-    if tensor.shape != data.shape or _memory(tensor) != _memory(data):
-        return False
-    is_plain = _memory(tensor) is not None
-    return not is_plain or (tensor.stride(), tensor.storage_offset()) == (data.stride(), data.storage_offset())
 
 
 _SavedState = _SavedContainer | _SavedClass
@@ -291,20 +298,16 @@ def _reachable(model: nn.Module) -> tuple[list[_SavedState], list[_SavedTensor]]
             tensors.append(_SavedTensor(item))
         elif isinstance(item, (dict, list, set, deque)):
             states.append(_SavedContainer(item))
-        waiting.extend(value for value in _children(item) if type(value) not in _PLAIN)
+        below: list[Any] = []  # what a forward could change through this object
+        if isinstance(item, dict):
+            below += cast("dict[Any, Any]", item).values()
+        elif isinstance(item, (list, tuple, set, frozenset, deque)):
+            below += cast("Sequence[Any]", item)
         if has_own_state(item):
+            below += vars(item).values()
             states += [_SavedClass(item), _SavedContainer(vars(item))]
+        waiting.extend(value for value in below if type(value) not in _PLAIN)
     return states, tensors
-
-
-def _children(thing: Any) -> Iterator[Any]:
-    """Yield the objects that a forward could change through this one."""
-    if isinstance(thing, dict):
-        yield from cast("dict[Any, Any]", thing).values()
-    elif isinstance(thing, (list, tuple, set, frozenset, deque)):
-        yield from cast("Sequence[Any]", thing)
-    if has_own_state(thing):
-        yield from vars(thing).values()
 
 
 def has_own_state(thing: Any) -> bool:

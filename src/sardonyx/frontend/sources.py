@@ -78,7 +78,10 @@ def parse_source(source: str, *, task: str | None = None) -> ModelSource:
     if path.suffix != ".py":
         raise UsageError(f"'{source}' is not a model source: unknown kind '{scheme}'", hint=_other_kind(scheme, rest))
     if not path.is_file():
-        raise UsageError(f"{path} does not exist", hint=_other_file(path, name))
+        stems = [file.stem for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        close = difflib.get_close_matches(path.stem, stems, n=1)
+        hint = f"did you mean {path.with_stem(close[0])}:{name}?" if close else FORMS
+        raise UsageError(f"{path} does not exist", hint=hint)
     return ModelSource(SourceKind.FACTORY, name, path)
 
 
@@ -92,13 +95,6 @@ def contents(path: Path) -> str:
     names = [each.name for each in statements if isinstance(each, kinds) and not each.name.startswith("_")]
     more = ", …" if len(names) > _MAX_NAMES else ""
     return f"it defines {', '.join(names[:_MAX_NAMES])}{more}" if names else "it defines no function"
-
-
-def _other_file(path: Path, name: str) -> str:
-    """Return a hint for a file that does not exist: the closest one in its folder, or all forms."""
-    stems = [file.stem for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
-    close = difflib.get_close_matches(path.stem, stems, n=1)
-    return f"did you mean {path.with_stem(close[0])}:{name}?" if close else FORMS
 
 
 def _other_kind(scheme: str, rest: str) -> str:

@@ -1,10 +1,12 @@
-"""Generate the inputs that two models are compared on, by type and role, from explicit seeds, at several sizes."""
+"""Generate the inputs of a model by type and role, from explicit seeds: for a comparison, or a run at chosen sizes."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +15,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.common.errors import RuntimeFailure, UsageError
 from sardonyx.inputs.requirements import (
     Bounds,
     Requirements,
@@ -23,7 +25,7 @@ from sardonyx.inputs.requirements import (
     fitting_length,
     window_notes,
 )
-from sardonyx.inputs.roles import Role, Use, find_use, has_norms
+from sardonyx.inputs.roles import Role, Use, find_use, has_norms, with_thresholds
 from sardonyx.inputs.sizes import DynamicDims, Footprint, Sizes
 from sardonyx.inputs.state import State, find_state
 from sardonyx.inputs.values import (
@@ -40,9 +42,7 @@ from sardonyx.inputs.values import (
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.scopes import declared_shape
 from sardonyx.records.input_specs import read_arrays
-from sardonyx.runtime import Value
-
-__all__ = ["EMPTY", "ExampleInputs", "Inputs", "Plan", "Run", "Style", "TrialInputs", "read_examples"]
+from sardonyx.runtime import Engine, Feeds, Value
 
 _FIRST_OVERRIDABLE_IR = 4  # earlier versions required every initializer to be listed as an input
 _MOST_OVERRIDDEN_BYTES = 1 << 26  # of a default that is fed with other values
@@ -65,7 +65,9 @@ _BIG_TYPES = (
 )
 
 ExampleInputs: TypeAlias = "str | Path | Mapping[str, Value] | Sequence[Mapping[str, Value]] | None"
+Opened: TypeAlias = Callable[[], AbstractContextManager[Engine]]
 Run: TypeAlias = Callable[[Mapping[str, Value]], Sequence[Value]]
+BATCH, LENGTH = 1, 128  # default sizes of dynamic dimensions: of the first one of an input, and of all others
 EMPTY = "empty"  # the style of a trial in which some dimension is 0, as recorded
 
 
@@ -103,11 +105,6 @@ class Plan(Struct, frozen=True):
         return edge or self.style in (Style.TINY, Style.BIG, Style.COMPARED)
 
     @property
-    def tells_kernels_apart(self) -> bool:
-        """Whether the trial is of use if the functions are known to be equal for all values."""
-        return self.style in (Style.NORMAL, Style.WIDE)
-
-    @property
     def label(self) -> str:
         """The style as recorded."""
         if self.empty:
@@ -136,6 +133,7 @@ class Inputs:
         initializers = model.graph.initializers
         self._model = model
         self._required = [v for v in model.graph.inputs if v.name not in initializers]
+        self.required = [v.name or "" for v in self._required]
         listed = [v for v in model.graph.inputs if v.name in initializers]
         self._overridable = listed if model.ir_version >= _FIRST_OVERRIDABLE_IR else []
         self._uses = {v.name or "": find_use(model, v) for v in self._required}
@@ -144,7 +142,11 @@ class Inputs:
         self._ways = [
             (rule, small) for dims in (self._dims, *plain) for rule in dims.rules() for small in (False, True)
         ]
+        self.ways = len(self._ways)  # to generate one plan; the first is the most informative
+        self.dynamic = self._dims.names
+        self.masks = [name for name, use in self._uses.items() if use.role in (Role.MASK, Role.ADDED_MASK)]
         self._state = find_state(model, self._required)
+        self.has_state = bool(self._state)  # some inputs are outputs of an earlier run of the model
         self._bounds: dict[str, Bounds] = {}
         self._windows: list[Window] = []
         for dims in (*plain, self._dims):
@@ -158,31 +160,13 @@ class Inputs:
             if shape is not None and isinstance(value.type, ir.TensorType):
                 facts.learn(value, value.dtype, shape)
         dims.meet(Requirements.of(facts, dims.names), Footprint.of(facts, self._required, dims.names))
+        if not dims.names:
+            return
         self._windows = find_windows(facts, dims.names)
         self._bounds = {
             name: replace(bounds, window=fitting_length(self._windows, dims.names, name, _LONGEST_USUAL))
             for name, bounds in find_bounds(facts, dims.names).items()
         }
-
-    @property
-    def required(self) -> list[str]:
-        """Names of the inputs that have no default."""
-        return [v.name or "" for v in self._required]
-
-    @property
-    def dynamic(self) -> list[str]:
-        """The names of the dynamic dimensions."""
-        return self._dims.names
-
-    @property
-    def ways(self) -> int:
-        """The number of ways to generate one plan; the first is the most informative."""
-        return len(self._ways)
-
-    @property
-    def has_state(self) -> bool:
-        """Whether some inputs are outputs of an earlier run of the model."""
-        return bool(self._state)
 
     @functools.cached_property
     def new_positions(self) -> list[str]:
@@ -197,14 +181,22 @@ class Inputs:
         """The places of the outputs that are declared to be inputs of the next run."""
         return {state.output for state in self._state if state.declared is not None}
 
+    @functools.cached_property
+    def _compared(self) -> dict[str, Use]:
+        """How the inputs are used, with the numbers that they are compared with."""
+        return {v.name or "": with_thresholds(self._model, v, self._uses[v.name or ""]) for v in self._required}
+
     def use(self, name: str) -> Use:
         """Return how an input is used."""
-        return self._uses[name]
+        return self._compared[name]
 
     # Plans
 
-    def plans(self, seeds: Sequence[int]) -> list[Plan]:
-        """Return the default trials: the usual sizes and styles first, then those that only some models need."""
+    def plans(self, seeds: Sequence[int], *, values: bool = True) -> list[Plan]:
+        """Return the default trials: the usual sizes and styles first, then those that only some models need.
+
+        Without `values`, these are one trial of each kind that tells kernels apart.
+        """
 
         def seed(place: int) -> int:
             return seeds[place % len(seeds)]
@@ -220,7 +212,7 @@ class Inputs:
         ]
         if self.masks:
             plans.append(Plan(seed(0), 3, Style.NORMAL, hides_row=True))
-        plans += self._compared_plans(seed(1))
+        plans += self._compared_plans(seed(1)) if values else ()
         plans += [Plan(seed(0), 0, Style.NORMAL, sizes=sizes) for sizes in self._edges()]
         broken = self._dims.broken_formulas(self._sizes(plans[0], 0))
         plans += [Plan(seed(0), 0, Style.NORMAL, sizes=(pin,)) for pin in broken]
@@ -235,6 +227,12 @@ class Inputs:
             plans.append(replace(plans[0], overrides=True))
         longest = self._longest()
         plans += [Plan(seed(1), 1, Style.NORMAL, sizes=longest)] if longest else []
+        if not values:
+            kinds: dict[str, Plan] = {}
+            for plan in plans:
+                if plan.style in (Style.NORMAL, Style.WIDE):
+                    kinds.setdefault(plan.label, plan)
+            plans = list(kinds.values())
         return list(self._looking_up(plans, int(np.random.default_rng(seed(0)).integers(1 << 31))))
 
     def _looking_up(self, plans: Sequence[Plan], first: int) -> Iterator[Plan]:
@@ -259,27 +257,15 @@ class Inputs:
         return any(map(_is_real, self._required))
 
     @property
-    def masked(self) -> bool:
-        """Whether some input is a mask."""
-        return bool(self.masks)
-
-    @property
-    def masks(self) -> list[str]:
-        """The names of the inputs that are masks."""
-        return [name for name, use in self._uses.items() if use.role in (Role.MASK, Role.ADDED_MASK)]
-
-    @property
     def _takes_big(self) -> bool:
         """Whether large numbers can be fed; in float16 their first product overflows, depending on the rounding."""
-        data = [v for v in self._required if self._uses[v.name or ""].role is Role.DATA and not self._is_state(v)]
+        states = {state.name for state in self._state}
+        data = [v for v in self._required if self._uses[v.name or ""].role is Role.DATA and v.name not in states]
         return any(v.dtype in _BIG_TYPES and not self._uses[v.name or ""].slot for v in data)
-
-    def _is_state(self, value: ir.Value) -> bool:
-        return any(state.name == value.name for state in self._state)
 
     def _compared_plans(self, seed: int) -> Iterator[Plan]:
         """Yield trials with values on both sides of the numbers that the graph compares inputs with."""
-        compared = {v: self._uses[v.name or ""].thresholds for v in self._required}
+        compared = {v: self._compared[v.name or ""].thresholds for v in self._required}
         if any(abs(t.number) > 1.5 and not t.whole for thresholds in compared.values() for t in thresholds):
             yield Plan(seed, 0, Style.COMPARED)
         counts = [
@@ -342,7 +328,7 @@ class Inputs:
             name: [value for trial in trials if isinstance(value := trial.feeds.get(name), np.ndarray)]
             for name in self._uses
         }
-        for name, use in self._uses.items() if values else ():
+        for name, use in self._compared.items() if values else ():
             notes += value_notes(name, use, arrays[name])
         if values and has_norms(self._model) and not any(use.normalized for use in self._uses.values()):
             notes.append("no rows of small variance reached the norms: their epsilon was not tested")
@@ -350,15 +336,16 @@ class Inputs:
 
     # Values
 
-    def generate(self, plan: Plan, way: int = 0, run: Run | None = None) -> TrialInputs:
+    def generate(self, plan: Plan, way: int = 0, run: Run | None = None, sizes: Sizes | None = None) -> TrialInputs:
         """Return the inputs of a plan.
 
         Args:
             plan: The trial.
             way: Selects the rule that sizes the dimensions, and whether integers stay small.
             run: Runs the model. If it has state inputs, they are then the outputs of an earlier step instead of random.
+            sizes: The sizes of all dynamic dimensions, in place of those that the rule chooses.
         """
-        sizes = self._sizes(plan, way)
+        sizes = self._sizes(plan, way) if sizes is None else dict(sizes)
         before = self._step_before(plan, way, sizes, run) if run is not None and self.has_state else None
         if before is not None:
             sizes = self._sizes(replace(plan, sizes=(*plan.sizes, *before.lengths)), way)
@@ -372,6 +359,41 @@ class Inputs:
         if plan.overrides:
             feeds.update(self._overridden(np.random.default_rng(plan.seed)))
         return TrialInputs(feeds, sizes)
+
+    def sized(self, given: Sizes | None = None, opened: Opened | None = None) -> dict[str, int]:
+        """Return the dynamic dimensions by name, with the given sizes, and sizes for the others.
+
+        These are 1 and 128, or the next ones found if the graph shows that the model rejects them, such as a window of
+        512 samples. A model that can be `opened` is run: if it rejects these sizes, they are those of the first trial
+        of a verification that it accepts. A dimension without a name is called by its position: "input_ids[1]".
+        Formulas ("past + seq") are not listed.
+
+        Raises:
+            UsageError: A size is given for a dimension that no input has.
+        """
+        usual, given = dict.fromkeys(self._dims.batch, BATCH) | dict.fromkeys(self._dims.others, LENGTH), given or {}
+        for name in given:
+            if name not in usual:
+                hint = f"the dynamic dimensions are {', '.join(usual)}" if usual else "all its sizes are static"
+                raise UsageError(f"no input has a dynamic dimension {name!r}", hint=hint)
+        if usual.keys() == given.keys():
+            return dict(given)
+        near = self._dims.near(usual | dict(given), given)
+        with contextlib.suppress(RuntimeFailure), opened() if opened else contextlib.nullcontext() as engine:
+            for sizes in (near, *(rule(0, given) for rule in dict.fromkeys(rule for rule, _ in self._ways))):
+                if engine is None or self._accepts(engine, sizes | dict(given)):
+                    return sizes | dict(given)
+        return near
+
+    def _accepts(self, engine: Engine, sizes: Sizes) -> bool:
+        """Return whether the model runs at these sizes, if they are within the limits on elements."""
+        try:
+            if self._dims.footprint.excess(sizes) is None:
+                engine.run(self.generate(Plan(0, 0, Style.NORMAL), sizes=sizes).feeds)
+                return True
+        except RuntimeFailure:
+            pass
+        return False
 
     def from_user(self, feeds: Mapping[str, Value]) -> TrialInputs:
         """Return the user's feeds with the sizes of their dynamic dimensions."""
@@ -389,17 +411,13 @@ class Inputs:
                     return True
         return False
 
-    def sizes_near(self, sizes: Sizes, pinned: Sizes) -> dict[str, int]:
-        """Return these sizes of the dynamic dimensions, changed where the model would reject them."""
-        return self._dims.near(sizes, pinned)
-
     def fits(self, plan: Plan, way: int = 0) -> bool:
         """Return whether a trial is within the limits on elements."""
-        return self._dims.fits(self._sizes(plan, way))
+        return self._dims.footprint.fits(self._sizes(plan, way))
 
     def excess(self, plan: Plan, way: int = 0) -> str | None:
         """Return what is too large in a trial that would need gigabytes or hours, or None."""
-        return self._dims.excess(self._sizes(plan, way))
+        return self._dims.footprint.excess(self._sizes(plan, way))
 
     def work(self, plan: Plan, way: int = 0) -> int:
         """Return the number of operations in a trial."""
@@ -407,11 +425,7 @@ class Inputs:
 
     def work_at(self, sizes: Mapping[str, int]) -> int:
         """Return the number of operations at these sizes of the dynamic dimensions; 0 if one is missing."""
-        return self._dims.work(sizes) if sizes.keys() >= set(self.dynamic) else 0
-
-    def longest(self, plan: Plan, way: int) -> int:
-        """Return the largest size of a dimension."""
-        return max((size for shape in self.shapes(plan, way) for size in shape), default=0)
+        return self._dims.footprint.work(sizes) if sizes.keys() >= set(self.dynamic) else 0
 
     def shapes(self, plan: Plan, way: int = 0) -> list[tuple[int, ...]]:
         """Return the shapes of all inputs of a trial, in order."""
@@ -425,22 +439,13 @@ class Inputs:
     def _fill(self, plan: Plan, way: int, sizes: Sizes, offset: int = 0) -> dict[str, Value]:
         rng = np.random.default_rng(plan.seed)
         feeds: dict[str, Value] = {}
+        small, looked_up = self._ways[way][1], dict(plan.looked_up)
+        uses = self._compared if plan.style is Style.COMPARED else self._uses
         for value in self._required:
             name = value.name or ""
-            shape = self._dims.shape(name, sizes, way // 2)
-            small = self._ways[way][1]
-            spec = ValueSpec(
-                rng,
-                plan.style,
-                self._uses[name],
-                sizes,
-                small,
-                plan.hides_row,
-                plan.region,
-                offset,
-                dict(plan.looked_up).get(name, plan.seed),
-            )
-            feeds[name] = make_value(value.type, shape, spec)
+            first = looked_up.get(name, plan.seed)
+            spec = ValueSpec(rng, plan.style, uses[name], sizes, small, plan.hides_row, plan.region, offset, first)
+            feeds[name] = make_value(value.type, self._dims.shape(name, sizes, way // 2), spec)
         return feeds
 
     def _step_before(self, plan: Plan, way: int, sizes: Sizes, run: Run) -> _Before | None:
@@ -493,6 +498,27 @@ class Inputs:
                 array = np.asarray(moved).astype(array.dtype)
             feeds[value.name or ""] = array
         return feeds
+
+
+def dynamic_dims(model: ir.Model, given: Sizes | None = None, opened: Opened | None = None) -> dict[str, int]:
+    """Return `Inputs.sized` of a model."""
+    return Inputs(model).sized(given, opened)
+
+
+def at_size(model: ir.Model, sizes: Sizes | None = None, *, seed: int = 0) -> Feeds:
+    """Return feeds for a model whose dynamic dimensions have these sizes, as for a verification.
+
+    Raises:
+        UsageError: A size is given for a dimension that no input has.
+    """
+    inputs = Inputs(model)
+    return inputs.generate(Plan(seed, 0, Style.NORMAL), sizes=inputs.sized(sizes)).feeds
+
+
+def sizes_of(model: ir.Model, feeds: Feeds) -> dict[str, int]:
+    """Return the sizes that the dynamic dimensions have in these feeds."""
+    required = [value for value in model.graph.inputs if value.name in feeds and not value.is_initializer()]
+    return DynamicDims(required).sizes_in({value.name or "": _shape(feeds[value.name or ""]) for value in required})
 
 
 class _Before(Struct, frozen=True):

@@ -103,7 +103,7 @@ class Requirements(Struct):
     def of(cls, facts: Facts, names: Iterable[str]) -> Requirements:
         """Read the requirements of every node whose shapes are known."""
         requirements = cls(facts, frozenset(atom_name(name) for name in names))
-        for graph in nested_graphs(facts.model.graph):
+        for graph in nested_graphs(facts.model.graph) if requirements.names else ():
             for node in graph:
                 requirements._read(node)
         return requirements
@@ -146,19 +146,26 @@ class Requirements(Struct):
             self.require("same", shapes[0], result)
         elif op == "Concat":
             self._require_alike(node, shapes)
-        elif op == "TopK":
-            self._require_enough(node, shapes[0])
-        elif op == "Gather":
-            self._require_reached(node, shapes[0])
-        elif op == "Squeeze":
-            self._require_ones(node, shapes[0])
-        elif op == "Split":
-            self._require_parts(node, shapes[0])
-        elif op == "Gemm":
-            self._require_product(node, shapes)
         elif op == "Einsum":
             self._require_letters(node, shapes)
-        if op == "MatMul":
+        elif op in ("TopK", "Gather") and len(node.inputs) > 1:  # a constant index is within the dimension
+            places = self.facts.ints(node.inputs[1])
+            dim = _dim(shapes, 0, node.attributes.get_int("axis", -1 if op == "TopK" else 0))
+            if places and dim is not None:
+                least = places[:1] if op == "TopK" else [place + 1 if place >= 0 else -place for place in places]
+                self.require("at least", (dim,), (max(least),))
+        elif op in ("Squeeze", "Split"):
+            name = "axes" if op == "Squeeze" else "split"
+            stated = self.facts.ints(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints(name, ())
+            for axis in (stated or ()) if op == "Squeeze" else ():
+                self.equal(_dim(shapes, 0, axis), 1)
+            if op == "Split" and stated:
+                self.equal(_dim(shapes, 0, node.attributes.get_int("axis", 0)), sum(stated))
+        elif op == "Gemm":
+            inner = [1 - node.attributes.get_int("transA", 0), node.attributes.get_int("transB", 0)]
+            self.equal(_dim(shapes, 0, inner[0]), _dim(shapes, 1, inner[1]))
+            self._require_broadcast((result, *shapes[2:3]))
+        elif op == "MatMul":
             self._require_broadcast([shape[:-2] for shape in shapes if shape])
         self._require_weights(node, shapes)
 
@@ -181,11 +188,6 @@ class Requirements(Struct):
         if one is not None and other is not None:
             self.require("same", (one,), (other,))
 
-    def _require_product(self, node: ir.Node, shapes: Sequence[Shape | None]) -> None:
-        inner = [1 - node.attributes.get_int("transA", 0), node.attributes.get_int("transB", 0)]
-        self.equal(_dim(shapes, 0, inner[0]), _dim(shapes, 1, inner[1]))
-        self._require_broadcast((self.facts.shape(node.outputs[0]), *shapes[2:3]))
-
     def _require_letters(self, node: ir.Node, shapes: Sequence[Shape | None]) -> None:
         """Require that dimensions with the same letter in the equation of an Einsum are equal."""
         seen: dict[str, Size] = {}
@@ -194,17 +196,6 @@ class Requirements(Struct):
             if shape is not None and len(term) == len(shape) and term.isalpha():
                 for letter, dim in zip(term, shape, strict=True):
                     self.equal(seen.setdefault(letter, dim), dim)
-
-    def _require_ones(self, node: ir.Node, shape: Shape | None) -> None:
-        """Require that the dimensions that a Squeeze removes are 1."""
-        stated = self.facts.ints(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints("axes", ())
-        for axis in stated or ():
-            self.equal(_dim((shape,), 0, axis), 1)
-
-    def _require_parts(self, node: ir.Node, shape: Shape | None) -> None:
-        stated = self.facts.ints(node.inputs[1]) if len(node.inputs) > 1 else node.attributes.get_ints("split", ())
-        if stated:
-            self.equal(_dim((shape,), 0, node.attributes.get_int("axis", 0)), sum(stated))
 
     def _require_broadcast(self, shapes: Iterable[Shape | None]) -> None:
         """Require equal dimensions, except constant ones of 1: a dynamic dimension should not broadcast by chance."""
@@ -223,19 +214,6 @@ class Requirements(Struct):
             for place, (one, other) in enumerate(zip(first, shape, strict=True)):
                 if place != axis % len(first) and one != other:
                     self.require("same", (one,), (other,))
-
-    def _require_enough(self, node: ir.Node, shape: Shape | None) -> None:
-        count = self.facts.ints(node.inputs[1]) if len(node.inputs) > 1 else None
-        axis = node.attributes.get_int("axis", -1)
-        if shape and count and -len(shape) <= axis < len(shape):
-            self.require("at least", (shape[axis],), (count[0],))
-
-    def _require_reached(self, node: ir.Node, shape: Shape | None) -> None:
-        """Require that a constant index is within the dimension it selects from."""
-        places = self.facts.ints(node.inputs[1])
-        axis = node.attributes.get_int("axis", 0)
-        if shape and places and -len(shape) <= axis < len(shape):
-            self.require("at least", (shape[axis],), (max(place + 1 if place >= 0 else -place for place in places),))
 
 
 def _dim(shapes: Sequence[Shape | None], operand: int, axis: int) -> Size | None:

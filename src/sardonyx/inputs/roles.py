@@ -10,8 +10,9 @@ input x through invertible operators f to a comparison of f(x) with a constant c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
 import numpy as np
 import onnx_ir as ir
@@ -39,10 +40,10 @@ from sardonyx.ir.ops import (
 )
 from sardonyx.ir.scopes import bodies, declared_shape, has_references, label
 
-_MAX_COMPARED_VALUES = 3000  # values on the way from one input
+_MAX_VISITED = 5000  # values on the way from one input
 _READ_ELEMENTS = 64  # larger constants are not read
-_MOST_NUMBERS = 12  # that one input is compared with
-_MOST_INVERTED = 12  # operators along one path
+_MAX_COMPARED = 12  # numbers or words that one input is compared with
+_MAX_INVERTED = 12  # operators along one path
 _SAME_BUT_FIRST = VARIADIC | {"Concat", "Where"}  # their other operands are data too
 # Operators whose results are in the units of the input, even if they are other numbers.
 _SAME = MOVES_DATA | FILLS | CASTS | _SAME_BUT_FIRST | POOLS - {"LpPool"} | GLOBAL_POOLS - {"GlobalLpPool"} | {
@@ -100,6 +101,7 @@ class _ThresholdStep(Struct, frozen=True):
 class _Walk(Struct):
     model: ir.Model
     thresholds: dict[Threshold, None] = field(default_factory=dict[Threshold, None])
+    words: dict[str, None] = field(default_factory=dict[str, None])
 
     def note(self, step: _ThresholdStep, numbers: Iterator[float], equality: bool) -> None:
         for number in numbers:
@@ -108,16 +110,9 @@ class _Walk(Struct):
                 self.thresholds[Threshold(source, step.whole, equality and not step.applied)] = None
 
     def follow(self, step: _ThresholdStep, node: ir.Node, operand: int) -> Iterator[_ThresholdStep]:
-        op = node.op_type
-        function = self.model.functions.get(node.op_identifier())
-        if function is not None:
-            if operand < len(function.inputs):
-                yield _ThresholdStep(function.inputs[operand], step.applied, step.whole)
-            return
-        if op in LOOPS:
-            for _, body in bodies(node):
-                if operand < len(body.inputs) and not (op == "Loop" and operand < 2):
-                    yield _ThresholdStep(body.inputs[operand], step.applied, step.whole)
+        inner = _inside(self.model, node, operand)
+        if inner is not None:
+            yield from (_ThresholdStep(value, step.applied, step.whole) for value in inner)
             return
         self._note_at(step, node, operand)
         yield from self._onward(step, node, operand)
@@ -128,15 +123,21 @@ class _Walk(Struct):
             others = [value for place, value in enumerate(node.inputs) if place != operand]
             for value in others:
                 self.note(step, _numbers(value), op == "Equal")
+                self.words.update(dict.fromkeys(_strings(value) if op == "Equal" else ()))
         if (op, operand) in _OPERANDS and len(node.inputs) > _OPERANDS[op, operand]:
             self.note(step, _numbers(node.inputs[_OPERANDS[op, operand]]), equality=False)
         for attribute in _ATTRIBUTES.get(op, ()):
             self.note(step, _attribute_numbers(node, attribute), equality=op in _LOOKS_UP)
+        for attribute in (each for name in _WORDS if (each := node.attributes.get(name)) is not None):
+            if attribute.type is ir.AttributeType.STRINGS and not attribute.is_ref():
+                self.words.update(dict.fromkeys(attribute.as_strings()))
         if op == "QuantizeLinear" and operand == 0:
             self.note(step, _saturation(node), equality=False)
 
     def _onward(self, step: _ThresholdStep, node: ir.Node, operand: int) -> Iterator[_ThresholdStep]:
         op, outputs = node.op_type, [output for output in node.outputs if output.name]
+        if len(step.applied) > _MAX_INVERTED:
+            return
         others = [value for place, value in enumerate(node.inputs) if place != operand and value is not None]
         if op in _REDUCES and operand == 0:
             yield _ThresholdStep(outputs[0], step.applied, whole=True)
@@ -147,53 +148,54 @@ class _Walk(Struct):
         elif op in _INVERSES:
             yield _ThresholdStep(outputs[0], (*step.applied, (op, 0.0)), step.whole)
         elif op in ARITHMETIC | {"Pow"} and len(others) == 1:
-            constant = _typical(others[0])
-            if constant is not None:
+            numbers = small_constant(others[0])
+            if numbers is not None:
+                constant = float(np.median(numbers))  # of the means of channels, for example
                 side = "" if operand == 0 or op in ("Add", "Mul") else "from"
                 yield _ThresholdStep(outputs[0], (*step.applied, (op + side, constant)), step.whole)
             elif op in ("Add", "Sub"):  # another value, assumed to be of the same magnitude
                 yield _ThresholdStep(outputs[0], step.applied, step.whole)
 
 
-def find_thresholds(model: ir.Model, value: ir.Value) -> tuple[Threshold, ...]:
-    """Return the numbers that a graph input is compared with; at most a dozen, spread over their range."""
-    walk, seen, queue = _Walk(model), set[_ThresholdStep](), [_ThresholdStep(value)]
-    while queue and len(seen) < _MAX_COMPARED_VALUES:
+class _HasValue(Protocol):
+    @property
+    def value(self) -> ir.Value: ...
+
+
+_S = TypeVar("_S", bound=_HasValue)
+
+
+def _visit(first: _S, follow: Callable[[_S, ir.Node, int], Iterable[_S]]) -> None:
+    """Follow the uses of a value, and of the values that follow from it, each once."""
+    seen, queue = set[_S](), [first]
+    while queue and len(seen) <= _MAX_VISITED:
         step = queue.pop()
-        if step in seen or len(step.applied) > _MOST_INVERTED:
-            continue
-        seen.add(step)
-        for node, operand in step.value.uses():
-            queue.extend(walk.follow(step, node, operand))
+        if step not in seen:
+            seen.add(step)
+            for node, operand in step.value.uses():
+                queue.extend(follow(step, node, operand))
+
+
+def _inside(model: ir.Model, node: ir.Node, operand: int) -> list[ir.Value] | None:
+    """Return the inputs of a function or a body that an operand becomes; None for nodes that have neither."""
+    function = model.functions.get(node.op_identifier())
+    if function is not None:
+        return list(function.inputs[operand : operand + 1])
+    if node.op_type not in LOOPS:
+        return None
+    inner = [body.inputs for _, body in bodies(node) if node.op_type != "Loop" or operand >= 2]
+    return [inputs[operand] for inputs in inner if operand < len(inputs)]
+
+
+def find_thresholds(model: ir.Model, value: ir.Value) -> tuple[tuple[Threshold, ...], tuple[str, ...]]:
+    """Return the numbers and the words that a graph input is compared with; at most a dozen, over their range."""
+    walk = _Walk(model)
+    _visit(_ThresholdStep(value), walk.follow)
     thresholds = sorted(walk.thresholds, key=lambda threshold: threshold.number)
-    if len(thresholds) > _MOST_NUMBERS:
-        places = np.linspace(0, len(thresholds) - 1, _MOST_NUMBERS).round().astype(int)
+    if len(thresholds) > _MAX_COMPARED:
+        places = np.linspace(0, len(thresholds) - 1, _MAX_COMPARED).round().astype(int)
         thresholds = [thresholds[int(place)] for place in list[int](places)]
-    return tuple(thresholds)
-
-
-def find_words(model: ir.Model, value: ir.Value) -> tuple[str, ...]:
-    """Return the strings that a graph input is compared with or looked up among; at most a dozen."""
-    words: dict[str, None] = {}
-    seen, queue = set[ir.Value](), [value]
-    while queue and len(seen) < _MAX_COMPARED_VALUES:
-        value = queue.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        for node, operand in value.uses():
-            for name in _WORDS:
-                attribute = node.attributes.get(name)
-                if attribute is not None and attribute.type is ir.AttributeType.STRINGS and not attribute.is_ref():
-                    words.update(dict.fromkeys(attribute.as_strings()))
-            if node.op_type == "Equal":
-                words.update(dict.fromkeys(_strings(node.inputs[1 - operand])))
-            function = model.functions.get(node.op_identifier())
-            if function is not None and operand < len(function.inputs):
-                queue.append(function.inputs[operand])
-            elif node.op_type in _SAME:
-                queue.extend(node.outputs)
-    return tuple(words)[:_MOST_NUMBERS]
+    return tuple(thresholds), tuple(walk.words)[:_MAX_COMPARED]
 
 
 def _strings(value: ir.Value | None) -> list[str]:
@@ -239,14 +241,7 @@ def small_constant(value: ir.Value | None) -> np.ndarray | None:
 
 def _numbers(value: ir.Value | None) -> Iterator[float]:
     array = small_constant(value)
-    if array is not None:
-        yield from (float(number) for number in np.unique(array))
-
-
-def _typical(value: ir.Value) -> float | None:
-    """Return the median of a small constant operand (such as the means of channels), or None if it is not one."""
-    array = small_constant(value)
-    return float(np.median(array)) if array is not None else None
+    yield from map(float, () if array is None else np.unique(array))
 
 
 def _attribute_numbers(node: ir.Node, name: str) -> Iterator[float]:
@@ -351,29 +346,23 @@ _DECODES = CASTS | {"DequantizeLinear", "Identity"}  # keep the shape of a store
 _EPSILON = "epsilon"  # the attribute of a norm that matters only for rows of small variance
 _UNUSUAL = (-1, 2, 3)  # numbers of a mask that x > 0, x != 0, x == 1 and x > 1 tell apart
 HIDING = -1e3  # a number at or below it, added to a score, masks the position
-_MOST_VISITED = 5000  # values on the way from one input
 
 
 def find_use(model: ir.Model, value: ir.Value) -> Use:
     """Return the use of one graph input, from every operator its elements reach."""
     evidence = _Evidence(value.dtype is not None and value.dtype.is_floating_point())
-    seen: set[_Step] = set()
-    queue = [_Step(value)]
-    while queue:
-        step = queue.pop()
-        if step in seen or len(seen) > _MOST_VISITED:
-            continue
-        seen.add(step)
-        for node, operand in step.value.uses():
-            queue.extend(_follow(model, step, node, operand, evidence))
+    _visit(_Step(value), lambda step, node, operand: _follow(model, step, node, operand, evidence))
     use = replace(_decide(value, evidence), inverted=evidence.hides_when == {True})
-    if value.dtype == ir.DataType.STRING:
-        return replace(use, words=find_words(model, value))
     if use.role is Role.INDEX or (use.role is Role.MASK and use.specials):
-        return replace(use, specials=_sides(use, find_thresholds(model, value)))
-    if use.role is Role.DATA and not use.slot and value.dtype not in (None, ir.DataType.BOOL, ir.DataType.STRING):
-        return replace(use, thresholds=find_thresholds(model, value))
-    return use
+        return replace(use, specials=_sides(use, find_thresholds(model, value)[0]))
+    return replace(use, words=find_thresholds(model, value)[1]) if value.dtype == ir.DataType.STRING else use
+
+
+def with_thresholds(model: ir.Model, value: ir.Value, use: Use) -> Use:
+    """Return the use of an input with the numbers that data is compared with."""
+    if use.role is not Role.DATA or use.slot or value.dtype in (None, ir.DataType.BOOL, ir.DataType.STRING):
+        return use
+    return replace(use, thresholds=find_thresholds(model, value)[0])
 
 
 def has_norms(model: ir.Model) -> bool:
@@ -418,11 +407,10 @@ def _decide(value: ir.Value, evidence: _Evidence) -> Use:
 def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> Iterator[_Step]:
     """Record what this use shows, and yield the values through which the walk continues."""
     op = node.op_type
-    function = model.functions.get(node.op_identifier())
-    if function is not None:
-        yield replace(step, value=function.inputs[operand])
+    inner = _inside(model, node, operand)
+    yield from (replace(step, value=value) for value in inner or ())
+    if inner is not None and op not in LOOPS:
         return
-    yield from _into_bodies(step, node, operand)
     evidence.counted = evidence.counted or not (step.boolean or op in _TESTS)
     if _record_table(step, node, operand, evidence):
         return
@@ -440,7 +428,11 @@ def _follow(model: ir.Model, step: _Step, node: ir.Node, operand: int, evidence:
     if is_bias and evidence.floating and not (step.hides or step.boolean):
         evidence.added = True
     elif is_bias or (attention is not None and operand in attention.masks) or (op == "Where" and operand == 0):
-        evidence.masks = evidence.masks or not (step.compared and op == "Where") or _hides(node)
+        evidence.masks = (
+            evidence.masks
+            or not (step.compared and op == "Where")
+            or any(map(_is_hiding, map(_scalar, node.inputs[1:])))
+        )
         if op == "Where":  # its first branch is taken where the mask, or its negation, is true
             branches = zip((True, False), node.inputs[1:], strict=False)
             evidence.hides_when |= {taken != step.negated for taken, v in branches if _is_hiding(_scalar(v))}
@@ -485,16 +477,6 @@ def _combined(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> 
         step.compared or (compared and op in PREDICATES),
         step.negated != flips,
     )
-
-
-def _into_bodies(step: _Step, node: ir.Node, operand: int) -> Iterator[_Step]:
-    """Yield the body inputs that an operand of Loop or Scan becomes; captured values are found through their uses."""
-    if node.op_type == "Loop" and operand < 2:
-        return
-    if node.op_type in LOOPS:
-        for _, body in bodies(node):
-            if operand < len(body.inputs):
-                yield replace(step, value=body.inputs[operand])
 
 
 def _record_table(step: _Step, node: ir.Node, operand: int, evidence: _Evidence) -> bool:
@@ -550,11 +532,6 @@ def _scalar(value: ir.Value | None) -> float | None:
     """Return the smallest element of a small constant; None for other values and large constants."""
     numbers = small_constant(value)
     return None if numbers is None else float(numbers.min())
-
-
-def _hides(node: ir.Node) -> bool:
-    """Return whether an operand of the node is a number that masks a position."""
-    return any(_is_hiding(_scalar(value)) for value in node.inputs[1:])
 
 
 def _is_hiding(number: float | None) -> bool:

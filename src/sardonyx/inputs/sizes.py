@@ -56,7 +56,7 @@ class Footprint(Struct, frozen=True):
     limits: tuple[int, ...]
 
     @classmethod
-    def of(cls, facts: Facts, inputs: Sequence[ir.Value], names: Iterable[str]) -> Footprint:
+    def of(cls, facts: Facts, inputs: Sequence[ir.Value], names: Sequence[str]) -> Footprint:
         """Read the shapes of a model whose dynamic dimensions have these names."""
         atoms = frozenset(atom_name(name) for name in names)
 
@@ -72,34 +72,35 @@ class Footprint(Struct, frozen=True):
         unlimited = cls(
             tuple(known(map(facts.shape, inputs))), tuple(values[:_EVALUATED_SHAPES]), tuple(loops.items()), ()
         )
-        least = unlimited._count(dict.fromkeys(atoms, 1))
+        least = unlimited._count(dict.fromkeys(names, 1))
         usual = (MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS, MOST_WORK)
         limits = tuple(max(most, count + min(count, most)) for most, count in zip(usual, least, strict=True))
         return cls(unlimited.inputs, unlimited.values, unlimited.loops, limits)
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
         """Return whether a trial is within the limits if the dynamic dimensions have these sizes."""
-        return all(count <= most for count, most in zip(self._counted(sizes), self.limits, strict=True))
+        return all(count <= most for count, most in zip(self._count(sizes), self.limits, strict=True))
 
     def excess(self, sizes: Mapping[str, int]) -> str | None:
         """Return what is too large in a trial that would need gigabytes or hours, or None.
 
         A dimension of 0 counts as 1: numpy makes no array of 0 × 2⁶³ elements either.
         """
-        pairs = zip(self._counted(sizes, least=1), _HUGE, strict=True)
+        pairs = zip(self._count(sizes, least=1), _HUGE, strict=True)
         return next((text.format(count) for count, (most, text) in pairs if count > most), None)
 
     def work(self, sizes: Mapping[str, int]) -> int:
         """Return the number of operations in a trial."""
-        return self._counted(sizes)[2]
-
-    def _counted(self, sizes: Mapping[str, int], least: int = 0) -> tuple[int, int, int]:
-        return self._count({atom_name(name): size for name, size in sizes.items()}, least)
+        return self._count(sizes)[2]
 
     def _count(self, sizes: Mapping[str, int], least: int = 0) -> tuple[int, int, int]:
+        sizes = {atom_name(name): size for name, size in sizes.items()}
         largest = max((_elements(shape, sizes, least) for shape in self.values), default=0)
         work = sum(count * _elements(shape, sizes, least) for shape, count in self.loops)
         return sum(_elements(shape, sizes, least) for shape in self.inputs), largest, work
+
+
+_UNLIMITED = Footprint((), (), (), (0, 0, 0))
 
 
 def _nodes(graph: ir.Graph | ir.Function, facts: Facts, steps: Shape = ()) -> Iterator[tuple[ir.Node, Shape]]:
@@ -209,7 +210,7 @@ class DynamicDims:
     def __init__(self, inputs: Sequence[ir.Value], *, formulas: bool = True) -> None:
         self._shapes: dict[str, tuple[int | str, ...] | None] = {}
         self._requirements: Requirements | None = None
-        self._footprint: Footprint | None = None
+        self.footprint = _UNLIMITED
         self._solved: dict[tuple[int, tuple[tuple[str, int], ...]], dict[str, int]] = {}
         self.batch: list[str] = []
         self.others: list[str] = []
@@ -237,11 +238,6 @@ class DynamicDims:
     def names(self) -> list[str]:
         """Every symbol, batch-like ones first."""
         return self.batch + self.others
-
-    @property
-    def any_rank_unknown(self) -> bool:
-        """Whether an input does not declare its rank."""
-        return any(shape is None for shape in self._shapes.values())
 
     def shape(self, name: str, sizes: Mapping[str, int], attempt: int = 0) -> tuple[int, ...]:
         """Return the shape of an input for these sizes; every attempt guesses another rank if none is declared."""
@@ -281,44 +277,30 @@ class DynamicDims:
 
     def meet(self, requirements: Requirements, footprint: Footprint) -> None:
         """Let the first rule search for sizes that meet these requirements and are within the limits on elements."""
-        self._requirements, self._footprint = requirements, footprint
+        self._requirements, self.footprint = requirements, footprint
         self._solved.clear()
 
     def near(self, sizes: Sizes, pinned: Sizes) -> dict[str, int]:
         """Return these sizes if the model may accept them, otherwise the next ones found that differ in few dimensions.
 
-        Args:
-            sizes: The preferred size of every dimension.
-            pinned: The sizes that must stay.
+        The pinned ones stay.
         """
         requirements = self._requirements
         if requirements is None or not requirements.rejects(sizes):
             return dict(sizes)
-        changed, _ = self._climb([dict(sizes)], pinned, requirements, self.fits)
+        changed, _ = self._climb([dict(sizes)], pinned, requirements, self.footprint.fits)
         found = (choice for choice in (changed, self._required(0, pinned)) if choice is not None)
         return next((choice for choice in found if not requirements.rejects(choice | dict(pinned))), dict(sizes))
 
     @property
     def reduced(self) -> bool:
         """Whether the usual sizes exceed the limits on elements, so that smaller ones are chosen."""
-        return not all(self.fits(self._independent(round_)) for round_ in range(len(_LENGTHS)))
-
-    def fits(self, sizes: Sizes) -> bool:
-        """Return whether a trial of these sizes is within the limits on elements."""
-        return self._footprint is None or self._footprint.fits(sizes)
-
-    def excess(self, sizes: Sizes) -> str | None:
-        """Return what is too large in a trial that would need gigabytes or hours, or None."""
-        return None if self._footprint is None else self._footprint.excess(sizes)
-
-    def work(self, sizes: Sizes) -> int:
-        """Return the number of operations in a trial of these sizes."""
-        return 0 if self._footprint is None else self._footprint.work(sizes)
+        return not all(self.footprint.fits(self._independent(round_)) for round_ in range(len(_LENGTHS)))
 
     def rules(self) -> Iterator[SizeRule]:
         """Yield the rules, the most informative first."""
         yield self._required
-        if not self.names and not self.any_rank_unknown:
+        if not self.names and None not in self._shapes.values():
             return
         yield self._independent
         yield self._equal_lengths
@@ -345,7 +327,7 @@ class DynamicDims:
     def _search(self, round_: int, pinned: Sizes, requirements: Requirements) -> dict[str, int]:
         """Return sizes that violate the fewest requirements within the limits, or beyond them if that violates none."""
         starts = list(self._starts(round_, pinned))
-        within, blocked = self._climb(starts, pinned, requirements, self.fits)
+        within, blocked = self._climb(starts, pinned, requirements, self.footprint.fits)
         if within is not None and not (blocked and requirements.violated(within)):
             return within
         *larger, small, ones = self._compact(round_, pinned)
@@ -393,7 +375,7 @@ class DynamicDims:
         """Yield independent sizes first, then lengths that are all equal and grow."""
         usual = self._independent(round_, pinned)
         yield usual
-        if not self.fits(usual):
+        if not self.footprint.fits(usual):
             yield from self._compact(round_, pinned)
         yield self._equal_lengths(round_) | dict(pinned)
         batch = dict.fromkeys(self.batch, _BATCHES[round_ % len(_BATCHES)])

@@ -344,6 +344,12 @@ def _with_specials(integers: Array, spec: ValueSpec) -> Array:
     return np.where(kept(integers.shape, spec.rng, spec.patterns), integers, special)
 
 
+_FIXED_OPERANDS = {
+    "Range:0": 0, "CumSum:1": 0, "SequenceAt:1": 0, "SequenceErase:1": 0, "DFT:2": 0, "RoiAlign:2": 0,
+    "Range:1": 5, "OneHot:1": 5,
+}  # fmt: skip
+
+
 def _operand(shape: tuple[int, ...], spec: ValueSpec, floating: bool) -> Array:
     """Return sizes, axes or counts that the operator accepts."""
     op, _, operand = spec.use.slot.partition(":")
@@ -360,17 +366,8 @@ def _operand(shape: tuple[int, ...], spec: ValueSpec, floating: bool) -> Array:
         return ones * int(spec.rng.integers(2, 1000))
     if (op, operand) in (("Slice", "1"), ("Pad", "1"), ("Trilu", "1")):
         return np.asarray(spec.rng.integers(0, 2, shape))
-    if (op, operand) in (
-        ("Range", "0"),
-        ("CumSum", "1"),
-        ("SequenceAt", "1"),
-        ("SequenceErase", "1"),
-        ("DFT", "2"),
-        ("RoiAlign", "2"),
-    ):
-        return ones * 0
-    if (op, operand) in (("Range", "1"), ("OneHot", "1")):
-        return ones * 5
+    if spec.use.slot in _FIXED_OPERANDS:
+        return ones * _FIXED_OPERANDS[spec.use.slot]
     if op == "Loop" and spec.style is Style.WIDE:  # no iteration
         return ones * 0
     if op in ("ConstantOfShape", "Tile", "Loop", "Resize", "Upsample", "BitShift", "computed") and not spec.small:

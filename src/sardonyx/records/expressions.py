@@ -193,7 +193,9 @@ def parse(
         raise UsageError(f"cannot read {option} {text!r}", hint=example)
     name, form = match["name"], match["form"]
     if form is not None and form not in forms:
-        raise UsageError(f"{option} {text!r}: there is no form {form!r}", hint=_forms_hint(name, forms))
+        known = ", ".join(f"{each}.{name}" for each in forms)
+        hint = f"one of {known}" if forms else f"leave it out: {name}"
+        raise UsageError(f"{option} {text!r}: there is no form {form!r}", hint=hint)
     if name not in names:
         close = difflib.get_close_matches(name, names, n=1)
         meant = f"did you mean {close[0]}? " if close else ""
@@ -201,23 +203,18 @@ def parse(
     if match["baseline"] and not baseline:
         raise UsageError(f"{option} {text!r} needs a baseline", hint=wording.baseline)
     given = f"{option} {text!r}"
-    limit = _near_baseline(match, given, name) if match["baseline"] else _plain(match, given, name, shares)
+    if match["baseline"]:
+        unit = match["more_unit"] or ""
+        more = float(match["more"] or 0) * _factor(unit, given, name) * (-1 if match["direction"] == "-" else 1)
+        limit = Limit(more, unit == "%" and more != 0, float(match["times"] or 1))
+    else:
+        unit = match["number_unit"]
+        if unit == "%" and name not in shares:
+            raise UsageError(f"{given}: {name} has no percentage", hint="give a plain number")
+        limit = Limit(float(match["number"]) * _factor(unit, given, name), unit == "%")
     if not all(map(math.isfinite, (limit.number, limit.times or 0))):
         raise UsageError(f"{given}: that number is too large", hint=example)
     return Gate(name if form is None else f"{form}.{name}", match["sign"], limit, " ".join(text.split()))
-
-
-def _plain(match: re.Match[str], given: str, name: str, shares: Collection[str]) -> Limit:
-    unit = match["number_unit"]
-    if unit == "%" and name not in shares:
-        raise UsageError(f"{given}: {name} has no percentage", hint="give a plain number")
-    return Limit(float(match["number"]) * _factor(unit, given, name), unit == "%")
-
-
-def _near_baseline(match: re.Match[str], given: str, name: str) -> Limit:
-    unit = match["more_unit"] or ""
-    more = float(match["more"] or 0) * _factor(unit, given, name)
-    return Limit(-more if match["direction"] == "-" else more, unit == "%" and more != 0, float(match["times"] or 1))
 
 
 def _factor(unit: str, given: str, name: str) -> float:
@@ -237,7 +234,3 @@ def _factor(unit: str, given: str, name: str) -> float:
 
 def _ends(measure: Number) -> tuple[float, float]:
     return measure.lowest, measure.highest
-
-
-def _forms_hint(name: str, forms: Sequence[str]) -> str:
-    return f"one of {', '.join(f'{form}.{name}' for form in forms)}" if forms else f"leave it out: {name}"

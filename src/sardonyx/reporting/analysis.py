@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from sardonyx.records.analysis import Analysis, AnalysisSource, AttentionCost, Decomposed, Form, ModuleCost
 from sardonyx.records.inspection import Port
+from sardonyx.records.provenance import lineage
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Block,
@@ -16,16 +19,15 @@ from sardonyx.reporting.document import (
     Facts,
     Notes,
     Paragraph,
-    Row,
     Section,
     Span,
     Table,
     Text,
     Tone,
     View,
+    table_section,
     text_column,
 )
-from sardonyx.reporting.measures import Reading
 from sardonyx.reporting.module_rows import grouped, module_cell, module_rows
 from sardonyx.reporting.record_kinds import FIGURES
 from sardonyx.reporting.writers import csv
@@ -105,23 +107,15 @@ _PARTS = ("bytes_read", "bytes_written", "activation_as_run_bytes")  # of the fi
 
 def _figures(analysis: Analysis, view: View) -> Table:
     """Return the figures that at least one form has; the first form's, then each other one's with the change."""
-    first, *others = (formatting.name(form.name) for form in analysis.forms)
-    headings = [first, *(text for name in others for text in (name, "change"))]
-    rows: list[Row] = []
+    first, *names = (formatting.name(form.name) for form in analysis.forms)
+    rows: list[tuple[Text | Cell, ...]] = []
     for measure in FIGURES:
         values = [measure.read(form) for form in analysis.forms]
         if any(value.known for value in values) and (view.verbose or measure.name in _MAIN):
-            label = Cell(measure.heading, int(measure.name in _PARTS))
-            rows.append(Row((label, *_side_by_side(values))))
-    return Table((text_column(""), *map(Column, headings)), rows)
-
-
-def _side_by_side(values: Sequence[Reading]) -> Iterator[str]:
-    first = values[0]
-    yield first.short if first.known else "·"
-    for value in values[1:]:
-        yield value.short if value.known else "·"
-        yield value.change(first) or "·"
+            pairs = ((each.short if each.known else "·", each.change(values[0]) or "·") for each in values)
+            written, _unchanged, *others = (cell for pair in pairs for cell in pair)
+            rows.append((Cell(measure.heading, int(measure.name in _PARTS)), written, *others))
+    return Table.of((text_column(""), first, *(text for name in names for text in (name, "change"))), rows)
 
 
 def _sizes(analysis: Analysis) -> Facts:
@@ -135,16 +129,13 @@ def _facts(analysis: Analysis) -> Facts:
     for source in analysis.sources:
         if source.class_name:
             facts["class"] = formatting.name(source.class_name, 100)
-        facts["inputs" if len(analysis.sources) == 1 else f"inputs of {source.label}"] = _inputs(source)
+        groups = grouped(source.inputs, lambda port: port.name, _port)
+        inputs = ", ".join(f"{label}={_port(port)}" for label, (port, *_) in groups)
+        facts["inputs" if len(analysis.sources) == 1 else f"inputs of {source.label}"] = inputs
     facts |= _sizes(analysis).values
     facts["units"] = "1 MB is 10^6 bytes; docs/memory.md defines each number"
     facts["time"] = formatting.phases(analysis.seconds)
     return Facts(facts)
-
-
-def _inputs(source: AnalysisSource) -> str:
-    groups = grouped(source.inputs, lambda port: port.name, _port)
-    return ", ".join(f"{label}={_port(port)}" for label, (port, *_) in groups)
 
 
 def _port(port: Port) -> str:
@@ -159,20 +150,18 @@ def _of(form: Form, analysis: Analysis) -> str:
 
 def _attention(analysis: Analysis) -> Section:
     """Count attentions that are made of the same parts together, and list each of them."""
-    columns = (text_column("form"), Column("attentions"), text_column("written as"), text_column("made of, each"))
-    rows = [row for form in analysis.forms for row in _attention_rows(form, is_only=len(analysis.forms) == 1)]
+    columns = ("form", "attentions", text_column("written as"), text_column("made of, each"))
+    rows: list[tuple[str, ...]] = []
+    for form in analysis.forms:
+        label = "file" if len(analysis.forms) == 1 else formatting.name(form.name)
+        counts = Counter((attention.written_as, attention_parts(attention)) for attention in form.attentions)
+        rows += ((label, formatting.count(counts[key]), formatting.name(key[0]), key[1]) for key in counts)
     richest = max(analysis.forms, key=lambda form: sum(len(attention.roles) for attention in form.attentions))
     notes = [
         Span(f"{formatting.module(a.module)}: {formatting.name(a.written_as)}", Tone.FAINT) for a in richest.attentions
     ]
-    return Section("Attention", (Table(columns, rows), Notes(notes)))
-
-
-def _attention_rows(form: Form, *, is_only: bool) -> Iterator[Row]:
-    counts = Counter((attention.written_as, attention_parts(attention)) for attention in form.attentions)
-    label = "file" if is_only else formatting.name(form.name)
-    for (written_as, made_of), count in counts.items():
-        yield Row((label, formatting.count(count), formatting.name(written_as), made_of))
+    section = table_section("Attention", columns, rows)
+    return replace(section, blocks=(*section.blocks, Notes(notes)))
 
 
 def attention_parts(attention: AttentionCost) -> str:
@@ -183,36 +172,29 @@ def attention_parts(attention: AttentionCost) -> str:
 
 def _regions(form: Form, analysis: Analysis) -> Section:
     headings = ("regions", "operations", "largest", "flops", "kept out of memory", "with a value needed elsewhere")
-    rows = [
-        Row(
-            (
-                formatting.name(region.rule),
-                formatting.count(region.regions),
-                formatting.count(region.operations),
-                formatting.count(region.largest),
-                formatting.amount(region.flops),
-                formatting.size(region.kept_out_bytes),
-                formatting.count(region.escaping) if region.escaping else "·",
-            )
+    rows = (
+        (
+            formatting.name(region.rule),
+            *map(formatting.count, (region.regions, region.operations, region.largest)),
+            formatting.amount(region.flops),
+            formatting.size(region.kept_out_bytes),
+            formatting.count(region.escaping) if region.escaping else "·",
         )
         for region in form.regions
-    ]
-    table = Table((text_column("rule"), *map(Column, headings)), rows)
-    return Section(f"Fusable regions{_of(form, analysis)}", (table,))
+    )
+    return table_section(f"Fusable regions{_of(form, analysis)}", ("rule", *headings), rows)
 
 
 def _peak(form: Form, analysis: Analysis) -> Section:
     peak = form.memory.peak
     where = f"{formatting.name(peak.operator)} in {formatting.module(peak.module)}, step {formatting.count(peak.step)}"
     columns = (Column("bytes"), text_column("produced by"), text_column("in module"))
-    rows = [
-        Row((formatting.size(v.bytes), formatting.name(v.operation), formatting.module(v.module))) for v in peak.alive
-    ]
+    rows = [(formatting.size(v.bytes), formatting.name(v.operation), formatting.module(v.module)) for v in peak.alive]
     if peak.workspace:
-        rows.append(Row((formatting.size(peak.workspace), "workspace", "only while it runs")))
+        rows.append((formatting.size(peak.workspace), "workspace", "only while it runs"))
     more = f"and {peak.others} smaller ones" if peak.others else ""
     title = f"Alive at the peak{_of(form, analysis)}: {formatting.size(peak.bytes)} during {where}"
-    return Section(title, (Table(columns, rows), Paragraph(more, Tone.FAINT)))
+    return Section(title, (Table.of(columns, rows), Paragraph(more, Tone.FAINT)))
 
 
 def _formulas(analysis: Analysis, forms: Sequence[Form]) -> Iterator[Block]:
@@ -264,46 +246,26 @@ def _cache(source: AnalysisSource, analysis: Analysis) -> Section:
 
 def _modules(form: Form, analysis: Analysis, view: View) -> Section:
     """Return the module tree with totals; equal layers are one line."""
-    highest = _highest(form)
-    # The last number is not shown as a sum; it only keeps layers with different peaks from being merged.
-    numbers = [(m.path, m.kind, (m.operations, m.flops, m.bytes_moved, m.parameters, m.peak)) for m in form.modules]
-    rows = [
-        Row(
-            (
-                module_cell(row),
-                formatting.count(row.total[0]),
-                formatting.amount(row.total[1]),
-                formatting.size(row.total[2]),
-                formatting.count(row.total[3]),
-                formatting.size(highest[row.branch.path]) if highest.get(row.branch.path) else "·",
-                formatting.name(row.branch.tag),
-            )
-        )
-        for row in module_rows(numbers, view)
-    ]
-    columns = (
-        text_column("module"),
-        Column("operations", detail=3),
-        Column("flops"),
-        Column("moved"),
-        Column("parameters", detail=2),
-        Column("peak"),
-        text_column("kind", detail=1),
-    )
-    return Section(f"Modules{_of(form, analysis)}", (Table(columns, rows),))
-
-
-def _highest(form: Form) -> dict[str, int]:
-    """Return the most bytes alive while a module or one below it runs, by path."""
-    highest: dict[str, int] = {}
+    highest: dict[str, int] = defaultdict(int)  # bytes alive while a module or one below it runs
     for module in form.modules:
-        path = module.path
-        while True:
-            highest[path] = max(highest.get(path, 0), module.peak)
-            if not path:
-                break
-            path = path.rpartition(".")[0]
-    return highest
+        for path in lineage(module.path):
+            highest[path] = max(highest[path], module.peak)
+    # The last number is not shown as a sum; it only keeps layers with different peaks from being merged.
+    costs = [(m.path, m.kind, (m.operations, m.flops, m.bytes_moved, m.parameters, m.peak)) for m in form.modules]
+    rows = (
+        (
+            module_cell(row),
+            formatting.count(row.total[0]),
+            formatting.amount(row.total[1]),
+            formatting.size(row.total[2]),
+            formatting.count(row.total[3]),
+            formatting.size(highest[row.branch.path]) if highest[row.branch.path] else "·",
+            formatting.name(row.branch.tag),
+        )
+        for row in module_rows(costs, view)
+    )
+    numbers = (Column("operations", 3), "flops", "moved", Column("parameters", 2), "peak")
+    return table_section(f"Modules{_of(form, analysis)}", ("module", *numbers, text_column("kind", 1)), rows)
 
 
 def _notes(analysis: Analysis) -> Section:
@@ -319,14 +281,14 @@ ATTENTIONS_SHOWN = 12
 def decomposition_document(decomposed: Decomposed, view: View) -> Document:
     """Return the answer of `decompose`."""
     shown = decomposed.attentions if view.verbose else decomposed.attentions[:ATTENTIONS_SHOWN]
-    columns = (text_column("attention"), text_column("written as"), text_column("made of"))
-    rows = [Row((formatting.module(a.module), formatting.name(a.written_as), attention_parts(a))) for a in shown]
+    columns = map(text_column, ("attention", "written as", "made of"))
+    rows = ((formatting.module(a.module), formatting.name(a.written_as), attention_parts(a)) for a in shown)
     more = len(decomposed.attentions) - len(shown)
     return Document(
         title=decomposed.source,
         head=(Facts({"graph nodes": _node_counts(decomposed)}),),
         blocks=(
-            Table(columns, rows),
+            Table.of(columns, rows),
             Paragraph(f"and {more} more; -v lists all" if more else "", Tone.FAINT),
             Notes([formatting.one_line(note) for note in decomposed.notes]),
         ),

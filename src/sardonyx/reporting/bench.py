@@ -1,4 +1,4 @@
-"""A Benchmark as a document: the machine and the settings, the files side by side, and what the intervals allow."""
+"""Benchmarks and tunings as documents and as CSV."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping
 
 from sardonyx.records.bench import Benchmark, Comparison, Finding, Machine, Point, Timing
-from sardonyx.records.run import RelativeTime
+from sardonyx.records.run import Decision, RelativeTime, Tuning, TuningMeasurement
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Column,
     Document,
     Facts,
     Notes,
+    Paragraph,
     Row,
     Section,
     Span,
@@ -177,10 +178,12 @@ def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, str]:
         f"{options['clock']} clock",
     )
     at = f" at {size_of(first, bench)}" if varied(bench) else ""
+    groups = grouped(first.inputs, str, lambda name: first.inputs[name])
+    inputs = [f"{label}={first.inputs[name]}" for label, (name, *_) in groups]
     facts = {
         "machine": _machine(bench.machine),
         "settings": ", ".join(settings),
-        "inputs": (", ".join(_inputs(first.inputs)) or "none") + at,
+        "inputs": (", ".join(inputs) or "none") + at,
     }
     if fixed:
         facts["sizes"] = size(fixed)
@@ -192,11 +195,6 @@ def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, str]:
             for file in bench.files
         )
     return facts
-
-
-def _inputs(shapes: Mapping[str, str]) -> list[str]:
-    groups = grouped(shapes, str, lambda name: shapes[name])
-    return [f"{label}={shapes[first]}" for label, (first, *_) in groups]
 
 
 def _machine(machine: Machine) -> str:
@@ -217,14 +215,12 @@ def timing_table(bench: Benchmark) -> Table:
     columns = [text_column("size")] if several_sizes else []
     columns += [text_column("file"), Column("median ms"), Column("IQR", detail=1)]
     if several_files:
-        columns += [
-            Column(f"time / {formatting.name(bench.files[0].label, 30)}", right=False, whole=True),
-            Column("", right=False, whole=True),
-        ]
-    columns.append(Column("rounds", detail=5))
+        compared = (f"time / {formatting.name(bench.files[0].label, 30)}", "")
+        columns += [Column(heading, right=False, whole=True) for heading in compared]
+    columns.append(Column("rounds", 5))
     if has_starts:
-        columns += [Column("load ms", detail=3), Column("first run ms", detail=4), Column("peak memory", detail=2)]
-    rows: list[Row] = []
+        columns += [Column("load ms", 3), Column("first run ms", 4), Column("peak memory", 2)]
+    rows: list[list[str]] = []
     for point in bench.points:
         for timing in point.timings:
             is_first = timing is point.timings[0]
@@ -234,22 +230,16 @@ def timing_table(bench: Benchmark) -> Table:
                 milliseconds(timing.median),
                 f"{milliseconds(timing.low_quartile)} … {milliseconds(timing.high_quartile)}",
             ]
-            cells += _compared(timing, point) if several_files else []
+            if several_files and timing.against_first is None:
+                cells += ["reference", f"± {percent(point.floor)} %"]
+            elif several_files and timing.against_first is not None:
+                cells += [ratio(timing.against_first), finding(timing.against_first)]
             cells.append(formatting.count(len(timing.seconds)))
-            cells += _starts(timing) if has_starts else []
-            rows.append(Row(cells))
-    return Table(columns, rows)
-
-
-def _compared(timing: Timing, point: Point) -> list[str]:
-    compared = timing.against_first
-    return ["reference", f"± {percent(point.floor)} %"] if compared is None else [ratio(compared), finding(compared)]
-
-
-def _starts(timing: Timing) -> list[str]:
-    peak = timing.peak_bytes
-    times = [milliseconds(timing.load_seconds), milliseconds(timing.first_run_seconds)]
-    return [*times, UNKNOWN if peak is None else formatting.size(peak)]
+            if has_starts:
+                cells += [milliseconds(timing.load_seconds), milliseconds(timing.first_run_seconds)]
+                cells.append(UNKNOWN if timing.peak_bytes is None else formatting.size(timing.peak_bytes))
+            rows.append(cells)
+    return Table.of(columns, rows)
 
 
 def _verdicts(bench: Benchmark) -> list[Text]:
@@ -264,3 +254,130 @@ def _verdicts(bench: Benchmark) -> list[Text]:
             found = Finding.SAME if timing.against_first is None else timing.against_first.finding
             lines.append((at, Span(verdict(timing, first), _TONES.get(found, Tone.PLAIN))))
     return lines
+
+
+UNDECIDED = "not examined"
+_CHANGED = ("undone", "added")
+_FINDINGS = {"same kernels": "the runtime runs the same kernels", "cannot run": "the runtime cannot run it"}
+
+
+def tuning_section(tuning: Tuning | None, view: View) -> Section:
+    """Return everything about a tuning; an empty section if nothing was tuned."""
+    title = "On this machine"
+    if tuning is None:
+        return Section(title, ())
+    return Section(
+        title,
+        (
+            Paragraph(tuning_conditions(tuning)),
+            standing_table(tuning),
+            change_table(tuning),
+            Notes(unchanged(tuning)),
+            *([_question_table(tuning)] if view.verbose else []),
+            Notes([tuning_result(tuning), *map(formatting.one_line, tuning.notes)]),
+        ),
+    )
+
+
+def tuning_result(tuning: Tuning) -> str:
+    """Return which model was chosen, and why."""
+    return f"the result is the {tuning.chosen} one: {formatting.one_line(tuning.why)}"
+
+
+def tuning_clause(tuning: Tuning | None) -> str | None:
+    """Return what a closing sentence says about the time, or None if nothing was tuned."""
+    if tuning is None:
+        return None
+    pace = next(pace for pace in tuning.standing if pace.name == tuning.chosen)
+    if tuning.chosen == "source":
+        return "left as it was, since every result is slower here"
+    if pace.finding == Finding.SAME:
+        compared = as_comparison(pace, tuning)
+        return f"too noisy to time: {unresolved(compared)}" if is_too_noisy(compared) else "as fast as the source here"
+    return f"{percent(1 - pace.ratio)} % {pace.finding} here {interval(pace)}"
+
+
+def as_comparison(pace: RelativeTime, tuning: Tuning) -> Comparison:
+    """Return the time of a model against the source as `bench` records it."""
+    return Comparison(pace.ratio, pace.low, pace.high, tuning.floor, Finding(pace.finding), 0)
+
+
+def tuning_conditions(tuning: Tuning) -> str:
+    """Return the settings of the measurement and how much was measured."""
+    parts = (
+        formatting.plural(tuning.threads, "thread"),
+        f"provider {formatting.name(tuning.provider)}",
+        f"{tuning.clock} clock",
+        size(tuning.sizes),
+        f"{formatting.plural(len(tuning.questions), 'question')} in {formatting.seconds(tuning.seconds)} "
+        f"of {formatting.seconds(tuning.budget)}",
+        "" if tuning.load is None else f"load {tuning.load:.1f} before",
+    )
+    return ", ".join(filter(None, parts))
+
+
+def standing_table(tuning: Tuning) -> Table:
+    """Return the models with their times; the chosen one is strong."""
+    rows: list[Row] = []
+    for pace in tuning.standing:
+        found = (ratio(pace), pace.finding) if rows else ("reference", f"± {percent(tuning.floor)} %")
+        cells = (pace.name, formatting.count(pace.nodes), formatting.milliseconds(pace.milliseconds), *found)
+        rows.append(Row(cells, Tone.STRONG if pace.name == tuning.chosen else Tone.PLAIN))
+    return Table.of((text_column("model"), "nodes", "median ms", text_column("time / source"), text_column("")), rows)
+
+
+def change_table(tuning: Tuning) -> Table:
+    """Return the units that were changed."""
+    headings = ("rewrites", "are", "time with the change", "")
+    changed = (decision for decision in tuning.decisions if decision.choice in _CHANGED)
+    rows: list[tuple[str, ...]] = []
+    for decision in changed:
+        question = _question(tuning, decision)
+        others = len(question.units) - 1
+        restored = "when taken back" if question.does == "restore" else ""
+        together = f"together with {formatting.plural(others, 'other')}" if others else ""
+        how = ", ".join(filter(None, (restored, together)))
+        rows.append((formatting.name(decision.unit), decision.choice, _ratio(question), how))
+    return Table.of(map(text_column, headings), rows)
+
+
+def unchanged(tuning: Tuning) -> list[str]:
+    """Return the units that were not changed, one line for each reason."""
+    reasons: dict[str, list[str]] = {}
+    for decision in tuning.decisions:
+        if decision.choice not in (*_CHANGED, UNDECIDED):
+            question = _question(tuning, decision)  # about the alternative
+            finding = _FINDINGS.get(question.finding, question.finding)
+            if question.does == "restore" and finding == "faster":
+                finding = "slower"  # the question was asked the other way round
+            why = f"{decision.choice}, {finding} {'without' if decision.choice == 'kept' else 'with'}"
+            reasons.setdefault(why, []).append(decision.unit)
+    groups = [*sorted(reasons.items()), ("no time to ask about", tuning.unexamined)]
+    return [f"{why}: {', '.join(map(formatting.name, units))}" for why, units in groups if units]
+
+
+def _question(tuning: Tuning, decision: Decision) -> TuningMeasurement:
+    assert decision.question is not None, "every examined unit has a question"
+    return tuning.questions[decision.question]
+
+
+def _ratio(question: TuningMeasurement) -> str:
+    if question.ratio is None:
+        return question.finding
+    return f"{question.ratio:.3f} [{question.low:.3f}, {question.high:.3f}]"
+
+
+def _question_table(tuning: Tuning) -> Table:
+    columns = ("question", *map(text_column, ("to", "time", "finding")), "took", text_column("units"))
+    rows = (
+        (
+            str(number),
+            question.does,
+            "·" if question.ratio is None else _ratio(question),
+            f"{question.finding}{', done' if question.accepted else ''}",
+            formatting.seconds(question.seconds),
+            ", ".join(map(formatting.name, question.units)),
+        )
+        for number, question in enumerate(tuning.questions, 1)
+    )
+    return Table.of(columns, rows)

@@ -7,7 +7,7 @@ escapes them in one place, so no view can forget to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TypeAlias
 
@@ -46,14 +46,14 @@ class Column(Struct, frozen=True):
     """A heading, the side on which the cells are aligned, and how important the column is."""
 
     heading: str
-    right: bool = True
     detail: int = 0  # a narrow terminal leaves out the columns with the largest number first; 0: never
+    right: bool = True
     whole: bool = False  # cells are never shortened, as those with numbers, which are aligned right
 
 
 def text_column(heading: str, detail: int = 0) -> Column:
     """Return a column of words, aligned left."""
-    return Column(heading, right=False, detail=detail)
+    return Column(heading, detail, right=False)
 
 
 class Cell(Struct, frozen=True):
@@ -75,6 +75,19 @@ class Table(Struct, frozen=True):
 
     columns: Sequence[Column]
     rows: Sequence[Row]
+
+    @classmethod
+    def of(cls, columns: Iterable[Column | str], rows: Iterable[Row | Sequence[Text | Cell]]) -> Table:
+        """Return a table; a heading alone is a column of numbers, cells alone are a row without emphasis.
+
+        A column that a narrow terminal may leave out is left out if all its cells are empty.
+        """
+        every = [Column(each) if isinstance(each, str) else each for each in columns]
+        listed = [each if isinstance(each, Row) else Row(each) for each in rows]
+        full = [row.cells for row in listed if len(row.cells) == len(every)]
+        kept = [at for at, each in enumerate(every) if not each.detail or not full or any(row[at] for row in full)]
+        shown = (row.cells if len(row.cells) < len(every) else [row.cells[at] for at in kept] for row in listed)
+        return cls([every[at] for at in kept], [Row(cells, row.tone) for cells, row in zip(shown, listed, strict=True)])
 
 
 class Paragraph(Struct, frozen=True):
@@ -140,9 +153,9 @@ class View(Struct, frozen=True):
 
 
 def table_section(
-    title: str,
-    headings: Sequence[str],
-    rows: Sequence[Sequence[Text | Cell]],
+    title: Text,
+    headings: Sequence[Column | str],
+    rows: Iterable[Row | Sequence[Text | Cell]],
     *,
     text_columns: int = 1,
     above: Text = "",
@@ -153,18 +166,19 @@ def table_section(
 
     Args:
         title: the title of the section.
-        headings: of the columns.
+        headings: of the columns, or columns.
         rows: the cells of each row; without any, the section is empty.
-        text_columns: how many columns from the left hold text; the others hold numbers.
+        text_columns: how many columns from the left hold text; the other headings are of numbers.
         above: a sentence before the table.
         below: a sentence after it.
         most: how many rows are shown; the number of the others stands below.
     """
-    columns = [Column(heading, right=place >= text_columns) for place, heading in enumerate(headings)]
-    shown = rows[:most]
-    below = below or (f"and {len(rows) - len(shown)} more" if len(shown) < len(rows) else "")
-    table = Table(columns, [Row(cells) for cells in shown])
-    return Section(title, (Paragraph(above, Tone.FAINT), table, Paragraph(below, Tone.FAINT)) if rows else ())
+    texts = (text_column(each) if isinstance(each, str) else each for each in headings[:text_columns])
+    listed = list(rows)
+    shown = listed[:most]
+    below = below or (f"and {len(listed) - len(shown)} more" if len(shown) < len(listed) else "")
+    table = Table.of((*texts, *headings[text_columns:]), shown)
+    return Section(title, (Paragraph(above, Tone.FAINT), table, Paragraph(below, Tone.FAINT)) if listed else ())
 
 
 def is_empty(block: Block) -> bool:

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sardonyx.records.export import BoundaryValue, ExampleInput, Export, Extraction, OperatorChecks
-from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
-    Block,
     Document,
     Facts,
     Notes,
     Paragraph,
-    Row,
     Section,
     Span,
     Table,
     Text,
     Tone,
     View,
+    table_section,
     text_column,
 )
 from sardonyx.reporting.formatting import plural
@@ -46,7 +42,7 @@ def export_document(export: Export, view: View) -> Document:
             verdict_section(export.verdict, view) if view.verbose else verdict_summary(export.verdict),
             Notes(operator_lines(export.operators, view) if export.operators is not None else []),
             Paragraph(decoder_line(export.decoder) if export.decoder is not None else ""),
-            *(_optimization(export.optimized, view) if export.optimized is not None else ()),
+            *(run_document(export.optimized, view).blocks[: 1 + view.verbose] if export.optimized is not None else ()),
         ),
         sentence=Span(export_sentence(export), Tone.STRONG),
     )
@@ -56,19 +52,15 @@ def export_sentence(export: Export) -> str:
     """Return what happened in one line."""
     if export.optimized is not None:
         return f"{verification(export.verdict, 'PyTorch')}; optimized: {run_sentence(export.optimized)}"
+    known = export.coverage.direct + export.coverage.inherited
+    total = known + export.coverage.root
+    share = "all" if known == total else f"{100 * known / total:.1f} %"
     clauses = [
         plural(export.counts.nodes, "node"),
-        f"{_placed(export)} of them placed in {plural(export.modules, 'module')}",
+        f"{share} of them placed in {plural(export.modules, 'module')}",
         verification(export.verdict, "PyTorch"),
     ]
     return ", ".join(clauses) + (f" → {export.result.path}" if export.result.path else "")
-
-
-def _placed(export: Export) -> str:
-    """Return the share of the nodes that have a module."""
-    known = export.coverage.direct + export.coverage.inherited
-    total = known + export.coverage.root
-    return "all" if known == total else f"{100 * known / total:.1f} %"
 
 
 def operator_lines(checks: OperatorChecks, view: View) -> list[str]:
@@ -128,21 +120,22 @@ def _inputs(export: Export) -> Table:
 
     groups = grouped(export.inputs, lambda example: example.name, cells)
     rows = [(f"{label}={dtype}", *rest) for label, (first, *_) in groups for dtype, *rest in [cells(first)]]
-    columns = [text_column("--input"), text_column("dynamic"), text_column("generated as", detail=1)]
+    columns = [text_column("--input"), text_column("dynamic"), text_column("generated as", 1)]
     used = [place for place in range(len(columns)) if any(row[place] for row in rows)]
-    return Table([columns[place] for place in used], [Row([row[place] for place in used]) for row in rows])
+    return Table.of([columns[place] for place in used], ([row[place] for place in used] for row in rows))
 
 
 def _input_lines(export: Export, view: View) -> list[str]:
     """Return the outputs, and the notes that are not about one example input."""
     about_one = {note for note in export.notes for example in export.inputs if _role(note, example)}
     notes = short_lines(note for note in export.notes if note not in about_one)
+    fixed = [formatting.one_line(f"{name}={value!r}") for name, value in export.fixed.items()]
     shown = notes if view.verbose else notes[:NOTES_SHOWN]
     hidden = [f"and {plural(len(notes) - len(shown), 'more note')} (-v shows them)"] if len(shown) < len(notes) else []
     return [
         f"outputs: {', '.join(short_names(export.outputs))}",
         *_state_lines(export),
-        *_fixed_lines(export, view),
+        *([f"fixed in the graph: {listed(fixed, None if view.verbose else FIXED_SHOWN)}"] if fixed else []),
         *map(formatting.one_line, shown),
         *hidden,
     ]
@@ -160,22 +153,10 @@ def _state_lines(export: Export) -> list[str]:
     return [f"state: {', '.join(outputs)} {verb} {', '.join(inputs)} of the next run; first values: {where}"]
 
 
-def _fixed_lines(export: Export, view: View) -> list[str]:
-    """Return the arguments that are constants of the graph."""
-    values = [formatting.one_line(f"{name}={value!r}") for name, value in export.fixed.items()]
-    return [f"fixed in the graph: {listed(values, None if view.verbose else FIXED_SHOWN)}"] if values else []
-
-
 def _role(note: str, example: ExampleInput) -> str:
     """Return what a note says about how an example input was generated, or "" if it is about something else."""
     start = f"{example} generated as "
     return note.removeprefix(start) if note.startswith(start) else ""
-
-
-def _optimization(run: Run, view: View) -> tuple[Block, ...]:
-    """Return the operators that the optimization of the exported graph changed; verbose, also the passes."""
-    document = run_document(run, view)
-    return tuple(document.blocks[: 2 if view.verbose else 1])
 
 
 _SHOWN = 8  # straddling nodes, without -v
@@ -228,13 +209,6 @@ def _heading_lines(extraction: Extraction, view: View) -> list[str]:
 
 
 def _boundary(extraction: Extraction) -> Section:
-    live = ("live module's",) if extraction.live is not None else ()
-    columns = [text_column(heading) for heading in ("", "name", "type", "shape", "produced by", *live)]
-    rows = _rows("input", extraction.inputs, extraction) + _rows("output", extraction.outputs, extraction)
-    return Section("Boundary", (Table(columns, rows),))
-
-
-def _rows(kind: str, values: Sequence[BoundaryValue], extraction: Extraction) -> list[Row]:
     def cells(value: BoundaryValue) -> tuple[str, ...]:
         return (
             formatting.name(value.type),
@@ -243,5 +217,10 @@ def _rows(kind: str, values: Sequence[BoundaryValue], extraction: Extraction) ->
             *((formatting.name(value.live or "·"),) if extraction.live is not None else ()),
         )
 
-    groups = grouped(values, lambda value: value.name, cells)
-    return [Row((kind, label, *cells(first))) for label, (first, *_) in groups]
+    rows = (
+        (kind, label, *cells(first))
+        for kind, values in (("input", extraction.inputs), ("output", extraction.outputs))
+        for label, (first, *_) in grouped(values, lambda value: value.name, cells)
+    )
+    live = ("live module's",) if extraction.live is not None else ()
+    return table_section("Boundary", ("", "name", "type", "shape", "produced by", *live), rows, text_columns=6)

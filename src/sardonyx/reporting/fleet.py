@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -26,6 +26,7 @@ from sardonyx.reporting.document import (
     Section,
     Span,
     Table,
+    Text,
     Tone,
     table_section,
     text_column,
@@ -43,6 +44,7 @@ _SAMPLE = 25  # models of each kind on the page
 _NAMES = 3  # of models that failed for one reason
 _QUOTED = re.compile(r"'[^']*'")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_QUARTERS = (0.25, 0.5, 0.75)
 _MISSED = 50  # missed fusions of a model that its numbers keep, the most frequent first
 
 
@@ -59,7 +61,13 @@ def numbers_of(record: Record) -> Numbers:
         case Verdict():
             return {"accepted": record.accepted, **_of_verdict(record), "seconds": record.seconds}
         case Quantization():
-            return _of_quantization(record)
+            return {
+                **_read(QUANTIZATION, record, "nodes", "bytes", "products"),
+                "skipped": sum(group.count for group in record.skipped),
+                "relative_l2": record.loss.relative_l2,
+                "top1": record.loss.top1,
+                **_read(QUANTIZATION, record, "seconds"),
+            }
         case _:
             raise TypeError(f"{record.title} is not a result of a command about many models")
 
@@ -121,16 +129,6 @@ def _of_inspection(inspection: Inspection) -> Numbers:
     }
 
 
-def _of_quantization(result: Quantization) -> Numbers:
-    return {
-        **_read(QUANTIZATION, result, "nodes", "bytes", "products"),
-        "skipped": sum(group.count for group in result.skipped),
-        "relative_l2": result.loss.relative_l2,
-        "top1": result.loss.top1,
-        **_read(QUANTIZATION, result, "seconds"),
-    }
-
-
 # A table with a row for each model.
 
 
@@ -138,15 +136,12 @@ def fleet_sentence(fleet: Fleet) -> str:
     """Return how many models were done and how many failed, in one line."""
     rows = fleet.models
     gates = sum(row.code == GateNotMet.exit_code for row in rows)
-    unrun = sum(row.status == "not run" for row in rows)
-    failed = sum(row.status == "failed" for row in rows)
-    reused = sum(row.status == "reused" for row in rows)
-    done = len(rows) - failed - unrun
-    earlier = f" ({formatting.count(reused)} by an earlier run)" if reused else ""
+    ended = Counter(row.status for row in rows)
+    done = len(rows) - ended["failed"] - ended["not run"]
+    earlier = f" ({formatting.count(ended['reused'])} by an earlier run)" if ended["reused"] else ""
+    others = {"failed": ended["failed"], "did not meet a gate": gates, "not run": ended["not run"]}
     clauses = [f"{formatting.count(done)} {_VERBS[fleet.command].done}{earlier}"]
-    clauses += [f"{formatting.count(failed)} failed"] if failed else []
-    clauses += [f"{formatting.count(gates)} did not meet a gate"] if gates else []
-    clauses += [f"{formatting.count(unrun)} not run"] if unrun else []
+    clauses += (f"{formatting.count(number)} {what}" for what, number in others.items() if number)
     return f"{formatting.plural(len(rows), 'model')}: {', '.join(clauses)}"
 
 
@@ -157,32 +152,25 @@ def fleet_document(fleet: Fleet, *, where: str = "") -> Document:
         fleet: the models.
         where: a line that says where the results are.
     """
-    blocks = _grouped(fleet) if len(fleet.models) > MOST_ROWS else (_model_table(fleet),)
+    names: Sequence[Text] = [row.source for row in fleet.models]
+    blocks = _grouped(fleet) if len(fleet.models) > MOST_ROWS else (_table(fleet.models, names, fleet),)
     bad = any(row.code for row in fleet.models)
     sentence = Span(fleet_sentence(fleet), Tone.BAD if bad else Tone.STRONG)
     return Document((*blocks, Paragraph(where, Tone.FAINT)), sentence=sentence)
 
 
-def _model_table(fleet: Fleet) -> Table:
+def _table(models: Sequence[ModelRow], names: Sequence[Text], fleet: Fleet) -> Table:
+    """Return a row for each model; one without a result has its status in the first column of text after its name."""
     verb = _VERBS[fleet.command]
-    columns = (text_column("model"), *verb.columns)
-    return Table(columns, [Row((row.source, *_cells(row, fleet)), _tone(row)) for row in fleet.models])
-
-
-def _cells(row: ModelRow, fleet: Fleet) -> Sequence[str]:
-    verb = _VERBS[fleet.command]
-    return verb.cells(row, fleet) if row.has_result else _failed(verb.columns, row)
-
-
-def _tone(row: ModelRow) -> Tone:
-    return Tone.BAD if row.code else Tone.PLAIN
-
-
-def _failed(columns: Sequence[Column], row: ModelRow) -> list[str]:
-    """Return the cells of a model without a result: dots, and the status in the first column of text after its name."""
-    cells = ["·" if column.right else "" for column in columns]
-    cells[cells.index("")] = row.status
-    return cells
+    rows: list[Row] = []
+    for row, name in zip(models, names, strict=True):
+        cells: Sequence[str] = ["·" if column.right else "" for column in verb.columns]
+        if row.has_result:
+            cells = verb.cells(row, fleet)
+        else:
+            cells[cells.index("")] = row.status
+        rows.append(Row((name, *cells), Tone.BAD if row.code else Tone.PLAIN))
+    return Table.of((text_column("model"), *verb.columns), rows)
 
 
 class _Verb(Struct, frozen=True):
@@ -244,10 +232,6 @@ def _inspection_cells(row: ModelRow, _fleet: Fleet) -> tuple[str, ...]:
     )
 
 
-def _verdict_cells(row: ModelRow, _fleet: Fleet) -> tuple[str, ...]:
-    return ("yes" if row.numbers["accepted"] else "no", *_verified(row.numbers))
-
-
 def _quantization_cells(row: ModelRow, fleet: Fleet) -> tuple[str, ...]:
     numbers = row.numbers
     top1 = numbers["top1"]
@@ -260,43 +244,33 @@ def _quantization_cells(row: ModelRow, fleet: Fleet) -> tuple[str, ...]:
     )
 
 
+def _numbers(*headings: str) -> Iterator[Column]:
+    return map(Column, headings)
+
+
 _VERBS = {
     "optimize": _Verb(
         "optimized",
-        (
-            Column("nodes"),
-            Column("change"),
-            Column("size", detail=2),
-            Column("opset", detail=4),
-            *_VERIFIED,
-            text_column("result", detail=3),
-        ),
+        (*_numbers("nodes", "change"), Column("size", 2), Column("opset", 4), *_VERIFIED, text_column("result", 3)),
         _run_cells,
         saves="nodes",
     ),
     "inspect": _Verb(
         "read",
         (
-            Column("nodes"),
-            Column("parameters"),
-            Column("file"),
-            Column("opset"),
-            Column("modules", detail=2),
-            text_column("architecture (guess)"),
-            text_column("dynamic", detail=1),
+            *(*_numbers("nodes", "parameters", "file", "opset"), Column("modules", 2)),
+            *(text_column("architecture (guess)"), text_column("dynamic", 1)),
         ),
         _inspection_cells,
     ),
-    "verify": _Verb("compared", (text_column("match"), *_VERIFIED), _verdict_cells),
+    "verify": _Verb(
+        "compared",
+        (text_column("match"), *_VERIFIED),
+        lambda row, _fleet: ("yes" if row.numbers["accepted"] else "no", *_verified(row.numbers)),
+    ),
     "quantize": _Verb(
         "quantized",
-        (
-            Column("size"),
-            Column("change"),
-            Column("relative L2"),
-            Column("top-1"),
-            text_column("result", detail=1),
-        ),
+        (*_numbers("size", "change", "relative L2", "top-1"), text_column("result", 1)),
         _quantization_cells,
         saves="bytes",
     ),
@@ -327,25 +301,30 @@ def status_table(fleet: Fleet) -> Table:
         spent = formatting.seconds(sum(row.seconds for row in models))
         cells = (status, formatting.count(len(models)), spent, *(_totals(models, what) if what else ()))
         rows += [Row(cells, Tone.BAD if status == "failed" else Tone.PLAIN)] if models else []
-    return Table([Column(name, right=place > 0) for place, name in enumerate(heading)], rows)
+    return Table.of((text_column(heading[0]), *heading[1:]), rows)
 
 
 def group_section(fleet: Fleet) -> Section:
     """Return a row for each family, or for each folder if families are not known."""
     by_family = any(row.numbers.get("family") for row in fleet.models)
-    groups: dict[str, list[ModelRow]] = {}
+    groups = defaultdict[str, list[ModelRow]](list)
     for row in fleet.models:
-        groups.setdefault(_group(row, by_family=by_family), []).append(row)
+        groups[_group(row, by_family=by_family)].append(row)
     what = _VERBS[fleet.command].saves
     heading = ("family (guess)" if by_family else "folder", "models", "failed", "time")
     heading += (f"{what} before", f"{what} after", "change", "median", "IQR") if what else ()
-    shares = dict[str, list[float]]()
+    shares = defaultdict[str, list[float]](list)
     for share, row in savings(fleet):
-        shares.setdefault(_group(row, by_family=by_family), []).append(share)
-    rows = [
-        (name, *_group_cells(rows), *(_saving_cells(rows, shares.get(name, []), what) if what else ()))
-        for name, rows in sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
-    ]
+        shares[_group(row, by_family=by_family)].append(share)
+    rows: list[tuple[str, ...]] = []
+    for name, models in sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0])):
+        failed = sum(row.status == "failed" for row in models)
+        cells = (formatting.count(failed) if failed else "·", formatting.seconds(sum(row.seconds for row in models)))
+        if what:
+            saved = sorted(shares[name])
+            low, middle, high = (_share(quantile(saved, at)) if saved else "·" for at in _QUARTERS)
+            cells = (*cells, *_totals(models, what), middle, f"{low} to {high}" if saved else "·")
+        rows.append((name, formatting.count(len(models)), *cells))
     return table_section("By family" if by_family else "By folder", heading, rows, most=_MOST_GROUPS)
 
 
@@ -354,19 +333,6 @@ def _group(row: ModelRow, *, by_family: bool) -> str:
         family: str | None = row.numbers.get("family")
         return family.replace("-", " ") if family else "not known"
     return row.name.rpartition("/")[0] or "."
-
-
-def _group_cells(rows: Sequence[ModelRow]) -> tuple[str, ...]:
-    failed = sum(row.status == "failed" for row in rows)
-    spent = formatting.seconds(sum(row.seconds for row in rows))
-    return formatting.count(len(rows)), formatting.count(failed) if failed else "·", spent
-
-
-def _saving_cells(rows: Sequence[ModelRow], shares: Sequence[float], what: str) -> tuple[str, ...]:
-    if not shares:
-        return (*_totals(rows, what), "·", "·")
-    low, middle, high = (quantile(sorted(shares), at) for at in (0.25, 0.5, 0.75))
-    return (*_totals(rows, what), _share(middle), f"{_share(low)} to {_share(high)}")
 
 
 def _totals(rows: Sequence[ModelRow], what: str) -> tuple[str, str, str]:
@@ -397,43 +363,27 @@ class FailureGroup(Struct, frozen=True):
 
 def failure_groups(fleet: Fleet) -> list[FailureGroup]:
     """Return the failures by reason, the most frequent first."""
-    groups: dict[str, list[ModelRow]] = {}
+    groups = defaultdict[str, list[ModelRow]](list)
     for row in fleet.models:
-        if row.status == "failed":
-            groups.setdefault(_plain_reason(row), []).append(row)
+        if row.status == "failed":  # without what differs from model to model: its name, other names in quotes, numbers
+            text = row.reason.replace(row.source, "MODEL").replace(row.name, "MODEL")
+            groups[_NUMBER.sub("N", _QUOTED.sub("'…'", text))].append(row)
     ordered = sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     return [FailureGroup(reason, tuple(rows)) for reason, rows in ordered]
 
 
-def _plain_reason(row: ModelRow) -> str:
-    """Return a reason without what differs from model to model: its name, other names in quotes, and numbers."""
-    text = row.reason
-    for name in (row.source, row.name):
-        text = text.replace(name, "MODEL")
-    return _NUMBER.sub("N", _QUOTED.sub("'…'", text))
-
-
 def failure_section(fleet: Fleet, most: int = 20) -> Section:
     """Return the failures by reason, with the number of models and the first ones."""
-    rows = [
-        (
-            formatting.one_line(group.reason if len(group.rows) > 1 else next(iter(group.rows)).reason),
-            formatting.count(len(group.rows)),
-            _some_names(group.rows),
-        )
-        for group in failure_groups(fleet)
-    ]
-    columns = (Column("reason", right=False, whole=True), Column("models"), text_column("which"))
-    table = Table(columns, [Row(cells) for cells in rows[:most]])
+    rows: list[tuple[str, ...]] = []
+    for group in failure_groups(fleet):
+        reason = group.reason if len(group.rows) > 1 else group.rows[0].reason
+        more = f", and {len(group.rows) - _NAMES} more" if len(group.rows) > _NAMES else ""
+        names = ", ".join(formatting.name(row.name) for row in group.rows[:_NAMES])
+        rows.append((formatting.one_line(reason), formatting.count(len(group.rows)), names + more))
+    columns = (Column("reason", right=False, whole=True), "models", text_column("which"))
     rest = f"and {formatting.plural(len(rows) - most, 'other reason')}" if len(rows) > most else ""
-    failed = sum(row.status == "failed" for row in fleet.models)
-    title = f"{formatting.plural(failed, 'model')} failed"
-    return Section(Span(title, Tone.BAD), (table, Paragraph(rest, Tone.FAINT)) if rows else ())
-
-
-def _some_names(rows: Sequence[ModelRow]) -> str:
-    rest = len(rows) - _NAMES
-    return ", ".join(formatting.name(row.name) for row in rows[:_NAMES]) + (f", and {rest} more" if rest > 0 else "")
+    title = f"{formatting.plural(sum(row.status == 'failed' for row in fleet.models), 'model')} failed"
+    return table_section(Span(title, Tone.BAD), columns, rows, below=rest, most=most)
 
 
 def pass_section(fleet: Fleet) -> Section:
@@ -502,28 +452,18 @@ def sample_tables(fleet: Fleet, seed: int = 0) -> dict[str, Table]:
     if len(ordered) <= 3 * _SAMPLE:
         return {"All models": _linked(ordered, fleet)} if ordered else {}
     chosen = random.Random(seed).sample(ordered[_SAMPLE:-_SAMPLE], _SAMPLE)
-    others = sorted(chosen, key=lambda row: row.name)
-    if not _VERBS[fleet.command].saves:
-        return {"Models at random": _linked(others, fleet)}
-    return {
-        "Largest savings": _linked(ordered[:_SAMPLE], fleet),
-        "Smallest savings": _linked(ordered[: -_SAMPLE - 1 : -1], fleet),
-        "Models at random": _linked(others, fleet),
-    }
+    samples = {"Models at random": sorted(chosen, key=lambda row: row.name)}
+    if _VERBS[fleet.command].saves:
+        ends = {"Largest savings": ordered[:_SAMPLE], "Smallest savings": ordered[: -_SAMPLE - 1 : -1]}
+        samples = ends | samples
+    return {title: _linked(rows, fleet) for title, rows in samples.items()}
 
 
 def _linked(rows: Sequence[ModelRow], fleet: Fleet) -> Table:
-    verb = _VERBS[fleet.command]
-    return Table(
-        (text_column("model"), *verb.columns),
-        [Row((_link(row), *map(formatting.visible, verb.cells(row, fleet))), _tone(row)) for row in rows],
-    )
-
-
-def _link(row: ModelRow) -> Span:
-    """Return the name of a model with a link to its record."""
-    record = f"{row.name}.json"
-    return Span(formatting.name(row.name), target=quote(record) if record in row.files else "")
+    """Return rows in which the name of a model is a link to its record."""
+    records = (f"{row.name}.json" if f"{row.name}.json" in row.files else "" for row in rows)
+    names = [Span(formatting.name(row.name), target=quote(record)) for row, record in zip(rows, records, strict=True)]
+    return _table(rows, names, fleet)
 
 
 # Tables for other tools: one row is one model, or one model and one pass.
@@ -537,41 +477,26 @@ def tables(fleet: Fleet) -> list[Entries]:
         for name, value in row.numbers.items()
         if value is None or isinstance(value, (str, int, float))
     )
+    fields = {"exit_code": "code", "peak_bytes": "peak", "estimated_bytes": "estimate"}  # named otherwise in the record
     own = ("name", "source", "status", "exit_code", "reason", "seconds", "peak_bytes", "estimated_bytes", "attempts")
-    summary = [
-        (
-            *(
-                row.name,
-                row.source,
-                row.status,
-                row.code,
-                row.reason,
-                row.seconds,
-                row.peak,
-                row.estimate,
-                row.attempts,
-            ),
-            None if row.machine is None else fleet.machines[row.machine],
-            *(row.numbers.get(name) for name in scalars),
-        )
-        for row in fleet.models
-    ]
+    summary, failures, rewrites, missed = (list[Sequence[Any]]() for _ in range(4))
+    for row in fleet.models:
+        cells = [getattr(row, fields.get(name, name)) for name in own]
+        machine = None if row.machine is None else fleet.machines[row.machine]
+        summary.append((*cells, machine, *(row.numbers.get(name) for name in scalars)))
+        if row.status == "failed":
+            failures.append((row.name, row.source, row.code, row.reason, row.hint))
+        model = (row.name, row.numbers.get("family"))
+        for one, count in row.numbers.get("rewrites", {}).items():
+            rewrites.append((*model, one, count, row.numbers["nodes_by_pass"][one]))
+        missed += ((*model, *entry) for entry in row.numbers.get("missed", []))
     numbered = [f"model_{name}" if name in own else name for name in scalars]
-    found = [Entries("summary", (*own, "machine", *numbered), summary)]
-    failures = [
-        (row.name, row.source, row.code, row.reason, row.hint) for row in fleet.models if row.status == "failed"
+    found = [
+        Entries("summary", (*own, "machine", *numbered), summary),
+        Entries("failures", ("name", "source", "exit_code", "reason", "hint"), failures),
+        Entries("rewrites", ("name", "family", "pass", "rewrites", "nodes"), rewrites),
+        Entries("missed", ("name", "family", "pass", "reason", "matches"), missed),
     ]
-    found.append(Entries("failures", ("name", "source", "exit_code", "reason", "hint"), failures))
-    rewrites = [
-        (row.name, row.numbers.get("family"), one, count, row.numbers["nodes_by_pass"][one])
-        for row in fleet.models
-        for one, count in row.numbers.get("rewrites", {}).items()
-    ]
-    missed = [
-        (row.name, row.numbers.get("family"), *entry) for row in fleet.models for entry in row.numbers.get("missed", [])
-    ]
-    found.append(Entries("rewrites", ("name", "family", "pass", "rewrites", "nodes"), rewrites))
-    found.append(Entries("missed", ("name", "family", "pass", "reason", "matches"), missed))
     return [table for table in found if table.rows or table.name in ("summary", "failures")]
 
 

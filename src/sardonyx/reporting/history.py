@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from sardonyx.records.base import Record
 from sardonyx.records.provenance import lineage
-from sardonyx.records.run import Artifact, PassRecord, Run
+from sardonyx.records.run import PassRecord, Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import milliseconds, ratio, size
 from sardonyx.reporting.document import (
@@ -55,7 +55,9 @@ def changes(first: RunBundle, second: RunBundle) -> Changes:
     one, two = first.run, second.run
     compared = (_operators(one, two), _passes(one, two), _modules(one, two), _skipped(one, two), _undone(one, two))
     differing = tuple(section for section in compared if not is_empty(section))
-    numbers = (_numbers(one, two), _verifications(one, two), _times(first, second))
+    verdicts = (("first", verification(one.verdict)), ("second", verification(two.verdict)))
+    verifications = table_section("Verification", ("run", "verification"), verdicts, text_columns=2)
+    numbers = (_numbers(one, two), verifications, _times(first, second))
     sections = (*filter(None, numbers), *differing)
     return Changes(_sentence(one, two, differing), tuple(_apart(first, second)), sections)
 
@@ -63,6 +65,10 @@ def changes(first: RunBundle, second: RunBundle) -> Changes:
 def _sentence(one: Run, two: Run, differing: Sequence[Section]) -> str:
     nodes = formatting.change(two.after.nodes - one.after.nodes)
     octets = two.after.bytes - one.after.bytes
+    passed = [run.verdict is not None and run.verdict.passed for run in (one, two)]
+    both = "both verified against their source" if passed[0] else "neither is verified"
+    if passed[0] != passed[1]:
+        both = f"only the {'first' if passed[0] else 'second'} is verified"
     if one.after == two.after and not differing:
         nodes, size = formatting.plural(two.after.nodes, "node"), formatting.size(two.after.bytes)
         result = f"The same result both times: {nodes}, {size}"
@@ -72,16 +78,7 @@ def _sentence(one: Run, two: Run, differing: Sequence[Section]) -> str:
         result += f", {formatting.size_change(octets)}" if octets else ", the same bytes"
         titles = [str(section.title).lower() for section in differing]
         result += f"; differences in {', '.join(titles)}" if titles else ""
-    return f"{result}; {_both_verifications(one, two)}"
-
-
-def _both_verifications(one: Run, two: Run) -> str:
-    passed = [run.verdict is not None and run.verdict.passed for run in (one, two)]
-    if all(passed):
-        return "both verified against their source"
-    if not any(passed):
-        return "neither is verified"
-    return f"only the {'first' if passed[0] else 'second'} is verified"
+    return f"{result}; {both}"
 
 
 def _apart(first: RunBundle, second: RunBundle) -> Iterator[str]:
@@ -119,11 +116,6 @@ def _numbers(one: Run, two: Run) -> Section:
         if first.known or second.known
     ]
     return table_section("Numbers", ("", "first", "second", "change", ""), rows)
-
-
-def _verifications(one: Run, two: Run) -> Section:
-    rows = (("first", verification(one.verdict)), ("second", verification(two.verdict)))
-    return table_section("Verification", ("run", "verification"), rows, text_columns=2)
 
 
 def _times(first: RunBundle, second: RunBundle) -> Section | None:
@@ -180,8 +172,7 @@ def _passes(one: Run, two: Run) -> Section:
     for name, a, b in _differing(records[0], records[1], effect):
         if a is None or b is None:
             only, which = (b, "second") if a is None else (a, "first")
-            assert only is not None
-            if only[0]:
+            if only is not None and only[0]:
                 counts = (formatting.count(only[0]), formatting.change(only[1]))
                 rows.append((formatting.name(name), f"only in the {which}", *counts, "·"))
             continue
@@ -226,29 +217,21 @@ def _skipped(one: Run, two: Run) -> Section:
         {(record.name, group.reason): group.count for record in run.passes for group in record.refusals}
         for run in (one, two)
     ]
-    rows = [
-        (formatting.name(name), formatting.one_line(reason), formatting.count(a), formatting.count(b), _fate(a, b))
-        for (name, reason), a, b in _differing(counts[0], counts[1], lambda number: number or 0)
-    ]
+    rows: list[tuple[str, ...]] = []
+    for (name, reason), a, b in _differing(counts[0], counts[1], lambda number: number or 0):
+        fate = "new" if not a else "gone" if not b else formatting.change(b - a)
+        numbers = (formatting.count(a), formatting.count(b), fate)
+        rows.append((formatting.name(name), formatting.one_line(reason), *numbers))
     headings = ("pass", "reason", "first", "second", "")
     return table_section("Missed fusions", headings, rows, text_columns=2, most=_SHOWN)
-
-
-def _fate(before: int, after: int) -> str:
-    return "new" if not before else "gone" if not after else formatting.change(after - before)
 
 
 def _undone(one: Run, two: Run) -> Section:
     undone = [{(rollback.pass_name, rollback.root): rollback for rollback in run.rolled_back} for run in (one, two)]
     rows = [
-        (
-            formatting.name(rollback.pass_name),
-            formatting.module(rollback.owner),
-            formatting.one_line(rollback.reason),
-            fate,
-        )
+        (formatting.name(each.pass_name), formatting.module(each.owner), formatting.one_line(each.reason), fate)
         for fate, here, there in (("gone", undone[0], undone[1]), ("new", undone[1], undone[0]))
-        for key, rollback in here.items()
+        for key, each in here.items()
         if key not in there
     ]
     return table_section("Rolled back", ("pass", "module", "reason", ""), rows, text_columns=4, most=_SHOWN)
@@ -326,12 +309,11 @@ def _date(bundle: RunBundle) -> str:
 
 
 def _is_one_model(one: RunBundle, other: RunBundle) -> bool:
-    return bool(_date(one) and _date(other)) and _is_same(one.run.source, other.run.source)
-
-
-def _is_same(one: Artifact, other: Artifact) -> bool:
-    known = one.sha256 is not None and one.sha256 == other.sha256
-    return known or (one.path is not None and one.path == other.path)
+    if not (_date(one) and _date(other)):
+        return False
+    sources = (one.run.source, other.run.source)
+    hashes, paths = {each.sha256 for each in sources}, {each.path for each in sources}
+    return any(len(names) == 1 and None not in names for names in (hashes, paths))
 
 
 TRACKED = (
@@ -356,16 +338,12 @@ def history_section(history: History, link: Callable[[RunBundle], str] = lambda 
     columns = [text_column("date"), text_column("run"), text_column("sardonyx")]
     columns += [*(Column(each.measure.heading) for each in tracked), text_column("verification")]
     rows = [
-        Row(_line(run, tracked, link(run)), Tone.PLAIN if _passed(run) else Tone.BAD) for run in history.runs[:LONGEST]
+        Row(_line(run, tracked, link(run)), Tone.PLAIN if run.passed else Tone.BAD) for run in history.runs[:LONGEST]
     ]
     notes = [*itertools.islice(_breaks(history), _NOTED), *_disturbed(history)]
     if len(history.runs) > LONGEST:
         notes.append(f"and {len(history.runs) - LONGEST} older runs")
     return Section(f"History of {formatting.name(history.model)}", (Table(columns, rows), Notes(notes)))
-
-
-def _passed(run: RunBundle) -> bool:
-    return run.run.status == "done" and (run.run.verdict is None or run.run.verdict.passed)
 
 
 def _line(run: RunBundle, tracked: Sequence[Tracked], link: str) -> list[Text]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from sardonyx.records.inspection import (
     Adoption,
@@ -30,10 +30,10 @@ from sardonyx.reporting.document import (
     Row,
     Section,
     Span,
-    Table,
     Text,
     Tone,
     View,
+    table_section,
     text_column,
 )
 from sardonyx.reporting.module_rows import grouped, listed, module_cell, module_rows
@@ -72,7 +72,11 @@ def inspection_document(inspection: Inspection, view: View) -> Document:
 def _summary(inspection: Inspection) -> Facts:
     """Return what is not a module in a line each: operators, interface, how the modules are known."""
     ports = {"inputs": inspection.inputs, "outputs": inspection.outputs}
-    facts: dict[str, Text] = {"operators": _main_operators(inspection)}
+    uses = [use for use in inspection.ops if (use.domain, use.op_type) != ("", "Constant")]
+    names = [f"{operator_name(use.domain, use.op_type)} {formatting.count(use.count)}" for use in uses]
+    constants = inspection.counts.constants  # their number depends on the exporter
+    more = f" (plus {formatting.count(constants)} Constant)" if constants else ""
+    facts: dict[str, Text] = {"operators": listed(names, _OPERATORS_SHOWN) + more}
     facts |= {label: listed(_port_groups(group), _PLACES_SHOWN) for label, group in ports.items() if group}
     facts["nodes by module"] = coverage_line(inspection.coverage, inspection.evidence)
     facts["architecture (guess)"] = architecture(inspection.fingerprint)
@@ -85,14 +89,6 @@ def _summary(inspection: Inspection) -> Facts:
         if found
     ]
     return Facts(facts | ({"also": f"{', '.join(folded)} (-v lists them)"} if folded else {}))
-
-
-def _main_operators(inspection: Inspection) -> str:
-    """Return the most frequent operators, and the number of Constant nodes, which depends on the exporter."""
-    uses = [use for use in inspection.ops if (use.domain, use.op_type) != ("", "Constant")]
-    names = [f"{operator_name(use.domain, use.op_type)} {formatting.count(use.count)}" for use in uses]
-    constants = inspection.counts.constants
-    return listed(names, _OPERATORS_SHOWN) + (f" (plus {formatting.count(constants)} Constant)" if constants else "")
 
 
 def _port_groups(ports: Iterable[Port]) -> list[str]:
@@ -181,13 +177,12 @@ def coverage_line(coverage: Coverage, evidence: Mapping[str, int] | None = None)
 
 def interface(inputs: Iterable[Port], outputs: Iterable[Port]) -> Section:
     """Return the inputs and outputs with their types and shapes."""
-    columns = (text_column(""), text_column("name"), text_column("type"), text_column("shape"))
-    rows = [
-        Row((kind, label, *_port(port)))
+    rows = (
+        (kind, label, *_port(port))
         for kind, ports in (("input", inputs), ("output", outputs))
         for label, (port, *_) in grouped(ports, lambda port: port.name, _port)
-    ]
-    return Section("Interface", (Table(columns, rows),))
+    )
+    return table_section("Interface", ("", "name", "type", "shape"), rows, text_columns=4)
 
 
 def _port(port: Port) -> tuple[str, str]:
@@ -203,15 +198,14 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
 
 def dynamic_dimensions(inspection: Inspection) -> Section:
     """Return the dynamic dimensions, and the inputs and outputs that have each."""
-    rows = [Row((formatting.name(dim.name), ", ".join(_places(dim.where)))) for dim in inspection.dynamic_dims]
-    return Section("Dynamic dimensions", (Table((text_column("dimension"), text_column("where")), rows),))
 
+    def places(where: Iterable[str]) -> Iterator[str]:
+        parts = {place: place.rpartition("[") for place in where}  # given as name[axis]
+        for label, (first, *_) in grouped(parts, lambda place: parts[place][0], lambda place: parts[place][2]):
+            yield f"{label}[{formatting.name(parts[first][2])}"
 
-def _places(where: Iterable[str]) -> list[str]:
-    """Return axes of inputs and outputs, given as name[axis], with similar names grouped."""
-    parts = {place: place.rpartition("[") for place in where}
-    groups = grouped(parts, lambda place: parts[place][0], lambda place: parts[place][2])
-    return [f"{label}[{formatting.name(parts[first][2])}" for label, (first, *_) in groups]
+    rows = ((formatting.name(dim.name), ", ".join(places(dim.where))) for dim in inspection.dynamic_dims)
+    return table_section("Dynamic dimensions", ("dimension", "where"), rows, text_columns=2)
 
 
 def functions(inspection: Inspection) -> Section:
@@ -231,8 +225,8 @@ def functions(inspection: Inspection) -> Section:
 
 def operators(uses: Iterable[OpUse]) -> Section:
     """Return how often each operator occurs."""
-    rows = [Row((operator_name(use.domain, use.op_type), formatting.count(use.count))) for use in uses]
-    return Section("Operators", (Table((text_column("operator"), Column("nodes")), rows),))
+    rows = ((operator_name(use.domain, use.op_type), formatting.count(use.count)) for use in uses)
+    return table_section("Operators", ("operator", "nodes"), rows)
 
 
 def operator_name(domain: str, op_type: str) -> str:
@@ -242,52 +236,31 @@ def operator_name(domain: str, op_type: str) -> str:
 
 def module_table(modules: Sequence[Module], view: View, top: str = "") -> Section:
     """Return the tree of modules from `top` down: what each owns, and the totals with the modules below it."""
-    rows = [
-        Row(
-            (
-                module_cell(row),
-                formatting.count(row.own[0]),
-                formatting.count(row.total[0]),
-                formatting.count(row.own[1]),
-                formatting.count(row.total[1]),
-                formatting.name(row.branch.tag),
-            )
+    rows = (
+        (
+            module_cell(row),
+            *(formatting.count(number) for pair in zip(row.own, row.total, strict=True) for number in pair),
+            formatting.name(row.branch.tag),
         )
         for row in module_rows(((m.path, m.tag, (m.nodes, m.parameters)) for m in modules), view, top)
-    ]
-    columns = (
-        text_column("module"),
-        Column("own nodes", detail=2),
-        Column("nodes"),
-        Column("own parameters", detail=3),
-        Column("parameters"),
-        text_column("kind", detail=1),
     )
-    return Section("Modules", (Table(columns, rows),))
+    numbers = (Column("own nodes", 2), "nodes", Column("own parameters", 3), "parameters")
+    return table_section("Modules", ("module", *numbers, text_column("kind", 1)), rows)
 
 
 def weight_table(title: str, weights: Iterable[Weight]) -> Section:
     """Return weights and the modules that read each."""
-    columns = (text_column("weight"), text_column("type"), text_column("shape"), text_column("read by"))
-    rows = [
-        Row(
-            (
-                formatting.name(weight.name),
-                formatting.name(weight.type),
-                str(list(weight.shape)),
-                ", ".join(map(formatting.module, weight.modules)),
-            )
-        )
-        for weight in weights
-    ]
-    return Section(title, (Table(columns, rows),))
+    rows = (
+        (*map(formatting.name, (w.name, w.type)), str(list(w.shape)), ", ".join(map(formatting.module, w.modules)))
+        for w in weights
+    )
+    return table_section(title, ("weight", "type", "shape", "read by"), rows, text_columns=4)
 
 
 def root_table(nodes: Iterable[RootNode]) -> Section:
     """Return the nodes without a module, and why they have none."""
-    columns = (text_column("node"), text_column("operator"), text_column("why"))
-    rows = [Row((formatting.name(node.name), formatting.name(node.op_type), node.reason)) for node in nodes]
-    return Section("Nodes at the root", (Table(columns, rows),))
+    rows = ((formatting.name(node.name), formatting.name(node.op_type), node.reason) for node in nodes)
+    return table_section("Nodes at the root", ("node", "operator", "why"), rows, text_columns=3)
 
 
 # A single module: its interface, its contents, and what it shares with other modules.
@@ -296,7 +269,12 @@ def root_table(nodes: Iterable[RootNode]) -> Section:
 def module_document(module: ModuleInspection, view: View) -> Document:
     """Return the answer of `inspect --module`."""
     weights = module.weights if view.verbose or len(module.weights) <= _WEIGHTS_SHOWN else ()
-    shared = [weight for weight in module.weights if _is_shared(weight.modules, module.path)]
+    within = (module.path, f"{module.path}.")  # everything is within the model itself
+    shared = [
+        weight
+        for weight in module.weights
+        if module.path and not all(path == within[0] or path.startswith(within[1]) for path in weight.modules)
+    ]
     shared_nodes = [formatting.name(node) for node in module.shared_nodes]
     return Document(
         title=module.tag,
@@ -339,10 +317,6 @@ def _module_facts(module: ModuleInspection) -> Facts:
     if module.calls:
         facts["called"] = f"{len(module.calls)}×: {', '.join(map(formatting.name, module.calls))}"
     return Facts(facts)
-
-
-def _is_shared(modules: tuple[str, ...], path: str) -> bool:
-    return path != "" and any(module != path and not module.startswith(path + ".") for module in modules)
 
 
 # What `adopt` found in a file of another exporter.
@@ -409,23 +383,17 @@ def opportunities_sentence(opportunities: Opportunities) -> str:
 
 def _passes(opportunities: Opportunities, view: View) -> Section:
     """Return the passes that would rewrite or skip anything, with the reasons below."""
-    columns = (text_column("pass"), Column("would rewrite"), Column("nodes"), text_column("where"))
     rows: list[Row] = []
     for record in opportunities.passes:
         if not record.rewrites and not record.refusals:
             continue
         count = formatting.count(record.rewrites) if record.rewrites else "·"
-        where = _where(record.modules, view)
+        ordered = sorted(record.modules, key=lambda path: (-record.modules[path], path))  # most rewrites first
+        where = listed(list(map(formatting.module, ordered)), None if view.verbose else 1) or "·"
         rows.append(Row((formatting.name(record.name), count, formatting.change(record.nodes), where)))
         shown = record.refusals if view.verbose else record.refusals[:REASONS]
         rows += map(skipped_row, shown)
         if len(shown) < len(record.refusals):
             rest = sum(group.count for group in record.refusals[len(shown) :])
             rows.append(Row((Cell(f"skipped {rest}× for other reasons", depth=2),), Tone.FAINT))
-    return Section("Passes", (Table(columns, rows),))
-
-
-def _where(modules: dict[str, int], view: View) -> str:
-    """Return the modules with most rewrites first; all of them if verbose."""
-    ordered = sorted(modules, key=lambda path: (-modules[path], path))
-    return listed(list(map(formatting.module, ordered)), None if view.verbose else 1) or "·"
+    return table_section("Passes", ("pass", "would rewrite", "nodes", text_column("where")), rows)

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 from msgspec import Struct
 
 from sardonyx.records import module_tree
+from sardonyx.records.provenance import lineage
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import Cell, View
 
@@ -236,14 +237,7 @@ def _fitting(root: module_tree.Branch, most: int) -> list[module_tree.Row]:
 def module_kind(path: str, tags: dict[str, str]) -> str:
     """Return the last step of a tag without its index, or "" if the tag repeats the path or that of a module above."""
     tag = tags[path]
-    if tag.strip("/") == path.replace(".", "/") or tag == _tag_above(path, tags):
+    above = next((tags[each] for each in lineage(path)[-2::-1] if each in tags), None)
+    if tag.strip("/") == path.replace(".", "/") or tag == above:
         return ""
     return tag.rpartition("/")[2].partition(".")[0]
-
-
-def _tag_above(path: str, tags: dict[str, str]) -> str | None:
-    while path:
-        path = path.rpartition(".")[0]
-        if path in tags:
-            return tags[path]
-    return None

@@ -19,20 +19,21 @@ from sardonyx.reporting.verdict import verification
 from sardonyx.reporting.writers import html
 
 LONGEST = 160  # characters of a line
+_COMMON = ("schema_version", "environment", "options", "status")
 _RENDERED = {  # by tag of the record: the module, and the prefix of `…_document` and `…_sentence` in it
     "analysis": "analysis:analysis",
     "bench": "bench:bench",
     "decomposed": "analysis:decomposition",
     "export": "export:export",
-    "extraction": "extraction:extraction",
+    "extraction": "export:extraction",
     "inspection": "inspection:inspection",
-    "location": "location:location",
+    "location": "verdict:location",
     "module": "inspection:module",
     "opportunities": "inspection:opportunities",
     "profile": "profile:profile",
     "quantization": "quantization:quantization",
     "run": "run:run",
-    "study": "study.documents:study",
+    "study": "study:study",
 }
 _STYLE = """
 .sardonyx-record { overflow-x: auto; }
@@ -46,8 +47,15 @@ _STYLE = """
 
 def text(record: Record) -> str:
     """Return what the record says in one line, its files, and where the rest is: at most three lines."""
-    lines = [f"{type(record).__name__}: {_sentence(record)}", *_files(record), _rest(record)]
-    return "\n".join(_shortened(line) for line in lines)
+    lines, drawn = [f"{type(record).__name__}: {_sentence(record)}"], ""
+    if isinstance(record, Run):
+        seconds, rewrites = record.seconds.get("total"), formatting.plural(len(record.events), "rewrite")
+        took = "" if seconds is None else f", {seconds:.1f} s"
+        lines.append(f"  {rewrites}, opset {record.result.opsets.get('', '?')}{took}")
+        drawn = '; sardonyx.report(…, "report.html") draws it'
+    fields = [name for name in record.published().__struct_fields__ if name not in _COMMON]
+    lines.append(f"  fields: {', '.join(fields[:6])}, …; .to_json() has all{drawn}")
+    return "\n".join(line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in lines)
 
 
 def markup(record: Record) -> str:
@@ -74,33 +82,11 @@ def _graph(run: Run) -> Markup:
     return frame.format(str(graph_page(RunBundle(name, run))))  # as text, which is escaped
 
 
-def _shortened(line: str) -> str:
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
-
-
 def _sentence(record: Record) -> str:
     if isinstance(record, Verdict):
         return verification(record)
     render = _rendering(record, "sentence")
     return record.title if render is None else render(record)
-
-
-def _files(record: Record) -> list[str]:
-    if not isinstance(record, Run):
-        return []
-    seconds = record.seconds.get("total")
-    words = [formatting.plural(len(record.events), "rewrite"), f"opset {record.result.opsets.get('', '?')}"]
-    return ["  " + ", ".join([*words, *([] if seconds is None else [f"{seconds:.1f} s"])])]
-
-
-def _rest(record: Record) -> str:
-    drawn = '; sardonyx.report(…, "report.html") draws it' if isinstance(record, Run) else ""
-    return f"  fields: {', '.join(_fields(record)[:6])}, …; .to_json() has all{drawn}"
-
-
-def _fields(record: Record) -> list[str]:
-    common = ("schema_version", "environment", "options", "status")
-    return [name for name in record.published().__struct_fields__ if name not in common]
 
 
 def _rendering(record: Record, kind: str) -> Any:

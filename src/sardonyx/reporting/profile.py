@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from sardonyx.records import module_tree
 from sardonyx.records.bench import KernelTime, ModuleTime, Profile, ProfiledModel, TracedBy
+from sardonyx.records.provenance import lineage
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
     Cell,
@@ -23,6 +24,7 @@ from sardonyx.reporting.document import (
     Text,
     Tone,
     View,
+    table_section,
     text_column,
 )
 from sardonyx.reporting.module_rows import module_cell, module_kind, module_rows
@@ -46,7 +48,8 @@ def profile_document(profile: Profile, view: View) -> Document:
     """Return the answer of `profile`: modules and operators, or everything if verbose."""
     title = " → ".join(model.label for model in profile.models)
     head = Facts(conditions(profile))
-    modules, notes = _modules(profile, view), Notes(_notes(profile))
+    own = (f"{formatting.name(model.label)}: {note}" for model in profile.models for note in model.notes)
+    modules, notes = _modules(profile, view), Notes([formatting.one_line(note) for note in (*profile.notes, *own)])
     sentence = Span(profile_sentence(profile), Tone.STRONG)
     if not view.verbose:
         operators = _operators(profile, view)
@@ -170,10 +173,8 @@ def first_kernels(model: ProfiledModel) -> dict[str, int]:
     """Return the place of the first kernel of each module or of one below it, by path."""
     first: dict[str, int] = {}
     for place, kernel in enumerate(model.kernels):
-        path = kernel.owner
-        while path and path not in first:
-            first[path] = place
-            path = path.rpartition(".")[0]
+        for path in lineage(kernel.owner or "")[1:]:
+            first.setdefault(path, place)
     return first
 
 
@@ -264,18 +265,23 @@ def _totals(models: Sequence[ProfiledModel]) -> Table:
         ("in kernels, ms", [model.kernel_ms for model in models]),
         ("outside of them, not profiled, ms", [max(0.0, model.plain_ms - model.kernel_ms) for model in models]),
     ]
-    rows = [Row((label, *_with_changes([(ms(v), change(values[0], v)) for v in values]))) for label, values in times]
+    rows: list[tuple[Text | Cell, ...]] = [
+        (label, *_with_changes([(ms(v), change(values[0], v)) for v in values])) for label, values in times
+    ]
     counts = [("kernels", [len(model.kernels) for model in models]), ("nodes of the file", [m.nodes for m in models])]
     for label, numbers in counts:
         cells = [(formatting.count(number), formatting.change(number - numbers[0])) for number in numbers]
-        rows.append(Row((label, *_with_changes(cells))))
+        rows.append((label, *_with_changes(cells)))
     attributed = _with_changes([(share(model.attributed), "") for model in models])
     has_modules = any(module.path for model in models for module in model.modules)
-    rows.append(Row((f"time in kernels with a {'module' if has_modules else 'node'}", *attributed)))
-    rows += _trace_rows(models)
+    rows.append((f"time in kernels with a {'module' if has_modules else 'node'}", *attributed))
+    for trace, label in _TRACES.items():
+        spent = [sum(k.milliseconds for k in model.kernels if k.traced_by is trace) for model in models]
+        if any(spent):
+            shares = [(share(part_of(time, model)), "") for time, model in zip(spent, models, strict=True)]
+            rows.append((Cell(label, depth=1), *_with_changes(shares)))
     first, *others = _labels(models)
-    headings = [first, *(text for label in others for text in (label, "change"))]
-    return Table((text_column(""), *map(Column, headings)), rows)
+    return Table.of((text_column(""), first, *(text for label in others for text in (label, "change"))), rows)
 
 
 def _labels(models: Sequence[ProfiledModel]) -> list[str]:
@@ -287,43 +293,24 @@ def _with_changes(cells: Sequence[tuple[str, str]]) -> list[str]:
     return [cells[0][0], *(cell for pair in cells[1:] for cell in pair)]
 
 
-def _trace_rows(models: Sequence[ProfiledModel]) -> Iterator[Row]:
-    """Yield which share of the time was attributed by which method."""
-    spent: list[dict[TracedBy, float]] = []
-    for model in models:
-        by_trace: dict[TracedBy, float] = defaultdict(float)
-        for kernel in model.kernels:
-            by_trace[kernel.traced_by] += kernel.milliseconds
-        spent.append(by_trace)
-    for trace, label in _TRACES.items():
-        if any(by_trace[trace] for by_trace in spent):
-            shares = [share(part_of(times[trace], model)) for times, model in zip(spent, models, strict=True)]
-            yield Row((Cell(label, depth=1), *_with_changes([(part, "") for part in shares])))
-
-
 def _modules(profile: Profile, view: View) -> Section:
-    rows = [
-        Row(
-            (
-                module_cell(module.row),
-                *_module_cells(module.times, view),
-                _bar(module.times[-1].share),
-                formatting.name(module.row.branch.tag),
-            )
+    rows = (
+        (
+            module_cell(module.row),
+            *_module_cells(module.times, view),
+            _bar(module.times[-1].share),
+            formatting.name(module.row.branch.tag),
         )
         for module in timed_modules(profile, view)
-    ]
-    headings = (Column(heading, detail=3 * (heading == "self")) for heading in _module_headings(profile, view))
-    columns = (text_column("module"), *headings, text_column("", detail=1), text_column("kind", detail=2))
-    return Section("Modules, milliseconds a run", (Table(columns, rows),))
-
-
-def _module_headings(profile: Profile, view: View) -> list[str]:
-    if len(profile.models) == 1:
-        return ["kernels", "calls", "self", "total", "share"]
+    )
     first, *others = _labels(profile.models)
-    more = ["self"] if view.verbose else []
-    return [first, *more, *(cell for label in others for cell in (label, *more, "change")), "share"]
+    own = [Column("self", 3)] if view.verbose else []
+    numbers = [first, *own, *(cell for label in others for cell in (label, *own, "change")), "share"]
+    if not others:
+        numbers = ["kernels", "calls", Column("self", 3), "total", "share"]
+    return table_section(
+        "Modules, milliseconds a run", ("module", *numbers, text_column("", 1), text_column("kind", 2)), rows
+    )
 
 
 def _module_cells(times: Sequence[Times], view: View) -> list[str]:
@@ -350,49 +337,37 @@ def _operators(profile: Profile, view: View) -> Section:
     rows = [Row((formatting.name(time.op_type), *_operator_cells(time.spent))) for time in shown]
     rest = times[len(shown) :]
     if rest:
-        spent = [
-            (sum(time.spent[place][0] for time in rest), sum(time.spent[place][1] for time in rest))
-            for place in range(len(profile.models))
-        ]
+        spent = [tuple(map(sum, zip(*side, strict=True))) for side in zip(*(time.spent for time in rest), strict=True)]
         rows.append(Row((f"({formatting.plural(len(rest), 'other')})", *_operator_cells(spent)), Tone.FAINT))
     first, *others = _labels(profile.models)
-    headings = ["kernels", first if others else "ms"]
-    headings += [cell for label in others for cell in ("kernels", label, "change")]
-    return Section("By operator", (Table((text_column("operator"), *map(Column, headings)), rows),))
+    more = [cell for label in others for cell in ("kernels", label, "change")]
+    return table_section("By operator", ("operator", "kernels", first if others else "ms", *more), rows)
 
 
-def _operator_cells(spent: Sequence[tuple[int, float]]) -> list[str]:
+def _operator_cells(spent: Sequence[tuple[float, ...]]) -> list[str]:
     (kernels, first), *others = spent
-    cells = [formatting.count(kernels) if kernels else "·", ms(first)]
+    cells = [formatting.count(round(kernels)) if kernels else "·", ms(first)]
     for number, milliseconds in others:
-        cells += [formatting.count(number) if number else "·", ms(milliseconds), change(first, milliseconds)]
+        cells += [formatting.count(round(number)) if number else "·", ms(milliseconds), change(first, milliseconds)]
     return cells
 
 
 def _kernels(model: ProfiledModel, profile: Profile) -> Section:
     """Return the kernels, the slowest first, each with its module and the nodes that it runs."""
-    columns = (
-        text_column("kernel"),
-        text_column("operator"),
-        *map(Column, ("calls", "ms", "share")),
-        text_column("module"),
-        text_column("nodes of the file"),
-    )
-    rows = [
-        Row(
-            (
-                formatting.name(kernel.name, 40),
-                formatting.name(kernel.op_type),
-                formatting.count(kernel.calls),
-                ms(kernel.milliseconds),
-                share(part_of(kernel.milliseconds, model)),
-                "not attributed" if kernel.owner is None else formatting.module(kernel.owner),
-                ", ".join(formatting.name(node, 40) for node in kernel.nodes) or "inserted by the runtime",
-            )
+    rows = (
+        (
+            formatting.name(kernel.name, 40),
+            formatting.name(kernel.op_type),
+            formatting.count(kernel.calls),
+            ms(kernel.milliseconds),
+            share(part_of(kernel.milliseconds, model)),
+            "not attributed" if kernel.owner is None else formatting.module(kernel.owner),
+            ", ".join(formatting.name(node, 40) for node in kernel.nodes) or "inserted by the runtime",
         )
         for kernel in hottest(model)
-    ]
-    return Section(f"Hottest kernels{_of(model, profile)}", (Table(columns, rows),))
+    )
+    columns = ("kernel", "operator", "calls", "ms", "share", text_column("module"), text_column("nodes of the file"))
+    return table_section(f"Hottest kernels{_of(model, profile)}", columns, rows, text_columns=2)
 
 
 def _unattributed(model: ProfiledModel, profile: Profile) -> Section:
@@ -407,8 +382,3 @@ def _unattributed(model: ProfiledModel, profile: Profile) -> Section:
         for kernel in kernels
     ]
     return Section(title, (Notes(lines),))
-
-
-def _notes(profile: Profile) -> list[str]:
-    own = (f"{formatting.name(model.label)}: {note}" for model in profile.models for note in model.notes)
-    return [formatting.one_line(note) for note in (*profile.notes, *own)]

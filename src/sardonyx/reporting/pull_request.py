@@ -15,7 +15,6 @@ from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.bench import finding, milliseconds, ratio
 from sardonyx.reporting.document import (
-    Block,
     Cell,
     Code,
     Document,
@@ -27,9 +26,10 @@ from sardonyx.reporting.document import (
     is_empty,
     table_section,
 )
-from sardonyx.reporting.history import History, changes, histories, history_section, trends
+from sardonyx.reporting.history import changes, histories, history_section, trends
 from sardonyx.reporting.module_contents import module_mermaid, top_module
 from sardonyx.reporting.module_rows import module_cell, module_rows
+from sardonyx.reporting.profile import ms
 from sardonyx.reporting.record_kinds import RUN
 from sardonyx.reporting.run import run_sentence
 from sardonyx.reporting.run_bundle import RunBundle
@@ -51,7 +51,10 @@ def pull_request(bundles: Sequence[RunBundle]) -> str:
     models = histories(bundles)
     latest = [history.latest for history in models]
     sections = [_models(latest)] if len(models) > 1 else []
-    sections += [_history(history) for history in models if len(history.runs) > 1]
+    for history in models:
+        if len(history.runs) > 1:
+            lines = history_section(history)
+            sections.append(structs.replace(lines, blocks=(*lines.blocks, Notes(trends(history)))))
     tables = [(str(section.title).lower(), markdown.block(section, _LEVEL - 1)) for section in sections]
     share = max(_LEAST, (LONGEST - _RESERVED - sum(len(text) for _name, text in tables)) // len(latest) - 2)
     comments = [
@@ -68,14 +71,20 @@ def pull_request_of_two(first: RunBundle, second: RunBundle) -> str:
 def run_comment(bundle: RunBundle) -> Document:
     """Return everything about one model, the most important first."""
     run = bundle.run
-    passed = run.status == "done" and (run.verdict is None or run.verdict.passed)
     sentence = _short(run_sentence(structs.replace(run, result=structs.replace(run.result, path=None))))
     notes = Notes([_short(note) for note in (*bundle.notes, *run.notes)[:_ROWS]])
-    folded = (_modules(bundle), _passes(run), _skipped(run), _verification(run), _undone(run), _environment(bundle))
+    undone = [(formatting.name(u.pass_name), formatting.module(u.owner), _short(u.reason)) for u in run.rolled_back]
+    drawn = run.wiring_before is not None and run.wiring_after is not None
+    graph = (Code(module_mermaid(run, top_module(run)), "mermaid"),) if drawn else ()
+    folded = (
+        *(_modules(bundle), _passes(run), _skipped(run), _verification(run)),
+        _section("Rolled back", ("pass", "module", "reason"), undone, text_columns=3),
+        *(_environment(bundle), Section("The modules after, as a graph", graph)),
+    )
     return Document(
-        title=f"{'✅' if passed else '❌'} {formatting.name(bundle.label)}: {sentence}",
+        title=f"{'✅' if bundle.passed else '❌'} {formatting.name(bundle.label)}: {sentence}",
         level=_LEVEL,
-        blocks=(_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded), _graph(run)),
+        blocks=(_numbers(bundle), notes, *(structs.replace(part, folded=True) for part in folded)),
     )
 
 
@@ -98,11 +107,8 @@ def _written(document: Document) -> Iterator[tuple[str, str]]:
     yield "the heading", markdown.heading(document.title, document.level)
     for block in (*document.head, *document.blocks):
         if not is_empty(block):
-            yield _block_name(block), markdown.block(block, document.level + 1)
-
-
-def _block_name(block: Block) -> str:
-    return str(block.title).lower() if isinstance(block, Section) else "notes"
+            name = str(block.title).lower() if isinstance(block, Section) else "notes"
+            yield name, markdown.block(block, document.level + 1)
 
 
 def _fitted(blocks: Iterable[tuple[str, str]], longest: int) -> str:
@@ -133,37 +139,21 @@ def _section(title: str, headings: Sequence[str], rows: Sequence[Sequence[Text |
 
 
 def _models(bundles: Sequence[RunBundle]) -> Section:
-    rows = [
-        (
-            formatting.name(bundle.label),
-            _short(verification(bundle.run.verdict)),
-            f"{formatting.from_to(formatting.count(bundle.run.before.nodes), formatting.count(bundle.run.after.nodes))}"
-            f" ({formatting.percent(bundle.run.before.nodes, bundle.run.after.nodes)})",
-            formatting.from_to(formatting.size(bundle.run.before.bytes), formatting.size(bundle.run.after.bytes)),
-            _time_ratio(bundle),
+    rows: list[tuple[str, ...]] = []
+    for bundle in bundles:
+        nodes, size = (RUN[name].read(bundle.run) for name in ("nodes", "bytes"))
+        compared = bundle.compared
+        rows.append(
+            (
+                formatting.name(bundle.label),
+                _short(verification(bundle.run.verdict)),
+                f"{formatting.from_to(nodes.before, nodes.written)} ({nodes.saving})",
+                formatting.from_to(size.before, size.written),
+                "not timed" if compared is None else f"{ratio(compared)}, {finding(compared)}",
+            )
         )
-        for bundle in bundles
-    ]
     headings = ("model", "verification", "nodes", "bytes", "time, after / before")
     return _section("All models", headings, rows, text_columns=2)
-
-
-def _history(history: History) -> Section:
-    section = history_section(history)
-    return structs.replace(section, blocks=(*section.blocks, Notes(trends(history))))
-
-
-def _time_ratio(bundle: RunBundle) -> str:
-    compared = bundle.compared
-    return "not timed" if compared is None else f"{ratio(compared)}, {finding(compared)}"
-
-
-def _graph(run: Run) -> Section:
-    """Return the modules and the values that flow between them, as a diagram that GitHub renders."""
-    title = "The modules after, as a graph"
-    if run.wiring_before is None or run.wiring_after is None:
-        return Section(title, ())
-    return Section(title, (Code(module_mermaid(run, top_module(run)), "mermaid"),), folded=True)
 
 
 def _numbers(bundle: RunBundle) -> Section:
@@ -188,17 +178,12 @@ def _modules(bundle: RunBundle) -> Section:
             formatting.count(row.total[0]),
             formatting.count(row.total[1]),
             formatting.change(row.total[1] - row.total[0]),
-            *(_spent(times, row.paths) for times in timed),
+            *(ms(sum(times.get(path, 0.0) for path in row.paths)) for times in timed),
         )
         for row in module_rows(((m.path, m.tag, (m.before, m.after)) for m in bundle.run.modules), View(rows=_ROWS))
     ]
     headings = ("module", "nodes before", "after", "change", *(("ms before", "ms after") if timed else ()))
     return _section("By module", headings, rows, above="Equal layers are one line, with the sums of all.")
-
-
-def _spent(times: dict[str, float], paths: Sequence[str]) -> str:
-    total = sum(times.get(path, 0.0) for path in paths)
-    return milliseconds(total / 1000) if total else "·"
 
 
 def _passes(run: Run) -> Section:
@@ -254,14 +239,6 @@ def _verification(run: Run) -> Section:
     )
     headings = ("output", "dtype", "", "worst absolute", "worst relative", "allowed, rel and abs")
     return _section(title, headings, rows, text_columns=3, above=above)
-
-
-def _undone(run: Run) -> Section:
-    rows = [
-        (formatting.name(undone.pass_name), formatting.module(undone.owner), _short(undone.reason))
-        for undone in run.rolled_back
-    ]
-    return _section("Rolled back", ("pass", "module", "reason"), rows, text_columns=3)
 
 
 def _environment(bundle: RunBundle) -> Section:

@@ -10,8 +10,6 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from sardonyx.common.errors import UsageError
-from sardonyx.records import module_tree
-from sardonyx.records.bench import Comparison
 from sardonyx.records.expressions import Wording, parse
 from sardonyx.records.quantization import (
     FLOAT32,
@@ -22,10 +20,9 @@ from sardonyx.records.quantization import (
     Loss,
     ModuleGroup,
     Quantization,
-    Scores,
 )
 from sardonyx.reporting import formatting
-from sardonyx.reporting.document import Cell, Document, Notes, Section, Span, Text, Tone, View, table_section
+from sardonyx.reporting.document import Document, Notes, Section, Span, Tone, View, table_section
 from sardonyx.reporting.module_rows import module_cell, module_rows
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.verdict import decoder_line
@@ -319,16 +316,11 @@ def quantization_document(quantization: Quantization, view: View) -> Document:
 
 
 def _blocks(quantization: Quantization, view: View) -> tuple[Section, ...]:
-    if quantization.choice is None:
-        return loss_section(quantization, view), module_section(quantization, view), skipped_section(quantization, view)
-    chosen = (
-        point_section(quantization.choice, view),
-        _kept(quantization.choice, view),
-        loss_section(quantization, view),
-    )
-    return (
-        (*chosen, module_section(quantization, view), skipped_section(quantization, view)) if view.verbose else chosen
-    )
+    choice, loss = quantization.choice, loss_section(quantization, view)
+    rest = (module_section(quantization, view), skipped_section(quantization, view))
+    if choice is None:
+        return loss, *rest
+    return point_section(choice, view), _kept(choice, view), loss, *(rest if view.verbose else ())
 
 
 def quantization_sentence(quantization: Quantization) -> str:
@@ -336,8 +328,9 @@ def quantization_sentence(quantization: Quantization) -> str:
     before, after, loss = quantization.before.bytes, quantization.after.bytes, quantization.loss
     sizes = formatting.from_to(formatting.size(before), formatting.size(after))
     clauses = [f"{_precisions(quantization)}, {sizes} ({after / before:.2f} ×)"]
-    if (time := _time(quantization)) is not None:
-        clauses.append(f"time {_ratio(time)}")
+    choice = quantization.choice
+    if choice is not None and (time := choice.points[choice.chosen].time) is not None:
+        clauses.append(f"time {time.ratio:.2f} × [{time.low:.2f}, {time.high:.2f}]")
     clauses.append(f"{_loss(loss)} on {_samples(quantization)}")
     path = quantization.result.path
     if quantization.status != "done":
@@ -374,15 +367,6 @@ def _precisions(quantization: Quantization) -> str:
     return f"{formatting.plural(len(choice.groups), 'module')}: {', '.join(parts)}"
 
 
-def _time(quantization: Quantization) -> Comparison | None:
-    choice = quantization.choice
-    return None if choice is None else choice.points[choice.chosen].time
-
-
-def _ratio(time: Comparison) -> str:
-    return f"{time.ratio:.2f} × [{time.low:.2f}, {time.high:.2f}]"
-
-
 def _samples(quantization: Quantization) -> str:
     loss = quantization.loss
     unseen = quantization.choice is not None and not quantization.data.shared
@@ -393,16 +377,17 @@ def _samples(quantization: Quantization) -> str:
 
 def point_section(choice: Choice, view: View) -> Section:
     """Return the measured models, from the least loss to the largest."""
-    rows: list[tuple[Text | Cell, ...]] = []
+    rows: list[tuple[str, ...]] = []
     compares_directions = any(limit.startswith("cosine") for limit in choice.budget)
     for number in range(len(choice.points)) if view.verbose else _shown(choice):
         point = choice.points[number]
         scores = point.scores
+        top1 = "·" if scores.top1 is None else f"{100 * scores.top1.value:.1f} %"
         rows.append(
             (
                 ("▸ " if number == choice.chosen else "  ") + _described(point),
                 f"{scores.relative_l2.value:.2g}",
-                f"{scores.cosine.value:.5f}" if compares_directions else _top1(scores),
+                f"{scores.cosine.value:.5f}" if compares_directions else top1,
                 f"{point.bytes_ratio:.2f}",
                 _point_time(point),
                 "yes" if point.within else "no",
@@ -413,10 +398,6 @@ def point_section(choice: Choice, view: View) -> Section:
     predicted = any(point.time is None and point.predicted_time is not None for point in choice.points)
     below = "≈: predicted from the times of single shapes" if predicted else ""
     return table_section(f"Least {choice.objective} with {budget}", headings, rows, below=below)
-
-
-def _top1(scores: Scores) -> str:
-    return "·" if scores.top1 is None else f"{100 * scores.top1.value:.1f} %"
 
 
 def _shown(choice: Choice) -> list[int]:
@@ -446,9 +427,7 @@ def _point_time(point: FrontPoint) -> str:
 def _kept(choice: Choice, view: View) -> Section:
     """Return the modules that stay in float32, and those of other precisions if all are shown."""
     shown = [group for group in choice.groups if view.verbose or group.chosen == FLOAT32]
-    rows: list[tuple[Text | Cell, ...]] = [
-        (formatting.name(group.name), group.chosen, group.reason, formatting.size(group.bytes)) for group in shown
-    ]
+    rows = ((formatting.name(group.name), group.chosen, group.reason, formatting.size(group.bytes)) for group in shown)
     title = "Precision of modules" if view.verbose else "Kept in float32"
     headings = ("module", "precision", "why", "bytes")
     return table_section(title, headings, rows, text_columns=3, most=None if view.verbose else _KEPT)
@@ -474,7 +453,7 @@ def _head(quantization: Quantization) -> list[str]:
 def loss_section(quantization: Quantization, view: View) -> Section:
     """Return the loss of each output, with the intervals of the judged numbers."""
     loss = quantization.loss
-    rows: list[tuple[Text | Cell, ...]] = [
+    rows = [
         (
             formatting.name(output.name),
             f"{output.relative_l2:.2g}",
@@ -513,26 +492,20 @@ def module_section(quantization: Quantization, view: View) -> Section:
     """Return the bytes of each module before and after."""
     changed = [(module.path, module.tag, (module.bytes_before, module.bytes_after)) for module in quantization.modules]
     shown = view if view.verbose else View(depth=2)
-    rows: list[tuple[Text | Cell, ...]] = [
-        (module_cell(row), *map(formatting.size, row.total[:2]), _factor(row))
+    rows = (
+        (module_cell(row), *map(formatting.size, row.total), f"{row.total[1] / row.total[0]:.2f} ×")
         for row in module_rows(changed, shown)
         if row.total[0]
-    ]
-    return table_section(
-        "Bytes of constants", ("module", "before", "after", ""), rows, most=None if view.verbose else _MODULES
     )
-
-
-def _factor(row: module_tree.Row) -> str:
-    before, after = row.total[:2]
-    return f"{after / before:.2f} ×"
+    most = None if view.verbose else _MODULES
+    return table_section("Bytes of constants", ("module", "before", "after", ""), rows, most=most)
 
 
 def skipped_section(quantization: Quantization, view: View) -> Section:
     """Return the reasons why products were not quantized."""
-    rows: list[tuple[Text | Cell, ...]] = [
+    rows = (
         (formatting.one_line(group.reason), ", ".join(map(formatting.name, group.examples[:1])), str(group.count))
         for group in quantization.skipped
-    ]
+    )
     headings = ("reason", "such as", "products")
     return table_section("Not quantized", headings, rows, text_columns=2, most=None if view.verbose else _REASONS)

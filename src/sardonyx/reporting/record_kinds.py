@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import asdict, replace
 
 from sardonyx.records.analysis import Analysis, Decomposed, Form
-from sardonyx.records.bench import Benchmark, Placement, Profile, Start, Timing
+from sardonyx.records.bench import Benchmark, Placement, Profile, ProfiledModel, Start, Timing
 from sardonyx.records.comparison import Comparison, Location
 from sardonyx.records.export import Export, Extraction
 from sardonyx.records.expressions import Number, ratio, worst
@@ -131,13 +131,9 @@ def _spent(record: Any) -> float:
     return seconds["total"] if "total" in seconds else sum(seconds.values())
 
 
-def _owning(record: Any) -> int:
-    return sum(module.nodes > 0 for module in record.modules)
-
-
 _SECONDS = _lower("seconds", "time the command took", _spent, SECONDS)
 _PARAMETERS = Measure("parameters", "elements of weights", lambda record: record.parameters)
-_MODULES = Measure("modules", "modules that own a node", _owning)
+_MODULES = Measure("modules", "modules that own a node", lambda record: sum(each.nodes > 0 for each in record.modules))
 _OPERATORS = Measure("operators", "different operators", lambda record: len(record.ops))
 _RATIO = _lower("latency_ratio", "", lambda _record: None, RATIO, title="after / before")
 
@@ -161,8 +157,7 @@ def _of_export(export: Export) -> Mapping[str, float]:
 def _tuned(run: Run) -> Number | None:
     """Return the time of the result relative to its source; None without a tuning."""
     tuning = run.tuning
-    pace = next((pace for pace in tuning.standing if pace.name == tuning.chosen), None) if tuning else None
-    return None if pace is None else ratio(pace.ratio, pace.low, pace.high, pace.finding)
+    return _ratio(next((pace for pace in tuning.standing if pace.name == tuning.chosen), None)) if tuning else None
 
 
 _TUNED = "time of a run of the result over that of the source, with --tune; below 1 is faster"
@@ -219,16 +214,15 @@ MODULE = RecordKind(
 )
 
 
-def _after_all(measure: Measure) -> Measure:
-    meaning = f"the same once every pass has run: {measure.meaning}"
-    return replace(measure, name=f"{measure.name}_after", meaning=meaning, common=False)
-
-
+_ONCE_RUN = "the same once every pass has run: {}"
 OPPORTUNITIES = RecordKind(
     Opportunities,
     (
         *_sizes(lambda opportunities: asdict(opportunities.before), _COUNTED),
-        *map(_after_all, _sizes(lambda opportunities: asdict(opportunities.after), _COUNTED)),
+        *(
+            replace(each, name=f"{each.name}_after", meaning=_ONCE_RUN.format(each.meaning), common=False)
+            for each in _sizes(lambda opportunities: asdict(opportunities.after), _COUNTED)
+        ),
         Measure("found", "matches that passes would rewrite or skip", lambda opportunities: opportunities.found),
         _lower("left", "matches that passes would skip", lambda opportunities: opportunities.left),
     ),
@@ -259,8 +253,7 @@ def _loss(score: str) -> Callable[[Quantization], Number | None]:
 
 def _chosen_time(quantization: Quantization) -> Number | None:
     choice = quantization.choice
-    time = None if choice is None else choice.points[choice.chosen].time
-    return None if time is None else ratio(time.ratio, time.low, time.high, time.finding)
+    return None if choice is None else _ratio(choice.points[choice.chosen].time)
 
 
 _OF_OUTPUT = "of the worst output"
@@ -285,23 +278,18 @@ QUANTIZATION = RecordKind(
 )
 ADOPTION = RecordKind(Adoption, (_MODULES.at(lambda adoption: adoption.modules), *_placed()))
 
+_REFUSED = "nodes that the runtime refuses"
 _UNKNOWN_PLACE = "nodes that were not measured, or depend on attributes"
 PLACEMENT = RecordKind(
     Placement,
     (
         _lower("fallback_nodes", "nodes that fall back to the CPU", lambda placed: placed.fallback_nodes, alone=True),
-        _lower(
-            "unsupported_nodes", "nodes that the runtime refuses", lambda placed: placed.unsupported_nodes, alone=True
-        ),
+        _lower("unsupported_nodes", _REFUSED, lambda placed: placed.unsupported_nodes, alone=True),
         _lower("unknown_nodes", _UNKNOWN_PLACE, lambda placed: placed.unknown_nodes, alone=True),
         _lower("copies", "values that cross between device and CPU", lambda placed: placed.copies),
         _lower("away_flops", "share of the arithmetic away from the device", lambda placed: placed.away_flops, SHARE),
     ),
 )
-
-
-def _side(which: str) -> Sizes:
-    return lambda comparison: asdict(getattr(comparison, which))
 
 
 def _of_second(measure: Measure) -> Measure:
@@ -314,7 +302,7 @@ _COMPARED = {name: what for name, what in _COUNTED.items() if name != "bytes"}
 COMPARISON = RecordKind(
     Comparison,
     (
-        *map(_of_second, _sizes(_side("after"), _COMPARED, _side("before"))),
+        *map(_of_second, _sizes(lambda two: asdict(two.after), _COMPARED, lambda two: asdict(two.before))),
         Measure("added", "nodes of the second model without a counterpart", lambda compared: len(compared.added)),
         Measure("removed", "nodes of the first model without a counterpart", lambda compared: len(compared.removed)),
         Measure("moved", "nodes that another module owns", lambda compared: len(compared.moved)),
@@ -323,16 +311,13 @@ COMPARISON = RecordKind(
 )
 
 
-def _most_responsible(location: Location) -> float:
-    return max((share.share for share in location.shares), default=0.0)
-
-
 _BLAMED = "share of the most responsible module in the squared error"
+_LARGEST = Measure("largest_share", _BLAMED, lambda found: max((e.share for e in found.shares), default=0.0), SHARE)
 LOCATION = RecordKind(
     Location,
     (
         _lower("error", "relative error of the outputs, root mean square", lambda found: found.error, SHARE),
-        Measure("largest_share", _BLAMED, _most_responsible, SHARE),
+        _LARGEST,
         Measure("spread", "effective number of modules that cause the error", lambda found: found.spread, PLAIN),
         Measure("runs", "runs of either model", lambda found: found.runs),
         _SECONDS.at(lambda found: found.seconds),
@@ -384,12 +369,11 @@ FIGURES = tuple(
 )
 
 
-def _in_mb() -> Iterator[Measure]:
-    for measure in FIGURES:
-        name = measure.name.removesuffix("_bytes")
-        if name != measure.name:
-            meaning = f"{measure.meaning}, in MB of 10⁶"
-            yield _lower(f"{name}_mb", meaning, _figure(measure.name, 1e6), MEGABYTES)
+_IN_MB = tuple(
+    _lower(f"{each.name[:-5]}mb", f"{each.meaning}, in MB of 10⁶", _figure(each.name, 1e6), MEGABYTES)
+    for each in FIGURES
+    if each.name.endswith("_bytes")
+)
 
 
 def _form(analysis: Analysis, name: str) -> Form | None:
@@ -399,7 +383,7 @@ def _form(analysis: Analysis, name: str) -> Form | None:
     return next((form for form in analysis.forms if form.name == name), None)
 
 
-ANALYSIS = RecordKind(Analysis, (*FIGURES, *_in_mb()), FORMS, _form)
+ANALYSIS = RecordKind(Analysis, (*FIGURES, *_IN_MB), FORMS, _form)
 _TRACED = "nodes of the graph that torch traces, if it does"
 DECOMPOSED = RecordKind(
     Decomposed,
@@ -425,8 +409,8 @@ def _last(of: Callable[[Timing], Number | None]) -> Callable[[Benchmark], Number
     return worst_of
 
 
-def _ratio(timing: Timing) -> Number | None:
-    compared = timing.against_first
+def _ratio(compared: Any) -> Number | None:
+    """Return a relative time with its interval, as `bench` and tuning record it."""
     return None if compared is None else ratio(compared.ratio, compared.low, compared.high, compared.finding)
 
 
@@ -446,25 +430,16 @@ def _starts(of: Callable[[Start], float | None], scale: float = 1.0) -> Callable
 
 _AGAINST_FIRST = "time of a run of the last file over that of the first, below 1 is faster"
 _LATENCY = "milliseconds a run of the last file takes"
+_LOAD, _FIRST_RUN = "milliseconds to load it into a fresh process", "milliseconds of the first run there"
 _LOADED = "the most memory that loading and a first run took, in bytes"
 _NODES_OF_LAST = _lower("nodes", "compute nodes of the last file", lambda bench: bench.files[-1].nodes, common=True)
 BENCHMARK = RecordKind(
     Benchmark,
     (
-        _RATIO.at(_last(_ratio), _AGAINST_FIRST),
+        _RATIO.at(_last(lambda timing: _ratio(timing.against_first)), _AGAINST_FIRST),
         _lower("latency_ms", _LATENCY, _last(_latency), MILLISECONDS, title="latency"),
-        _lower(
-            "load_ms",
-            "milliseconds to load it into a fresh process",
-            _starts(lambda start: start.load_seconds, 1e3),
-            MILLISECONDS,
-        ),
-        _lower(
-            "first_run_ms",
-            "milliseconds of the first run there",
-            _starts(lambda start: start.first_run_seconds, 1e3),
-            MILLISECONDS,
-        ),
+        _lower("load_ms", _LOAD, _starts(lambda start: start.load_seconds, 1e3), MILLISECONDS),
+        _lower("first_run_ms", _FIRST_RUN, _starts(lambda start: start.first_run_seconds, 1e3), MILLISECONDS),
         _lower("peak_bytes", _LOADED, _starts(lambda start: start.peak_bytes), BYTES, title="peak memory"),
         _lower("peak_mb", "the same in MB of 10⁶", _starts(lambda start: start.peak_bytes, 1e-6), MEGABYTES),
         _NODES_OF_LAST,
@@ -473,46 +448,37 @@ BENCHMARK = RecordKind(
 )
 
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 1.0
+def _of_profile(of: Callable[[ProfiledModel], float]) -> Callable[[Profile], float]:
+    """Return the number of the last file."""
+    return lambda profile: of(profile.models[-1])
 
 
+def _over_first(profile: Profile) -> float:
+    first, last = profile.models[0].kernel_ms, profile.models[-1].kernel_ms
+    return last / first if first else 1.0
+
+
+_KERNEL_MS, _RUN_MS = (
+    "milliseconds a run of the last file spends in kernels",
+    "milliseconds a run takes while nothing is profiled",
+)
 _ATTRIBUTED = "share of the time in kernels that belongs to a module or to the model itself"
+_KERNEL_RATIO = "time in kernels of the last file over that of the first"
 PROFILE = RecordKind(
     Profile,
     (
-        _lower(
-            "kernel_ms",
-            "milliseconds a run of the last file spends in kernels",
-            lambda profile: profile.models[-1].kernel_ms,
-            MILLISECONDS,
-        ),
-        _lower(
-            "run_ms",
-            "milliseconds a run takes while nothing is profiled",
-            lambda profile: profile.models[-1].plain_ms,
-            MILLISECONDS,
-        ),
-        _higher(
-            "attributed",
-            _ATTRIBUTED,
-            lambda profile: _share(profile.models[-1].attributed_ms, profile.models[-1].kernel_ms),
-            SHARE,
-        ),
-        _lower(
-            "kernel_ratio",
-            "time in kernels of the last file over that of the first",
-            lambda profile: _share(profile.models[-1].kernel_ms, profile.models[0].kernel_ms),
-            RATIO,
-        ),
-        _lower("kernels", "kernels that run", lambda profile: len(profile.models[-1].kernels)),
-        _NODES_OF_LAST.at(lambda profile: profile.models[-1].nodes),
+        _lower("kernel_ms", _KERNEL_MS, _of_profile(lambda model: model.kernel_ms), MILLISECONDS),
+        _lower("run_ms", _RUN_MS, _of_profile(lambda model: model.plain_ms), MILLISECONDS),
+        _higher("attributed", _ATTRIBUTED, _of_profile(lambda model: model.attributed), SHARE),
+        _lower("kernel_ratio", _KERNEL_RATIO, _over_first, RATIO),
+        _lower("kernels", "kernels that run", _of_profile(lambda model: len(model.kernels))),
+        _NODES_OF_LAST.at(_of_profile(lambda model: model.nodes)),
     ),
 )
 
 
 def _models(*statuses: str) -> Callable[[Fleet], int]:
-    return lambda fleet: sum(row.status in statuses for row in fleet.models)
+    return lambda fleet: sum(not statuses or row.status in statuses for row in fleet.models)
 
 
 def _saved(fleet: Fleet) -> float | None:
@@ -521,18 +487,15 @@ def _saved(fleet: Fleet) -> float | None:
     return 1 - after / before if before else None
 
 
-def _every(fleet: Fleet) -> int:
-    return len(fleet.models)
-
-
+_EVERY = _models()
 _SAVED = "share of the nodes of all models that is saved; of their bytes for `quantize`"
 FLEET = RecordKind(
     Fleet,
     (
-        Measure("models", "models of the command", _every),
-        _higher("done", "models with a result", _models("done", "reused"), whole=_every),
-        _lower("failed", "models that failed", _models("failed"), whole=_every, alone=True),
-        Measure("reused", "models with a result of an earlier run", _models("reused"), whole=_every),
+        Measure("models", "models of the command", _EVERY),
+        _higher("done", "models with a result", _models("done", "reused"), whole=_EVERY),
+        _lower("failed", "models that failed", _models("failed"), whole=_EVERY, alone=True),
+        Measure("reused", "models with a result of an earlier run", _models("reused"), whole=_EVERY),
         _higher("saved", _SAVED, _saved, SHARE),
     ),
 )

@@ -18,7 +18,7 @@ from sardonyx.reporting import formatting
 from sardonyx.reporting.document import View
 from sardonyx.reporting.history import histories, measured, recent
 from sardonyx.reporting.page import render_locations, render_page
-from sardonyx.reporting.page.module_map import MEASURES, map_picture
+from sardonyx.reporting.page.modules import MEASURES, map_picture
 from sardonyx.reporting.page.overview import compared
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.plots.charts import boxplot, substitution_plot, timeline, trend
@@ -80,29 +80,26 @@ def report(
         OutputError: the output exists or cannot be written.
     """
     form = format_of(output, format)
-    if output is not None:
-        _check(Path(output), form, force=force)
-    listed = [cast("Source", sources)] if isinstance(sources, (str, Path)) or not _several(sources) else sources
-    if not listed:
+    if output is not None and form != "svg":
+        check_free(os.fspath(output), force=force)
+    elif output is not None and Path(output).exists() and not Path(output).is_dir():
+        raise OutputError(f"{output} is a file", hint="pictures go into a folder: name one")
+    several = isinstance(sources, Sequence) and not isinstance(sources, (str, bytes))
+    if not (listed := cast("Sequence[Source]", sources if several else [sources])):
         raise UsageError("there is nothing to report", hint=HOW)
-    groups = record_groups(cast("Sequence[Source]", listed))
+    groups = record_groups(listed)
     locations = {} if compare else locations_without_run(groups)
     if locations:
         result = Report(form, _located(locations, form), (), locations)
     else:
-        result = _report(run_bundles(groups), quantization_bundles(groups), form, compare=compare)
+        bundles, quantizations = run_bundles(groups), quantization_bundles(groups)
+        if compare and len(bundles) != 2:
+            raise UsageError(f"two runs can be compared, not {len(bundles)}", hint="name the records of two runs")
+        files = _compared(bundles[0], bundles[1], form) if compare else _rendered(bundles, quantizations, form)
+        result = Report(form, files, tuple(bundles), quantizations=tuple(quantizations))
     if output is not None:
         _write(result, Path(output), force=force)
     return result
-
-
-def _report(
-    bundles: Sequence[RunBundle], quantizations: Sequence[QuantizationBundle], form: Format, *, compare: bool
-) -> Report:
-    if compare and len(bundles) != 2:
-        raise UsageError(f"two runs can be compared, not {len(bundles)}", hint="name the records of two runs")
-    files = _compared(bundles[0], bundles[1], form) if compare else _rendered(bundles, quantizations, form)
-    return Report(form, files, tuple(bundles), quantizations=tuple(quantizations))
 
 
 def _located(locations: Mapping[str, Location], form: Format) -> dict[str, str]:
@@ -136,8 +133,7 @@ def _rendered(
     """Return the text of each file by its name."""
     match form:
         case "html":
-            page = render_page(bundles, quantizations, title=_title(bundles, quantizations))
-            return {"report.html": page}
+            return {"report.html": render_page(bundles, quantizations, title=_title(bundles, quantizations))}
         case "markdown":
             texts = [pull_request(bundles)] if bundles else []
             made = [each.quantization for each in (*bundles, *quantizations) if each.quantization is not None]
@@ -200,14 +196,6 @@ def format_of(output: str | Path | None, name: str | None) -> Format:
     return form
 
 
-def _check(output: Path, form: Format, *, force: bool) -> None:
-    """Raise an error before any work if the output cannot be written."""
-    if form != "svg":
-        check_free(os.fspath(output), force=force)
-    elif output.exists() and not output.is_dir():
-        raise OutputError(f"{output} is a file", hint="pictures go into a folder: name one")
-
-
 def _write(report: Report, output: Path, *, force: bool) -> None:
     """Write each file completely or not at all, and create missing folders."""
     if report.format != "svg":
@@ -220,10 +208,6 @@ def _write(report: Report, output: Path, *, force: bool) -> None:
         with explained(str(output)):
             (output / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(str(output / name), text.encode(), force=force)
-
-
-def _several(sources: object) -> bool:
-    return isinstance(sources, Sequence) and not isinstance(sources, (str, bytes))
 
 
 # All pictures of one model as files: the map, memory, latency, the measured models of a quantization.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
@@ -22,6 +22,7 @@ from sardonyx.records.run import (
     Run,
 )
 from sardonyx.reporting import formatting
+from sardonyx.reporting.bench import tuning_clause, tuning_section
 from sardonyx.reporting.document import (
     Cell,
     Column,
@@ -34,10 +35,10 @@ from sardonyx.reporting.document import (
     Table,
     Tone,
     View,
+    table_section,
     text_column,
 )
 from sardonyx.reporting.module_rows import module_cell, module_rows, places
-from sardonyx.reporting.tuning import tuning_clause, tuning_section
 from sardonyx.reporting.verdict import (
     claims_cell,
     failure,
@@ -127,31 +128,20 @@ def sentence(sites: Sequence[AttentionSite]) -> str:
     """Return how many attention blocks there are and what became of them."""
     if not sites:
         return "No attention in this model"
-    counts = {
-        "fused into one operator": sum(map(_became_operator, sites)),
-        "one operator already": sum(map(_was_operator, sites)),
-        "still decomposed": sum(map(_is_decomposed, sites)),
-        "removed": sum(site.after is None for site in sites),
-    }
-    total = len(sites)
-    clauses = [f"{_part(number, total)}{what}" for what, number in counts.items() if number]
+    fates = ("fused into one operator", "one operator already", "still decomposed", "removed")
+    counts, total = Counter(map(_fate, sites)), len(sites)
+    every = "" if total == 1 else "all "
+    parts = {fate: every if counts[fate] == total else f"{formatting.count(counts[fate])} " for fate in fates}
+    clauses = [f"{part}{fate}" for fate, part in parts.items() if counts[fate]]
     return f"{formatting.plural(total, 'attention block')}{', ' if len(clauses) == 1 else ': '}{', '.join(clauses)}"
 
 
-def _part(number: int, total: int) -> str:
-    return "" if total == 1 else "all " if number == total else f"{formatting.count(number)} "
-
-
-def _was_operator(site: AttentionSite) -> bool:
-    return bool(site.before and site.before.operator and site.after and site.after.operator)
-
-
-def _became_operator(site: AttentionSite) -> bool:
-    return bool(site.after and site.after.operator) and not _was_operator(site)
-
-
-def _is_decomposed(site: AttentionSite) -> bool:
-    return site.after is not None and not site.after.operator
+def _fate(site: AttentionSite) -> str:
+    if site.after is None:
+        return "removed"
+    if not site.after.operator:
+        return "still decomposed"
+    return "one operator already" if site.before and site.before.operator else "fused into one operator"
 
 
 def spent(forms: Iterable[AttentionForm | None], model: ProfiledModel) -> Spent | None:
@@ -187,12 +177,15 @@ WHOLE_PASS = "*"  # the root of a rollback that removed a pass altogether
 # In a document that is not verbose:
 OPERATORS_SHOWN, ADDED_SHOWN, PASSES_SHOWN, NOTES_SHOWN, ROLLBACKS_SHOWN = 5, 2, 4, 2, 3
 CONSTANT = "Constant"  # the number of Constant nodes depends on the exporter, so the sum leaves them out
-_OPERATOR_COLUMNS = (text_column("operator"), Column("before"), Column("after"), Column("change"))
+_OPERATOR_HEADINGS = (text_column("operator"), "before", "after", "change")
 
 
 def run_document(run: Run, view: View) -> Document:
     """Return the answer of `optimize`."""
     explains_passes = view.verbose or bool(run.options.get("dry_run"))
+    undone = [rollback_sentence(rollback) for rollback in run.rolled_back]
+    if not view.verbose and len(undone) > ROLLBACKS_SHOWN:
+        undone = [*undone[:ROLLBACKS_SHOWN], f"and {len(undone) - ROLLBACKS_SHOWN} more (-v lists them)"]
     return Document(
         title="model in memory" if run.source.path is None else run.source.path,
         head=(Notes(_heading_lines(run, view)),),
@@ -201,10 +194,7 @@ def run_document(run: Run, view: View) -> Document:
             _passes(run, view) if explains_passes else _main_passes(run),
             _modules(run.modules, view) if view.verbose else Section("By module", ()),
             _attention(run) if view.verbose else Section("Attention", ()),
-            Section(
-                "Rolled back, because verification failed with them",
-                (Notes(_rollbacks(run, view)),),
-            ),
+            Section("Rolled back, because verification failed with them", (Notes(undone),)),
             verdict_section(run.verdict, view) if view.verbose else verdict_summary(run.verdict),
             tuning_section(run.tuning, view),
         ),
@@ -217,24 +207,19 @@ def run_sentence(run: Run) -> str:
     if run.status != "done":
         return f"{failure(run.verdict)}; nothing was written"
     dry = bool(run.options.get("dry_run"))
-    clauses = [
-        _nodes_clause(run),
-        formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes)),
-    ]
+    before, after = run.before.nodes, run.after.nodes
+    counts = formatting.from_to(formatting.count(before), formatting.count(after))
+    nodes = f"{counts} nodes ({formatting.percent(before, after)})"
+    if before == after:
+        nodes = f"{formatting.plural(after, 'node')} as before"
+    size = formatting.from_to(formatting.size(run.before.bytes), formatting.size(run.after.bytes))
+    clauses = [nodes, size]
     if run.rolled_back:
         clauses.append(f"{formatting.plural(len(run.rolled_back), 'rewrite')} rolled back")
     clauses.append(verification(run.verdict))
     clauses += filter(None, [tuning_clause(run.tuning)])
     where = "" if run.result.path is None or dry else f" → {run.result.path}"
     return f"{'would give ' if dry else ''}{', '.join(clauses)}{where}{'; nothing written' if dry else ''}"
-
-
-def _nodes_clause(run: Run) -> str:
-    before, after = run.before.nodes, run.after.nodes
-    if before == after:
-        return f"{formatting.plural(after, 'node')} as before"
-    counts = formatting.from_to(formatting.count(before), formatting.count(after))
-    return f"{counts} nodes ({formatting.percent(before, after)})"
 
 
 def opset_changes(run: Run) -> list[str]:
@@ -276,7 +261,7 @@ def _operators(ops: tuple[OpCount, ...]) -> Section:
         total = (sum(op.before for op in compute), sum(op.after for op in compute))
         rows.append(Row(_op_cells("all", *total), Tone.STRONG))
     rows += _constant_rows(ops)
-    return Section("By operator", (Table(_OPERATOR_COLUMNS, rows),))
+    return table_section("By operator", _OPERATOR_HEADINGS, rows)
 
 
 def _main_operators(ops: tuple[OpCount, ...]) -> Table:
@@ -290,7 +275,7 @@ def _main_operators(ops: tuple[OpCount, ...]) -> Table:
         label = f"({formatting.plural(len(others), 'other')})"
         sums = (sum(op.before for op in others), sum(op.after for op in others))
         rows.append(Row(_op_cells(label, *sums), Tone.FAINT))
-    return Table(_OPERATOR_COLUMNS, [*rows, *_constant_rows(ops)])
+    return Table.of(_OPERATOR_HEADINGS, [*rows, *_constant_rows(ops)])
 
 
 def _by_change(op: OpCount) -> tuple[int, int, str]:
@@ -312,17 +297,8 @@ def _op_cells(label: str, before: int, after: int) -> tuple[str, ...]:
 def _passes(run: Run, view: View) -> Section:
     """Return the passes with what is known of their rewrites, and the reasons why they skipped matches."""
     verified = run.verdict is not None and run.verdict.rewrites is not None
-    columns = (
-        text_column("pass"),
-        Column("rewrites"),
-        Column("nodes"),
-        Column("constants", detail=1),
-        Column("bytes"),
-        Column("time", detail=2),
-        text_column("accuracy", detail=3),
-        *([text_column("equal for", detail=1)] if verified else []),
-        text_column("where"),
-    )
+    columns = ("pass", "rewrites", "nodes", Column("constants", 1), "bytes", Column("time", 2))
+    words = (text_column("accuracy", 3), *([text_column("equal for", 1)] if verified else []), text_column("where"))
     rows: list[Row] = []
     silent = 0
     for record in run.passes:
@@ -334,7 +310,7 @@ def _passes(run: Run, view: View) -> Section:
             silent += 1
     if silent:
         rows.append(Row((f"({formatting.plural(silent, 'pass', 'passes')} found nothing to do)",), Tone.FAINT))
-    return Section("By pass", (Table(columns, rows),))
+    return table_section("By pass", (*columns, *words), rows)
 
 
 def _main_passes(run: Run) -> Table:
@@ -345,8 +321,7 @@ def _main_passes(run: Run) -> Table:
     if others:
         label = f"({formatting.plural(len(others), 'other')}; -v lists all)"
         rows.append(Row((label, *_pass_numbers(others), ""), Tone.FAINT))
-    columns = (text_column("pass"), *map(Column, ("rewrites", "nodes", "bytes")), text_column("where", detail=1))
-    return Table(columns, rows)
+    return Table.of((text_column("pass"), "rewrites", "nodes", "bytes", text_column("where", 1)), rows)
 
 
 def _pass_numbers(records: Sequence[PassRecord]) -> tuple[str, str, str]:
@@ -391,37 +366,18 @@ def _modules(modules: tuple[ModuleCount, ...], view: View) -> Section:
         before, after = row.total
         cells = (module_cell(row), *_op_cells("", before, after)[1:])
         rows.append(Row(cells, Tone.PLAIN if before or after else Tone.FAINT))
-    columns = (text_column("module"), Column("before"), Column("after"), Column("change"))
-    return Section("By module", (Table(columns, rows),))
+    return table_section("By module", ("module", "before", "after", "change"), rows)
 
 
 def _attention(run: Run) -> Section:
-    headings = ("heads × size", "mask", "before", "after")
-    columns = (text_column("where"), Column("blocks"), *map(text_column, headings))
     rows: list[Row] = []
     for group in groups(run.attention):
         site = group.example
-        rows.append(
-            Row(
-                (
-                    formatting.name(group.label),
-                    formatting.count(len(group.sites)),
-                    heads(site),
-                    mask(site),
-                    form(site.before),
-                    form(site.after),
-                )
-            )
-        )
+        blocks = (formatting.name(group.label), formatting.count(len(group.sites)))
+        rows.append(Row((*blocks, heads(site), mask(site), form(site.before), form(site.after))))
         rows += [Row((Cell(formatting.one_line(site.why), depth=2),), Tone.FAINT)] if site.why else []
-    summary = sentence(run.attention) if rows else ""
-    return Section("Attention", (Table(columns, rows), Paragraph(summary)))
-
-
-def _rollbacks(run: Run, view: View) -> list[str]:
-    lines = [rollback_sentence(rollback) for rollback in run.rolled_back]
-    hidden = 0 if view.verbose else len(lines[ROLLBACKS_SHOWN:])
-    return [*lines[: len(lines) - hidden], *([f"and {hidden} more (-v lists them)"] if hidden else [])]
+    columns = (text_column("where"), "blocks", *map(text_column, ("heads × size", "mask", "before", "after")))
+    return Section("Attention", (Table.of(columns, rows), Paragraph(sentence(run.attention) if rows else "")))
 
 
 def rollback_sentence(rollback: RolledBack) -> str:

@@ -40,11 +40,15 @@ class RunBundle(Struct, frozen=True):
     notes: tuple[str, ...] = ()  # about the records: which were left out, and why
 
     @property
+    def passed(self) -> bool:
+        """Whether a file was written and no verification failed."""
+        return self.run.status == "done" and (self.run.verdict is None or self.run.verdict.passed)
+
+    @property
     def profiled(self) -> tuple[ProfiledModel, ProfiledModel] | None:
         """The profiles before and after, or None."""
-        return (
-            None if self.profile is None else _two(self.run, self.profile.models, lambda each: each.path or each.label)
-        )
+        models = () if self.profile is None else self.profile.models
+        return _two(self.run, models, lambda each: each.path or each.label)
 
     @property
     def forms(self) -> tuple[Form, Form] | None:
@@ -91,7 +95,7 @@ def _of_two(made: Run, bench: Benchmark, point: Point) -> Benchmark:
 
 def _two(made: Run | Quantization, items: Sequence[_Item], path: Callable[[_Item], str]) -> tuple[_Item, _Item] | None:
     """Return the items of source and result, matched by path or by file name, or None if one is missing."""
-    for key in (str, _name):
+    for key in (str, lambda path: PurePath(path).name):
         source, result = (key(artifact.path or "") for artifact in (made.source, made.result))
         by_path = {key(path(item)): item for item in items}
         if source != result and source in by_path and result in by_path:
@@ -113,10 +117,6 @@ class QuantizationBundle(Struct, frozen=True):
     def point(self) -> Point | None:
         """The times of source and result at the first measured size, or None."""
         return None if self.bench is None else _point(self.quantization, self.bench)
-
-
-def _name(path: str) -> str:
-    return PurePath(path).name
 
 
 Record = Run | Export | Benchmark | Profile | Analysis | Location | Quantization | OutsideRecord
@@ -168,19 +168,15 @@ def record_groups(sources: Sequence[Source]) -> list[RecordGroup]:
         elif Path(source).is_dir():
             folders.append(_in_folder(Path(source)))
         else:
-            loose.append(_in_file(Path(source)))
+            record = reading.read_file(Path(source), str(source), HOW)
+            if not isinstance(record, _SHOWN):
+                shown = "and a report shows an optimization or a quantization"
+                raise UsageError(f"{source} is {record.title}, {shown}", hint=HOW)
+            loose.append(LocatedRecord(record, Path(source)))
     single = RecordGroup("the sources", tuple(loose))
     if folders and not any(runs_of(single)):
         return [replace(group, records=(*group.records, *loose)) for group in folders]
     return [*([single] if loose else []), *folders]
-
-
-def _in_file(path: Path) -> LocatedRecord:
-    """Return the record in a file."""
-    record = reading.read_file(path, str(path), HOW)
-    if not isinstance(record, _SHOWN):
-        raise UsageError(f"{path} is {record.title}, and a report shows an optimization or a quantization", hint=HOW)
-    return LocatedRecord(record, path)
 
 
 def _in_folder(folder: Path) -> RecordGroup:
@@ -264,9 +260,9 @@ def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
     others = [other for other in group.records if not any(other is located for located, _run in runs)]
     taken: set[int] = set()
     for located, run in runs:
-        bundle = RunBundle(_label(located, run), run, notes=group.left_out)
-        if isinstance(located.record, Export):
-            bundle = replace(bundle, export=located.record)
+        export = located.record if isinstance(located.record, Export) else None
+        named = run.source if export is None else run.result  # by the exported file
+        bundle = RunBundle(_model_name(named), run, export=export, notes=group.left_out)
         for other in others:
             if not belongs(other.record, run):
                 continue
@@ -276,15 +272,11 @@ def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
                 continue
             field = next(field for kind, field in _FIELDS if isinstance(other.record, kind))
             if getattr(bundle, field) is None:
-                bundle = _with(bundle, field, other.record)
+                fitting: dict[str, Any] = {field: other.record}
+                bundle = replace(bundle, **fitting)
             else:
                 bundle = replace(bundle, notes=(*bundle.notes, f"{other.name}: {other.record.title} is already given"))
         yield replace(bundle, notes=(*bundle.notes, *_unrelated(others, taken, len(runs)))), located
-
-
-def _with(bundle: RunBundle, field: str, record: Record) -> RunBundle:
-    fitting: dict[str, Any] = {field: record}
-    return replace(bundle, **fitting)
 
 
 def _unrelated(others: Sequence[LocatedRecord], taken: set[int], runs: int) -> Iterator[str]:
@@ -321,11 +313,6 @@ def _is_same(artifact: Artifact, path: str | None, sha256: str | None) -> bool:
     if artifact.sha256 is not None and sha256 is not None:
         return artifact.sha256 == sha256
     return path is not None and artifact.path is not None and PurePath(path).name == PurePath(artifact.path).name
-
-
-def _label(located: LocatedRecord, run: Run) -> str:
-    """Return the short name of a model: that of the exported file, or of the source."""
-    return _model_name(run.result if isinstance(located.record, Export) else run.source)
 
 
 def _model_name(artifact: Artifact) -> str:

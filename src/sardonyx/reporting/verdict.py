@@ -6,7 +6,7 @@ import math
 
 from msgspec.structs import replace
 
-from sardonyx.records.comparison import DifferingModule, Location, ModuleShare
+from sardonyx.records.comparison import DifferingModule, Location
 from sardonyx.records.run import (
     LoadedDecoder,
     OutputDifference,
@@ -17,7 +17,6 @@ from sardonyx.records.run import (
 )
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
-    Block,
     Column,
     Document,
     Facts,
@@ -29,6 +28,7 @@ from sardonyx.reporting.document import (
     Text,
     Tone,
     View,
+    table_section,
     text_column,
 )
 from sardonyx.reporting.module_rows import grouped, short_lines
@@ -96,16 +96,10 @@ def tolerance_used(verdict: Verdict) -> float | None:
 
     Where exact arithmetic or double precision shows that only rounding differs, outputs match without a tolerance.
     """
-    shares = [_share_used(output) for output in verdict.outputs]
-    known = [share for share in shares if share is not None]
-    largest = max(known, default=0.0)
-    return None if len(known) < len(shares) or (verdict.passed and largest > 1) else largest
-
-
-def _share_used(output: OutputDifference) -> float | None:
-    if output.allowed:
-        return output.error / output.allowed
-    return 0.0 if output.max_abs == 0 else None
+    if any(not output.allowed and output.max_abs != 0 for output in verdict.outputs):
+        return None
+    largest = max((output.error / output.allowed for output in verdict.outputs if output.allowed), default=0.0)
+    return None if verdict.passed and largest > 1 else largest
 
 
 def failure(verdict: Verdict | None) -> str:
@@ -295,9 +289,10 @@ def equal_tokens(verdict: Verdict) -> str:
 def conditions(verdict: Verdict) -> str:
     """Return the number of trials, their seeds and the accuracy class."""
     seeds = sorted({trial.seed for trial in verdict.trials if trial.seed is not None})
+    listed_seeds = f"{seeds[0]}…{seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
     return (
         formatting.plural(len(verdict.trials), "trial")
-        + (f" with seeds {_list(seeds)}" if seeds else "")
+        + (f" with seeds {listed_seeds}" if seeds else "")
         + f", accuracy class {verdict.accuracy.value}, in {formatting.seconds(verdict.seconds)}"
     )
 
@@ -324,57 +319,30 @@ def output_groups(verdict: Verdict) -> list[OutputDifference]:
 
 def output_table(verdict: Verdict) -> Table:
     """Return the differences of each output."""
-    details = {
-        "max abs": 0,
-        "max rel": 1,
-        "max ulp": 2,
-        "rtol": 1,
-        "atol": 1,
-    }  # the order in which columns are left out
-    numbers = (Column(heading, detail=detail) for heading, detail in details.items())
-    rows = [
-        Row(
-            (
-                formatting.name(output.name, 100),
-                formatting.name(output.dtype),
-                formatting.difference(output.max_abs),
-                formatting.difference(output.max_rel),
-                f"{output.max_ulp:.3g}",
-                formatting.difference(output.rtol),
-                formatting.difference(output.atol),
-                "ok" if output.passed else "DIFFERS",
-            ),
-            Tone.PLAIN if output.passed else Tone.BAD,
-        )
-        for output in output_groups(verdict)
-    ]
-    return Table((text_column("output"), text_column("dtype"), *numbers, text_column("")), rows)
+    rows: list[Row] = []
+    for output in output_groups(verdict):
+        difference = (*map(formatting.difference, (output.max_abs, output.max_rel)), f"{output.max_ulp:.3g}")
+        allowed = map(formatting.difference, (output.rtol, output.atol))
+        cells = (formatting.name(output.name, 100), formatting.name(output.dtype), *difference, *allowed)
+        rows.append(Row((*cells, "ok"), Tone.PLAIN) if output.passed else Row((*cells, "DIFFERS"), Tone.BAD))
+    numbers = ("max abs", Column("max rel", 1), Column("max ulp", 2), Column("rtol", 1), Column("atol", 1))
+    return Table.of((text_column("output"), text_column("dtype"), *numbers, text_column("")), rows)
 
 
 def trial_table(verdict: Verdict) -> Table:
     """Return the inputs of each trial and whether it passed."""
-    rows = [
-        Row(
-            (
-                "supplied" if trial.seed is None else str(trial.seed),
-                formatting.name(trial.style),
-                ", ".join(f"{formatting.name(dim)}={size}" for dim, size in trial.dims.items()) or "·",
-                "ok" if trial.passed else formatting.one_line("; ".join(trial.failures) or "failed"),
-            ),
-            Tone.PLAIN if trial.passed else Tone.BAD,
-        )
-        for trial in verdict.trials
-    ]
-    return Table((Column("seed"), text_column("values"), text_column("sizes"), text_column("")), rows)
+    rows: list[Row] = []
+    for trial in verdict.trials:
+        sizes = ", ".join(f"{formatting.name(dim)}={size}" for dim, size in trial.dims.items()) or "·"
+        found = "ok" if trial.passed else formatting.one_line("; ".join(trial.failures) or "failed")
+        cells = ("supplied" if trial.seed is None else str(trial.seed), formatting.name(trial.style), sizes, found)
+        rows.append(Row(cells, Tone.PLAIN if trial.passed else Tone.BAD))
+    return Table.of(("seed", text_column("values"), text_column("sizes"), text_column("")), rows)
 
 
 def largest_difference(verdict: Verdict) -> float:
     """Return the largest absolute difference; NaN counts as infinite."""
     return max((math.inf if math.isnan(o.max_abs) else o.max_abs for o in verdict.outputs), default=0.0)
-
-
-def _list(seeds: list[int]) -> str:
-    return f"{seeds[0]}…{seeds[-1]}" if len(seeds) > 3 else ", ".join(map(str, seeds))
 
 
 _SHOWN = 8  # rows and names without -v
@@ -383,11 +351,6 @@ _SHOWN = 8  # rows and names without -v
 def location_document(location: Location, view: View) -> Document:
     """Return the answer of `locate`."""
     most = None if view.verbose else _SHOWN
-    blocks: list[Block] = []
-    if location.module is not None:
-        blocks.append(_first(location.module, most))
-    if location.shares:
-        blocks.append(Section("Share of the error, by module", (_table(location, most),)))
     notes = [f"note: {formatting.one_line(note)}" for note in location.notes]
     if location.unpaired and not location.same:
         names = _listed(location.unpaired, most)
@@ -395,7 +358,7 @@ def location_document(location: Location, view: View) -> Document:
     return Document(
         title="Location",
         head=(Facts(location_facts(location)),),
-        blocks=(*blocks, Notes(notes)),
+        blocks=(_first(location.module, most), _shares(location, most), Notes(notes)),
         sentence=Span(location_sentence(location), Tone.STRONG if location.same else Tone.BAD),
     )
 
@@ -403,9 +366,13 @@ def location_document(location: Location, view: View) -> Document:
 def location_facts(location: Location) -> dict[str, Text]:
     """Return the two models and what was compared."""
     return {
-        "first": f"{formatting.name(location.first.name, 100)}, {formatting.one_line(location.first.runtime)}",
-        "second": f"{formatting.name(location.second.name, 100)}, {formatting.one_line(location.second.runtime)}",
-        "compared": _compared(location),
+        **{
+            label: f"{formatting.name(model.name, 100)}, {formatting.one_line(model.runtime)}"
+            for label, model in (("first", location.first), ("second", location.second))
+        },
+        "compared": f"outputs and {formatting.plural(location.borders, 'border value')}, inputs: "
+        f"{formatting.one_line(location.trial)}, {formatting.plural(location.runs, 'run')} "
+        f"in {formatting.seconds(location.seconds)}",
     }
 
 
@@ -429,13 +396,9 @@ def location_sentence(location: Location) -> str:
     return f"{name} is the first module that differs{share}{other} ({error})"
 
 
-def _compared(location: Location) -> str:
-    values, runs = formatting.plural(location.borders, "border value"), formatting.plural(location.runs, "run")
-    inputs = formatting.one_line(location.trial)
-    return f"outputs and {values}, inputs: {inputs}, {runs} in {formatting.seconds(location.seconds)}"
-
-
-def _first(module: DifferingModule, most: int | None) -> Section:
+def _first(module: DifferingModule | None, most: int | None) -> Section:
+    if module is None:
+        return Section("", ())
     lines: list[Text] = [
         (
             Span(formatting.module(module.module), Tone.STRONG),
@@ -449,27 +412,16 @@ def _first(module: DifferingModule, most: int | None) -> Section:
     return Section("First module that differs", (Notes(lines),))
 
 
-def _table(location: Location, most: int | None) -> Table:
-    rows = [
-        Row(
-            (
-                _modules(share),
-                _percent(share.share),
-                _percent(share.alone),
-                "·" if share.error is None else formatting.difference(share.error),
-            )
-        )
-        for share in location.shares[:most]
-    ]
+def _shares(location: Location, most: int | None) -> Section:
+    rows: list[tuple[str, ...]] = []
+    for share in location.shares[:most]:
+        ends = dict.fromkeys(share.modules[:: max(1, len(share.modules) - 1)]) if share.modules else (share.module,)
+        error = "·" if share.error is None else formatting.difference(share.error)
+        rows.append((" … ".join(map(formatting.module, ends)), _percent(share.share), _percent(share.alone), error))
     if most is not None and len(location.shares) > most:
-        rows.append(Row((f"and {len(location.shares) - most} more (-v shows them)",)))
-    return Table((text_column("module"), Column("share"), Column("alone"), Column("error of its output")), rows)
-
-
-def _modules(share: ModuleShare) -> str:
-    if not share.modules:
-        return formatting.module(share.module)
-    return f"{formatting.module(share.modules[0])} … {formatting.module(share.modules[-1])}"
+        rows.append((f"and {len(location.shares) - most} more (-v shows them)",))
+    headings = ("module", "share", "alone", "error of its output")
+    return table_section("Share of the error, by module", headings, rows)
 
 
 def _listed(names: tuple[str, ...], most: int | None) -> str:

@@ -23,10 +23,12 @@ from sardonyx.ir.shapes.expr import names_in, value_of
 from sardonyx.runtime import Array
 from sardonyx.verification.rewrite_models import Border
 
-_MOST_ELEMENTS = 1 << 22  # limit for one value
+_MAX_ELEMENTS = 1 << 22  # of one value: some ten milliseconds to generate
+_MAX_WAYS = 60  # that are tried; what accepts none of them has requirements that no guess meets
+_MAX_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _DISTINCT = (2, 3, 5, 7, 11, 13)
 _EQUAL = (4, 2, 6, 12, 8, 16, 64, 1)
-_MOST_DOUBLINGS = 12  # of sizes at which a value would be empty
+_MAX_DOUBLINGS = 12  # of sizes at which a value would be empty: up to 50,000
 _RANKS = (3, 2, 4, 1, 0)  # tried in turn if the rank is unknown
 _TYPES = (ir.DataType.FLOAT, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT16)  # tried if the type is unknown
 _INTEGERS = ((-8, 9), (0, 2), (0, 1), (1, 2))  # ranges tried in turn
@@ -60,13 +62,7 @@ class Generator:
     """Generates values for one border."""
 
     def __init__(self, border: Sequence[Border], constants: Iterable[ir.TensorProtocol], operators: frozenset[str]):
-        """Generate values for `border`; some of them lie near the `constants` of the nodes.
-
-        Args:
-            border: The inputs of the excerpt.
-            constants: The constants of the nodes.
-            operators: The operators of the nodes.
-        """
+        """Generate values for `border`; some of them lie near the `constants` of the nodes."""
         self._border = border
         self._constants = tuple(constants)
         self._divides = bool(operators & _DIVISIONS)
@@ -80,6 +76,9 @@ class Generator:
 
     def ways(self) -> Iterator[Way]:
         """Yield the ways to try, the most informative first."""
+        return itertools.islice(self._all_ways(), _MAX_WAYS)
+
+    def _all_ways(self) -> Iterator[Way]:
         free = [entry for entry in self._border if entry.contents is None or None in entry.contents]
         integral = any(entry.dtype is None or entry.dtype.is_integer() for entry in free)
         dtypes = _TYPES if any(entry.dtype is None for entry in self._border) else _TYPES[:1]
@@ -109,7 +108,7 @@ class Generator:
     def _without_empty(self, sizes: Sizes) -> Sizes:
         """Double sizes until no value is empty: a sound of 100 samples has no window of 128."""
         dims = [dim for entry in self._border for dim in entry.shape or () if not isinstance(dim, int)]
-        for _ in range(_MOST_DOUBLINGS):
+        for _ in range(_MAX_DOUBLINGS):
             try:
                 names = set(names_in([dim for dim in dims if value_of(dim, sizes) <= 0]))
             except (ZeroDivisionError, OverflowError):
@@ -125,8 +124,8 @@ class Generator:
             yield fit({dim: 2 * size for dim, size in sizes.items()})
             yield fit({dim: 16 * size for dim, size in sizes.items()})  # longer than the registers of a processor
 
-    def edge_sizes(self, sizes: Sizes, most: int) -> Iterator[Sizes]:
-        """Yield all dimensions at 1, and each of the first `most` dimensions alone at 0 and at 1.
+    def edge_sizes(self, sizes: Sizes) -> Iterator[Sizes]:
+        """Yield all dimensions at 1, and each of the first dimensions alone at 0 and at 1.
 
         Several empty dimensions at once are left to the trials of the whole model: a Reshape reads a size of 0 as
         "copy this dimension", and the nodes after it often reject the result. If a dimension is named like the sum of
@@ -137,7 +136,7 @@ class Generator:
             yield fit(dict.fromkeys(sizes, 1))
         if (others := {dim: size + 1 for dim, size in sizes.items()}) != fit(others):
             yield others
-        for dim in list(sizes)[:most]:
+        for dim in list(sizes)[:_MAX_EDGES]:
             yield fit({**sizes, dim: 0})
             yield fit({**sizes, dim: 1})
 
@@ -155,7 +154,7 @@ class Generator:
         for entry in self._border:
             try:
                 shape = self._shape(entry, way)
-                if min(shape, default=0) < 0 or math.prod(shape) > _MOST_ELEMENTS:
+                if min(shape, default=0) < 0 or math.prod(shape) > _MAX_ELEMENTS:
                     return None
                 dtype = entry.dtype or way.dtype
                 if dtype.is_floating_point() and not needs_floats:

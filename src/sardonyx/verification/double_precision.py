@@ -64,8 +64,7 @@ class DoublePrecision:
 
         Args:
             model: The model; it is not changed.
-            constants: "keep" leaves values computed from constants alone in their types, since a rewrite may store
-                them; "widen" computes them in double precision too.
+            constants: As for `upcast`.
             rounded: Names of weights stored in half precision whose rounding counts as rounding.
             threads: Threads of the runtime.
         """

@@ -116,12 +116,20 @@ class FixedSizes(Struct, frozen=True):
         sizes = sorted(size for size in self.found if size > _LEAST[0] and (self.is_large or size not in self.named))
         sizes = sorted(size for size in self._smaller(sizes, _LEAST[0]) if isinstance(size, int))
         if sizes and not is_accepted(self._smaller(sizes, _LEAST[0])):
-            accepted: list[int] = []
-            for size in reversed(sizes) if self.is_large else ():
-                tried = sorted([*accepted, size])
-                accepted = tried if is_accepted(self._smaller(tried, _LEAST[0])) else accepted
-            sizes = accepted
+            sizes = self._accepted(sizes, is_accepted) if self.is_large else []
         return [smaller for least in _LEAST if (smaller := self._smaller(sizes, least))]
+
+    def _accepted(self, sizes: list[int], is_accepted: Callable[[Sizes], bool]) -> list[int]:
+        """Return all sizes but one, as is mostly enough, or as many as can be replaced together."""
+        for size in reversed(sizes):
+            others = [other for other in sizes if other != size]
+            if others and is_accepted(self._smaller(others, _LEAST[0])):
+                return others
+        accepted: list[int] = []
+        for size in reversed(sizes):
+            tried = sorted([*accepted, size])
+            accepted = tried if is_accepted(self._smaller(tried, _LEAST[0])) else accepted
+        return accepted
 
     def names(self, sizes: Sizes) -> bool:
         """Return whether constants name one of the sizes that are replaced."""

@@ -47,10 +47,8 @@ from sardonyx.verification.every_size import (
 )
 from sardonyx.verification.rewrite_models import Excerpt
 
-_MOST_WAYS = 60  # ways of generating a border that are tried
-_MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _RANDOM_ORDERS = 4
-_MANY = 1 << 14  # elements
+_MANY = 1 << 12  # elements of results: as many places where an order that matters shows
 _MOST_UNITS = 64.0  # in the last place of the largest number, between a kernel's result and its exact value
 _CHOICES, _MOST_CHOICES = 100, 8  # seeds from which each condition of the border is true, or false, throughout
 _TRUE_ORDERS = 4  # of numbers of each style, if the results depend on the order
@@ -98,16 +96,33 @@ def decide(excerpt: Excerpt) -> Decision:
     if excerpt.has_parameters:
         return Decision(Claim.UNDECIDED, "an attribute is a parameter of the function")
     decision, readings = Decision(Claim.UNDECIDED), (False, True) if _has_literals(excerpt) else (False,)
-    fixed = FixedSizes.of(excerpt)
     with _blas().limit(limits=1, user_api="blas"), np.errstate(all="ignore"):
         comparisons = [_Comparison(excerpt, reads_literals=reads_literals) for reads_literals in readings]
-        smaller = fixed.choices(comparisons[0].accepts)
-        for choice, comparison in itertools.product(filter(None, (smaller, [AS_THEY_ARE])), comparisons):
-            decision = _decision(comparison, choice)
-            if decision.claim in EQUAL:
-                every_size = decision.claim is Claim.ALL_VALUES and comparison.every_size is not EverySize.UNKNOWN
-                return replace(decision, is_smaller=fixed.names(choice[0]), every_size=every_size)
+        for is_smaller, choice in _choices(excerpt, comparisons[0]):
+            for comparison in comparisons:
+                decision = _decision(comparison, choice)
+                if decision.claim in EQUAL:
+                    every_size = decision.claim is Claim.ALL_VALUES and comparison.every_size is not EverySize.UNKNOWN
+                    return replace(decision, is_smaller=is_smaller, every_size=every_size)
+            if decision.claim is Claim.UNEQUAL and choice == _AS_THEY_ARE:
+                break
     return decision
+
+
+_AS_THEY_ARE = [AS_THEY_ARE]
+
+
+def _choices(excerpt: Excerpt, comparison: _Comparison) -> Iterator[tuple[bool, Sequence[Sizes]]]:
+    """Yield sizes to compare at, and whether constants name them: smaller ones first if the values are large."""
+    fixed = FixedSizes.of(excerpt)
+    is_small = not fixed.is_large or not comparison.reads_values
+    if is_small:
+        yield False, _AS_THEY_ARE
+    smaller = fixed.choices(comparison.accepts)
+    if smaller:
+        yield fixed.names(smaller[0]), smaller
+    if not is_small:
+        yield False, _AS_THEY_ARE
 
 
 def _has_literals(excerpt: Excerpt) -> bool:
@@ -167,6 +182,14 @@ class _Comparison:
         self._operators = set[str]()  # that read or wrote real numbers
         types = [entry.dtype for entry in excerpt.border if entry.contents is None]
         self._is_real = all(dtype is not None and dtype.is_floating_point() for dtype in types)
+        nodes = [node for side in sides for node in side.proto.graph.node]
+        bodies = any(attribute.HasField("g") for node in nodes for attribute in node.attribute)
+        self._read = {name for node in nodes if node.op_type not in READS_SHAPE for name in node.input}
+        self._read |= {entry.name for entry in excerpt.border if bodies or entry.dtype is None}
+        # Otherwise the results depend on sizes alone, and one evaluation shows all there is.
+        self.reads_values = bool(free_weights(excerpt)) or any(
+            entry.name in self._read and (entry.contents is None or None in entry.contents) for entry in excerpt.border
+        )
         self._conditions = [
             entry.name for entry in excerpt.border if entry.dtype == ir.DataType.BOOL and not any(entry.contents or ())
         ]
@@ -225,15 +248,17 @@ class _Comparison:
         self._fixed = fixed
 
     def _sizes(self, way: Way) -> Iterator[Mapping[str, int]]:
-        """Yield sizes that tell more; if the sides are computed by the same terms, those that make tensors empty."""
-        edges = self._generator.edge_sizes(way.sizes, _MOST_EDGES)
-        if self.every_size is EverySize.SAME_TERMS:
-            return (sizes for sizes in edges if 0 in sizes.values())
-        return itertools.chain(itertools.islice(self._generator.other_sizes(way.sizes), 1), edges)
+        """Yield sizes that tell more; what holds for every size needs few, and those that make tensors empty."""
+        edges = self._generator.edge_sizes(way.sizes)
+        others = itertools.islice(self._generator.other_sizes(way.sizes), 1)
+        if self.every_size is EverySize.UNKNOWN:
+            return itertools.chain(others, edges)
+        empty = (sizes for sizes in edges if 0 in sizes.values())
+        return empty if self.every_size is EverySize.SAME_TERMS else itertools.chain(others, empty)
 
     def _accepted(self) -> Way | None:
         """Return the first way of generating values that the nodes before the rewrite accept."""
-        ways = itertools.islice(self._generator.ways(), _MOST_WAYS)
+        ways = self._generator.ways()
         return next((way for way in ways if self._before(way, Order.TRUE, 0, Style.NORMAL) is not None), None)
 
     def _before(self, way: Way, order: Order, seed: int, style: Style) -> _Run | None:
@@ -261,7 +286,7 @@ class _Comparison:
             if required:
                 raise
             true = None
-        if true is None:
+        if true is None or not self.reads_values:
             return Claim.ALL_VALUES
         if any(entry.hides for entry in self._excerpt.border):
             self._compared(way, Order.TRUE, 1, Style.HIDING)
@@ -327,6 +352,8 @@ class _Comparison:
                 values[name] = _random_bits(rng, array.shape, _bits(array.dtype))
             elif dtype not in FLOATS:
                 values[name] = tensor(self._numbers(Order.TRUE, 0), array, dtype)
+            elif name not in self._read:  # only its shape
+                values[name] = Real.of(np.zeros(()), dtype).moved(functools.partial(np.broadcast_to, shape=array.shape))
             elif style is Style.EXTREME or (style is Style.HIDING and name in hides):
                 values[name] = Real.of(array, dtype)
             else:

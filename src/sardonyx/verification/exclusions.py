@@ -23,17 +23,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from msgspec import Struct
-from onnx import numpy_helper
 
 from sardonyx.inputs.values import hides
 from sardonyx.ir.ops import CASTS, KEEPS_ORDER
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Array, Choice, Engine, Feeds, Value
 from sardonyx.runtime.observe import Observed
-from sardonyx.verification.tolerance import as_parts, beyond_rounding, is_float
+from sardonyx.verification.tolerance import as_parts, beyond_rounding
 
 _CHOOSES = {"TopK": (1, -1), "ArgMax": (0, 0), "ArgMin": (0, 0)}  # which output holds indices, and the default axis
 _MOVES = KEEPS_ORDER | CASTS  # indices are compared in their stored order
@@ -179,11 +177,8 @@ def keyless_padding(
 ) -> list[Padding | None]:
     """Return per output the positions that are padding and attend to no key; None for outputs without any.
 
-    Args:
-        outputs: The outputs of the module.
-        disturbed: Its outputs with other numbers in the rows that attend to no key.
-        hidden: Which positions the masks hide, each of shape (batch, sequence).
-        lengths: The numbers of queries and keys of the attentions.
+    The `disturbed` outputs were computed with other numbers in the rows that attend to no key, `hidden` says which
+    positions the masks hide, and `lengths` are the numbers of queries and keys of the attentions.
     """
     sizes = frozenset(lengths)
     return [_padding(a, b, hidden, sizes) for a, b in zip(outputs, disturbed, strict=True)]
@@ -319,47 +314,3 @@ def nearby(feeds: Feeds) -> Iterator[dict[str, Value]]:
             stays = np.isnan(toward) | ~np.isfinite(value)
             changed[name] = np.where(stays, value, np.nextafter(value, toward))
         yield changed
-
-
-# Copies of small models that compute in double precision: the distance of a model from its copy is its rounding error.
-
-_FLOATS = frozenset((onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16))
-
-
-def in_double(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy that computes in double precision; a runtime may lack kernels for it."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    _widen(copy.graph)
-    return copy
-
-
-def widened(value: Value) -> Value:
-    """Return a value in the type that the copy takes."""
-    return value.astype(np.float64) if isinstance(value, np.ndarray) and is_float(value.dtype) else value
-
-
-def _widen(graph: onnx.GraphProto) -> None:
-    del graph.value_info[:]
-    for info in (*graph.input, *graph.output):
-        if info.type.tensor_type.elem_type in _FLOATS:
-            info.type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
-    _widen_tensors(graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.name in ("to", "dtype") and attribute.i in _FLOATS:
-                attribute.i = onnx.TensorProto.DOUBLE
-            if attribute.HasField("t"):
-                _widen_tensors([attribute.t])
-            if attribute.HasField("g"):
-                _widen(attribute.g)
-
-
-def _widen_tensors(tensors: Iterable[onnx.TensorProto]) -> None:
-    for tensor in tensors:
-        if tensor.data_type in _FLOATS:
-            name, dims = tensor.name, list(tensor.dims)
-            data = numpy_helper.to_array(tensor).astype(np.float64).tobytes()
-            tensor.Clear()  # before the wider data is copied to it
-            tensor.name, tensor.data_type, tensor.raw_data = name, onnx.TensorProto.DOUBLE, data
-            tensor.dims.extend(dims)

@@ -34,10 +34,7 @@ from sardonyx.verification.upcast import constants_cast, narrow_types, round_res
 def round_without_kernels(model: ir.Model, exported: Model, *, threads: int | None) -> str | None:
     """Change the graph of a float32 module to one that the runtime loads, and return a note; None if it loads.
 
-    Args:
-        model: The graph, which is changed.
-        exported: The same graph as a file.
-        threads: Threads of the runtime.
+    The graph is also given as the file that was `exported`.
     """
     try:
         Subject(exported).session(threads=threads).close()
@@ -74,10 +71,7 @@ def check_in_float32(
         is_half: Whether the module is in half precision, not only a part of it.
         weights: Names of the module's parameters and buffers; the graph's other constants may be rounded.
         inputs: Example inputs; the graph itself is run on the first.
-        seeds: Seeds of the generated inputs.
-        trials: The largest number of generated trials.
-        threads: Threads of the runtime.
-        progress: Called with one line about the current step.
+        seeds, trials, threads, progress: As for `verify`.
 
     Raises:
         ModelError: The graph is not valid.

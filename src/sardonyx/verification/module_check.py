@@ -108,12 +108,8 @@ class ModuleCheck:
     ) -> LiveModuleCheck:
         """Compare the extracted model with a live module; the first run of the whole model had the same inputs.
 
-        Args:
-            name: The name of the module.
-            inputs: The tensors that it received.
-            outputs: The tensors that it returned.
-            disturbed: Its outputs with other numbers in attention rows that see no key.
-            lengths: The numbers of queries and keys in attentions with such rows.
+        It received the inputs and returned the outputs; these are `disturbed` with other numbers in attention rows that
+        see no key, of `lengths` queries and keys.
         """
         began = time.perf_counter()
         feeds = self._answers[0].inputs.feeds
@@ -234,10 +230,6 @@ def other_weights(model: ir.Model, weights: Iterable[tuple[str, Array]]) -> list
     """Return the names of weights that the file stores with the same name and shape but other values.
 
     Weights that the file does not store under their name, because a rewrite or exporter changed them, are not compared.
-
-    Args:
-        model: The model in the file.
-        weights: The weights of a module, by name.
     """
     stored = model.graph.initializers
     return [name for name, array in weights if name in stored and _differs(stored[name].const_value, array)]

@@ -150,15 +150,14 @@ class OutputComparer:
         exported: bool = False,
         proven: bool = False,
     ) -> None:
-        """Compare outputs with these names.
+        """Compare outputs with these names, of which some are `random`.
 
         Args:
             names: The names of the outputs.
             accuracy: The loosest class of the rewrites between the two models.
             random: Names of the outputs that depend on random operators.
             exported: Whether the reference is the module that the graph was exported from.
-            proven: Whether exact arithmetic found all rewrites between the two models to be equal, so that only kernels
-                and their roundings can differ.
+            proven: Whether all rewrites are equal in exact arithmetic, so that only kernels and roundings can differ.
         """
         self._exported, self.proven = exported, proven
         self._names = list(names)

@@ -6,29 +6,34 @@ Its outputs are right by definition. An input that it rejects, or that crashes o
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 
 from sardonyx.common.errors import RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.inputs.generator import Inputs, Plan, TrialInputs
+from sardonyx.inputs.generator import ExampleInputs, Inputs, Plan, TrialInputs, read_examples
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.metadata import outside_limits
 from sardonyx.records.run import Accuracy
-from sardonyx.runtime import Engine, Value
+from sardonyx.runtime import Engine, Feeds, Value
 from sardonyx.runtime.library import NoKernel
 from sardonyx.runtime.load_failures import LOAD_A_LIBRARY, explain
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
-from sardonyx.runtime.sessions import Runtime
+from sardonyx.runtime.sessions import Runtime, parse_runtimes
 from sardonyx.verification.coverage import Bodies, Comparisons
-from sardonyx.verification.exclusions import LiveEngine
+from sardonyx.verification.exclusions import LiveEngine, nearby
 from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.subject import Model, Subject, random_outputs
-from sardonyx.verification.upcast import upcast
+from sardonyx.verification.upcast import narrow_types, upcast
 
+if TYPE_CHECKING:
+    from sardonyx.verification.double_precision import DoublePrecision
+
+DEFAULT_SEEDS = (0, 1, 2, 3)
 SECONDS = 20.0  # of work for the trials of one model, unless the user gives another number
 _WORK_OF_A_SECOND = 1 << 33  # operations; a nominal speed, so that no verdict depends on that of the machine
 _EVALUATOR_SLOWDOWN = 32  # of the reference evaluator
@@ -110,6 +115,11 @@ class Answer(Struct, frozen=True):
     hides_row: bool = False  # a mask hides every position of some rows: the reference may return NaN there
 
     @property
+    def place(self) -> str:
+        """The trial in words."""
+        return f"{self.style}, seed {self.seed}"
+
+    @property
     def is_usual(self) -> bool:
         """Whether its sizes and masks are not at an edge."""
         return not self.hides_row and 0 not in self.inputs.dims.values()
@@ -135,6 +145,7 @@ def is_constant(values: Sequence[Value]) -> bool:
 
 
 Progress: TypeAlias = Callable[[str], None]
+Result: TypeAlias = list[Value] | RuntimeFailure
 _EVALUATED_WORK = 1 << 32  # operations of a run in the reference evaluator
 _EVALUATED_BYTES = 1 << 22  # bytes of weights up to which the reference evaluator, which is slow, may be used
 _COUNTED_BYTES = 1 << 26  # bytes of weights up to which a copy of the model that counts comparisons is written
@@ -146,61 +157,58 @@ _MOST_CRASHES = 12  # the same for runs that crash their process, each of which 
 
 
 class Reference:
-    """The reference model. Its outputs are computed once.
-
-    Args:
-        model: A path, a ModelProto or an onnx_ir Model.
-        examples: The user's inputs, which are tried first.
-        seeds: Seeds of the generated inputs.
-        trials: The largest number of generated trials; only the budget limits them if None.
-        runtime: The runtime that runs it.
-        threads: Threads of the runtime.
-        seconds: The time budget.
-        progress: Called with one line about the current step.
-        live: The module that the graph was exported from; its outputs count in place of the graph's.
-        own_types: Never compute in float32 what the model computes in a narrower type.
-    """
+    """The reference model. Its outputs are computed once."""
 
     def __init__(
         self,
         model: Model,
         *,
-        examples: Sequence[Mapping[str, Value]],
-        seeds: Sequence[int],
-        trials: int | None,
-        runtime: Runtime,
-        threads: int | None,
-        seconds: float,
-        progress: Progress,
-        live: LiveEngine | None,
+        inputs: ExampleInputs = None,
+        seeds: Sequence[int] = DEFAULT_SEEDS,
+        trials: int | None = None,
+        seconds: float = SECONDS,
+        runtimes: Sequence[Runtime | str] = (Runtime.ORT,),
+        threads: int | None = None,
+        progress: Progress | None = None,
+        engine: LiveEngine | None = None,
+        rounded: Collection[str] = (),
         own_types: bool = False,
     ) -> None:
-        self.subject = Subject(model)
+        """Take the arguments of `verify`, and those for comparing an exported graph with its module.
+
+        Args:
+            model, inputs, seeds, trials, seconds, runtimes, threads, progress: As for `verify`.
+            engine: The module that the graph was exported from; its outputs count in place of the graph's.
+            rounded: Names of constants stored in a narrow type that the engine holds in a wider one; each is cast
+                before use.
+            own_types: Never compute in float32 what the model computes in a narrower type.
+        """
+        if not seeds:
+            raise UsageError("verification needs at least one seed")
+        self.runtime, *self.further = parse_runtimes(runtimes)
+        self.source, self.subject = model, Subject(model)
+        self.output_names = [value.name or "" for value in self.subject.model.graph.outputs]
         self.inputs = Inputs(self.subject.model)
         self.random = random_outputs(self.subject.model)
-        self.live = live
-        self.runtime = runtime  # also runs the candidates
+        self.live, self.rounded, self.threads = engine, rounded, threads
+        self.progress: Progress = progress or (lambda _: None)
         self.without_kernel: str | None = None  # an operator without kernel, so that both sides compute in float32
         self._own_types = own_types
         self.name = "none"  # of the engine, once the reference has run
         self.not_covered: list[str] = []
-        self._examples = examples
-        for feeds in examples:
+        self._examples = read_examples(inputs)
+        for feeds in self._examples:
             missing = [name for name in self.inputs.required if name not in feeds]
             if missing:
                 needed = ", ".join(self.inputs.required)
                 raise UsageError(f"the example inputs lack '{missing[0]}'", hint=f"needed: {needed}")
-            limit = outside_limits(self.subject.model, self.inputs.from_user(feeds).dims) if live is None else None
+            limit = outside_limits(self.subject.model, self.inputs.from_user(feeds).dims) if engine is None else None
             if limit is not None:
                 raise UsageError(f"the model is not for inputs of this size: {limit}", hint="give other `inputs`")
-        plans = [plan for plan in self.inputs.plans(seeds) if live is None or not plan.empty]
-        steps = sum(plan.one_step for plan in plans)
-        self._plans = plans if trials is None else plans[: trials + steps]
+        self._seeds, self._trials = seeds, trials
         self._tries_values = True  # or only what tells kernels apart
         self._special_plans = self.inputs.exact_plans(seeds)
-        self._threads = threads
-        self._progress = progress
-        self._budget = Budget(seconds, runtime, weights=self.subject.constant_bytes)
+        self.budget = Budget(seconds, self.runtime, weights=self.subject.constant_bytes)
         self._way = 0  # the way in which the last plan was accepted
         self._reasons: list[str] = []  # why inputs were not accepted
         self._ordinary: list[Mapping[str, Value]] = []  # accepted inputs whose sizes and values are not at an edge
@@ -210,11 +218,8 @@ class Reference:
         self._unsteady: list[str] = []  # notes about outputs that differ between runs
         self._answers: list[Answer] | None = None
         self._special: list[Answer] | None = None
-
-    @property
-    def longest_run(self) -> float:
-        """Seconds after which a run is stopped."""
-        return self._budget.longest_run
+        self._exact: dict[int, list[Value] | None] = {}  # outputs in double precision, by trial
+        self.elsewhere: dict[tuple[Runtime, tuple[int, ...]], tuple[str, list[Result]]] = {}  # by runtime and trials
 
     def answers(self) -> list[Answer]:
         """Return the accepted inputs with their outputs, the user's inputs first.
@@ -225,7 +230,7 @@ class Reference:
             VerificationFailed: All outputs are random or were empty in every trial, so that nothing can be compared.
         """
         if self._answers is None:
-            self._progress("running the reference")
+            self.progress("running the reference")
             answers = self._run_trials()
             if not answers and self._refusal is not None and self._is_large and upcast(self.subject.model) is not None:
                 self.without_kernel = self._refusal.operator
@@ -233,7 +238,7 @@ class Reference:
                 self.without_kernel = self.without_kernel if answers else None
             if not answers and self.live is None and self.runtime is not Runtime.REFERENCE:
                 self.runtime = Runtime.REFERENCE
-                self._budget.runtime = Runtime.REFERENCE
+                self.budget.runtime = Runtime.REFERENCE
                 answers = self._run_trials()
             if not answers:
                 raise self._failure()
@@ -244,11 +249,14 @@ class Reference:
 
     def leave_out_values(self) -> None:
         """Run one trial of each kind that tells kernels apart; the others are about values, and a proof covers them."""
-        kinds: dict[str, Plan] = {}
-        for plan in self._plans:
-            if plan.tells_kernels_apart:
-                kinds.setdefault(plan.label, plan)
-        self._plans, self._tries_values = list(kinds.values()), False
+        self._tries_values = False
+
+    @functools.cached_property
+    def _plans(self) -> list[Plan]:
+        plans = self.inputs.plans(self._seeds, values=self._tries_values)
+        plans = [plan for plan in plans if self.live is None or not plan.empty]
+        steps = sum(plan.one_step for plan in plans)
+        return plans if self._trials is None else plans[: self._trials + steps]
 
     def _check_compared(self, answers: Sequence[Answer]) -> None:
         """Raise an error if no element can be compared, unless the outputs are empty for every input."""
@@ -299,6 +307,39 @@ class Reference:
         wide = upcast(subject.model, constants="round") if self.without_kernel is not None else None
         return subject if wide is None else Subject(wide)
 
+    def open(self, subject: Subject) -> RemoteSession:
+        """Open a model in the runtime that runs the reference."""
+        return subject.session(self.runtime, threads=self.threads, seconds=self.budget.longest_run)
+
+    @functools.cached_property
+    def hides_weights(self) -> bool:
+        """Whether it computes in half precision, where rounding is as large as the error of a weight."""
+        return self.live is None and bool(narrow_types(self.subject.model))
+
+    @functools.cached_property
+    def double(self) -> DoublePrecision:
+        """The model in double precision."""
+        from sardonyx.verification.double_precision import DoublePrecision  # loaded where results differ
+
+        return DoublePrecision(self.as_run(self.subject).model, threads=self.threads)
+
+    def in_double(self, number: int, answer: Answer) -> list[Value] | None:
+        """Return the outputs in double precision in one trial, computed once."""
+        if number not in self._exact:
+            live, feeds = self.live, answer.inputs.feeds
+            outputs = self.double.run(feeds) if live is None else live.run_in_double(feeds)
+            is_whole = outputs is not None and len(outputs) == len(answer.outputs)
+            self._exact[number] = outputs if is_whole else None
+        return self._exact[number]
+
+    def nearby(self, feeds: Feeds) -> Iterator[list[Value]]:
+        """Yield the outputs for inputs whose floats differ by a unit in the last place."""
+        changed = list(nearby(feeds)) if self.live is None else []
+        if changed:
+            with self.open(self.as_run(self.subject)) as engine:
+                for each in changed:
+                    yield engine.run(each)
+
     @contextlib.contextmanager
     def _opened(self, subject: Subject | None = None, *, profile: bool = False) -> Generator[Engine]:
         if self.live is not None:
@@ -306,7 +347,7 @@ class Reference:
             return
         subject, outputs = self.as_run(subject or self.subject), len(self.subject.model.graph.outputs)
         with subject.session(
-            self.runtime, threads=self._threads, seconds=self.longest_run, profile=profile, outputs=outputs
+            self.runtime, threads=self.threads, seconds=self.budget.longest_run, profile=profile, outputs=outputs
         ) as engine:
             yield engine
 
@@ -326,10 +367,10 @@ class Reference:
                 ran: frozenset[str] | None = None  # nodes of the first trial
                 for number, plan in enumerate(self._plans):
                     cost, work = self.inputs.cost(plan), self.inputs.work(plan)
-                    if self._excess(plan) or not self._budget.fits(cost, work):
+                    if self._excess(plan) or not self.budget.fits(cost, work):
                         left_out.append(plan)
                         continue
-                    self._progress(f"reference, trial {number + 1} of {len(self._plans)}: {plan.label}")
+                    self.progress(f"reference, trial {number + 1} of {len(self._plans)}: {plan.label}")
                     answer = self._first_accepted(engine, plan)
                     if answer is not None:
                         answers.append(answer)
@@ -352,7 +393,7 @@ class Reference:
         if left_out:
             labels = ", ".join(dict.fromkeys(plan.label for plan in left_out))
             self.not_covered.append(f"{len(left_out)} trials did not fit the budget for work and memory: {labels}")
-        if self.inputs.masked and any(has_nan(answer.outputs) for answer in answers):
+        if self.inputs.masks and any(has_nan(answer.outputs) for answer in answers):
             self.not_covered.append("the reference returns NaN for fully masked rows: not compared there")
         return answers
 
@@ -399,7 +440,7 @@ class Reference:
             work = self.inputs.work_at(inputs.dims)
             if isinstance(engine, RemoteSession):
                 kept = _bytes(inputs.feeds.values()) + _bytes(outputs)
-                self._budget.count(self.inputs.cost(plan), engine.usage.peak_bytes, kept, work)
+                self.budget.count(self.inputs.cost(plan), engine.usage.peak_bytes, kept, work)
             return Answer(plan.seed, plan.label, inputs, outputs, seconds, work, plan.hides_row)
         return None
 
@@ -413,7 +454,10 @@ class Reference:
 
         Long sides are tried for sounds, which have one such side and accept no shorter one.
         """
-        is_long = self._budget.trials > 0 and self.inputs.longest(plan, way) > _LONGEST_GUESS
+        is_long = (
+            self.budget.trials > 0
+            and max(map(max, filter(None, self.inputs.shapes(plan, way))), default=0) > _LONGEST_GUESS
+        )
         return is_long or not self.inputs.fits(plan, way)
 
     def _repeats(self, engine: Engine, inputs: TrialInputs, outputs: Sequence[Value]) -> bool:

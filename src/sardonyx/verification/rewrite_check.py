@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -26,7 +24,6 @@ from msgspec.structs import replace
 from onnx_ir import DataType
 
 from sardonyx.common.errors import RuntimeFailure
-from sardonyx.common.temporary import temporary_folder
 from sardonyx.exact.evaluate import doubles
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
@@ -38,16 +35,14 @@ from sardonyx.runtime import Array, Value
 from sardonyx.runtime.library import one_line
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout
 from sardonyx.verification.border_values import Generator, Style, Way
+from sardonyx.verification.double_precision import DoublePrecision
 from sardonyx.verification.exact_check import EQUAL, Claim, Decision, decide
-from sardonyx.verification.exclusions import in_double, widened
 from sardonyx.verification.output_comparison import OutputComparer
 from sardonyx.verification.rewrite_models import Excerpt, Reproducers
+from sardonyx.verification.subject import Subject
 from sardonyx.verification.tolerance import is_float
 
 _MOST_BYTES = 1 << 27  # constants in an excerpt
-_MOST_SENT = 1 << 23  # bytes of a model that is sent to the worker without a file
-_MOST_WAYS = 60  # ways of generating a border that are tried
-_MOST_EDGES = 4  # dimensions that are set to 0 and 1 alone
 _CHUNK_ELEMENTS = 1 << 17  # border elements that are sent to the worker together
 _RUN_SECONDS = 60.0  # time limit for one chunk, which takes milliseconds
 _MOST_ELEMENTS = 1 << 19  # of the borders of one excerpt, after the first chunk
@@ -138,7 +133,7 @@ class Check:
     def _accepted(self) -> tuple[Way | None, str]:
         """Return the first way of generating values that the nodes before the rewrite accept, or why there is none."""
         reason, last = "no values fit", None
-        for way, _ in zip(self._generator.ways(), range(_MOST_WAYS), strict=False):
+        for way in self._generator.ways():
             feeds = self._generator.generate(way, Style.NORMAL, 0)
             if feeds is None:
                 continue
@@ -176,7 +171,7 @@ class Check:
         if not exact and self._excerpt.operators <= _CHOOSING:
             hard = (Style.EXTREME,)
         others = [replace(way, sizes=sizes) for sizes in self._generator.other_sizes(way.sizes)]
-        edges = [replace(way, sizes=sizes) for sizes in self._generator.edge_sizes(way.sizes, _MOST_EDGES)]
+        edges = [replace(way, sizes=sizes) for sizes in self._generator.edge_sizes(way.sizes)]
         for seed in range(0, 100 * self._rounds, 100):
             yield Style.NORMAL, way, seed
             for style in hard:
@@ -207,10 +202,10 @@ class Check:
             return f"{_NOT_RUN}: {results.message}"
         if self._accuracy is Accuracy.EXACT:
             if "Where" in self._excerpt.operators:  # the runtime's kernel loses the sign of some zeros
-                results = [_with_zeros_of(a, b) for a, b in zip(expected, results, strict=True)]
+                results = [_with_elements(a, b, _are_zeros) for a, b in zip(expected, results, strict=True)]
             return _first_different(expected, results)
         if trial.style is Style.HIDING:  # a row that -inf masks entirely is NaN: any result is allowed
-            results = [_with_nan_of(a, b) for a, b in zip(expected, results, strict=True)]
+            results = [_with_elements(a, b, _is_undefined) for a, b in zip(expected, results, strict=True)]
         comparer = OutputComparer([f"{i}" for i in range(len(expected))], self._accuracy, frozenset())
         lines = comparer.compare(expected, results, lambda: None)
         return lines[0] if lines and not self._agree_in_double(trial, expected, results) else None
@@ -224,21 +219,12 @@ class Check:
         """Return whether the sides agree in double precision; what is finite in one must be finite in the other."""
         if not all(itertools.starmap(_same_finite, zip(expected, results, strict=True))):
             return False
-        before, after = (self._in_double(side, trial) for side in ("before", "after"))
+        before, after = (self._sides[side].in_double(trial.feeds) for side in ("before", "after"))
         if before is None or after is None:
             return False
         if trial.style is Style.HIDING:  # rows without a key are undefined in exact arithmetic
-            before = [_with_nan_of(a, b) for a, b in zip(after, before[: len(results)], strict=True)]
+            before = [_with_elements(a, b, _is_undefined) for a, b in zip(after, before[: len(results)], strict=True)]
         return all(itertools.starmap(_near_in_double, zip(before[: len(results)], after, strict=True)))
-
-    def _in_double(self, side: str, trial: _Trial) -> list[Value] | None:
-        """Return the results of one side in double precision, without the runtime if it has no kernel for it."""
-        small = self._excerpt.before if side == "before" else self._excerpt.after
-        model, name = small.filled(self._generator.types(trial.way)), f"{side} in double"
-        if name not in self._sides:
-            self._open(name, in_double(model))
-        wide = {name: widened(value) for name, value in trial.feeds.items()}
-        return self._sides[name].outputs(wide) or doubles(model, trial.feeds)
 
 
 def _same_finite(a: Value, b: Value) -> bool:
@@ -249,8 +235,9 @@ def _same_finite(a: Value, b: Value) -> bool:
 
 def _near_in_double(a: Value, b: Value) -> bool:
     """Return whether results differ by no more than the rounding of constants to single precision does."""
-    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or a.dtype != np.float64:
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray) or not is_float(a.dtype):
         return False
+    a, b = a.astype(np.float64), b.astype(np.float64)  # what only moves constants is not widened
     scale = float(np.max(np.abs(a[np.isfinite(a)]), initial=0.0))
     return np.allclose(a, b, rtol=0, atol=_ROUNDED_CONSTANTS * scale, equal_nan=True)
 
@@ -268,41 +255,33 @@ def _chunks(trials: Iterator[_Trial]) -> Iterator[list[_Trial]]:
 
 
 class _Side:
-    """A model that is opened when it is first run, and ignores values that it has no input for.
-
-    A large one waits in a file, whose constants the runtime maps: several sides of one rewrite are open together.
-    """
+    """A model that is opened when it is first run, and ignores values that it has no input for."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._inputs = {value.name for value in model.graph.input}
+        self._model, self._inputs = model, {value.name for value in model.graph.input}
+        self._subject = Subject(model)
+        self._double = DoublePrecision(self._subject.model, constants="widen", threads=1)
         self._session: RemoteSession | None = None
-        self._source: onnx.ModelProto | Path = model
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # deleted with this object
-        if model.ByteSize() > _MOST_SENT:
-            self._folder = temporary_folder()
-            self._source = Path(self._folder.name) / "model.onnx"
-            onnx.save_model(model, self._source, save_as_external_data=True, location="weights")  # pyright: ignore[reportUnknownMemberType]
+
+    def _used(self, feeds: Mapping[str, Value]) -> dict[str, Value]:
+        return {name: value for name, value in feeds.items() if name in self._inputs}
 
     def run_each(self, many: Sequence[Mapping[str, Value]]) -> list[list[Value] | RuntimeFailure]:
         """Return the outputs or a failure for each; a model that does not load fails for all of them."""
-        if not many:
-            return []
-        if self._session is None:
-            try:
-                source = self._source if isinstance(self._source, Path) else self._source.SerializeToString()
-                self._session = RemoteSession(source, threads=1, seconds=_RUN_SECONDS)
-            except RuntimeFailure as failure:
-                return [failure] * len(many)
-        used = [{name: value for name, value in feeds.items() if name in self._inputs} for feeds in many]
-        return self._session.run_each(used)
+        try:
+            self._session = self._session or self._subject.session(threads=1, seconds=_RUN_SECONDS)
+        except RuntimeFailure as failure:
+            return [failure] * len(many)
+        return self._session.run_each([self._used(feeds) for feeds in many])
 
-    def outputs(self, feeds: Mapping[str, Value]) -> list[Value] | None:
-        """Return the outputs, or None if the run fails."""
-        (answer,) = self.run_each([feeds])
-        return None if isinstance(answer, RuntimeFailure) else answer
+    def in_double(self, feeds: Mapping[str, Value]) -> list[Value] | None:
+        """Return the outputs in double precision, without the runtime if it has no kernel for it."""
+        used = self._used(feeds)
+        return self._double.run(used) or doubles(self._model, used)
 
     def close(self) -> None:
         """Close the model."""
+        self._double.close()
         if self._session is not None:
             self._session.close()
 
@@ -334,24 +313,23 @@ def _different(a: Value, b: Value) -> str | None:
     return f"{int(wrong.sum())} of {wrong.size} elements differ, such as {b[first]} for {a[first]}"
 
 
-def _with_zeros_of(reference: Value, result: Value) -> Value:
-    """Return the result with positive zeros wherever both are zero and the reference's is positive."""
+def _with_elements(reference: Value, result: Value, where: Callable[[Array, Array], Array]) -> Value:
+    """Return the result with the elements of the reference at some places, if both are floats."""
     if not isinstance(reference, np.ndarray) or not isinstance(result, np.ndarray):
         return result
     if not is_float(reference.dtype) or reference.shape != result.shape:
         return result
-    positive = (reference == 0) & (result == 0) & ~np.signbit(reference.astype(np.float64))
-    return np.where(positive, reference, result)
+    one, other = reference.astype(np.float64), result.astype(np.float64)
+    return np.where(where(one, other), reference, result)
 
 
-def _with_nan_of(reference: Value, result: Value) -> Value:
-    """Return the result with NaN wherever the reference is NaN."""
-    if not isinstance(reference, np.ndarray) or not isinstance(result, np.ndarray):
-        return result
-    if not is_float(reference.dtype) or reference.shape != result.shape:
-        return result
-    undefined = np.isnan(reference.astype(np.float64))
-    return np.where(undefined, np.asarray(np.nan, result.dtype), result)
+def _are_zeros(reference: Array, result: Array) -> Array:
+    """Return where both are zero and the reference is positive."""
+    return (reference == 0) & (result == 0) & ~np.signbit(reference)
+
+
+def _is_undefined(reference: Array, _: Array) -> Array:
+    return np.isnan(reference)
 
 
 def _proven(decision: Decision) -> Outcome:
@@ -501,9 +479,11 @@ class LocalChecks:
         """
         if self._decision(excerpt).claim in EQUAL:
             return excerpt
-        levels = list(excerpt.widened(_MOST_NODES))
+        levels = excerpt.levels(_MOST_NODES)
         tried = [levels[place] for place in _TRIED_LEVELS if place < len(levels)] + levels[-1:]
-        return next((wider for wider in tried if self._decision(wider).claim in EQUAL), None)
+        return next(
+            (each for each in map(excerpt.at, dict.fromkeys(tried)) if self._decision(each).claim in EQUAL), None
+        )
 
     def _outcome(self, excerpt: Excerpt, rule: Rule, rounds: int = 1) -> Outcome:
         """Decide in exact arithmetic; run the nodes where that leaves something open.

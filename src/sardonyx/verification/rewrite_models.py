@@ -124,10 +124,17 @@ class Excerpt:
         survivor = rewrite.match.survivor
         return cls(facts, rewrite, frozenset([*rewrite.match.nodes, *([survivor] if survivor is not None else [])]))
 
+    def levels(self, most: int) -> list[frozenset[ir.Node]]:
+        """Return the nodes inside with the producers of the border, then also with theirs, up to `most` nodes."""
+        return list(self._levels(self._border, most))
+
+    def at(self, inside: frozenset[ir.Node]) -> Excerpt:
+        """Return the excerpt with these nodes inside."""
+        return Excerpt(self._facts, self._rewrite, inside)
+
     def widened(self, most: int) -> Iterator[Excerpt]:
-        """Yield excerpts with the producers of the border, then also with their producers, up to `most` nodes."""
-        for inside in self._levels(self._border, most):
-            yield Excerpt(self._facts, self._rewrite, inside)
+        """Yield the excerpts of all levels."""
+        yield from map(self.at, self._levels(self._border, most))
 
     def computing_sizes(self, most: int) -> Excerpt:
         """Return the excerpt with the nodes that compute the sizes in the border from the shapes of other values."""
@@ -135,7 +142,7 @@ class Excerpt:
         inside = self._inside
         for inside in self._levels(sizes, most, only_sizes=True):  # noqa: B007
             pass
-        return Excerpt(self._facts, self._rewrite, inside)
+        return self if inside == self._inside else self.at(inside)
 
     def _levels(
         self, values: Iterable[ir.Value], most: int, *, only_sizes: bool = False
@@ -192,8 +199,10 @@ class Excerpt:
             digest.update(side.proto.SerializeToString(deterministic=True))
             for name, tensor in side.constants.items():
                 digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-                if tensor.dtype == ir.DataType.STRING or tensor.nbytes < LARGE:
+                if tensor.dtype == ir.DataType.STRING:
                     digest.update(tensor_proto(name, tensor).SerializeToString(deterministic=True))
+                elif tensor.nbytes < LARGE:
+                    digest.update(tensor.tobytes())
         numbers: dict[str, int] = {}
         for entry in self.border:
             shape = None if entry.shape is None else [_canonical(dim, numbers) for dim in entry.shape]

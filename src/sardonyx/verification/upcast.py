@@ -10,7 +10,7 @@ result. In the same way a single-precision graph is computed in double precision
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Literal, TypeAlias
 
 import onnx_ir as ir
@@ -111,14 +111,10 @@ def round_results(model: ir.Model) -> None:
                 node.replace_input_with(index, cast.outputs[0])
         _widen(node, types, widening)
         for value in [value for value in node.outputs if types.get(value) in widening.narrow]:
-            uses, name = list(value.uses()), value.name
+            name = value.name
             cast = _tagged_cast(node, value, types[value], f"{name}.rounded")
             node.graph.insert_after(node, [cast])
-            for consumer, index in uses:
-                consumer.replace_input_with(index, cast.outputs[0])
-            for index, output in enumerate(node.graph.outputs):
-                if output is value:
-                    node.graph.outputs[index] = cast.outputs[0]
+            _redirect(value, cast, [node.graph])
             types[cast.outputs[0]] = types.pop(value)
             value.name, cast.outputs[0].name = f"{name}.float32", name
 
@@ -127,10 +123,29 @@ def _tagged_cast(node: ir.Node, value: ir.Value, to: ir.DataType, name: str) -> 
     """Return a Cast that belongs to the same module as a node."""
     from sardonyx.ir.origins import copy_origins  # only an export changes tagged graphs
 
-    cast = ir.node("Cast", [value], attributes={"to": int(to)}, name=name, metadata_props=dict(node.metadata_props))
+    cast = _new_cast(value, to, name)
+    cast.metadata_props.update(node.metadata_props)
     copy_origins(node, cast)
+    return cast
+
+
+def _new_cast(value: ir.Value, to: ir.DataType, name: str) -> ir.Node:
+    cast = ir.node("Cast", [value], attributes={"to": int(to)}, name=name)
     cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].type = name, value.shape, ir.TensorType(to)
     return cast
+
+
+def _redirect(
+    value: ir.Value, cast: ir.Node, graphs: Iterable[ir.Graph | ir.Function], consumers: set[ir.Node] | None = None
+) -> None:
+    """Pass the result of a Cast to the consumers of a value, or to some of them, and to the outputs of graphs."""
+    for consumer, index in list(value.uses()):
+        if consumer is not cast and (consumers is None or consumer in consumers):
+            consumer.replace_input_with(index, cast.outputs[0])
+    for graph in graphs:
+        for index, output in enumerate(graph.outputs):
+            if output is value:
+                graph.outputs[index] = cast.outputs[0]
 
 
 def new_constants(model: ir.Model, source: ir.Model) -> frozenset[str]:
@@ -270,10 +285,9 @@ def _cast_inputs(
 ) -> None:
     """Pass a node without kernel its computed inputs in their own types."""
     for index, value in enumerate(node.inputs):
-        kind = types.get(value) if value is not None and value in computed else None
-        if kind in narrow and kind is not None and node.graph is not None:
-            cast = ir.node("Cast", [value], attributes={"to": int(kind)}, name=f"{name}.{index}")
-            cast.outputs[0].name = cast.name
+        kind = types.get(value) if value in computed else None
+        if value is not None and kind in narrow and kind is not None and node.graph is not None:
+            cast = _new_cast(value, kind, f"{name}.{index}")
             node.graph.insert_before(node, [cast])
             node.replace_input_with(index, cast.outputs[0])
 
@@ -282,16 +296,8 @@ def _cast(
     value: ir.Value, name: str, graphs: list[ir.Graph | ir.Function], active: set[ir.Node], to: ir.DataType
 ) -> None:
     """Pass this value in the wide type to the consumers that compute in it; the others keep the original."""
-    cast = ir.node("Cast", [value], attributes={"to": int(to)}, name=name)
-    wide = cast.outputs[0]
-    wide.name, wide.shape, wide.type = name, value.shape, ir.TensorType(to)
-    for consumer, index in list(value.uses()):
-        if consumer in active:
-            consumer.replace_input_with(index, wide)
-    for graph in graphs:
-        for index, output in enumerate(graph.outputs):
-            if output is value:
-                graph.outputs[index] = wide
+    cast = _new_cast(value, to, name)
+    _redirect(value, cast, graphs, active)
     node, graph = value.producer(), value.graph
     if node is not None and node.graph is not None:
         node.graph.insert_after(node, [cast])
@@ -303,17 +309,9 @@ def _cast(
 
 def _round(value: ir.Value, kind: ir.DataType, name: str, graphs: list[ir.Graph | ir.Function]) -> None:
     """Round a float32 result to a narrow type; float32 has enough digits for one operation to round the same."""
-    narrow = ir.node("Cast", [value], attributes={"to": int(kind)}, name=f"{name}.narrow")
-    wide = ir.node("Cast", [narrow.outputs[0]], attributes={"to": int(ir.DataType.FLOAT)}, name=f"{name}.wide")
-    for cast, type_ in ((narrow, ir.TensorType(kind)), (wide, ir.TensorType(ir.DataType.FLOAT))):
-        cast.outputs[0].name, cast.outputs[0].shape, cast.outputs[0].type = cast.name, value.shape, type_
-    for consumer, index in list(value.uses()):
-        if consumer is not narrow:
-            consumer.replace_input_with(index, wide.outputs[0])
-    for graph in graphs:
-        for index, output in enumerate(graph.outputs):
-            if output is value:
-                graph.outputs[index] = wide.outputs[0]
+    narrow = _new_cast(value, kind, f"{name}.narrow")
+    wide = _new_cast(narrow.outputs[0], ir.DataType.FLOAT, f"{name}.wide")
+    _redirect(value, wide, graphs, {consumer for consumer, _ in value.uses()} - {narrow})
     node = value.producer()
     if node is not None and node.graph is not None:
         node.graph.insert_after(node, [narrow, wide])

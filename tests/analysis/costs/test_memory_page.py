@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 import zoo
+from analysis.costs.traffic import traffic
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.fuse import fuse_attention
-from sardonyx.verbs.analyze.costs.dataflow import traffic
+from sardonyx.verbs.analyze.costs.fusion_regions import partition
 from sardonyx.verbs.analyze.costs.peak_memory import compare, liveness, peak_function
 from sardonyx.verbs.analyze.costs.program import Program
-from sardonyx.verbs.analyze.costs.regions import partition
 from sardonyx.verbs.analyze.recorder import record
 
 PAGE = (Path(__file__).parents[3] / "docs" / "memory.md").read_text()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from analysis.costs.building import Building
-from narrowing import integer
+from analysis.costs.traffic import bytes_unfused
+from sardonyx.records.analysis import ALONE
+from sardonyx.verbs.analyze.costs.dataflow import Region
+from sardonyx.verbs.analyze.costs.fusion_regions import partition
 from sardonyx.verbs.analyze.costs.program import OpKind, Program
-from sardonyx.verbs.analyze.costs.regions import ALONE, Region, partition
 
 B, S, D, H = 2, 5, 8, 4  # batch, length, width, heads
 ROWS = B * S * D * 4  # bytes of an activation
@@ -67,7 +69,7 @@ def test_a_linear_layer_and_its_activation_by_hand() -> None:
     )  # the value that the activation reads back was written once
     assert (down.bytes_in, down.weight_bytes, down.bytes_out, down.internal_bytes) == (4 * ROWS, 4 * SQUARE, ROWS, 0)
     assert up.macs == B * S * D * 4 * D
-    assert up.intensity({}) == integer(up.flops) / (5 * ROWS + 4 * SQUARE + 16 * D)
+    assert up.bytes == 5 * ROWS + 4 * SQUARE + 16 * D
     assert "matmul" in up.ended
     assert "outlives" in down.ended
 
@@ -88,7 +90,7 @@ def test_attention_and_its_projections_by_hand() -> None:
     assert (projections.bytes_in, projections.bytes_out) == (ROWS, 3 * ROWS)
     assert projections.weight_bytes == 3 * (SQUARE + 4 * D)
     assert (projections.internal_bytes, projections.reread_bytes) == (0, 2 * ROWS)
-    assert out.bytes_unfused == out.bytes == 2 * ROWS + SQUARE + 4 * D
+    assert bytes_unfused(out) == out.bytes == 2 * ROWS + SQUARE + 4 * D
 
 
 def test_a_mask_shared_by_two_attentions_is_outside_both_regions() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from analysis.costs.building import Building
+from sardonyx.records.analysis import ALONE
+from sardonyx.verbs.analyze.costs.fusion_regions import partition
 from sardonyx.verbs.analyze.costs.program import OpKind
-from sardonyx.verbs.analyze.costs.regions import ALONE, partition
 
 IMAGE = (1, 4, 6, 6)
 BYTES = 4 * 6 * 6 * 4

@@ -13,13 +13,14 @@ import architectures
 import zoo
 from analysis.attention_choice import set_attention
 from analysis.costs.building import run_in
+from analysis.costs.traffic import by_rule, traffic
 from narrowing import integer
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.ir.origins import tagged
-from sardonyx.verbs.analyze.costs.dataflow import traffic
+from sardonyx.verbs.analyze.costs.dataflow import Partition
+from sardonyx.verbs.analyze.costs.fusion_regions import partition
 from sardonyx.verbs.analyze.costs.onnx_program import program_of
 from sardonyx.verbs.analyze.costs.program import OpKind, Program
-from sardonyx.verbs.analyze.costs.regions import Partition, partition
 from sardonyx.verbs.analyze.recorder import record
 
 # how it is written: attentions, those whose projections read one tensor, pairs of linear layers that gate each other
@@ -60,7 +61,7 @@ def _checked(program: Program) -> Partition:
 
 
 def _counts(parts: Partition) -> tuple[int, ...]:
-    return tuple(parts.by_rule.get(rule, 0) for rule in ("attention", "parallel-qkv", "parallel-linears"))
+    return tuple(by_rule(parts).get(rule, 0) for rule in ("attention", "parallel-qkv", "parallel-linears"))
 
 
 @pytest.mark.parametrize(("name", "written"), COUNTS)
@@ -80,12 +81,12 @@ def test_vit_b_16_with_fused_and_decomposed_attention() -> None:
         model, image = zoo.torchvision().models.vit_b_16().eval(), torch.empty(1, 3, 224, 224)
     program = record(model, (image,))
     parts = _checked(program)
-    assert parts.by_rule == {"alone": 39, "norm-residual": 25, "attention": 12, "linear-activation": 12}
+    assert by_rule(parts) == {"alone": 39, "norm-residual": 25, "attention": 12, "linear-activation": 12}
     sums = [region for region in parts.regions if region.escapes]
     assert len(sums) == 24  # each sum except the last is used by the next one
     assert all(integer(region.bytes_out) > 2 * 197 * 768 * 4 for region in sums)
     decomposed = _checked(record(decompose(model, (image,)), (image,)))
-    assert decomposed.by_rule["attention"] == 12
+    assert by_rule(decomposed)["attention"] == 12
     inner = [region.internal_bytes for region in decomposed.regions if region.rule == "attention"]
     assert all(
         integer(size) >= 6 * 12 * 197 * 197 * 4 for size in inner
@@ -108,7 +109,7 @@ def test_shifted_and_masked_windows() -> None:
     case = _case("swin")
     program = record(case.module, case.args, case.kwargs)
     softmaxes = sum(operation.kind in (OpKind.SOFTMAX, OpKind.ATTENTION) for operation in program.operations)
-    assert _checked(program).by_rule["attention"] == softmaxes > 1
+    assert by_rule(_checked(program))["attention"] == softmaxes > 1
 
 
 def test_dynamic_dims_change_no_region() -> None:
@@ -137,4 +138,4 @@ def test_the_same_rules_on_a_file(small_model: Callable[[str, str], Path]) -> No
     assert _counts(parts) == (2, 2, 0)
     with_linear = [region for region in parts.regions if region.rule == "linear-activation"]
     assert sum(len(region.operations) > 4 for region in with_linear) >= 2  # a decomposed GELU
-    assert parts.by_rule["norm-residual"] == 5
+    assert by_rule(parts)["norm-residual"] == 5

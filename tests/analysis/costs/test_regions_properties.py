@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.costs.building import programs, run_in
+from analysis.costs.traffic import bytes_unfused, traffic
 from narrowing import integer
 from sardonyx.ir.shapes.expr import total
-from sardonyx.verbs.analyze.costs.dataflow import Quotient, moved, traffic
+from sardonyx.verbs.analyze.costs.dataflow import Quotient, moved
+from sardonyx.verbs.analyze.costs.fusion_regions import partition
 from sardonyx.verbs.analyze.costs.program import OpKind, Program, Store
-from sardonyx.verbs.analyze.costs.regions import partition
 
 
 @pytest.mark.slow
@@ -47,7 +48,9 @@ def test_regions_in_any_valid_order_compute_the_same(program: Program, random: R
 def test_traffic_saved_by_fusion_is_the_sum_over_regions(program: Program) -> None:
     parts = partition(program)
     at = traffic(program, parts).at()
-    assert at.unfused == total(one.bytes for one in moved(program)) == total(one.bytes_unfused for one in parts.regions)
+    assert (
+        at.unfused == total(one.bytes for one in moved(program)) == total(bytes_unfused(one) for one in parts.regions)
+    )
     inner = [each for region in parts.regions for each in (region.internal_bytes, region.reread_bytes)]
     assert at.kept_out == total(inner)
     assert all(integer(size) >= 0 for size in (*inner, *(region.bytes_in for region in parts.regions)))

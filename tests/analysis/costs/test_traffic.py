@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from analysis.costs.building import Building
+from analysis.costs.traffic import TrafficAt, traffic
 from sardonyx.ir.shapes.expr import Size, add, multiply, symbol, value_of
-from sardonyx.verbs.analyze.costs.dataflow import TrafficAt, moved, traffic
+from sardonyx.verbs.analyze.costs.dataflow import moved
+from sardonyx.verbs.analyze.costs.fusion_regions import partition
 from sardonyx.verbs.analyze.costs.program import OpKind, Program
-from sardonyx.verbs.analyze.costs.regions import partition
 
 D = 8
 

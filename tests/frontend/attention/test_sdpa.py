@@ -15,7 +15,7 @@ from frontend.attention import comparing, random_modules
 from sardonyx.common.errors import ModelError
 from sardonyx.frontend.attention import decompositions, opaque_ops
 from sardonyx.frontend.attention.decompose import trace
-from sardonyx.frontend.attention.decompositions import ATEN, AttentionWriter
+from sardonyx.frontend.attention.decompositions import AttentionWriter
 from sardonyx.frontend.attention.roles import Primitive, Role
 
 
@@ -29,7 +29,7 @@ def _exported(case: random_modules.Sdpa, inputs: dict[str, Any]) -> tuple[fx.Gra
         if value is not None:
             node.meta["val"] = mode.from_tensor(value)
     primitives: dict[str, Primitive] = {}
-    writer = AttentionWriter(graph.create_node, ATEN, 0, primitives)
+    writer = AttentionWriter(graph.create_node, True, 0, primitives)
     query, key, value, mask = nodes.values()
     assert query is not None
     assert key is not None

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from reporting.gate.sample_records import records
 from reporting.sample_run_bundle import sample_run_bundle
 from sardonyx.reporting import gate, record_kinds
-from sardonyx.reporting.ci_summary import JobSummary, summary_document
+from sardonyx.reporting.gate import JobSummary, summary_document
 from sardonyx.reporting.history import History, Tracked, ends
 from sardonyx.reporting.measures import Measure, Reading
 from sardonyx.reporting.plots.charts import trend

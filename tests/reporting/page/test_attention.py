@@ -13,7 +13,7 @@ from sardonyx.records.analysis import Analysis
 from sardonyx.records.bench import Profile
 from sardonyx.records.run import AttentionForm, AttentionSite, Run
 from sardonyx.reporting import run as figures
-from sardonyx.reporting.page.attention import section
+from sardonyx.reporting.page.graph import attention_section
 from sardonyx.reporting.run_bundle import RunBundle
 
 PARTS = AttentionForm("", ("/attn0", "/attn0_softmax"))
@@ -45,7 +45,7 @@ def _analysis() -> Analysis:
 
 
 def _rendered(run: Run, profile: Profile | None = None, analysis: Analysis | None = None) -> str:
-    return str(section(RunBundle("m", run, profile=profile, analysis=analysis)).html)
+    return str(attention_section(RunBundle("m", run, profile=profile, analysis=analysis)).html)
 
 
 def _plain_text(html: str) -> str:

@@ -48,3 +48,11 @@ def test_a_location_of_the_files_of_a_run_is_a_section(belongs: bool) -> None:
 
 def _located(artifact: Artifact) -> LocatedModel:
     return LocatedModel(artifact.path or "", "onnx", "onnxruntime")
+
+
+def test_a_list_of_several_locations_comes_first() -> None:
+    text = sardonyx.report([sample_location(), sample_location()]).text
+    first = text.index('id="section=overview"')
+    assert first < text.index('data-section="location"')
+    assert '<a href="#section=location&amp;model=1">' in text[first : text.index('data-section="location"')]
+    assert 'id="section=overview"' not in sardonyx.report(sample_location()).text

@@ -8,9 +8,7 @@ from xml.etree import ElementTree
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
-from sardonyx.reporting.page import module_map as map_section
-from sardonyx.reporting.page.module_map import MEASURES, map_picture, shared_colors
-from sardonyx.reporting.page.modules import module_tree
+from sardonyx.reporting.page.modules import MEASURES, map_picture, map_section, module_tree, shared_colors
 from sardonyx.reporting.plots.profile import Amount, families
 from sardonyx.reporting.run_bundle import RunBundle
 
@@ -42,7 +40,7 @@ def test_bytes_match_the_modules() -> None:
 
 def test_without_a_profile_the_page_shows_how_to_get_times() -> None:
     assert map_picture(BUNDLE, MEASURES[2]) is None
-    html = str(map_section.section(BUNDLE).html)
+    html = str(map_section(BUNDLE).html)
     (button,) = re.findall(r'<button[^>]*data-measure="ms"[^>]*>', html)
     assert "disabled" in button
     assert "--run FOLDER" in button
@@ -50,7 +48,7 @@ def test_without_a_profile_the_page_shows_how_to_get_times() -> None:
 
 
 def test_the_markup_shows_the_nodes_without_a_script() -> None:
-    html = str(map_section.section(BUNDLE).html)
+    html = str(map_section(BUNDLE).html)
     (picture,) = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     root = ElementTree.fromstring(picture)
     titles = [title.text or "" for title in root.iter("title")]
@@ -65,11 +63,11 @@ def test_the_largest_families_have_colours() -> None:
     assert families(many) == {f"K{at:02}": at for at in range(8)}
     numbered = [Amount(path, "", 1.0, 0.0, "") for path in ("a.down.0", "b.down.1", "3")]
     assert list(families(numbered)) == ["down.*", "*"]
-    assert list(shared_colors(module_tree(BUNDLE))) == map_section.section(BUNDLE).data["families"]
+    assert list(shared_colors(module_tree(BUNDLE))) == map_section(BUNDLE).data["families"]
 
 
 def test_names_are_text() -> None:
     hostile = replace(RUN.modules[0], path='"><script>alert(1)</script>', tag="</svg><img src=x onerror=alert(1)>")
-    html = str(map_section.section(RunBundle("<b>", replace(RUN, modules=(hostile, *RUN.modules[1:])))).html)
+    html = str(map_section(RunBundle("<b>", replace(RUN, modules=(hostile, *RUN.modules[1:])))).html)
     assert "<script" not in html
     assert "<img" not in html

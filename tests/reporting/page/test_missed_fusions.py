@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.records.run import RefusalGroup, Run
-from sardonyx.reporting.page.missed_fusions import OPEN, refusing, section
+from sardonyx.reporting.page.rewrites import OPEN, missed_section, refusing
 from sardonyx.reporting.run_bundle import RunBundle
 
 
@@ -16,7 +16,7 @@ def refused(*passes: tuple[str, tuple[RefusalGroup, ...]]) -> Run:
 
 
 def rendered(run: Run) -> str:
-    return " ".join(str(section(RunBundle("m", run)).html).split())
+    return " ".join(str(missed_section(RunBundle("m", run)).html).split())
 
 
 def test_passes_and_reasons_are_sorted_by_count() -> None:
@@ -40,7 +40,7 @@ def test_places_are_summarized_and_counted_by_module_in_the_data() -> None:
     html = rendered(run)
     assert "encoder.layer.0…11.self" in html
     assert "and 1 other module" in html
-    data = section(RunBundle("m", run)).data
+    data = missed_section(RunBundle("m", run)).data
     ((count, counted),) = data["passes"][0]
     assert count == 26
     assert {data["modules"][at]: number for at, number in counted} == modules
@@ -54,7 +54,7 @@ def test_only_the_first_few_passes_are_open() -> None:
 
 
 def test_no_missed_fusions_gives_a_sentence() -> None:
-    made = section(RunBundle("m", refused(("p", ()))))
+    made = missed_section(RunBundle("m", refused(("p", ()))))
     assert "No missed fusions" in made.html
     assert made.data is None
 

@@ -171,3 +171,12 @@ def test_further_notes_are_listed() -> None:
 
 def _text_of_notes(run: Run) -> str:
     return str(section(RunBundle("tiny", run, notes=("a second note",))).html)
+
+
+def test_what_a_note_has_in_backquotes_is_code_on_the_page(clean: Run) -> None:
+    html = str(
+        section(RunBundle("tiny", replace(clean, notes=("set `verify=False`", "`<b>x</b>`", "a lone ` stays")))).html
+    )
+    assert "set <code>verify=False</code>" in html
+    assert "<b>x</b>" not in html
+    assert "a lone ` stays" in html

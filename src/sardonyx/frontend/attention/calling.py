@@ -70,10 +70,14 @@ def shape_of(value: Any) -> Shape:
     items = _items(value)
     if items is not None:
         return Nest(_kind(value), tuple(items), tuple(shape_of(item) for item in items.values()))
-    caches = {
-        name: cache for name in getattr(value, "__dict__", {}) if isinstance(cache := _cache_at(value, name), Cache)
-    }
-    return Holder(_without(value, caches), caches) if caches else Fixed(value)
+    held = {name: (each, split_cache(each)) for name, each in getattr(value, "__dict__", {}).items()}
+    caches = {name: Cache(_emptied(each), len(pairs)) for name, (each, pairs) in held.items() if pairs is not None}
+    if not caches:
+        return Fixed(value)
+    empty = copy.copy(value)
+    for name in caches:
+        setattr(empty, name, None)
+    return Holder(empty, caches)
 
 
 def unknown_in(shape: Shape) -> type[Any] | None:
@@ -183,19 +187,6 @@ def _emptied(cache: Any) -> Any:
     return empty
 
 
-def _cache_at(value: Any, name: str) -> Shape | None:
-    attribute = getattr(value, name)
-    pairs = split_cache(attribute)
-    return None if pairs is None else Cache(_emptied(attribute), len(pairs))
-
-
-def _without(value: Any, caches: Mapping[str, Cache]) -> Any:
-    fresh = copy.copy(value)
-    for name in caches:
-        setattr(fresh, name, None)
-    return fresh
-
-
 def _kind(value: Any) -> type[Any]:
     return value.__class__
 
@@ -237,10 +228,8 @@ class Interface(nn.Module):
         """Store the call that the graph was exported for.
 
         Args:
-            arguments: The structure of each argument, in order.
             leaves: The required types and sizes of their tensors.
             guards: Conditions on sizes as torch writes them: `L['tensors'][0].size()[1] % 4 == 0`.
-            mode: Whether the graph was exported in training mode.
         """
         super().__init__()
         self.arguments, self.leaves = dict(arguments), tuple(leaves)
@@ -257,13 +246,10 @@ class Interface(nn.Module):
             leaf.check(tensor)
         for text, holds in zip(self.guards, self._holds, strict=True):
             if not holds({TENSORS: flat}):
-                raise UsageError(f"the graph holds only if {self._readable(text)}", hint="see `dynamic`")
+                for index, leaf in enumerate(self.leaves):
+                    text = text.replace(f"L['{TENSORS}'][{index}]", leaf.name)
+                raise UsageError(f"the graph holds only if {text.replace('.size()', '.shape')}", hint="see `dynamic`")
         return tuple(flat)
-
-    def _readable(self, guard: str) -> str:
-        for index, leaf in enumerate(self.leaves):
-            guard = guard.replace(f"L['{TENSORS}'][{index}]", leaf.name)
-        return guard.replace(".size()", ".shape")
 
     def train(self, mode: bool = True) -> Interface:
         """Refuse the other mode: operations that depend on it are fixed in the graph.
@@ -432,7 +418,6 @@ def _add_arguments(graph: fx.Graph, arguments: Arguments, flat: Sequence[fx.Node
 
 
 def _nest_results(module: fx.GraphModule, shape: Shape) -> None:
-    """Return the results nested as the model returns them."""
     graph = module.graph
     output = graph.output_node()
     flat: Any = output.args[0]

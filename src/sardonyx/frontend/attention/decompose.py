@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
+from torch.nn.modules import transformer
 
 from sardonyx.common import gc_pause
 from sardonyx.common.errors import ModelError, SardonyxError, UsageError, reason
 from sardonyx.frontend.attention import decompositions, opaque_ops
 from sardonyx.frontend.attention.calling import PLAIN
-from sardonyx.frontend.attention.decompositions import TORCH, AttentionWriter
+from sardonyx.frontend.attention.decompositions import AttentionWriter
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, Role, attach, decomposition_of
 from sardonyx.frontend.attention.torch_export import decompose_exported
 from sardonyx.frontend.module_state import replaced, restoring_state, unchanged
@@ -73,7 +76,9 @@ class AttentionTracer(fx.Tracer):
         self._referenced.update(root.named_parameters())
         self._names = {id(parameter): name for name, parameter in self._referenced.items()}
         self._halves = any(parameter.dtype in opaque_ops.HALVES for parameter in self._referenced.values())
-        with replaced({nn.MultiheadAttention: self._multihead_forward(), **_FORWARDS}):
+        with contextlib.ExitStack() as stack:
+            for replacement in ((nn.MultiheadAttention, "forward", self._multihead_forward()), *_REPLACED):
+                stack.enter_context(replaced(*replacement))
             graph = super().trace(root, concrete_args)
         graph._tracer_cls = fx.Tracer  # pyright: ignore[reportPrivateUsage]  # a loaded module is traced by the plain tracer
         return graph
@@ -170,66 +175,42 @@ class AttentionTracer(fx.Tracer):
         """Create a proxy as `fx.Tracer.create_proxy`, but decompose attentions."""
         if kind == "call_function":
             if target in _SDPA:
-                return self._sdpa(args, kwargs)
+                writer = self._writer("scaled_dot_product_attention")
+                operands, keywords = self.create_arg(args), self.create_arg(kwargs)
+                return self.proxy(decompositions.write_sdpa(writer, *operands, **keywords, halves=self._halves))
             if target is F.multi_head_attention_forward:
-                return self._multihead_function(args, kwargs)
-        if kind == "call_method" and target == "view" and self._attentions and not _has_dtype(args, kwargs):
+                writer = self._writer("multi_head_attention_forward")
+                call = decompositions.of_function(writer.location, args, kwargs, halves=self._halves)
+                return self._multihead(call, writer)
+        has_dtype = any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values()))
+        if kind == "call_method" and target == "view" and self._attentions and not has_dtype:
             target = "reshape"  # a decomposed attention may have another memory layout, of which no view is possible
         return super().create_proxy(kind, target, args, kwargs, *more, **named)
 
     def _writer(self, written_as: str) -> AttentionWriter:
+        def write(kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
+            name = getattr(target, "__name__", target) if kind != "call_module" else None  # as torch names it
+            return self.create_node(kind, target, args, kwargs, name)
+
         self._attentions.append(Attention(self._path, written_as))
-        return AttentionWriter(self._write, TORCH, len(self._attentions) - 1, self._primitives, self._path)
-
-    def _write(self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
-        """Write one step of an attention, named after its operation as torch would name it."""
-        name = getattr(target, "__name__", target) if kind != "call_module" else None
-        return self.create_node(kind, target, args, kwargs, name)
-
-    def _sdpa(self, args: Any, kwargs: Any) -> fx.Proxy:
-        writer = self._writer("scaled_dot_product_attention")
-        operands: Any = self.create_arg(args)
-        keywords: Any = self.create_arg(kwargs)
-        return self.proxy(decompositions.write_sdpa(writer, *operands, **keywords, halves=self._halves))
+        return AttentionWriter(write, False, len(self._attentions) - 1, self._primitives, self._path)
 
     def _multihead_forward(self) -> Callable[..., Any]:
-        """Return the replacement of `nn.MultiheadAttention.forward` during tracing."""
         tracer, original = self, nn.MultiheadAttention.forward
 
-        def forward(
-            self: nn.MultiheadAttention,
-            query: Any,
-            key: Any,
-            value: Any,
-            key_padding_mask: Any = None,
-            need_weights: bool = True,
-            attn_mask: Any = None,
-            average_attn_weights: bool = True,
-            is_causal: bool = False,
-        ) -> Any:
-            arguments = {
-                "query": query,
-                "key": key,
-                "value": value,
-                "key_padding_mask": key_padding_mask,
-                "need_weights": need_weights,
-                "attn_mask": attn_mask,
-                "average_attn_weights": average_attn_weights,
-                "is_causal": is_causal,
-            }
+        @functools.wraps(original)
+        def forward(self: nn.MultiheadAttention, *args: Any, **kwargs: Any) -> Any:
+            arguments = _arguments(original, self, args, kwargs)
             if not any(isinstance(argument, fx.Proxy) for argument in arguments.values()):
-                return original(self, **arguments)  # pyright: ignore[reportArgumentType]  # of mixed types, by name
-            return tracer._multihead_module(self, arguments)
+                return original(self, **arguments)
+            dropout: str | float = 0.0
+            if self.dropout != 0.0:  # a submodule, which follows `.train()` and `.eval()`
+                dropout = f"{tracer.path_of_module(self)}.{_DROPOUT}".lstrip(".")
+                tracer._referenced.setdefault(dropout, nn.Dropout(self.dropout).train(self.training))
+            call = decompositions.of_module(self, arguments, dropout=dropout, halves=tracer._halves)
+            return tracer._multihead(call, tracer._writer("nn.MultiheadAttention"))
 
         return forward
-
-    def _multihead_module(self, module: nn.MultiheadAttention, arguments: dict[str, Any]) -> Any:
-        call = decompositions.of_module(module, arguments, dropout=self._dropout_of(module), halves=self._halves)
-        return self._multihead(call, self._writer("nn.MultiheadAttention"))
-
-    def _multihead_function(self, args: Any, kwargs: Any) -> Any:
-        writer = self._writer("multi_head_attention_forward")
-        return self._multihead(decompositions.of_function(writer.location, args, kwargs, halves=self._halves), writer)
 
     def _multihead(
         self, call: decompositions.AttentionCall, writer: AttentionWriter
@@ -237,14 +218,6 @@ class AttentionTracer(fx.Tracer):
         call = decompositions.as_nodes(decompositions.checked(call, writer.location), self.create_arg)
         result, weights = decompositions.write_multihead(writer, call)
         return self.proxy(result), None if weights is None else self.proxy(weights)
-
-    def _dropout_of(self, module: nn.MultiheadAttention) -> str | float:
-        """Return the path of a dropout submodule, which follows `.train()` and `.eval()`; 0.0 without dropout."""
-        if module.dropout == 0.0:
-            return 0.0
-        target = f"{self.path_of_module(module)}.{_DROPOUT}".lstrip(".")
-        self._referenced.setdefault(target, nn.Dropout(module.dropout).train(module.training))
-        return target
 
 
 def _flags(model: nn.Module) -> dict[str, Any]:
@@ -258,10 +231,6 @@ def _flags(model: nn.Module) -> dict[str, Any]:
         for parameter in parameters
         if isinstance(parameter.default, bool) or parameter.name.endswith("is_causal")
     }
-
-
-def _has_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values()))
 
 
 def _is_opaque(target: Any) -> bool:
@@ -285,7 +254,6 @@ def _encoder_layer(
     src_key_padding_mask: Any = None,
     is_causal: bool = False,
 ) -> Any:
-    """Replace `nn.TransformerEncoderLayer.forward`."""
     blocks: Any = self  # the blocks are private, but subclasses override them
     x = src
     if self.norm_first:
@@ -302,80 +270,41 @@ def _encoder(
     src_key_padding_mask: Any = None,
     is_causal: bool | None = None,
 ) -> Any:
-    """Replace `nn.TransformerEncoder.forward`."""
-    output = src
+    output, hint = src, _hint(mask, is_causal)
     for layer in self.layers:
-        output = layer(output, src_mask=mask, is_causal=_hint(is_causal), src_key_padding_mask=src_key_padding_mask)
+        output = layer(output, src_mask=mask, is_causal=hint, src_key_padding_mask=src_key_padding_mask)
     return output if self.norm is None else self.norm(output)
 
 
-def _decoder(
-    self: nn.TransformerDecoder,
-    tgt: Any,
-    memory: Any,
-    tgt_mask: Any = None,
-    memory_mask: Any = None,
-    tgt_key_padding_mask: Any = None,
-    memory_key_padding_mask: Any = None,
-    tgt_is_causal: bool | None = None,
-    memory_is_causal: bool = False,
-) -> Any:
-    """Replace `nn.TransformerDecoder.forward`."""
-    output = tgt
-    for layer in self.layers:
-        output = layer(
-            output,
-            memory,
-            tgt_mask=tgt_mask,
-            memory_mask=memory_mask,
-            tgt_key_padding_mask=tgt_key_padding_mask,
-            memory_key_padding_mask=memory_key_padding_mask,
-            tgt_is_causal=_hint(tgt_is_causal),
-            memory_is_causal=memory_is_causal,
-        )
-    return output if self.norm is None else self.norm(output)
+@functools.wraps(nn.Transformer.forward)
+def _transformer(self: nn.Transformer, *args: Any, **kwargs: Any) -> Any:
+    given = _arguments(nn.Transformer.forward, self, args, kwargs)
+    padding, hint = given["src_key_padding_mask"], given["src_is_causal"]
+    memory = self.encoder(given["src"], mask=given["src_mask"], src_key_padding_mask=padding, is_causal=hint)
+    others = {name: value for name, value in given.items() if name.startswith(("tgt_", "memory_"))}
+    return self.decoder(given["tgt"], memory, **others)
 
 
-def _transformer(
-    self: nn.Transformer,
-    src: Any,
-    tgt: Any,
-    src_mask: Any = None,
-    tgt_mask: Any = None,
-    memory_mask: Any = None,
-    src_key_padding_mask: Any = None,
-    tgt_key_padding_mask: Any = None,
-    memory_key_padding_mask: Any = None,
-    src_is_causal: bool | None = None,
-    tgt_is_causal: bool | None = None,
-    memory_is_causal: bool = False,
-) -> Any:
-    """Replace `nn.Transformer.forward`."""
-    memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
-    return self.decoder(
-        tgt,
-        memory,
-        tgt_mask=tgt_mask,
-        memory_mask=memory_mask,
-        tgt_key_padding_mask=tgt_key_padding_mask,
-        memory_key_padding_mask=memory_key_padding_mask,
-        tgt_is_causal=tgt_is_causal,
-        memory_is_causal=memory_is_causal,
-    )
+def _arguments(forward: Callable[..., Any], module: nn.Module, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the arguments of a call of a forward by name, with its defaults."""
+    bound = inspect.signature(forward).bind(module, *args, **kwargs)
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name != "self"}
 
 
-def _hint(is_causal: Any) -> Any:
+def _hint(_mask: Any, is_causal: Any = None, _size: Any = None) -> Any:
     """Return False without a hint: torch would inspect the mask, and applying the mask gives the same result."""
     return False if is_causal is None else is_causal
 
 
-_FORWARDS: Mapping[type[nn.Module], Callable[..., Any]] = {
-    nn.TransformerEncoderLayer: _encoder_layer,
-    nn.TransformerEncoder: _encoder,
-    nn.TransformerDecoder: _decoder,
-    nn.Transformer: _transformer,
-}
-# The forward of nn.TransformerDecoderLayer can be traced without a replacement.
+# The forwards of nn.TransformerDecoder and its layers can be traced with these two functions.
+_REPLACED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (nn.TransformerEncoderLayer, "forward", _encoder_layer),
+    (nn.TransformerEncoder, "forward", _encoder),
+    (nn.Transformer, "forward", _transformer),
+    (transformer, "_detect_is_causal_mask", _hint),
+    (transformer, "_get_seq_len", lambda *_: None),
+)
 
 
 def decompose(
@@ -403,26 +332,24 @@ def decompose(
         ModelError: If the model cannot be traced, or an attention has contradictory options.
         UsageError: If the arguments are invalid.
     """
-    plain = _plain(model)
+    check_has_code(model)
+    plain: nn.Module = getattr(model, "_orig_mod", model)  # inside the wrapper of `torch.compile`
     with restoring_state(plain), quoted_names():
-        return _decomposed(plain, inputs, kwargs, dynamic)
-
-
-def _decomposed(plain: nn.Module, inputs: Inputs, kwargs: Mapping[str, Any] | None, dynamic: Dims) -> fx.GraphModule:
-    if has_lazy(plain):  # the result shares the model's parameters
-        raise ModelError(f"{type(plain).__name__} has lazy modules without weights", hint="call it once on an example")
-    example = _example(plain, inputs, kwargs) if inputs is not None or kwargs else None
-    traced, why = _traced(plain, example)
-    if traced is not None and not why:
-        return traced
-    try:
-        example = example or _derived(plain, why)
-        axes = _axes(plain, example, dynamic)
-        return decompose_exported(plain, example.args, example.kwargs, axes, why)
-    except SardonyxError:
-        if traced is None:
-            raise
-        return traced  # its decomposition lists the opaque functions
+        if has_lazy(plain):  # the result shares the model's parameters
+            kind = type(plain).__name__
+            raise ModelError(f"{kind} has lazy modules without weights", hint="call it once on an example")
+        example = _example(plain, inputs, kwargs) if inputs is not None or kwargs else None
+        traced, why = _traced(plain, example)
+        if traced is not None and not why:
+            return traced
+        try:
+            example = example or _derived(plain, why)
+            axes = _axes(plain, example, dynamic)
+            return decompose_exported(plain, example.args, example.kwargs, axes, why)
+        except SardonyxError:
+            if traced is None:
+                raise
+            return traced  # its decomposition lists the opaque functions
 
 
 def check_has_code(model: nn.Module) -> None:
@@ -435,15 +362,14 @@ def check_has_code(model: nn.Module) -> None:
         raise ModelError("a scripted model has no Python code to trace", hint="decompose the model that was scripted")
 
 
-def _plain(model: nn.Module) -> nn.Module:
-    """Return the module inside the wrapper of `torch.compile`."""
-    check_has_code(model)
-    return getattr(model, "_orig_mod", model)
-
-
 def _traced(model: nn.Module, example: Example | None) -> tuple[fx.GraphModule | None, str]:
     """Return the symbolic trace or None, and why it is not sufficient or an empty string."""
-    traced = _trace_any(model) if example is None else _trace_example(model, example)
+    if example is None:
+        traced = _trace_any(model)
+    else:  # for calls like the example: arguments that are not tensors are fixed
+        values = named_arguments(model, example.args, example.kwargs)
+        fixed = {name: value for name, value in values.items() if isinstance(value, PLAIN)}
+        traced = _attempt(model, {**_defaults(model, besides=values), **fixed})
     if isinstance(traced, Exception):
         return None, f"symbolic tracing stopped: {reason(traced)}"
     hidden = _decomposition(traced).opaque
@@ -463,13 +389,6 @@ def _trace_any(model: nn.Module) -> fx.GraphModule | Exception:
     return general if _steps(general) == _steps(fixed) else fixed
 
 
-def _trace_example(model: nn.Module, example: Example) -> fx.GraphModule | Exception:
-    """Return a trace for calls like the example: arguments that are not tensors are fixed."""
-    values = named_arguments(model, example.args, example.kwargs)
-    fixed = {name: value for name, value in values.items() if isinstance(value, PLAIN)}
-    return _attempt(model, {**_defaults(model, besides=values), **fixed})
-
-
 def _attempt(model: nn.Module, fixed: Mapping[str, Any]) -> fx.GraphModule | Exception:
     """Return a trace with some arguments fixed, or the exception that stopped it."""
     try:
@@ -481,13 +400,12 @@ def _attempt(model: nn.Module, fixed: Mapping[str, Any]) -> fx.GraphModule | Exc
         return error
 
 
-def _defaults(model: nn.Module, besides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the default values of optional arguments."""
+def _defaults(model: nn.Module, besides: Collection[str] = ()) -> dict[str, Any]:
     parameters = inspect.signature(model.forward).parameters.values()
     return {
         parameter.name: parameter.default
         for parameter in parameters
-        if isinstance(parameter.default, PLAIN) and parameter.name not in (besides or {})
+        if isinstance(parameter.default, PLAIN) and parameter.name not in besides
     }
 
 

@@ -16,7 +16,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -72,9 +72,10 @@ def save_decomposed(module: fx.GraphModule, path: str | os.PathLike[str], *, for
     decomposition = decomposition_of(module)
     assert decomposition is not None, "decompose attaches it to its result"
     weights, aliases = _weights(module)
+    called = (str(node.target) for node in module.graph.nodes if node.op == "call_module")
     graph = {
         "nodes": [_written_node(node) for node in module.graph.nodes],
-        "modules": {name: _written_module(child) for name, child in _called(module)},
+        "modules": {name: _written_module(module.get_submodule(name)) for name in dict.fromkeys(called)},
         "parameters": [name for name, _ in module.named_parameters(remove_duplicate=False)],
         "state": [*module.state_dict()],
         "aliases": aliases,
@@ -307,14 +308,14 @@ def _function(name: str) -> Any:
 # Layers and weights
 
 
-def _called(module: fx.GraphModule) -> Iterator[tuple[str, nn.Module]]:
-    for name in dict.fromkeys(str(node.target) for node in module.graph.nodes if node.op == "call_module"):
-        yield name, module.get_submodule(name)
-
-
 def _written_module(layer: nn.Module) -> dict[str, Any]:
     if isinstance(layer, Interface):
-        return {"class": "Interface", "values": _written_interface(layer)}
+        if layer.guards:
+            raise ModelError("conditions on dynamic sizes cannot be written to a file", hint=_HINT)
+        leaves = [[leaf.name, _written(leaf.dtype), list(leaf.shape)] for leaf in layer.leaves]
+        arguments = {name: _written_shape(shape) for name, shape in layer.arguments.items()}
+        values = {"arguments": arguments, "leaves": leaves, "training": layer.training}
+        return {"class": "Interface", "values": values}
     if isinstance(layer, Structure):
         return {"class": "Structure", "values": _written_shape(layer.shape)}
     name = type(layer).__name__
@@ -329,7 +330,9 @@ def _written_module(layer: nn.Module) -> dict[str, Any]:
 def _read_module(entry: Mapping[str, Any], path: str, root: nn.Module) -> nn.Module:
     name, values = entry["class"], entry["values"]
     if name == "Interface":
-        return _read_interface(values)
+        arguments = {name: _read_shape(shape) for name, shape in values["arguments"].items()}
+        leaves = [TensorLeaf(str(name), _read(dtype, {}), tuple(shape)) for name, dtype, shape in values["leaves"]]
+        return Interface(arguments, leaves, (), bool(values["training"]))
     if name == "Structure":
         return Structure(_read_shape(values))
     kind = getattr(nn, name)
@@ -394,20 +397,6 @@ def _put(root: nn.Module, path: str, value: torch.Tensor | nn.Module, *, persist
 
 
 # The arguments and the result of a graph from torch.export
-
-
-def _written_interface(interface: Interface) -> dict[str, Any]:
-    if interface.guards:
-        raise ModelError("conditions on dynamic sizes cannot be written to a file", hint=_HINT)
-    leaves = [[leaf.name, _written(leaf.dtype), list(leaf.shape)] for leaf in interface.leaves]
-    arguments = {name: _written_shape(shape) for name, shape in interface.arguments.items()}
-    return {"arguments": arguments, "leaves": leaves, "training": interface.training}
-
-
-def _read_interface(values: Mapping[str, Any]) -> Interface:
-    arguments = {name: _read_shape(shape) for name, shape in values["arguments"].items()}
-    leaves = [TensorLeaf(str(name), _read(dtype, {}), tuple(shape)) for name, dtype, shape in values["leaves"]]
-    return Interface(arguments, leaves, (), bool(values["training"]))
 
 
 def _written_shape(shape: Shape) -> Any:

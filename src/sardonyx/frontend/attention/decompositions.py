@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from msgspec import Struct, field
-from msgspec.structs import fields, replace
 from torch import fx, nn
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
@@ -18,71 +17,47 @@ from sardonyx.common.errors import ModelError
 from sardonyx.frontend.attention import opaque_ops
 from sardonyx.frontend.attention.roles import Primitive, Role
 
-Op = Callable[..., Any] | str  # a function, or the name of a method
+Op = Callable[..., Any] | str  # a function, a name in the table below, or the name of a method
 Create = Callable[..., fx.Node]  # (kind, target, args, kwargs), as `create_node` of a graph and of a tracer take them
-
-
-class OpTable(Struct, frozen=True):
-    """The operations of a kind of graph. An operation takes the same arguments in every table."""
-
-    matmul: Op
-    transpose: Op
-    mul: Op
-    add: Op
-    where: Op  # (condition, tensor, number)
-    masked_fill: Op
-    softmax: Op
-    safe_softmax: Op  # rows that are -inf throughout become 0
-    dropout: Op
-    repeat_interleave: Op
-    triu: Op
-    new_ones: Op
-    size: Op
-    type_as: Op
-
-
 _aten = torch.ops.aten
-
-TORCH = OpTable(
-    matmul=torch.matmul,
-    transpose=torch.transpose,
-    mul=torch.mul,
-    add=torch.add,
-    where=torch.where,
-    masked_fill=torch.masked_fill,
-    softmax=torch.softmax,
-    safe_softmax=_aten._safe_softmax.default,  # torch's function of this name stops torch.compile
-    dropout=torch.dropout,
-    repeat_interleave=torch.repeat_interleave,
-    triu=torch.triu,
-    new_ones="new_ones",
-    size="size",
-    type_as="type_as",
-)
-
-ATEN = OpTable(
-    matmul=_aten.matmul.default,
-    transpose=_aten.transpose.int,
-    mul=_aten.mul.Tensor,
-    add=_aten.add.Tensor,
-    where=_aten.where.ScalarOther,
-    masked_fill=_aten.masked_fill.Scalar,
-    softmax=_aten.softmax.int,
-    safe_softmax=_aten._safe_softmax.default,
-    dropout=_aten.dropout.default,
-    repeat_interleave=_aten.repeat_interleave.self_int,
-    triu=_aten.triu.default,
-    new_ones=_aten.new_ones.default,
-    size=_aten.sym_size.int,
-    type_as=_aten.type_as.default,
-)
+OPS: dict[str, tuple[Op, Op]] = {  # the torch function or method, and the aten overload, which take the same arguments
+    "sdpa": (F.scaled_dot_product_attention, _aten.scaled_dot_product_attention.default),
+    "matmul": (torch.matmul, _aten.matmul.default),
+    "transpose": (torch.transpose, _aten.transpose.int),
+    "permute": (torch.permute, _aten.permute.default),
+    "reshape": (torch.reshape, _aten.reshape.default),
+    "expand": ("expand", _aten.expand.default),
+    "unsqueeze": (torch.unsqueeze, _aten.unsqueeze.default),
+    "squeeze": (torch.squeeze, _aten.squeeze.dim),
+    "mul": (torch.mul, _aten.mul.Tensor),
+    "div": (torch.div, _aten.div.Tensor),
+    "add": (torch.add, _aten.add.Tensor),
+    "not": (torch.logical_not, _aten.logical_not.default),
+    "and": (torch.logical_and, _aten.logical_and.default),
+    "keep_where": (torch.where, _aten.where.ScalarOther),  # (condition, tensor, number)
+    "fill_where": (torch.where, _aten.where.ScalarSelf),  # (condition, number, tensor)
+    "masked_fill": (torch.masked_fill, _aten.masked_fill.Scalar),
+    "softmax": (torch.softmax, _aten.softmax.int),
+    # rows that are -inf throughout become 0; torch's function of this name stops torch.compile
+    "safe_softmax": (_aten._safe_softmax.default, _aten._safe_softmax.default),
+    "dropout": (torch.dropout, _aten.dropout.default),
+    "repeat_interleave": (torch.repeat_interleave, _aten.repeat_interleave.self_int),
+    "triu": (torch.triu, _aten.triu.default),
+    "new_ones": ("new_ones", _aten.new_ones.default),
+    "size": ("size", _aten.sym_size.int),
+    "type_as": ("type_as", _aten.type_as.default),
+    "cat": (torch.cat, _aten.cat.default),
+    "linear": (F.linear, _aten.linear.default),
+    "split": (torch.split, _aten.split_with_sizes.default),
+    "narrow": (torch.narrow, _aten.narrow.default),
+}
 
 
 class AttentionWriter(Struct):
     """Writes one attention at a graph's insertion point."""
 
     create: Create
-    ops: OpTable
+    aten: bool  # whether the graph has aten overloads
     attention: int  # its number among the attentions of the model
     primitives: dict[str, Primitive]  # roles by node name; extended with every node
     module: str = ""  # its path, for error messages
@@ -95,8 +70,9 @@ class AttentionWriter(Struct):
 
     def write(self, role: Role | None, op: Op, *args: Any, **kwargs: Any) -> fx.Node:
         """Add a node; without a role if it only computes an argument of a step."""
-        kind = "call_method" if isinstance(op, str) else "call_function"
-        return self._record(role, self.create(kind, op, args, kwargs))
+        target = OPS[op][self.aten] if isinstance(op, str) and op in OPS else op
+        kind = "call_method" if isinstance(target, str) else "call_function"
+        return self._record(role, self.create(kind, target, args, kwargs))
 
     def write_module(self, role: Role, target: str, argument: fx.Node) -> fx.Node:
         """Add a node that calls a submodule."""
@@ -125,15 +101,6 @@ def write_sdpa(
     """Write `F.scaled_dot_product_attention` with these arguments, and return the node of its result.
 
     Args:
-        writer: Writes the nodes.
-        query: As in torch.
-        key: As in torch.
-        value: As in torch.
-        attn_mask: As in torch.
-        dropout_p: As in torch.
-        is_causal: As in torch.
-        scale: As in torch.
-        enable_gqa: As in torch.
         halves: Whether tensors of unknown dtype may be in half precision.
     """
     require_constant(writer.location, is_causal=is_causal, enable_gqa=enable_gqa)
@@ -150,7 +117,7 @@ def write_sdpa(
         scores = _masked(writer, scores, attn_mask, query, wide=wide)
     weights = write_softmax(writer, scores, rows_may_be_empty=attn_mask is not None)
     if not is_zero(dropout_p):
-        weights = writer.write(Role.DROPOUT, writer.ops.dropout, weights, dropout_p, True)
+        weights = writer.write(Role.DROPOUT, "dropout", weights, dropout_p, True)
     return write_mix(writer, weights, value, wide=wide)
 
 
@@ -163,39 +130,35 @@ def require_constant(location: str, **options: Any) -> None:
 
 def write_scores(writer: AttentionWriter, query: fx.Node, key: fx.Node, scale: Any, *, wide: bool) -> fx.Node:
     """Write the scaled scores of every query and key."""
-    ops = writer.ops
     if wide:
         query, key = _widened(writer, query), _widened(writer, key)
-    transposed = writer.write(Role.SCORES, ops.transpose, key, -2, -1)
-    product = writer.write(Role.SCORES, ops.matmul, query, transposed)
-    return writer.write(Role.SCALE, ops.mul, product, scale)
+    transposed = writer.write(Role.SCORES, "transpose", key, -2, -1)
+    product = writer.write(Role.SCORES, "matmul", query, transposed)
+    return writer.write(Role.SCALE, "mul", product, scale)
 
 
 def write_softmax(writer: AttentionWriter, scores: fx.Node, *, rows_may_be_empty: bool) -> fx.Node:
     """Write the softmax over the keys; a fully masked row becomes 0 if `rows_may_be_empty`, otherwise NaN."""
-    ops = writer.ops
-    return writer.write(Role.SOFTMAX, ops.safe_softmax if rows_may_be_empty else ops.softmax, scores, -1)
+    return writer.write(Role.SOFTMAX, "safe_softmax" if rows_may_be_empty else "softmax", scores, -1)
 
 
 def write_mix(writer: AttentionWriter, weights: fx.Node, value: fx.Node, *, wide: bool) -> fx.Node:
     """Write the product of weights and values."""
-    ops = writer.ops
     if wide:
-        weights = writer.write(Role.MIX, ops.type_as, weights, value)
-    return writer.write(Role.MIX, ops.matmul, weights, value)
+        weights = writer.write(Role.MIX, "type_as", weights, value)
+    return writer.write(Role.MIX, "matmul", weights, value)
 
 
 def write_causal_mask(writer: AttentionWriter, scores: fx.Node, query: fx.Node, key: fx.Node) -> fx.Node:
     """Mask the scores above the diagonal that begins at the top left."""
-    ops = writer.ops
     shape = [_size(writer, tensor, -2) for tensor in (query, key)]
-    everywhere = writer.write(Role.MASK, ops.new_ones, scores, shape, dtype=torch.bool)
-    later = writer.write(Role.MASK, ops.triu, everywhere, 1)
-    return writer.write(Role.MASK, ops.masked_fill, scores, later, -math.inf)
+    everywhere = writer.write(Role.MASK, "new_ones", scores, shape, dtype=torch.bool)
+    later = writer.write(Role.MASK, "triu", everywhere, 1)
+    return writer.write(Role.MASK, "masked_fill", scores, later, -math.inf)
 
 
 def _widened(writer: AttentionWriter, tensor: fx.Node) -> fx.Node:
-    if writer.ops is ATEN:
+    if writer.aten:
         return writer.write(Role.SCORES, torch.ops.aten.to.dtype, tensor, torch.float32)
     return writer.write(Role.SCORES, opaque_ops.widen, tensor)
 
@@ -208,12 +171,12 @@ def _default_scale(writer: AttentionWriter, query: fx.Node) -> Any:
 
 
 def _masked(writer: AttentionWriter, scores: fx.Node, mask: Any, query: fx.Node, *, wide: bool) -> fx.Node:
-    ops, value = writer.ops, known(mask)
+    value = known(mask)
     if value is not None and value.dtype == torch.bool:
-        return writer.write(Role.MASK, ops.where, mask, scores, -math.inf)
-    if value is None or ops is not ATEN:  # a float mask may be wider than the scores
+        return writer.write(Role.MASK, "keep_where", mask, scores, -math.inf)
+    if value is None or not writer.aten:  # a float mask may be wider than the scores
         mask = writer.write(Role.MASK, opaque_ops.additive_mask, mask, query, wide)
-    return writer.write(Role.MASK, ops.add, scores, mask)
+    return writer.write(Role.MASK, "add", scores, mask)
 
 
 def _shared_heads(writer: AttentionWriter, query: fx.Node, tensor: fx.Node) -> fx.Node:
@@ -227,7 +190,7 @@ def _shared_heads(writer: AttentionWriter, query: fx.Node, tensor: fx.Node) -> f
             return tensor
     else:
         times = writer.write(None, opaque_ops.heads_per_group, query, tensor)
-    return writer.write(Role.SPLIT_HEADS, writer.ops.repeat_interleave, tensor, times, -3)
+    return writer.write(Role.SPLIT_HEADS, "repeat_interleave", tensor, times, -3)
 
 
 def known(argument: Any) -> torch.Tensor | None:
@@ -238,7 +201,7 @@ def known(argument: Any) -> torch.Tensor | None:
 
 def _size(writer: AttentionWriter, tensor: fx.Node, axis: int) -> Any:
     size = _known_size(tensor, axis)
-    return writer.write(None, writer.ops.size, tensor, axis) if size is None else size
+    return writer.write(None, "size", tensor, axis) if size is None else size
 
 
 def _known_size(tensor: fx.Node, axis: int) -> int | None:
@@ -261,130 +224,118 @@ def is_zero(number: Any) -> bool:
 _FUNCTION = inspect.signature(F.multi_head_attention_forward)
 
 
-class Weights(Struct, frozen=True):
-    """The parameters, as tensors or nodes: packed or separate; None if absent."""
+class AttentionCall(Struct, frozen=True):
+    """One multi-head attention to decompose, under torch's names; parameters and masks are None if absent."""
 
-    packed: Any
     query: Any
     key: Any
     value: Any
-    bias: Any  # of the three projections, packed
-    out: Any
-    out_bias: Any
-    appended_key: Any
-    appended_value: Any
-
-
-class Options(Struct, frozen=True):
-    """The options of an attention."""
-
-    width: int
-    heads: int
-    batch_first: bool
-    append_zero: bool
+    in_proj_weight: Any  # packed; None if the three are separate
+    q_proj_weight: Any
+    k_proj_weight: Any
+    v_proj_weight: Any
+    in_proj_bias: Any  # of the three projections, packed
+    bias_k: Any  # a learned position that is appended
+    bias_v: Any
+    out_proj_weight: Any
+    out_proj_bias: Any
     attn_mask: Any
     key_padding_mask: Any
+    embed_dim_to_check: int
+    num_heads: int
+    batch_first: bool
+    add_zero_attn: bool
     need_weights: bool
-    average_weights: bool
+    average_attn_weights: bool
     is_causal: bool
     halves: bool  # whether the model is in half precision
     dropout: str | float  # path of the dropout submodule, or a constant rate
 
+    @property
+    def width(self) -> int:
+        """The width of a head."""
+        return self.embed_dim_to_check // self.num_heads
 
-class AttentionCall(Struct, frozen=True):
-    """One multi-head attention to decompose."""
 
-    query: Any
-    key: Any
-    value: Any
-    weights: Weights
-    options: Options
+_FIELDS = AttentionCall.__struct_fields__
 
 
 def write_multihead(writer: AttentionWriter, call: AttentionCall) -> tuple[fx.Node, fx.Node | None]:
     """Write a multi-head attention and return the nodes of its result and of its weights."""
-    weights, options = call.weights, call.options
-    wide = options.halves and not options.need_weights
-    q = _split(writer, _project(writer, Role.PROJECT_Q, call.query, weights, options), options)
-    k = _split(writer, _project(writer, Role.PROJECT_K, call.key, weights, options), options)
-    v = _split(writer, _project(writer, Role.PROJECT_V, call.value, weights, options), options)
-    k = _appended(writer, k, weights.appended_key, options)
-    v = _appended(writer, v, weights.appended_value, options)
-    scores = write_scores(writer, q, k, 1.0 / math.sqrt(options.width // options.heads), wide=wide)
-    scores, is_masked = _with_masks(writer, scores, q, k, weights, options, wide=wide)
-    attention_weights = write_softmax(writer, scores, rows_may_be_empty=is_masked and not options.need_weights)
-    if isinstance(options.dropout, str):
-        attention_weights = writer.write_module(Role.DROPOUT, options.dropout, attention_weights)
-    elif options.dropout:
-        attention_weights = writer.write(Role.DROPOUT, torch.dropout, attention_weights, options.dropout, True)
-    merged = _merge(writer, write_mix(writer, attention_weights, v, wide=wide), options)
-    result = writer.write(Role.PROJECT_OUT, F.linear, merged, weights.out, weights.out_bias)
-    if not options.need_weights:
+    wide = call.halves and not call.need_weights
+    q = _split(writer, _project(writer, Role.PROJECT_Q, call.query, call), call)
+    k = _split(writer, _project(writer, Role.PROJECT_K, call.key, call), call)
+    v = _split(writer, _project(writer, Role.PROJECT_V, call.value, call), call)
+    k, v = _appended(writer, k, call.bias_k, call), _appended(writer, v, call.bias_v, call)
+    scores = write_scores(writer, q, k, 1.0 / math.sqrt(call.width), wide=wide)
+    scores, is_masked = _with_masks(writer, scores, q, k, call, wide=wide)
+    weights = write_softmax(writer, scores, rows_may_be_empty=is_masked and not call.need_weights)
+    if isinstance(call.dropout, str):
+        weights = writer.write_module(Role.DROPOUT, call.dropout, weights)
+    elif call.dropout:
+        weights = writer.write(Role.DROPOUT, "dropout", weights, call.dropout, True)
+    merged = _merge(writer, write_mix(writer, weights, v, wide=wide), call)
+    result = writer.write(Role.PROJECT_OUT, "linear", merged, call.out_proj_weight, call.out_proj_bias)
+    if not call.need_weights:
         return result, None
-    return result, writer.write(
-        None, torch.mean, attention_weights, -3
-    ) if options.average_weights else attention_weights
+    return result, writer.write(None, torch.mean, weights, -3) if call.average_attn_weights else weights
 
 
-def _project(writer: AttentionWriter, role: Role, source: fx.Node, weights: Weights, options: Options) -> fx.Node:
-    index = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V).index(role)
+def _project(writer: AttentionWriter, role: Role, source: fx.Node, call: AttentionCall) -> fx.Node:
+    index, width = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V).index(role), call.embed_dim_to_check
 
     def part(packed: fx.Node) -> fx.Node:
-        return writer.write(role, torch.narrow, packed, 0, index * options.width, options.width)
+        return writer.write(role, "narrow", packed, 0, index * width, width)
 
-    own = (weights.query, weights.key, weights.value)[index]
-    weight = part(weights.packed) if weights.packed is not None else own
-    bias = part(weights.bias) if weights.bias is not None else None
-    return writer.write(role, F.linear, source, weight, bias)
+    own = (call.q_proj_weight, call.k_proj_weight, call.v_proj_weight)[index]
+    weight = part(call.in_proj_weight) if call.in_proj_weight is not None else own
+    bias = part(call.in_proj_bias) if call.in_proj_bias is not None else None
+    return writer.write(role, "linear", source, weight, bias)
 
 
-def _split(writer: AttentionWriter, projected: fx.Node, options: Options) -> fx.Node:
+def _split(writer: AttentionWriter, projected: fx.Node, call: AttentionCall) -> fx.Node:
     """Reshape (…, width) to (…, heads, length, width of a head)."""
-    shape = (options.heads, options.width // options.heads)
-    split = writer.write(Role.SPLIT_HEADS, torch.unflatten, projected, -1, shape)
-    if options.batch_first:
-        return writer.write(Role.SPLIT_HEADS, torch.transpose, split, -3, -2)
+    split = writer.write(Role.SPLIT_HEADS, torch.unflatten, projected, -1, (call.num_heads, call.width))
+    if call.batch_first:
+        return writer.write(Role.SPLIT_HEADS, "transpose", split, -3, -2)
     return writer.write(Role.SPLIT_HEADS, torch.movedim, split, 0, -2)
 
 
-def _merge(writer: AttentionWriter, mixed: fx.Node, options: Options) -> fx.Node:
+def _merge(writer: AttentionWriter, mixed: fx.Node, call: AttentionCall) -> fx.Node:
     """Reshape (…, heads, length, width of a head) to (…, width)."""
-    if options.batch_first:
-        transposed = writer.write(Role.MERGE_HEADS, torch.transpose, mixed, -3, -2)
+    if call.batch_first:
+        transposed = writer.write(Role.MERGE_HEADS, "transpose", mixed, -3, -2)
     else:
         transposed = writer.write(Role.MERGE_HEADS, torch.movedim, mixed, -2, 0)
     return writer.write(Role.MERGE_HEADS, torch.flatten, transposed, -2)
 
 
-def _appended(writer: AttentionWriter, keys: fx.Node, learned: fx.Node | None, options: Options) -> fx.Node:
+def _appended(writer: AttentionWriter, keys: fx.Node, learned: fx.Node | None, call: AttentionCall) -> fx.Node:
     """Append the learned and the zero position to keys or values if the attention has them."""
     if learned is not None:
-        shape = (options.heads, 1, options.width // options.heads)
-        per_head = writer.write(Role.SPLIT_HEADS, torch.reshape, learned, shape)
-        one = writer.write(Role.SPLIT_HEADS, torch.narrow, keys, -2, 0, 1)
+        per_head = writer.write(Role.SPLIT_HEADS, "reshape", learned, (call.num_heads, 1, call.width))
+        one = writer.write(Role.SPLIT_HEADS, "narrow", keys, -2, 0, 1)
         for_all = writer.write(Role.SPLIT_HEADS, "expand_as", per_head, one)
-        keys = writer.write(Role.SPLIT_HEADS, torch.cat, [keys, for_all], -2)
-    if options.append_zero:
-        keys = writer.write(Role.SPLIT_HEADS, F.pad, keys, (0, 0, 0, 1))
-    return keys
+        keys = writer.write(Role.SPLIT_HEADS, "cat", [keys, for_all], -2)
+    return writer.write(Role.SPLIT_HEADS, F.pad, keys, (0, 0, 0, 1)) if call.add_zero_attn else keys
 
 
 def _with_masks(
-    writer: AttentionWriter, scores: fx.Node, q: fx.Node, k: fx.Node, weights: Weights, options: Options, *, wide: bool
+    writer: AttentionWriter, scores: fx.Node, q: fx.Node, k: fx.Node, call: AttentionCall, *, wide: bool
 ) -> tuple[fx.Node, bool]:
     """Return the masked scores, and whether a row may be fully masked.
 
     As in torch, the hint `is_causal` replaces the mask only if it is the only one and no weights are requested.
     """
-    attn_mask, padding = options.attn_mask, options.key_padding_mask
-    hint = options.is_causal and not options.need_weights
+    attn_mask, padding = call.attn_mask, call.key_padding_mask
+    hint = call.is_causal and not call.need_weights
     if hint and padding is None:
         return write_causal_mask(writer, scores, q, k), False
     if attn_mask is None and padding is None:
         return scores, False
-    appended = (weights.appended_key is not None) + options.append_zero
+    appended = (call.bias_k is not None) + call.add_zero_attn
     mask = writer.write(Role.MASK, opaque_ops.merged_mask, q, k, attn_mask, padding, appended, hint, wide)
-    return writer.write(Role.MASK, torch.add, scores, mask), True
+    return writer.write(Role.MASK, "add", scores, mask), True
 
 
 def of_module(
@@ -392,95 +343,41 @@ def of_module(
 ) -> AttentionCall:
     """Return the call of a module; `arguments` are all arguments of its forward by name."""
     own: Any = module  # some of its attributes have no types in torch
-    options = Options(
-        width=own.embed_dim,
-        heads=own.num_heads,
-        batch_first=own.batch_first,
-        append_zero=own.add_zero_attn,
-        dropout=dropout,
-        halves=halves,
-        **_options(arguments),
-    )
-    weights = Weights(
-        packed=own.in_proj_weight,
-        query=own.q_proj_weight,
-        key=own.k_proj_weight,
-        value=own.v_proj_weight,
-        bias=own.in_proj_bias,
-        out=own.out_proj.weight,
-        out_bias=own.out_proj.bias,
-        appended_key=own.bias_k,
-        appended_value=own.bias_v,
-    )
-    return AttentionCall(arguments["query"], arguments["key"], arguments["value"], weights, options)
+    known: dict[str, Any] = {**arguments, "halves": halves, "dropout": dropout, "embed_dim_to_check": own.embed_dim}
+    known |= {"out_proj_weight": own.out_proj.weight, "out_proj_bias": own.out_proj.bias}
+    return AttentionCall(*(known[name] if name in known else getattr(own, name) for name in _FIELDS))
 
 
 def of_function(location: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, halves: bool) -> AttentionCall:
     """Return the call of `F.multi_head_attention_forward`."""
     bound = _FUNCTION.bind(*args, **kwargs)
     bound.apply_defaults()
-    arguments = bound.arguments
+    known: dict[str, Any] = bound.arguments
     for name in ("static_k", "static_v"):
-        if arguments[name] is not None:
+        if known[name] is not None:
             raise ModelError(f"{location}: multi_head_attention_forward with {name} cannot be decomposed")
     for name in ("training", "add_zero_attn", "use_separate_proj_weight", "dropout_p"):
-        require_constant(location, **{name: arguments[name]})
-    options = Options(
-        width=arguments["embed_dim_to_check"],
-        heads=arguments["num_heads"],
-        batch_first=False,
-        append_zero=arguments["add_zero_attn"],
-        dropout=arguments["dropout_p"] if arguments["training"] else 0.0,
-        halves=halves,
-        **_options(arguments),
-    )
-    weights = Weights(
-        packed=None if arguments["use_separate_proj_weight"] else arguments["in_proj_weight"],
-        query=arguments["q_proj_weight"],
-        key=arguments["k_proj_weight"],
-        value=arguments["v_proj_weight"],
-        bias=arguments["in_proj_bias"],
-        out=arguments["out_proj_weight"],
-        out_bias=arguments["out_proj_bias"],
-        appended_key=arguments["bias_k"],
-        appended_value=arguments["bias_v"],
-    )
-    return AttentionCall(arguments["query"], arguments["key"], arguments["value"], weights, options)
+        require_constant(location, **{name: known[name]})
+    known |= {"batch_first": False, "halves": halves, "dropout": known["dropout_p"] if known["training"] else 0.0}
+    if known["use_separate_proj_weight"]:
+        known["in_proj_weight"] = None
+    return AttentionCall(*(known[name] for name in _FIELDS))
 
 
 def checked(call: AttentionCall, location: str) -> AttentionCall:
     """Refuse what torch would refuse, as far as it is known at tracing time; return the call."""
-    options = call.options
-    require_constant(
-        location,
-        need_weights=options.need_weights,
-        average_attn_weights=options.average_weights,
-        is_causal=options.is_causal,
-    )
-    if options.is_causal and options.attn_mask is None:
+    for name in ("need_weights", "average_attn_weights", "is_causal"):
+        require_constant(location, **{name: getattr(call, name)})
+    if call.is_causal and call.attn_mask is None:
         raise ModelError(f"{location}: is_causal=True is only a hint about attn_mask, which is missing")
-    _check_mask(location, "attn_mask", options.attn_mask, (2, 3))
-    _check_mask(location, "key_padding_mask", options.key_padding_mask, (1, 2))
+    _check_mask(location, "attn_mask", call.attn_mask, (2, 3))
+    _check_mask(location, "key_padding_mask", call.key_padding_mask, (1, 2))
     return call
 
 
 def as_nodes(call: AttentionCall, node_of: Callable[[Any], Any]) -> AttentionCall:
     """Return the call with nodes for its tensors."""
-    weights = Weights(*(node_of(getattr(call.weights, field.name)) for field in fields(Weights)))
-    attn_mask, padding = node_of(call.options.attn_mask), node_of(call.options.key_padding_mask)
-    options = replace(call.options, attn_mask=attn_mask, key_padding_mask=padding)
-    return AttentionCall(node_of(call.query), node_of(call.key), node_of(call.value), weights, options)
-
-
-def _options(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that module and function share."""
-    return {
-        "attn_mask": arguments["attn_mask"],
-        "key_padding_mask": arguments["key_padding_mask"],
-        "need_weights": arguments["need_weights"],
-        "average_weights": arguments["average_attn_weights"],
-        "is_causal": arguments["is_causal"],
-    }
+    return AttentionCall(*(node_of(getattr(call, name)) for name in _FIELDS))
 
 
 def _check_mask(location: str, name: str, mask: Any, ranks: tuple[int, int]) -> None:

@@ -9,8 +9,9 @@ numbers they are the mean of the values before and after.
 from __future__ import annotations
 
 import copy
+import itertools
+import operator
 from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -25,23 +26,16 @@ from torch.fx.node import map_aggregate
 from sardonyx.common.errors import UsageError
 from sardonyx.frontend.attention import roles
 from sardonyx.frontend.attention.fusion_plan import DropoutRate, FusionPlan, plan_fusion
-from sardonyx.frontend.attention.fusion_writing import WRITTEN_FOR, erase_unread, prune, redirect_metadata, write_call
-from sardonyx.frontend.attention.graph_calls import EXAMPLE
-from sardonyx.frontend.attention.recognizer import survey
-from sardonyx.frontend.attention.roles import AttentionMatch, NotAttention, decomposition_of
-from sardonyx.frontend.attention.torch_export import FrozenModule
-from sardonyx.frontend.tracing.module_tree import quoted_names
-
-if TYPE_CHECKING:
-    from sardonyx.frontend.inputs.examples import Inputs
-
-
-import itertools
-import operator
-from collections.abc import Iterable
-
-from sardonyx.frontend.attention.fusion_writing import Writer
+from sardonyx.frontend.attention.fusion_writing import (
+    WRITTEN_FOR,
+    Writer,
+    erase_unread,
+    prune,
+    redirect_metadata,
+    write_call,
+)
 from sardonyx.frontend.attention.graph_calls import (
+    EXAMPLE,
     module_of,
     overload_of,
     rank_of,
@@ -50,7 +44,14 @@ from sardonyx.frontend.attention.graph_calls import (
     shape_of,
     writes_in_place,
 )
-from sardonyx.frontend.attention.roles import Role
+from sardonyx.frontend.attention.recognizer import survey
+from sardonyx.frontend.attention.roles import AttentionMatch, NotAttention, Role, decomposition_of
+from sardonyx.frontend.attention.torch_export import FrozenModule
+from sardonyx.frontend.tracing.module_tree import quoted_names
+
+if TYPE_CHECKING:
+    from sardonyx.frontend.inputs.examples import Inputs
+
 
 _ATTRIBUTE = "sardonyx_fusion"  # a plain attribute: torch drops `meta` when a graph module is serialised
 
@@ -116,7 +117,13 @@ def fuse_attention(
 
         record_examples(result, *call_arguments(inputs, kwargs))
     surveyed = survey(result.graph)
-    outcomes = [_outcome(result, site) for site in surveyed]
+    outcomes: list[Fused | Unfused] = []
+    for site in surveyed:
+        if isinstance(site, NotAttention):
+            outcomes.append(Unfused(site.softmax.name, site.reason))
+            continue
+        plan = plan_fusion(site)
+        outcomes.append(Unfused(site.softmax.name, plan) if isinstance(plan, str) else _fuse(result, site, plan))
     groups = [group for site in surveyed if isinstance(site, AttentionMatch) for group in parallel(site)]
     packed = tuple(
         tuple(node.name for node in group) for group in groups if pack(result.graph, group, separate=pack_projections)
@@ -129,13 +136,6 @@ def fuse_attention(
     roles.set_attribute(result, _ATTRIBUTE, Fusion(fused, refused, packed))
     _keep_decomposition(graph_module, result)
     return result
-
-
-def _outcome(module: fx.GraphModule, site: AttentionMatch | NotAttention) -> Fused | Unfused:
-    plan = site.reason if isinstance(site, NotAttention) else plan_fusion(site)
-    if isinstance(site, NotAttention) or isinstance(plan, str):
-        return Unfused(site.softmax.name, str(plan))
-    return _fuse(module, site, plan)
 
 
 def _keep_decomposition(original: fx.GraphModule, fused: fx.GraphModule) -> None:
@@ -157,7 +157,7 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
         return copied
     names = {str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")}
     names |= {name for name, _ in (*module.named_parameters(), *module.named_buffers())}
-    values = {name: attrgetter(name)(module) for name in sorted(names, key=lambda name: name.count("."))}
+    values = {name: operator.attrgetter(name)(module) for name in sorted(names, key=lambda name: name.count("."))}
     copied = fx.GraphModule(values, graph, type(module).__name__)
     for name, part in cast("Iterator[tuple[str, nn.Module]]", copied.named_modules()):
         if type(part) is nn.Module:
@@ -168,7 +168,6 @@ def _copied(module: fx.GraphModule) -> fx.GraphModule:
 
 
 def _own_meta(module: fx.GraphModule) -> dict[str, Any]:
-    """Return a copy of the module's metadata."""
     return {key: dict(cast(Any, value)) if isinstance(value, dict) else value for key, value in module.meta.items()}
 
 
@@ -222,7 +221,6 @@ def remove_examples(graph: fx.Graph) -> None:
 
 
 def _in_order(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """Return a value for each placeholder, as in a call."""
     values = list(args)
     for node in [*module.graph.find_nodes(op="placeholder")][len(values) :]:
         if str(node.target) in kwargs:
@@ -272,8 +270,6 @@ _PROJECTIONS = (Role.PROJECT_Q, Role.PROJECT_K, Role.PROJECT_V)
 
 
 class _Slice(Struct, frozen=True, eq=False):
-    """Rows of a parameter."""
-
     source: fx.Node
     start: int
     rows: int
@@ -338,21 +334,18 @@ def _accepts_strides(user: fx.Node, node: fx.Node) -> bool:
 
 def _sliced(nodes: Sequence[fx.Node]) -> tuple[list[fx.Node], list[_Slice], list[_Slice] | None] | None:
     """Return nodes, weights and biases in the order of the slices if these are adjacent in one parameter, or None."""
-    slices = [(_slice(call.get("weight")), _slice(call.get("bias")), node) for call, node in _linear(nodes)]
+    calls: list[tuple[Any, fx.Node]] = [(read(node), node) for node in nodes]
+    slices = [(_slice(call.get("weight")), _slice(call.get("bias")), node) for call, node in calls]
     weights = [(weight, bias, node) for weight, bias, node in slices if weight is not None]
     if len(weights) != len(nodes):
         return None
     weights.sort(key=lambda entry: entry[0].start)
     biases = [bias for _, bias, _ in weights if bias is not None]
-    unbiased = all(call.get("bias") is None for call, _ in _linear(nodes))
+    unbiased = all(call.get("bias") is None for call, _ in calls)
     rows = [weight for weight, _, _ in weights]
     together = _are_adjacent(rows) and (unbiased or (len(biases) == len(rows) and _are_adjacent(biases)))
     same = unbiased or [bias.rows for bias in biases] == [weight.rows for weight in rows]
     return ([node for *_, node in weights], rows, None if unbiased else biases) if together and same else None
-
-
-def _linear(nodes: Iterable[fx.Node]) -> list[tuple[Any, fx.Node]]:
-    return [(read(node), node) for node in nodes]
 
 
 def _are_adjacent(slices: Sequence[_Slice]) -> bool:
@@ -386,7 +379,8 @@ def _parts(graph: fx.Graph, nodes: Sequence[fx.Node], first: fx.Node) -> list[tu
     """Return weight and bias of each as nodes before the first; None if one is computed later."""
     parts: list[tuple[fx.Node, fx.Node | None]] = []
     with graph.inserting_before(first):
-        for call, node in _linear(nodes):
+        for node in nodes:
+            call: Any = read(node)
             module = module_of(node)
             if isinstance(module, nn.Linear):
                 biased = cast(Any, module.bias) is not None  # torch declares that there always is one

@@ -46,26 +46,20 @@ class FusionPlan(Struct, eq=False):
 
 def plan_fusion(attention: AttentionMatch) -> FusionPlan | str:
     """Return the call that replaces the attention, or why there is none."""
+    if attention.read_elsewhere:
+        early = all(node < attention.softmax for node in attention.read_elsewhere)
+        return f"its {'scores' if early else 'weights'} are read elsewhere (`{attention.read_elsewhere[-1].name}`)"
+    if reason := _overwritten(attention) or _dtypes(attention):
+        return reason
+    shapes = (shape_of(operand.node) for operand in (attention.query, attention.key, attention.value))
+    if any(shape is not None and len(shape) < 2 for shape in shapes):
+        return "one of its operands is a vector"
     plan = FusionPlan()
-    reason = (
-        _read_elsewhere(attention)
-        or _overwritten(attention)
-        or _dtypes(attention)
-        or _ranks(attention)
-        or _steps(attention, plan)
-    )
-    if reason:
+    if reason := _steps(attention, plan):
         return reason
     if (dropout := attention.dropout) is not None and dropout.p > 0 and dropout.training is not False:
         plan.dropout_p, plan.dropout_module = dropout.p, dropout.module
     return _groups(attention, plan) or plan
-
-
-def _read_elsewhere(attention: AttentionMatch) -> str:
-    if not attention.read_elsewhere:
-        return ""
-    early = all(node < attention.softmax for node in attention.read_elsewhere)
-    return f"its {'scores' if early else 'weights'} are read elsewhere (`{attention.read_elsewhere[-1].name}`)"
 
 
 def _overwritten(attention: AttentionMatch) -> str:
@@ -105,15 +99,15 @@ def _dtypes(attention: AttentionMatch) -> str:
     sources = {_dtype_source(operand.node) for operand in (attention.query, attention.value)}
     if isinstance(last, fx.Node) and (last in attention.core or _dtype_source(last) in sources):
         early = [step for step in attention.steps if isinstance(step, Cast) and step.node is not attention.softmax]
-        masks = [step for step in attention.steps if isinstance(step, Bias) and not _is_of_sdpa(step)]
-        late = [step for step in masks if any(cast.node < step.node for cast in early)]
+        masks = [step for step in attention.steps if isinstance(step, Bias) and not step.as_sdpa]
+        late = [  # masks of torch's own attentions are in a dtype that the call accepts
+            step
+            for step in masks
+            if getattr(step.term, "target", None) is not opaque_ops.merged_mask
+            and any(cast.node < step.node for cast in early)
+        ]
         return f"a mask is added after a cast, and may be wider than the queries: {_EXAMPLES}" if late else ""
     return f"its weights are cast to {last}, which may not be the dtype of the queries: {_EXAMPLES}"
-
-
-def _is_of_sdpa(step: Bias) -> bool:
-    """Return whether the mask is one of torch's attentions, in a dtype that the call accepts."""
-    return step.as_sdpa or (isinstance(step.term, fx.Node) and step.term.target is opaque_ops.merged_mask)
 
 
 def _dtype_source(node: fx.Node) -> fx.Node:
@@ -123,14 +117,6 @@ def _dtype_source(node: fx.Node) -> fx.Node:
             break
         node = call.get("x")
     return node
-
-
-def _ranks(attention: AttentionMatch) -> str:
-    for operand in (attention.query, attention.key, attention.value):
-        shape = shape_of(operand.node)
-        if shape is not None and len(shape) < 2:
-            return "one of its operands is a vector"
-    return ""
 
 
 def _steps(attention: AttentionMatch, plan: FusionPlan) -> str:
@@ -151,13 +137,10 @@ def _steps(attention: AttentionMatch, plan: FusionPlan) -> str:
         if reason:
             return reason
     plan.regroups.extend(step for step in attention.after if isinstance(step, Regroup))
-    if plan.masks and not attention.safe and any(_may_be_infinite(mask) for _, mask in plan.masks):
+    infinite = any(not isinstance(mask, Fill) or mask.value == -math.inf for _, mask in plan.masks)
+    if infinite and not attention.safe:
         plan.notes.append("a fully masked row is 0 instead of NaN")
     return ""
-
-
-def _may_be_infinite(mask: Bias | Fill | Scale) -> bool:
-    return not isinstance(mask, Fill) or mask.value == -math.inf
 
 
 def _scale(step: Scale, plan: FusionPlan) -> str:
@@ -259,17 +242,14 @@ def _groups(attention: AttentionMatch, plan: FusionPlan) -> str:
         return ""
     scores, weights = shape_of(attention.scores), shape_of(plan.regroups[-1].node)
     for operand, whole in ((attention.query, scores), (attention.key, scores), (attention.value, weights)):
-        shape = _permuted_shape(operand)
+        shape = shape_of(operand.node)
+        if shape is not None and operand.perm is not None:
+            shape = tuple(shape[axis] for axis in operand.perm)
         if shape is None or whole is None:
             return f"its scores are regrouped, and the sizes are unknown: {_EXAMPLES}"
         if not same_sizes(shape[:-2], whole[:-2]):
             return "its scores are regrouped, and one of its operands is broadcast over them"
     return "" if attention.result_perm is None else "its scores are regrouped, and its result is permuted"
-
-
-def _permuted_shape(operand: Operand) -> tuple[Any, ...] | None:
-    shape = shape_of(operand.node)
-    return shape if shape is None or operand.perm is None else tuple(shape[axis] for axis in operand.perm)
 
 
 def is_default_scale(plan: FusionPlan, query: fx.Node) -> bool:
@@ -293,18 +273,15 @@ def _unrepeated(query: fx.Node, node: fx.Node) -> tuple[fx.Node, Any] | None:
     call = read(node)
     if call is None:
         return None
-    if call.name == "repeat" and call.node.target != "repeat" and _is_heads(call.get("dim"), node):
+    dim, rank = call.get("dim"), rank_of(node)
+    is_heads = isinstance(dim, int) and (dim == -3 or (rank.exact and dim % rank.least == rank.least - 3))
+    if call.name == "repeat" and call.node.target != "repeat" and is_heads:
         times, inner = call.get("repeats"), call.get("x")
         if isinstance(times, fx.Node) and times.target is opaque_ops.heads_per_group and times.args == (query, inner):
             return inner, "heads_per_group"
         return _if_multiple(query, inner, node) if isinstance(times, int) else None
     inner = _before_expansion(node)
     return None if inner is None else _if_multiple(query, inner, node)
-
-
-def _is_heads(dim: Any, node: fx.Node) -> bool:
-    rank = rank_of(node)
-    return isinstance(dim, int) and (dim == -3 or (rank.exact and dim % rank.least == rank.least - 3))
 
 
 def _if_multiple(query: fx.Node, inner: fx.Node, node: fx.Node) -> tuple[fx.Node, Any] | None:
@@ -319,9 +296,7 @@ def _if_multiple(query: fx.Node, inner: fx.Node, node: fx.Node) -> tuple[fx.Node
 
 def _before_expansion(node: fx.Node) -> fx.Node | None:
     """Return x of x[:, :, None].expand(b, groups, times, n, d).reshape(b, groups * times, n, d), or None."""
-    call = read(node)
-    while call is not None and call.name == "same":
-        call = read(call.get("x"))
+    call = read(_skip_same(node))
     merged = call if call is not None and call.name == "view" else None
     expanded = _skip_same(merged.get("x")) if merged is not None else None
     call = read(expanded)
@@ -346,17 +321,15 @@ def _skip_same(node: Any) -> Any:
 def _before_new_axis(node: Any, shape: tuple[Any, ...]) -> fx.Node | None:
     """Walk back through full slices to the tensor without the axis of the repetition."""
     while isinstance(node, fx.Node) and (call := read(node)) is not None and call.name in ("unsqueeze", "part", "same"):
-        if node.target is operator.getitem and not _is_full_index(call.get("index")):
+        index = call.get("index")
+        parts = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
+        is_full = all(part is None or part is Ellipsis or part == slice(None) for part in parts)
+        if node.target is operator.getitem and not is_full:
             return None
         node = call.get("x")
         if same_sizes(shape_of(node), shape):
             return node
     return None
-
-
-def _is_full_index(index: Any) -> bool:
-    parts = cast("tuple[Any, ...]", index) if isinstance(index, tuple) else (index,)
-    return all(part is None or part is Ellipsis or part == slice(None) for part in parts)
 
 
 class DropoutRate(nn.Module):

@@ -10,11 +10,10 @@ from typing import Any, cast
 
 import torch
 from torch import fx
-from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from sardonyx.frontend.attention import opaque_ops
-from sardonyx.frontend.attention.decompositions import is_zero
+from sardonyx.frontend.attention.decompositions import OPS, is_zero
 from sardonyx.frontend.attention.fusion_plan import FusionPlan, is_default_scale, shared_heads
 from sardonyx.frontend.attention.graph_calls import (
     EXAMPLE,
@@ -32,28 +31,6 @@ from sardonyx.frontend.attention.roles import AttentionMatch, Bias, Cast, Fill, 
 from sardonyx.frontend.attention.softmax_walk import is_check, is_metadata
 
 WRITTEN_FOR = "sardonyx_written_for"  # metadata of a new node during the rewrite: name of the node it belongs to
-_aten = torch.ops.aten
-_OPS: dict[str, tuple[Any, Any]] = {  # the torch function or method, and the aten overload
-    "sdpa": (F.scaled_dot_product_attention, _aten.scaled_dot_product_attention.default),
-    "transpose": (torch.transpose, _aten.transpose.int),
-    "permute": (torch.permute, _aten.permute.default),
-    "reshape": (torch.reshape, _aten.reshape.default),
-    "expand": ("expand", _aten.expand.default),
-    "unsqueeze": (torch.unsqueeze, _aten.unsqueeze.default),
-    "squeeze": (torch.squeeze, _aten.squeeze.dim),
-    "mul": (torch.mul, _aten.mul.Tensor),
-    "div": (torch.div, _aten.div.Tensor),
-    "add": (torch.add, _aten.add.Tensor),
-    "not": (torch.logical_not, _aten.logical_not.default),
-    "and": (torch.logical_and, _aten.logical_and.default),
-    "where": (torch.where, _aten.where.ScalarSelf),  # (condition, number, tensor)
-    "type_as": ("type_as", _aten.type_as.default),
-    "size": ("size", _aten.sym_size.int),
-    "cat": (torch.cat, _aten.cat.default),
-    "linear": (F.linear, _aten.linear.default),
-    "split": (torch.split, _aten.split_with_sizes.default),
-    "narrow": (torch.narrow, _aten.narrow.default),
-}
 _MASKED = -1e30  # added to scores it makes them all equal; finite in every dtype except float16
 _DIVIDE = cast(Any, operator).truediv  # its stub does not type the operands
 
@@ -68,7 +45,7 @@ class Writer:
 
     def write(self, op: str, *args: Any, **kwargs: Any) -> fx.Node:
         """Add a node for an operation of the table."""
-        target = _OPS[op][self._aten]
+        target = OPS[op][self._aten]
         return self.call(target, *args, **kwargs)
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
@@ -138,7 +115,10 @@ def write_call(graph: fx.Graph, attention: AttentionMatch, plan: FusionPlan, dro
     query, key, value = operands
     if (groups.lead is None) and (shared := shared_heads(query, key, value)) is not None:
         key, value, options["enable_gqa"] = *shared, True
-    query = _scaled(writer, query, plan.tensor_scales)
+    for step in plan.tensor_scales:  # the queries keep their dtype
+        scaled = writer.write("div" if step.divides else "mul", query, step.factor)
+        same = dtype_of(scaled) is not None and dtype_of(scaled) == dtype_of(query)
+        query = scaled if same else writer.write("type_as", scaled, query)
     query, key, value = groups.regroup(query), groups.regroup(key), groups.regroup(value)
     call, result = _call(writer, (query, key, value), options)
     result = groups.restore(result)
@@ -169,7 +149,6 @@ def _permuted(writer: Writer, operand: Operand) -> fx.Node:
 
 
 def _scale(writer: Writer, plan: FusionPlan) -> Any:
-    """Return the product of all numeric scales."""
     numbers = [step for step in plan.scales if isinstance(step.factor, (int, float))]
     computed = [step for step in plan.scales if not isinstance(step.factor, (int, float))]
     known = math.prod(1.0 / step.factor if step.divides else float(step.factor) for step in numbers)
@@ -183,28 +162,24 @@ def _scale(writer: Writer, plan: FusionPlan) -> Any:
     return result if known == 1.0 else writer.call(operator.mul, result, known)
 
 
-def _scaled(writer: Writer, query: fx.Node, scales: Sequence[Scale]) -> fx.Node:
-    """Apply tensor scales to the queries, which keep their dtype."""
-    for step in scales:
-        scaled = writer.write("div" if step.divides else "mul", query, step.factor)
-        same = dtype_of(scaled) is not None and dtype_of(scaled) == dtype_of(query)
-        query = scaled if same else writer.write("type_as", scaled, query)
-    return query
-
-
 def _mask(writer: Writer, query: fx.Node, plan: FusionPlan, groups: _Groups) -> fx.Node | None:
     """Return all masks as one: a boolean mask (True keeps a score) if possible, otherwise one to add."""
     if len(plan.masks) == 1 and isinstance(plan.masks[0][1], Bias) and plan.masks[0][1].as_sdpa:
         return plan.masks[0][1].term
     fills = [mask for _, mask in plan.masks if isinstance(mask, Fill) and mask.value == -math.inf]
     if fills and len(fills) == len([mask for _, mask in plan.masks if not isinstance(mask, Scale)]):
-        kept = [groups.mask(_kept(writer, mask), space) for space, mask in plan.masks if isinstance(mask, Fill)]
+        conditions = [(space, mask.condition, mask.where_true) for space, mask in plan.masks if isinstance(mask, Fill)]
+        kept = [groups.mask(writer.write("not", c) if negated else c, space) for space, c, negated in conditions]
         merged = functools.reduce(lambda left, right: writer.write("and", left, right), kept)
         return writer.at_least_matrix(merged)
     added: fx.Node | None = None
     for space, mask in plan.masks:
         added = _with_mask(writer, query, added, mask, functools.partial(groups.mask, space=space))
-    return None if added is None else writer.at_least_matrix(_as_query(writer, added, query))
+    if added is None:
+        return None
+    own, other = dtype_of(added), dtype_of(query)  # float32 is kept with half precision, so that it stays finite
+    fits = own is not None and (own == other or (own is torch.float32 and other in opaque_ops.HALVES))
+    return writer.at_least_matrix(added if fits else writer.write("type_as", added, query))
 
 
 def _with_mask(
@@ -222,24 +197,8 @@ def _with_mask(
             masked = mask.condition if mask.where_true else writer.write("not", mask.condition)
             if added is None:
                 zeros = writer.write("mul", writer.write("type_as", regroup(masked), query), 0.0)
-                return writer.write("where", regroup(masked), value, zeros)
-            return writer.write("where", regroup(masked), value, added)
-
-
-def _kept(writer: Writer, fill: Fill) -> fx.Node:
-    return writer.write("not", fill.condition) if fill.where_true else fill.condition
-
-
-def _as_query(writer: Writer, mask: fx.Node, query: fx.Node) -> fx.Node:
-    """Return the mask in the dtype of the queries; float32 is kept with half precision, so that it stays finite."""
-    own, other = dtype_of(mask), dtype_of(query)
-    if (
-        own is not None
-        and other is not None
-        and (own == other or (own is torch.float32 and other in opaque_ops.HALVES))
-    ):
-        return mask
-    return writer.write("type_as", mask, query)
+                return writer.write("fill_where", regroup(masked), value, zeros)
+            return writer.write("fill_where", regroup(masked), value, added)
 
 
 class _Groups:

@@ -195,13 +195,11 @@ def module_of(node: fx.Node) -> nn.Module | None:
 def _module_call(node: fx.Node) -> GraphCall | None:
     module = module_of(node)
     for kind, (name, arguments) in _MODULE_CALLS.items():
-        if type(module) is kind and not _has_hooks(module) and len(node.args) == 1 and not node.kwargs:
+        untyped: Any = module
+        hooked = type(module) is kind and bool(untyped._forward_hooks or untyped._forward_pre_hooks)
+        if type(module) is kind and not hooked and len(node.args) == 1 and not node.kwargs:
             return GraphCall(node, name, {"x": node.args[0], **arguments(module)})
     return None
-
-
-def _has_hooks(module: Any) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def writes_in_place(node: fx.Node) -> bool:
@@ -350,21 +348,17 @@ def is_number(value: Any, depth: int = 12) -> bool:
     if value.op != "call_function":
         return False
     if target is operator.getitem:
-        return _is_size(value.args[0]) and isinstance(value.args[1], int)
+        sizes: Any = value.args[0]
+        call = read(sizes)
+        whole = call is not None and call.name == "size" and "dim" not in call.arguments
+        is_size = whole or (getattr(sizes, "target", None) is getattr and sizes.args[1] == "shape")
+        return is_size and isinstance(value.args[1], int)
     if target in (opaque_ops.default_scale, opaque_ops.heads_per_group):
         return True
     name = getattr(target, "__name__", "")
     if (name in _ARITHMETIC and getattr(operator, name) is target) or getattr(math, name, None) is target:
         return bool(value.args) and all(is_number(argument, depth - 1) for argument in value.args)
     return False
-
-
-def _is_size(value: Any) -> bool:
-    if not isinstance(value, fx.Node):
-        return False
-    call = read(value)
-    whole = call is not None and call.name == "size" and "dim" not in call.arguments
-    return whole or (value.target is getattr and value.args[1] == "shape")
 
 
 def constant(value: Any) -> float | None:

@@ -46,7 +46,6 @@ def additive_mask(mask: torch.Tensor | None, query: torch.Tensor, wide: bool) ->
     """Return what a mask of `scaled_dot_product_attention` adds to the scores; `True` keeps a score.
 
     Args:
-        mask: The mask, or None.
         query: The query, for the dtype of the scores.
         wide: Whether the scores are in float32.
     """
@@ -87,7 +86,9 @@ def merged_mask(
         return _added(later, dtype)
     parts: list[torch.Tensor] = []
     if attn_mask is not None:
-        parts.append(_added(_per_head(attn_mask, query, keys), dtype))
+        shape, is_shared = (query.shape[-2], keys), attn_mask.dim() == 2
+        _expect("attn_mask", attn_mask, shape if is_shared else (math.prod(query.shape[:-2]), *shape))
+        parts.append(_added(attn_mask if is_shared else attn_mask.reshape(*query.shape[:-2], *shape), dtype))
     if key_padding_mask is not None:
         _expect("key_padding_mask", key_padding_mask, (*query.shape[:-3], keys))
         parts.append(_added(key_padding_mask[..., None, None, :], dtype))
@@ -95,15 +96,6 @@ def merged_mask(
         return query.new_zeros(())
     merged = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     return F.pad(merged, (0, appended)) if appended else merged
-
-
-def _per_head(mask: torch.Tensor, query: torch.Tensor, keys: int) -> torch.Tensor:
-    length = query.shape[-2]
-    if mask.dim() == 2:
-        _expect("attn_mask", mask, (length, keys))
-        return mask
-    _expect("attn_mask", mask, (math.prod(query.shape[:-2]), length, keys))
-    return mask.reshape(*query.shape[:-2], length, keys)
 
 
 def _expect(name: str, mask: torch.Tensor, shape: tuple[int, ...]) -> None:

@@ -7,7 +7,7 @@ projections, and the splitting and merging of heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 
 import torch
 from msgspec.structs import replace
@@ -36,18 +36,12 @@ def find_attentions(graph: fx.Graph) -> list[AttentionMatch]:
 
 def survey(graph: fx.Graph) -> list[AttentionMatch | NotAttention]:
     """Return for every softmax of the graph the attention it is in, or why it is in none."""
-    live = _live(graph)
-    calls = [call for node in graph.nodes if node in live and (call := read(node)) is not None]
-    return [_read_softmax(call, live) for call in calls if call.name in ("softmax", "safe_softmax")]
-
-
-def _live(graph: fx.Graph) -> Set[fx.Node]:
-    """Return the nodes that the outputs depend on, and those with side effects."""
-    live: set[fx.Node] = set()
+    live: set[fx.Node] = set()  # what the outputs depend on, and what has side effects
     for node in reversed(graph.nodes):
         if node.op == "output" or node.is_impure() or writes_in_place(node) or any(user in live for user in node.users):
             live.add(node)
-    return live
+    calls = [call for node in graph.nodes if node in live and (call := read(node)) is not None]
+    return [_read_softmax(call, live) for call in calls if call.name in ("softmax", "safe_softmax")]
 
 
 def _read_softmax(call: GraphCall, live: Set[fx.Node]) -> AttentionMatch | NotAttention:
@@ -72,10 +66,16 @@ def _recognised(
     softmax_cast = (Cast(call.node, dtype),) if dtype is not None else ()
     steps = (*query_steps, *key_steps, *scores_path.steps, *softmax_cast)
     core = sorted({*scores_path.nodes, call.node, *weights_path.nodes})
-    roles = roles_around(query.node, key.node, value.node, weights_path.mix, core)
+    # A projection counts if its whole result goes into this attention. One that computes all three operands has the
+    # role of the first. Other uses of the core, such as returned weights, are not followed.
+    roles: dict[fx.Node, Role] = {}
+    for operand, role in ((query, Role.PROJECT_Q), (key, Role.PROJECT_K), (value, Role.PROJECT_V)):
+        _add_operand_roles(operand.node, role, {*core, weights_path.mix}, roles)
+    _add_result_roles(weights_path.mix, roles)
     roles |= dict.fromkeys(_rearranging(scores_path.product, key.node), Role.SCORES)
     roles |= dict.fromkeys(scores_path.nodes, Role.SCORES) | dict.fromkeys(weights_path.nodes, Role.MIX)
-    roles |= {step.node: _role(step) for step in steps if step.node is not scores_path.product}
+    kinds: dict[type, Role] = {Scale: Role.SCALE, Bias: Role.MASK, Fill: Role.MASK}
+    roles |= {step.node: kinds.get(type(step), Role.SCORES) for step in steps if step.node is not scores_path.product}
     if weights_path.dropout is not None:
         roles[weights_path.dropout.node] = Role.DROPOUT
     roles[call.node] = Role.SOFTMAX
@@ -93,7 +93,12 @@ def _recognised(
         safe=call.name == "safe_softmax",
         roles=roles,
         core=tuple(core),
-        read_elsewhere=tuple(node for node in core if node is not weights_path.mix and _is_read(node, core, live)),
+        read_elsewhere=tuple(
+            node
+            for node in core
+            if node is not weights_path.mix
+            and any(user in live and user not in core and not is_metadata(user, node) for user in node.users)
+        ),
     )
 
 
@@ -107,20 +112,6 @@ def _rearranging(product: fx.Node, key: fx.Node) -> list[fx.Node]:
         if node is key:
             return path
     return []
-
-
-def _role(step: Step) -> Role:
-    match step:
-        case Scale():
-            return Role.SCALE
-        case Bias() | Fill():
-            return Role.MASK
-        case _:
-            return Role.SCORES
-
-
-def _is_read(node: fx.Node, core: Iterable[fx.Node], live: Set[fx.Node]) -> bool:
-    return any(user in live and user not in core and not is_metadata(user, node) for user in node.users)
 
 
 def _unscaled(operand: Operand) -> tuple[list[Step], Operand]:
@@ -158,35 +149,14 @@ def _scaling(call: GraphCall) -> tuple[Step, fx.Node] | None:
     return (Cast(call.node, dtype), left) if dtype in (torch.float32, torch.float64) else None
 
 
-def roles_around(
-    query: fx.Node, key: fx.Node, value: fx.Node, result: fx.Node, core: Iterable[fx.Node] = ()
-) -> dict[fx.Node, Role]:
-    """Return the roles of the nodes between the projections and the operands, and of those after the result.
-
-    A projection counts if its whole result goes into this attention. One that computes all three operands has the role
-    of the first. Other uses of the core, such as returned weights, are not followed.
-    """
-    roles: dict[fx.Node, Role] = {}
-    for operand, role in ((query, Role.PROJECT_Q), (key, Role.PROJECT_K), (value, Role.PROJECT_V)):
-        _add_operand_roles(operand, role, {*core, result}, roles)
-    _add_result_roles(result, roles)
-    return roles
-
-
 def is_projection(call: GraphCall | None) -> bool:
     """Return whether the call multiplies an activation by a weight of the model."""
     if call is None:
         return False
-    weight = {"matmul": call.get("y"), "addmm": call.get("z")}.get(call.name)
-    return call.name == "linear" or (weight is not None and _is_weight(weight))
-
-
-def _is_weight(node: object) -> bool:
-    call = read(node)
-    while call is not None and call.name in _ARRANGING_HEADS:
-        node = call.get("x")
-        call = read(node)
-    return isinstance(node, fx.Node) and node.op == "get_attr"
+    weight: object = {"matmul": call.get("y"), "addmm": call.get("z")}.get(call.name)
+    while (arranged := read(weight)) is not None and arranged.name in _ARRANGING_HEADS:
+        weight = arranged.get("x")
+    return call.name == "linear" or (isinstance(weight, fx.Node) and weight.op == "get_attr")
 
 
 def _add_operand_roles(operand: fx.Node, role: Role, core: Set[fx.Node], roles: dict[fx.Node, Role]) -> None:
@@ -204,20 +174,17 @@ def _add_operand_roles(operand: fx.Node, role: Role, core: Set[fx.Node], roles: 
         else:
             waiting.extend(node.all_input_nodes)
     if len(projections) != 1 or not _ends_in(projections[0], core):
-        projections = []
-    for node in _arranged_back(operand) if not projections else visited:
+        projections, visited = [], {}
+        call = read(operand)
+        while call is not None and call.name in _ARRANGING_HEADS:
+            visited[call.node] = None
+            call = read(call.get("x"))
+    for node in visited:
         call = read(node)
         if node in projections:
             roles.setdefault(node, role)
         elif call is not None and call.name in _ARRANGING_HEADS:
             roles.setdefault(node, Role.SPLIT_HEADS)
-
-
-def _arranged_back(operand: fx.Node) -> Iterable[fx.Node]:
-    call = read(operand)
-    while call is not None and call.name in _ARRANGING_HEADS:
-        yield call.node
-        call = read(call.get("x"))
 
 
 def _ends_in(projection: fx.Node, core: Set[fx.Node]) -> bool:
@@ -241,7 +208,6 @@ def _ends_in(projection: fx.Node, core: Set[fx.Node]) -> bool:
 
 
 def _add_result_roles(result: fx.Node, roles: dict[fx.Node, Role]) -> None:
-    """Follow the result to the output projection."""
     node = result
     while len(node.users) == 1:
         node = next(iter(node.users))

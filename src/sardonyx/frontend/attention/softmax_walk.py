@@ -184,6 +184,14 @@ def trace_scores(node: Any) -> ScoresPath | str:
     if call.name in _PRODUCTS:
         scores = scores_of(call)
         return scores if isinstance(scores, str) else ScoresPath(call.node, scores, scores.steps, (call.node,))
+    if call.name == "same":
+        return _extended(call, call.get("x"))
+    if call.name in _GROUPINGS:
+        return _changes_rows(call) or _extended(call, call.get("x"), Regroup(call.node))
+    if call.name == "cast":
+        if (dtype := cast_to(call)) is None:
+            return f"the scores go through {_describe(call.node)}, which is more than a change of dtype"
+        return _extended(call, call.get("x"), Cast(call.node, dtype))
     reader = _READERS.get(call.name)
     if reader is None:
         return f"the scores come from {_describe(node)}, not from a product of queries and keys"
@@ -195,13 +203,6 @@ def _extended(call: GraphCall, main: Any, *steps: Step) -> ScoresPath | str:
     if isinstance(path, str):
         return path
     return ScoresPath(path.product, path.scores, (*path.steps, *steps), (*path.nodes, call.node))
-
-
-def _cast(call: GraphCall) -> ScoresPath | str:
-    dtype = cast_to(call)
-    if dtype is None:
-        return f"the scores go through {_describe(call.node)}, which is more than a change of dtype"
-    return _extended(call, call.get("x"), Cast(call.node, dtype))
 
 
 def _scale(call: GraphCall) -> ScoresPath | str:
@@ -244,15 +245,6 @@ def _fill(call: GraphCall) -> ScoresPath | str:
     return "the scores are filled with a value that is not a constant"
 
 
-def _same(call: GraphCall) -> ScoresPath | str:
-    return _extended(call, call.get("x"))
-
-
-def _regroup(call: GraphCall) -> ScoresPath | str:
-    reason = _changes_rows(call)
-    return reason or _extended(call, call.get("x"), Regroup(call.node))
-
-
 def _changes_rows(call: GraphCall) -> str:
     """Return why a regrouping may change the last two axes, or an empty string."""
     old, new = shape_of(call.get("x")), shape_of(call.node)
@@ -265,15 +257,12 @@ def _changes_rows(call: GraphCall) -> str:
 
 
 _READERS: dict[str, Callable[[GraphCall], ScoresPath | str]] = {
-    "cast": _cast,
     "mul": _scale,
     "div": _scale,
     "add": _bias,
     "sub": _bias,
     "masked_fill": _fill,
     "where": _fill,
-    "same": _same,
-    **dict.fromkeys(_GROUPINGS, _regroup),
 }
 
 
@@ -314,18 +303,13 @@ def _trace_use(call: GraphCall, weights: fx.Node, live: Set[fx.Node]) -> Weights
         return path
     dropout = path.dropout
     if call.name == "dropout":
-        dropout = _dropout(call)
-        if dropout is None or path.dropout is not None:
+        p, training = call.get("p", 0.5), call.get("training", call.node.op == "call_function")
+        is_known = isinstance(p, (int, float)) and isinstance(training, (bool, type(None)))
+        if dropout is not None or not is_known:
             return "the dropout of the weights depends on values at run time"
+        module = str(call.node.target) if call.node.op == "call_module" else None
+        dropout = Dropout(call.node, float(p), training, module)
     return WeightsPath(path.mix, path.product, (*steps, *path.steps), dropout, (call.node, *path.nodes))
-
-
-def _dropout(call: GraphCall) -> Dropout | None:
-    p, default = call.get("p", 0.5), call.node.op == "call_function"
-    training = call.get("training", default)
-    if not isinstance(p, (int, float)) or not isinstance(training, (bool, type(None))):
-        return None
-    return Dropout(call.node, float(p), training, str(call.node.target) if call.node.op == "call_module" else None)
 
 
 def cast_to(call: GraphCall) -> Any:

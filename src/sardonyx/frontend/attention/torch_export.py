@@ -19,15 +19,14 @@ from sardonyx.frontend.attention.calling import (
     Arguments,
     Flattened,
     Interface,
-    fixed_size,
     with_own_signature,
 )
-from sardonyx.frontend.attention.decompositions import ATEN, AttentionWriter, write_sdpa
+from sardonyx.frontend.attention.decompositions import AttentionWriter, write_sdpa
 from sardonyx.frontend.attention.recognizer import find_attentions
 from sardonyx.frontend.attention.roles import Attention, Decomposition, Primitive, Role, attach
 from sardonyx.frontend.module_state import fast_paths
 from sardonyx.frontend.running import quietly
-from sardonyx.frontend.tracing.adapter import INNER
+from sardonyx.frontend.tracing.adapter import INNER, check_dynamic
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of
 from sardonyx.records.provenance import ROOT
 
@@ -94,7 +93,11 @@ class FrozenModule(fx.GraphModule):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the nodes one by one: torch would run the code, and store results that depend on no input."""
         body = {name: value for name, value in self.__dict__.items() if name != "_graph"}
-        return _restored, (body, [_PickledNode.of(node) for node in self.graph.nodes])
+        records = [
+            (node.op, node.name, map_aggregate((node.target, node.args, node.kwargs), _picklable))
+            for node in self.graph.nodes
+        ]
+        return _restored, (body, records)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FrozenModule:
         """Return a copy with copied weights, including unused ones."""
@@ -168,24 +171,7 @@ class _Operator(Struct, frozen=True):
 
 
 class _Reference(Struct, frozen=True):
-    """Another node by name."""
-
     name: str
-
-
-class _PickledNode(Struct, frozen=True):
-    """A node in picklable form."""
-
-    op: str
-    name: str
-    target: Any
-    args: Any
-    kwargs: Any
-
-    @classmethod
-    def of(cls, node: fx.Node) -> _PickledNode:
-        args, kwargs = map_aggregate(node.args, _picklable), map_aggregate(node.kwargs, _picklable)
-        return cls(node.op, node.name, _picklable(node.target), args, kwargs)
 
 
 def _picklable(value: Any) -> Any:
@@ -196,7 +182,7 @@ def _picklable(value: Any) -> Any:
     return value
 
 
-def _restored(body: dict[str, Any], records: list[_PickledNode]) -> FrozenModule:
+def _restored(body: dict[str, Any], records: list[tuple[str, str, Any]]) -> FrozenModule:
     graph = fx.Graph()
     nodes: dict[str, fx.Node] = {}
 
@@ -205,15 +191,13 @@ def _restored(body: dict[str, Any], records: list[_PickledNode]) -> FrozenModule
             return nodes[value.name]
         return value.target if isinstance(value, _Operator) else value
 
-    for record in records:
-        args, kwargs = map_aggregate(record.args, read), map_aggregate(record.kwargs, read)
-        node = graph.create_node(record.op, read(record.target), args, kwargs, record.name)
-        nodes[record.name] = node
+    for op, name, parts in records:
+        target, args, kwargs = map_aggregate(parts, read)
+        nodes[name] = graph.create_node(op, target, args, kwargs, name)
     return _with_graph(body, graph)
 
 
 def _constants(graphs: list[fx.Graph], kind: type) -> list[Any]:
-    """Return the constants of a type among the arguments of nodes."""
     constants: dict[Any, None] = {}
 
     def collect(value: Any) -> Any:
@@ -267,16 +251,26 @@ def decompose_exported(
     arguments = Arguments(model, args, kwargs)
     flattened = Flattened(model, arguments)
     program = _exported(flattened, arguments, axes)
+    check_dynamic(program, arguments.names, axes)
     exported: Any = program.module(check_guards=False)
     graph: fx.Graph = exported.graph
-    _refuse_fixed(graph, arguments, axes)
     _inline_gradient_switches(exported)
-    _drop_metadata_checks(graph)
+    for node in graph.find_nodes(op="call_function", target=_aten._assert_tensor_metadata.default):
+        graph.erase_node(node)  # the interface checks the inputs, and checks of other tensors would fix devices
+    for node in graph.find_nodes(op="get_attr"):
+        if not node.users:
+            graph.erase_node(node)
     with_own_signature(exported, arguments, program._guards_code, training=model.training)
     attentions = _AttentionFinder(graph, LiveTree(model))
     attentions.decompose()
     attentions.recognize()
-    result = FrozenModule(_own_names(exported), graph, type(model).__name__)
+    values: dict[str, Any] = {}  # what the graph refers to, under the names of the model itself
+    for node in graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            value = attribute(exported, str(node.target))
+            node.target = str(node.target).removeprefix(f"{INNER}.")
+            values[node.target] = value
+    result = FrozenModule(values, graph, type(model).__name__)
     result.share_weights(model)
     attach(result, attentions.decomposition(why))
     return result
@@ -292,41 +286,15 @@ def _exported(flattened: Flattened, arguments: Arguments, axes: Axes) -> Any:
     except ModelError:
         raise
     except Exception as error:  # a forward is the user's code and may raise anything
+        named = cast("Iterable[tuple[str, nn.Module]]", flattened.module.named_modules())
+        names = {id(module): name for name, module in named}
+        running = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        inside = [names[id(module)] for module in running if id(module) in names]
+        where = f"module '{inside[-1]}'" if inside and inside[-1] else type(flattened.module).__name__
         raise ModelError(
-            f"torch.export cannot trace {_where(error, flattened.module)}: {reason(error)}",
+            f"torch.export cannot trace {where}: {reason(error)}",
             hint="decompose only the submodules whose control flow does not depend on tensor values",
         ) from error
-
-
-def _own_names(exported: fx.GraphModule) -> dict[str, Any]:
-    """Rename references of the graph to names of the model itself; return what they refer to by name."""
-    values: dict[str, Any] = {}
-    for node in exported.graph.nodes:
-        if node.op in ("get_attr", "call_module"):
-            value = attribute(exported, str(node.target))
-            node.target = str(node.target).removeprefix(f"{INNER}.")
-            values[node.target] = value
-    return values
-
-
-def _where(error: BaseException, model: nn.Module) -> str:
-    """Return the innermost module that was running."""
-    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
-    names = {id(module): name for name, module in named}
-    running = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    inside = [names[id(module)] for module in running if id(module) in names]
-    return f"module '{inside[-1]}'" if inside and inside[-1] else type(model).__name__
-
-
-def _refuse_fixed(graph: fx.Graph, arguments: Arguments, axes: Axes) -> None:
-    for name, node in zip(arguments.names, graph.find_nodes(op="placeholder"), strict=True):
-        for axis, dim in axes.get(name, {}).items():
-            size = fixed_size(node.meta["val"].shape[axis])
-            if size is not None:
-                raise ModelError(
-                    f"dimension {name}:{axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
-                    hint="leave it out of `dynamic`" + (", or give an example of size 2 or more" if size < 2 else ""),
-                )
 
 
 def _inline_gradient_switches(module: fx.GraphModule) -> None:
@@ -337,7 +305,13 @@ def _inline_gradient_switches(module: fx.GraphModule) -> None:
         enabled, body, *operands = cast("tuple[Any, ...]", node.args)
         inner = cast(fx.GraphModule, module.get_submodule(str(body.target))).graph
         with graph.inserting_before(node):
-            has_gradient = any(_may_have_gradient(operand) for operand in operands)
+            tensors = ((each, each.meta.get("val")) for each in operands if isinstance(each, fx.Node))
+            has_gradient = any(  # a buffer has none
+                isinstance(value, torch.Tensor)
+                and value.is_floating_point()
+                and (each.op != "get_attr" or value.requires_grad)
+                for each, value in tensors
+            )
             before = graph.call_function(torch.is_grad_enabled) if has_gradient else None
             if has_gradient:
                 graph.call_function(_SET_GRADIENT, (enabled,))
@@ -352,33 +326,13 @@ def _inline_gradient_switches(module: fx.GraphModule) -> None:
         graph.erase_node(body)
 
 
-def _may_have_gradient(operand: Any) -> bool:
-    value = operand.meta.get("val") if isinstance(operand, fx.Node) else None
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return False
-    return cast(fx.Node, operand).op != "get_attr" or value.requires_grad  # a buffer has none
-
-
-def _drop_metadata_checks(graph: fx.Graph) -> None:
-    """Remove checks of intermediate tensors: the interface checks the inputs, and these would fix devices."""
-    for node in graph.find_nodes(op="call_function", target=_aten._assert_tensor_metadata.default):
-        graph.erase_node(node)
-    for node in graph.find_nodes(op="get_attr"):
-        if not node.users:
-            graph.erase_node(node)
-
-
 class _FoundAttention(Struct):
-    """An attention of the graph."""
-
     module: str
     written_as: str
     roles: dict[fx.Node, Role]
 
 
 class _AttentionFinder:
-    """Collects the attentions of one graph."""
-
     def __init__(self, graph: fx.Graph, tree: LiveTree) -> None:
         self._graph, self._tree = graph, tree
         self._attentions: list[_FoundAttention] = []
@@ -391,7 +345,7 @@ class _AttentionFinder:
         """Decompose every attention that is one node."""
         for node in self._graph.find_nodes(op="call_function", target=_aten.scaled_dot_product_attention.default):
             primitives: dict[str, Primitive] = {}
-            writer = AttentionWriter(_NodeWriter(self._graph, node), ATEN, 0, primitives, module=self._path(node))
+            writer = AttentionWriter(_NodeWriter(self._graph, node), True, 0, primitives, module=self._path(node))
             args: Any = node.args
             kwargs: Any = node.kwargs
             with self._graph.inserting_before(node):

@@ -95,7 +95,10 @@ def candidates(name: str, facts: Facts, sizes: Sizes, *, layers: bool = True) ->
         Candidate(Spec(name, dtype, shape), role, high) for dtype, shape, high in _by_role(name, role, facts, sizes)
     ]
     documented = list(_by_description(name, role, facts, sizes))
-    is_first = role in (Role.SEGMENTS, Role.UNKNOWN) or _has_defined_sizes(name, facts)
+    described = facts.descriptions.get(name)
+    words = [word for dims in described.shapes for word in dims] if described is not None else []
+    # the documentation comes first if it defines a size by settings of the config
+    is_first = role in (Role.SEGMENTS, Role.UNKNOWN) or any(facts.defined(word, name) is not None for word in words)
     result = [*documented, *by_role] if is_first else [*by_role, *documented]
     if layers and role in (Role.UNKNOWN, Role.IMAGE, Role.WAVE, Role.FEATURES, Role.HIDDEN):
         result.extend(_by_layers(name, facts, sizes))
@@ -149,15 +152,7 @@ def _by_description(name: str, role: Role, facts: Facts, sizes: Sizes) -> Iterat
             yield Candidate(Spec(name, dtype, shape), role, _high(role, facts))
 
 
-def _has_defined_sizes(name: str, facts: Facts) -> bool:
-    """Return whether the documentation defines a size of a parameter by settings of the config."""
-    documented = facts.descriptions.get(name)
-    shapes = documented.shapes if documented is not None else ()
-    return any(facts.defined(word, name) is not None for dims in shapes for word in dims)
-
-
 def _high(role: Role, facts: Facts) -> int | None:
-    """Return the exclusive upper bound of ids."""
     return {Role.IDS: facts.vocabulary, Role.SEGMENTS: facts.count("segments") or 2}.get(role)
 
 
@@ -185,7 +180,9 @@ def _size_of(dim: str, name: str, facts: Facts, sizes: Sizes) -> int | None:
 
 
 def _images(facts: Facts) -> Iterator[tuple[int, ...]]:
-    channels, frames, configured = facts.count("channels") or _first_channels(facts), facts.count("frames"), facts.image
+    first = (layer.in_channels for layer in facts.module.modules() if isinstance(layer, nn.Conv2d))
+    channels, frames, configured = facts.count("channels") or next(first, 0), facts.count("frames"), facts.image
+    channels = channels or _SOME_CHANNELS
     sizes = [configured] if configured else [(size, size) for size in _image_sizes(facts)]
     for height, width in sizes:
         if frames:
@@ -201,11 +198,6 @@ def _image_sizes(facts: Facts) -> tuple[int, ...]:
     strides = [layer.stride if isinstance(layer.stride, int) else layer.stride[0] for layer in layers]
     large = math.prod(strides) >= _LARGE_STRIDE
     return (*_LARGE_SIZES, *_SMALL_SIZES, *_ANY_SIZES) if large else (*_SMALL_SIZES, *_LARGE_SIZES, *_ANY_SIZES)
-
-
-def _first_channels(facts: Facts) -> int:
-    channels = (layer.in_channels for layer in facts.module.modules() if isinstance(layer, nn.Conv2d))
-    return next(channels, 0) or _SOME_CHANNELS
 
 
 def _features(facts: Facts) -> Iterator[tuple[int, int]]:
@@ -292,7 +284,9 @@ def processed(facts: Facts, batch: int, seed: int) -> Iterator[dict[str, Tensor]
         rate = int(processor.sampling_rate)
         sounds = [np.asarray(numbers.standard_normal(_SECONDS * rate), np.float32) for _ in range(batch)]
         for outputs in _outputs(processor, sounds, sampling_rate=rate, return_attention_mask=True):
-            yield {name: _shortened(value, facts) for name, value in outputs.items()}
+            positions = facts.count("source positions")  # a front end may halve the frames
+            last = 2 * positions if positions else None
+            yield {name: value[..., :last] for name, value in outputs.items()}
 
 
 def _processors(table: str, kind: str, facts: Facts) -> Iterator[Any]:
@@ -320,22 +314,12 @@ def _settings(defaults: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
             chosen[name] = same
         elif name == "feature_size" and facts.count("mel bins"):
             chosen[name] = facts.count("mel bins")
-        elif name.endswith("size") and facts.image is not None and (sides := _sides(value)):
+        elif name.endswith("size") and facts.image is not None:
             height, width = facts.image
-            chosen[name] = {side: width if side == "width" else height for side in sides}
+            named = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+            if sides := [side for side, size in named.items() if isinstance(size, int)]:  # both, or an edge
+                chosen[name] = {side: width if side == "width" else height for side in sides}
     return chosen
-
-
-def _shortened(value: Tensor, facts: Facts) -> Tensor:
-    """Cut the frames to the module's number of positions, for a front end that halves them."""
-    positions = facts.count("source positions")
-    return value[..., : 2 * positions] if positions else value
-
-
-def _sides(value: Any) -> list[str]:
-    """Return the sides in an image size: height and width, or an edge."""
-    named = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else getattr(value, "__dict__", {})
-    return [side for side, size in named.items() if isinstance(size, int)]
 
 
 def _outputs(processor: Any, *data: Sequence[Any], **how: Any) -> Iterator[dict[str, Tensor]]:
@@ -370,9 +354,12 @@ def generate(
     if candidate.role is Role.SEGMENTS and slots:
         return _filled(torch.zeros(shape, dtype=dtype), slots, [_MODALITIES.get(slot.kind, 1) for slot in slots])
     if candidate.role is Role.MASK and len(shape) >= 2:
-        return _mask(shape).to(dtype)
+        lengths = torch.tensor(_real_lengths((math.prod(shape[:-1]), shape[-1])))
+        return (torch.arange(shape[-1]) < lengths[:, None]).long().reshape(shape).to(dtype)
     if candidate.role is Role.BOXES and shape[-1:] == (4,):
-        return _boxes(shape, dtype, candidate.high, generator)
+        # left, top, right, bottom: integers below `high`, or fractions of the image
+        corners = torch.rand((*shape[:-1], 2, 2), generator=generator).sort(dim=-2).values.reshape(shape)
+        return (corners if dtype.is_floating_point else corners * ((candidate.high or 1000) - 1)).to(dtype)
     if candidate.role is Role.POSITIONS and shape:
         return torch.arange(shape[-1]).expand(shape).clone().to(dtype)
     if candidate.role is Role.LENGTHS and candidate.high and len(shape) == 1:
@@ -404,17 +391,6 @@ def _real_lengths(shape: Sequence[int]) -> list[int]:
     rows, length = shape
     steps = [2] if rows == 1 else [3 * row for row in range(rows)]
     return [length - step % length for step in steps]
-
-
-def _mask(shape: Sequence[int]) -> Tensor:
-    lengths = torch.tensor(_real_lengths((math.prod(shape[:-1]), shape[-1])))
-    return (torch.arange(shape[-1]) < lengths[:, None]).long().reshape(tuple(shape))
-
-
-def _boxes(shape: Sequence[int], dtype: torch.dtype, high: int | None, generator: torch.Generator) -> Tensor:
-    """Generate boxes (left, top, right, bottom): integers below `high`, or fractions of the image."""
-    corners = torch.rand((*shape[:-1], 2, 2), generator=generator).sort(dim=-2).values.reshape(tuple(shape))
-    return corners.to(dtype) if dtype.is_floating_point else (corners * ((high or 1000) - 1)).to(dtype)
 
 
 def _place_specials(ids: Tensor, name: str, high: int, facts: Facts, *, padded: bool) -> None:

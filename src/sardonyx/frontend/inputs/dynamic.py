@@ -52,8 +52,6 @@ def position_limit(module: nn.Module) -> int | None:
 
 
 class _Finder:
-    """A search over the axes of an example."""
-
     def __init__(self, run: Run, leaves: Mapping[str, Tensor], longest: int | None) -> None:
         self._run, self._leaves, self._longest = run, leaves, longest
         self._axes: dict[str, dict[int, str]] = {}
@@ -73,7 +71,10 @@ class _Finder:
             rest = [place for place in rest if place not in encoder]
         past = [place for place in rest if self._is_past(place)]
         sequence = self._sequence([place for place in rest if place not in past])
-        both = self._sums(rest, past, sequence)
+        both: list[InputAxis] = []  # axes that span a past and the new tokens
+        if past and sequence:
+            total, taken = self._size(past[0]) + self._size(sequence[0]), (*past, *sequence)
+            both = [p for p in rest if p not in taken and self._size(p) == total and not self._is_cache(p)]
         if past:
             self._settle(past, PAST, growing=both)
         if sequence:
@@ -83,11 +84,16 @@ class _Finder:
             self._name(both, f"{PAST} + {SEQUENCE}")
         left = [place for place in rest if place not in (*sequence, *both) and not self._is_cache(place)]
         while other := self._sequence(left):
-            dim = _sequence_name(other[0][0])
+            name = other[0][0]  # `decoder_sequence` for `decoder_input_ids`
+            words = [word for word in name.replace(".", "_").split("_") if word not in _GENERIC]
+            dim = "_".join([*(words or [name]), SEQUENCE])
             self._conclude(other, dim, self._firm_refusal(other))
             self._limit(other, dim)
             left = [place for place in left if place not in other]
-        for group in self._by_size(left):  # a cache's heads and widths are fixed by the module
+        groups: dict[int, list[InputAxis]] = {}
+        for place in left:  # a cache's heads and widths are fixed by the module
+            groups.setdefault(self._size(place), []).append(place)
+        for group in groups.values():
             self._settle_apart(group)
         return Dynamic(self._axes, tuple(self._notes))
 
@@ -119,24 +125,8 @@ class _Finder:
         axis = 2 if len(shape) == 3 and len(alike) > 1 else 1
         return [place for place in places if place[1] == axis and self._size(place) == shape[axis]]
 
-    def _sums(
-        self, places: Iterable[InputAxis], past: Sequence[InputAxis], sequence: Sequence[InputAxis]
-    ) -> list[InputAxis]:
-        """Return the axes that span a past and the new tokens."""
-        if not past or not sequence:
-            return []
-        total = self._size(past[0]) + self._size(sequence[0])
-        taken = (*past, *sequence)
-        return [p for p in places if p not in taken and self._size(p) == total and not self._is_cache(p)]
-
     def _is_cache(self, place: InputAxis) -> bool:
         return place[0].endswith((".key", ".value"))
-
-    def _by_size(self, places: Iterable[InputAxis]) -> list[list[InputAxis]]:
-        groups: dict[int, list[InputAxis]] = {}
-        for place in places:
-            groups.setdefault(self._size(place), []).append(place)
-        return list(groups.values())
 
     def _settle(self, group: Sequence[InputAxis], dim: str, growing: Sequence[InputAxis] = ()) -> None:
         """Name the axes of a group if the module accepts them one larger; otherwise note why they stay fixed."""
@@ -232,12 +222,6 @@ def refusal(run: Run, tensors: Mapping[str, Tensor]) -> str | None:
     except Exception as error:  # a forward may raise anything
         return reason(error)
     return None
-
-
-def _sequence_name(name: str) -> str:
-    """Return the name of a second sequence: `decoder_sequence` for `decoder_input_ids`."""
-    words = [word for word in name.replace(".", "_").split("_") if word not in _GENERIC]
-    return "_".join([*(words or [name]), SEQUENCE])
 
 
 def _own_name(place: InputAxis) -> str:

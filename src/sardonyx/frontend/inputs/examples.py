@@ -154,7 +154,8 @@ class Extension:
         result = self._attempt(draft)
         if isinstance(result, Accepted) or rounds == 0:
             return result
-        missing = [other for other in self._search.missing(draft.names, [result]) if self._has_candidates(other, draft)]
+        asked, facts = self._search.missing(draft.names, [result]), self._search.facts
+        missing = [other for other in asked if candidates(other, facts, draft.sizes, layers=False)]
         if missing:
             return self._try(self._with(draft, dict.fromkeys(missing, 0)), name, rounds - 1)
         for slot in self._slots(name, result, draft):
@@ -162,9 +163,6 @@ class Extension:
             if isinstance(extended, Accepted):
                 return extended
         return result
-
-    def _has_candidates(self, name: str, draft: Draft) -> bool:
-        return bool(candidates(name, self._search.facts, draft.sizes, layers=False))
 
     def _attempt(self, draft: Draft) -> Accepted | Exception:
         if self._probes >= _MOST_PROBES:
@@ -176,7 +174,8 @@ class Extension:
         """Yield placeholders for this input in the text, as many as the error message may ask for."""
         facts = self._search.facts
         tokens = facts.placeholders(facts.vocabulary or 0)
-        own = _kind_of(name)
+        is_sound = role_of(name) in (Role.WAVE, Role.FEATURES)
+        own = "audio" if is_sound else "video" if "video" in name else "image"
         kinds = [own] if own in tokens else list(tokens)
         if not _ABOUT_PLACEHOLDERS.search(str(refusal)) or any(slot.kind in kinds for slot in draft.slots):
             return
@@ -186,13 +185,6 @@ class Extension:
         for kind in kinds:
             for count in dict.fromkeys(count for count in counts if 0 < count <= _LONGEST_SLOT):
                 yield Slot(kind, tokens[kind], count)
-
-
-def _kind_of(name: str) -> str:
-    """Return the kind of placeholder tokens for a parameter's data."""
-    if role_of(name) in (Role.WAVE, Role.FEATURES):
-        return "audio"
-    return "video" if "video" in name else "image"
 
 
 class Example(Struct, frozen=True):
@@ -222,7 +214,6 @@ def derive(
         module: Any module; it is run in eval mode and left unchanged.
         given: Fixed inputs by parameter name: values, or specifications to generate them from. No optional inputs are
             added to tensors.
-        seed: Seed of the generated values.
         probe: Runs the module and returns the exception it raises, or None.
 
     Raises:
@@ -266,16 +257,10 @@ def fitting_example(module: nn.Module, inputs: Mapping[str, FileInput], *, seed:
     sizes = {
         leaf.name: tuple(leaf.tensor.shape) for leaf in Flat(named_arguments(module, free.args, free.kwargs)).leaves
     }
-    if all(name in sizes and _fits(port.shape, sizes[name]) for name, port in inputs.items()):
+    if all(name in sizes and _sized(port.shape, sizes[name]) == sizes[name] for name, port in inputs.items()):
         return free
     specs = {name: Spec(name, port.dtype, _sized(port.shape, sizes.get(name))) for name, port in inputs.items()}
     return derive(module, given=specs, seed=seed)
-
-
-def _fits(dims: Shape, sizes: tuple[int, ...]) -> bool:
-    return len(dims) == len(sizes) and all(
-        dim == size for dim, size in zip(dims, sizes, strict=True) if isinstance(dim, int)
-    )
 
 
 def _sized(dims: Shape, derived: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -318,31 +303,21 @@ def example_for(
 
     If the module was converted to another type, the inputs are converted as well.
     """
-    example = _example(module, resolved, inputs, kwargs, seed, probe)
+    values: Mapping[str, Any] = inputs if isinstance(inputs, Mapping) else {}
+    if any(isinstance(value, (Spec, Constant, np.ndarray)) for value in values.values()):
+        given = {name: _tensor(value) for name, value in values.items()}
+        example = derive(module, given=given, seed=seed, probe=probe)
+    elif inputs is not None or kwargs:
+        example = Example(*call_arguments(inputs, kwargs))
+    elif resolved.args is not None or resolved.kwargs is not None:
+        example = Example(resolved.args or (), resolved.kwargs or {})
+    else:
+        example = derive(module, seed=seed, probe=probe)
     if resolved.dtype == "keep":
         return example
     flat = Flat([list(example.args), example.kwargs])
     args, keywords = flat.rebuilt([converted_tensor(leaf.tensor, resolved.dtype) for leaf in flat.leaves])
     return Example(tuple(args), keywords, example.notes)
-
-
-def _example(
-    module: nn.Module,
-    resolved: Resolved,
-    inputs: Inputs,
-    kwargs: Mapping[str, Any] | None,
-    seed: int,
-    probe: Probe,
-) -> Example:
-    if isinstance(inputs, Mapping) and any(
-        isinstance(value, (Spec, Constant, np.ndarray)) for value in inputs.values()
-    ):
-        return derive(module, given={name: _tensor(value) for name, value in inputs.items()}, seed=seed, probe=probe)
-    if inputs is not None or kwargs:
-        return Example(*call_arguments(inputs, kwargs))
-    if resolved.args is not None or resolved.kwargs is not None:
-        return Example(resolved.args or (), resolved.kwargs or {})
-    return derive(module, seed=seed, probe=probe)
 
 
 def _tensor(value: Any) -> Any:
@@ -387,8 +362,13 @@ def unpadded(call: Call) -> Feeds | None:
 
     Ones keep a position in most masks and hide it in some, where a row then attends to nothing.
     """
+
+    def is_partial(mask: Tensor) -> bool:
+        kept = mask == 1
+        return mask.dim() > 1 and bool((kept | (mask == 0)).all()) and bool(kept.any()) and not bool(kept.all())
+
     example = call.feeds
-    masks = [name for name, tensor in example.items() if role_of(name) is Role.MASK and _is_partial(tensor)]
+    masks = [name for name, tensor in example.items() if role_of(name) is Role.MASK and is_partial(tensor)]
     for kept in itertools.islice((1, 0), 2 if masks else 0):
         feeds = {name: torch.full_like(tensor, kept) if name in masks else tensor for name, tensor in example.items()}
         try:
@@ -399,9 +379,3 @@ def unpadded(call: Call) -> Feeds | None:
         if not rows.found and all(bool(torch.isfinite(output).all()) for output in outputs):
             return feeds
     return None
-
-
-def _is_partial(mask: torch.Tensor) -> bool:
-    """Return whether a mask of zeros and ones has both."""
-    kept = mask == 1
-    return mask.dim() > 1 and bool((kept | (mask == 0)).all()) and bool(kept.any()) and not bool(kept.all())

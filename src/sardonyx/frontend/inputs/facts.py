@@ -59,13 +59,11 @@ def descriptions(module: nn.Module) -> Mapping[str, Described]:
     """Return the documented parameters of a module's forward by name."""
     text = inspect.getdoc(module.forward) or ""
     matches = (match for match in _PARAMETER.finditer(text) if "`" in match["kind"])
-    return {match["name"]: _described(match["kind"], _below(text, match)) for match in matches}
-
-
-def _below(text: str, match: re.Match[str]) -> str:
-    """Return the description of a parameter: it ends at the next line that is not indented further than its name."""
-    end = re.compile(rf"^[ \t]{{0,{len(match['indent'])}}}\S", re.MULTILINE).search(text, match.end())
-    return text[match.end() : end.start() if end else len(text)]
+    described: dict[str, Described] = {}
+    for match in matches:  # a description ends at the next line that is not indented further than its name
+        end = re.compile(rf"^[ \t]{{0,{len(match['indent'])}}}\S", re.MULTILINE).search(text, match.end())
+        described[match["name"]] = _described(match["kind"], text[match.end() : end.start() if end else len(text)])
+    return described
 
 
 def _described(kind: str, description: str) -> Described:

@@ -17,7 +17,7 @@ from sardonyx.frontend.inputs.examples import DynamicDims
 from sardonyx.frontend.tracing.adapter import Call, Feeds
 from sardonyx.frontend.tracing.fixed_values import Fixed, Place, Traced, trace
 from sardonyx.frontend.tracing.graph_names import Axes, FixedDim
-from sardonyx.frontend.tracing.traced import NotExportable, exportable
+from sardonyx.frontend.tracing.traced import NotExportable, traceable_experts, without_checks
 
 Result = TypeVar("Result")
 
@@ -75,7 +75,6 @@ def _names(axes: Axes) -> set[str]:
 
 
 def _sizes(call: Call, axes: Axes) -> dict[str, int]:
-    """Return the size of each dimension in the example."""
     leaves = call.feeds
     return {dim: leaves[name].shape[axis] for (name, axis), dim in places_of(axes) if dim_terms(dim) == [dim]}
 
@@ -131,12 +130,10 @@ def find_branches(call: Call, axes: Axes, first: Iterable[Feeds] = (), *, search
     """Return the Python values that the tracer fixes and that inputs of these dynamic dimensions decide.
 
     Args:
-        call: The module and its example inputs.
-        axes: The dynamic dimensions.
         first: Inputs to try before any others.
         search: Search for inputs on the other side; otherwise only values that depend on more than sizes are found.
     """
-    with exportable(call.module):
+    with traceable_experts(call.module), without_checks():
         found = _Search(call, axes)
         if search:
             found.run(first)
@@ -173,7 +170,13 @@ class _Search:
         left = {place for place in self._pending if place.number is None}
         known = {place for place in left if place in self._varying or self._read(place)} | self.trials.keys()
         found = [place for place in self._first if place in known]
-        return [Branch(place, _shown(self._first[place].results(place)), self.trials.get(place)) for place in found]
+        branches: list[Branch] = []
+        for place in found:
+            texts = list(dict.fromkeys(map(str, self._first[place].results(place))))
+            text = texts[0] if len(texts) == 1 else "several values"
+            shown = text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+            branches.append(Branch(place, shown, self.trials.get(place)))
+        return branches
 
     def _read(self, place: Place) -> frozenset[int]:
         return frozenset[int]().union(*(each.inputs for each in self._first[place].fixed[place]))
@@ -186,7 +189,8 @@ class _Search:
         traced = trace(self._call, list(feeds.values()))
         for place in list(self._pending):
             before, now = self._first[place].decisions(place), traced.decisions(place)
-            if traced.error is None and any(map(_moves, before, now)):
+            # two names of one size are always equally far apart
+            if traced.error is None and any(abs(_gap(a) - _gap(b)) > 0 for a, b in zip(before, now, strict=False)):
                 self._varying.add(place)
             changed = bool(now) and self._first[place].results(place)[: len(now)] != traced.results(place)
             if changed and traced.error is None:
@@ -261,7 +265,9 @@ class _Search:
             yield _Line(1.0, 0.0, lambda factor: changed(floats, lambda value: value * factor))
             yield _Line(0.0, 1.0, lambda offset: changed(floats, lambda value: value + offset))
         for name in self._inputs_read():
-            if _is_number(self._example[name]):
+            tensor = self._example[name]
+            is_mask = bool(((tensor == 0) | (tensor == 1)).all())
+            if not tensor.is_floating_point() and tensor.dtype is not torch.bool and not is_mask:
 
                 def at(offset: float, name: str = name) -> Feeds | None:
                     fits = abs(offset) < torch.iinfo(torch.int32).max
@@ -271,19 +277,8 @@ class _Search:
                 yield _Line(0, -1, at, whole=True)
 
 
-def _is_number(tensor: Tensor) -> bool:
-    """Return whether an input has integers that are not a mask of zeros and ones."""
-    is_integer = not tensor.is_floating_point() and tensor.dtype is not torch.bool
-    return is_integer and not bool(((tensor == 0) | (tensor == 1)).all())
-
-
 def _gap(value: Fixed) -> float:
     return value.compared[0] - value.compared[1] if value.compared is not None else math.nan
-
-
-def _moves(value: Fixed, other: Fixed) -> bool:
-    """Return whether two compared numbers are not always equally far apart, as two names of one size are."""
-    return abs(_gap(value) - _gap(other)) > 0
 
 
 def _crossing(place: Place, start: float, points: Sequence[tuple[float, Traced]]) -> float | None:
@@ -302,15 +297,8 @@ def _crossing(place: Place, start: float, points: Sequence[tuple[float, Traced]]
 
 
 def _beyond(target: float | None, line: _Line, overshoot: float) -> list[float]:
-    """Return parameters near and beyond the target."""
     if target is None:
         return []
     if line.whole:
         return [float(round(target) + step) for step in (0, 1, -1)]
     return [target + overshoot * ((target - line.start) or 1.0)]
-
-
-def _shown(results: Sequence[object]) -> str:
-    texts = list(dict.fromkeys(map(str, results)))
-    text = texts[0] if len(texts) == 1 else "several values"
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

@@ -7,6 +7,7 @@ that output, and with the keys and values that its cross-attention computed from
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -81,7 +82,12 @@ def _filled(module: nn.Module, named: Mapping[str, Any], ids: str, length: int) 
     """Return the cache of the module after reading some tokens, with every position in it."""
     tokens = cast("Tensor", named[ids])
     read = tokens[:, torch.arange(length) % tokens.shape[1]]
-    rest = {name: value for name, value in named.items() if not _follows(name, value, ids, tokens) and name != SWITCH}
+    follow = {  # an entry for each decoded token: masks, segments, positions, the tokens
+        name
+        for name, value in named.items()
+        if (name.startswith(_DECODER) if ids.startswith(_DECODER) else _has_shape_of(value, tokens))
+    }
+    rest = {name: value for name, value in named.items() if name not in {*follow, SWITCH}}
     cache, encoded = _read(module, {**rest, ids: read, SWITCH: True})
     if window(cache) is not None:
         cache, encoded = _read(module, {**rest, ids: read, SWITCH: True, PAST: keeping_all(cache)})
@@ -117,13 +123,6 @@ def _read(module: nn.Module, arguments: Mapping[str, Any]) -> tuple[object, obje
     if cache is None:
         raise UsageError(f"{kind} returns no cache", hint=_HINT)
     return cache, encoded[0] if encoded else None
-
-
-def _follows(name: str, value: Any, ids: str, tokens: Tensor) -> bool:
-    """Return whether an argument has an entry for each decoded token: masks, segments, positions, the tokens."""
-    if ids.startswith(_DECODER):
-        return name.startswith(_DECODER)
-    return _has_shape_of(value, tokens)
 
 
 def _has_shape_of(value: Any, tokens: Tensor) -> bool:
@@ -202,8 +201,11 @@ def cache_sizes(module: nn.Module, example: Example) -> CacheSizes | None:
     short, long = named_pairs(few), named_pairs(more)
     if short is None or long is None:
         return None
-    pairs = zip(short.values(), long.values(), strict=True)
-    cached = [_cached(*tensors, length) for one, other in pairs for tensors in zip(one, other, strict=True)]
+    cached: list[Cached] = []
+    for one, other in zip(itertools.chain(*short.values()), itertools.chain(*long.values()), strict=True):
+        sizes = list(zip(one.shape, other.shape, strict=True))
+        kept = next((b for a, b in sizes if a != b and b != length), None)
+        cached.append(Cached(tuple(a if a == b else None for a, b in sizes), kept, one.element_size()))
     return CacheSizes(tuple(cached), named[ids].shape[0], named[ids].shape[1])
 
 
@@ -220,9 +222,3 @@ def _cache_filled(module: nn.Module, named: Mapping[str, Any], ids: str, length:
 
 def _on_meta(value: Any) -> Any:
     return value.detach().to("meta") if isinstance(value, Tensor) else value
-
-
-def _cached(short: Tensor, long: Tensor, length: int) -> Cached:
-    shape = tuple(one if one == other else None for one, other in zip(short.shape, long.shape, strict=True))
-    kept = [other for one, other in zip(short.shape, long.shape, strict=True) if one != other and other != length]
-    return Cached(shape, kept[0] if kept else None, short.element_size())

@@ -56,10 +56,6 @@ def parameters_at_fault(
     computed from; the innermost frame of the traceback that reads such a tensor names the parameter.
 
     Args:
-        module: The module that refuses these arguments.
-        args: Positional arguments.
-        kwargs: Keyword arguments.
-        named: The same values by parameter name.
         probe: Runs the module and returns the exception it raises, or None.
     """
     for name, value in named.items():
@@ -71,8 +67,11 @@ def parameters_at_fault(
         for value in named.values():
             if hasattr(value, _MARK):
                 delattr(value, _MARK)
-    frames = list(_frames(refusal.__traceback__)) if refusal is not None else []
-    for trace in reversed(frames):
+    traces, trace = list[TracebackType](), refusal.__traceback__ if refusal is not None else None
+    while trace is not None:
+        traces.append(trace)
+        trace = trace.tb_next
+    for trace in reversed(traces):
         for names in _names_read(trace):
             values = [trace.tb_frame.f_locals[name] for name in names if name in trace.tb_frame.f_locals]
             parameters = _marks(values) | {name for name, value in named.items() if any(v is value for v in values)}
@@ -111,12 +110,6 @@ def _mark(value: Any, names: frozenset[str]) -> None:
 def _marks(values: Iterable[Any]) -> frozenset[str]:
     none = frozenset[str]()
     return none.union(*(getattr(tensor, _MARK, none) for tensor in _tensors(list(values))))
-
-
-def _frames(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
 
 
 def _names_read(trace: TracebackType) -> Iterator[list[str]]:
@@ -270,7 +263,8 @@ class Search:
                 return result, refusals
             self._first = self._first or (self._values(draft, self.seed), result)
             refusals.append(result)
-            if len(refusals) == 1 and (self.missing(names, refusals) or self._lacks_one(names, result)):
+            lacks_one = "NoneType" in str(result) and self._next_data_parameter(names)  # an optional input is None
+            if len(refusals) == 1 and (self.missing(names, refusals) or lacks_one):
                 break  # the sizes are not the cause
         return None, refusals
 
@@ -302,7 +296,13 @@ class Search:
             choices = [self.choices(name, sizes) for name in names]
             for name, options in zip(names, choices, strict=True):
                 if not options:
-                    raise self._underivable(name)
+                    annotation = self.parameters[name].annotation
+                    takes = f", which takes {annotation.__name__}, not a tensor" if _is_own_class(annotation) else ""
+                    kind = type(self.module).__name__
+                    raise UsageError(
+                        f"no example can be derived for parameter '{name}' of {kind}{takes}",
+                        hint=self._hint(name, "float32[2,16]", ", or the right type and sizes"),
+                    )
             combinations = itertools.product(*(range(len(options)) for options in choices))
             for indices in sorted(itertools.islice(combinations, 4096), key=sum):
                 chosen = (options[index] for options, index in zip(choices, indices, strict=True))
@@ -376,10 +376,6 @@ class Search:
         mentioned = [name for name in self.parameters if name.lower() in words and name not in present]
         return [name for name in mentioned if role_of(name) not in (Role.UNKNOWN, Role.HIDDEN)]
 
-    def _lacks_one(self, names: Sequence[str], refusal: Exception) -> bool:
-        """Return whether the module fails because an optional input is None."""
-        return "NoneType" in str(refusal) and bool(self._next_data_parameter(names))
-
     def _next_data_parameter(self, names: Sequence[str]) -> list[str]:
         """Return the next optional parameter for data, to try if the error message names none."""
         return [name for name in self.parameters if role_of(name) in _DATA and name not in {*names, *self.constants}][
@@ -399,25 +395,27 @@ class Search:
         if left_out := list(self.optional(accepted.draft.names)):
             yield f"optional inputs left out: {', '.join(left_out)}"
 
-    def _underivable(self, name: str) -> UsageError:
-        annotation = self.parameters[name].annotation
-        takes = f", which takes {annotation.__name__}, not a tensor" if _is_own_class(annotation) else ""
-        return UsageError(
-            f"no example can be derived for parameter '{name}' of {type(self.module).__name__}{takes}",
-            hint=self._hint(name, "float32[2,16]", ", or the right type and sizes"),
-        )
-
     def _not_found(self, names: Sequence[str]) -> UsageError:
         kind = type(self.module).__name__
         if self._first is None:
             return UsageError(f"no example was found that {kind} accepts: it takes no inputs", hint="check its forward")
         values, refusal = self._first
         why = reason(refusal)
-        tried = {name: _spec(name, value) for name, value in values.items()}
+        tried = {
+            name: f"{name}={value}"
+            if not isinstance(value, Tensor)
+            else str(Spec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape)))
+            for name, value in values.items()
+        }
         if names and all(name in self._given for name in names):
             shown = ", ".join(map(str, tried.values()))
             return UsageError(f"{kind} does not accept {shown}: {why}", hint="check the types and sizes")
-        name = self._at_fault(values)
+        args, kwargs = self._arguments(values)
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}  # not equal numbers
+        suspects = parameters_at_fault(self.module, args, kwargs, tensors, self._probe)
+        at_fault = [name for name in suspects or values if name not in self._given]
+        unsure = [name for name in at_fault if role_of(name) is Role.UNKNOWN]  # preferred
+        name = next(iter(unsure or at_fault), None) if suspects or len(at_fault) == 1 else None
         if name is None:
             guessed = [name for name in tried if name not in self._given]
             return UsageError(
@@ -429,29 +427,12 @@ class Search:
             hint=self._hint(name, "DTYPE[DIMS]", f" (tried: {tried[name].partition('=')[2]})"),
         )
 
-    def _at_fault(self, values: Mapping[str, Any]) -> str | None:
-        """Return the parameter that the error is about; of several, one whose role is unknown."""
-        args, kwargs = self._arguments(values)
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}  # not equal numbers
-        suspects = parameters_at_fault(self.module, args, kwargs, tensors, self._probe)
-        guessed = [name for name in suspects or values if name not in self._given]
-        unsure = [name for name in guessed if role_of(name) is Role.UNKNOWN]
-        if not suspects and len(guessed) != 1:
-            return None
-        return next(iter(unsure or guessed), None)
-
     def _hint(self, name: str, tensor: str, remark: str) -> str:
         """Return a hint on how to give a parameter: as a specification, or from a factory if it is not a tensor."""
         written = _written(self.parameters[name].annotation)
         if written and "Tensor" not in _CONTAINER.sub("", written):
             return f"it is not a tensor: give it as file.py:factory, returning (module, {{'{name}': …}})"
         return f"`inputs={{'{name}': {tensor}}}`{remark}; or file.py:factory, returning (module, {{'{name}': …}})"
-
-
-def _spec(name: str, value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return f"{name}={value}"
-    return str(Spec(name, str(value.dtype).removeprefix("torch."), tuple(value.shape)))
 
 
 def _signature(module: nn.Module) -> inspect.Signature:

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 import torch
 from msgspec import Struct
 from torch import Tensor, nn
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from sardonyx.common.errors import ModelError
 from sardonyx.frontend.module_state import WriteUndo, has_own_state, unchanged, uncompiled
@@ -79,7 +80,6 @@ def _entries(owner: Any) -> Iterator[tuple[Path, Any]]:
 
 
 def _items(value: Any) -> Iterator[tuple[Path, Any]]:
-    """Yield a value, and the items of a container."""
     yield (), value
     if isinstance(value, dict):
         yield from (((key,), item) for key, item in cast("dict[Any, Any]", value).items())
@@ -123,17 +123,13 @@ class State:
         self.names = flat.names
         self.steps = [[leaf.tensor.clone() for leaf in flat.leaves], *map(list, later)]
         self.inputs, self.calls = inputs, len(inputs)
-        self.axes = self._changing_axes()
-
-    def _changing_axes(self) -> dict[str, dict[int, str]]:
-        names: dict[tuple[int, ...], str] = {}
-        axes: dict[str, dict[int, str]] = {}
+        dims: dict[tuple[int, ...], str] = {}
+        self.axes: dict[str, dict[int, str]] = {}
         for name, tensors in zip(self.names, zip(*self.steps, strict=True), strict=True):
             for axis, sizes in enumerate(zip(*(tensor.shape for tensor in tensors), strict=True)):
                 if len(set(sizes)) > 1:
-                    dim = names.setdefault(sizes, f"{name.replace('.', '_')}_{axis}")
-                    axes.setdefault(name, {})[axis] = dim
-        return axes
+                    dim = dims.setdefault(sizes, f"{name.replace('.', '_')}_{axis}")
+                    self.axes.setdefault(name, {})[axis] = dim
 
     @property
     def example(self) -> list[Tensor]:
@@ -163,6 +159,7 @@ class State:
 
 
 Feeds: TypeAlias = dict[str, torch.Tensor]
+Axes: TypeAlias = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension
 _PAST = "past_key_values"
 INNER = "module"  # the attribute with the wrapped module: torch prefixes all names with it
 
@@ -259,8 +256,9 @@ class Call:
         args, kwargs = arguments[: self._positional], dict(arguments[self._positional :])
         result = self.module(*(value for _, value in args), **kwargs)
         flat, known = Flat(result), self._tensor_outputs
-        leaves = [leaf for leaf in flat.leaves if not self._is_passed_through(leaf.tensor, tensors)]
-        leaves = [leaf for leaf in leaves if known is None or leaf.name in known]  # torch traces sizes as tensors
+        leaves = [leaf for leaf in flat.leaves if known is None or leaf.name in known]  # torch traces sizes as tensors
+        if self._continues:  # the caller already has the inputs that a call returns with its cache
+            leaves = [leaf for leaf in leaves if not any(leaf.tensor is each for each in tensors)]
         if not leaves:
             raise ModelError(
                 f"{type(self.module).__name__} returns {type(result).__name__} without a tensor in it",
@@ -271,10 +269,6 @@ class Call:
         if known is None:
             self.left_out[:] = [f"{name or 'output'} ({type(value).__name__})" for name, value in flat.others]
         return tuple(leaf.tensor for leaf in leaves)
-
-    def _is_passed_through(self, tensor: torch.Tensor, inputs: Sequence[torch.Tensor]) -> bool:
-        """Return whether a call that continues a past returns one of its inputs: the caller already has it."""
-        return self._continues and any(tensor is each for each in inputs)
 
     def rehearse(self) -> WriteUndo:
         """Run the example outside of any exporter; return its writes, so that they can be undone again after tracing.
@@ -340,3 +334,25 @@ def _output_names(names: Sequence[str], taken: Sequence[str]) -> list[str]:
         readable = head + dot + tail
         result.append(f"{readable}_out" if readable in taken or readable in result else readable)
     return result
+
+
+class FixedDim(ModelError):
+    """Torch fixed the size of a dimension that was to be dynamic."""
+
+    def __init__(self, axis: str, dim: str, size: int) -> None:
+        advice = ", or give an example of size 2 or more" if size < 2 else ""
+        super().__init__(
+            f"dimension {axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
+            hint=f"leave it out of `dynamic`{advice}",
+        )
+        self.dim = dim
+        self.why = f"torch fixes {axis} at this size"
+
+
+def check_dynamic(captured: Any, names: Sequence[str], axes: Axes) -> None:
+    """Raise FixedDim if torch fixed the size of a requested dimension: translating the graph takes most of the time."""
+    placeholders = captured.graph.find_nodes(op="placeholder")[-len(names) :] if names else ()
+    for name, node in zip(names, placeholders, strict=True):
+        for axis, dim in axes.get(name, {}).items():
+            if is_concrete_int(size := node.meta["val"].shape[axis]):
+                raise FixedDim(f"{name}:{axis}", dim, int(size))

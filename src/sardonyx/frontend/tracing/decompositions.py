@@ -75,7 +75,7 @@ class Memory:
 
     def see(self, node: Any) -> None:
         """Record a node that calls an operator of torch; called once for each node, in order."""
-        schema = _schema(node)
+        schema = node.target._schema
         if schema.is_mutable:
             owner = self._owners.get(node.args[0]) if node.args and isinstance(node.args[0], Node) else None
             if owner is not None:
@@ -91,7 +91,7 @@ class Memory:
         Raises:
             NotLocalError: If something else may read the memory, or there is no such operator.
         """
-        schema = _schema(node)
+        schema = node.target._schema
         if not schema.is_mutable:
             return None
         owner, target = self._owners.get(node), node.target
@@ -106,15 +106,10 @@ class Memory:
 
     def written(self, node: Any) -> list[Any]:
         """Return all nodes whose memory a node has written to."""
-        if not is_overload(node.target) or not _schema(node).is_mutable:
+        if not is_overload(node.target) or not node.target._schema.is_mutable:
             return []
         owner = self._owners[node]
         return [other for other, its_owner in self._owners.items() if its_owner is owner]
-
-
-def _schema(node: Any) -> Any:
-    target: Any = node.target
-    return target._schema
 
 
 def _may_alias(target: Any) -> bool:
@@ -129,27 +124,30 @@ def decompose_locally(program: torch.export.ExportedProgram) -> None:
     run_whole = untyped.run_decompositions
 
     def run_decompositions(table: Table) -> torch.export.ExportedProgram:
+        recorded = (node.meta.get("val") for node in program.graph.nodes)
+        mode = detect_fake_mode([value for value in recorded if isinstance(value, torch.Tensor)])
         try:
             Memory.check(program.graph)
             with (
                 _composites(table) as (composite, rest),
                 torch.no_grad(),
                 enable_python_dispatcher(),
-                _fake_mode(program),
+                mode or contextlib.nullcontext(),  # decompositions create tensors of their own
             ):
                 graph = _Rewriter(program.graph_module, table, composite, rest).run()
         except NotLocalError:
             return run_whole(dict(table))
-        _replace_graph(program, graph)
+        before, after = ([*owner.nodes][-1].args[0] for owner in (program.graph, graph))
+        names = {old.name: new.name for old, new in zip(before, after, strict=True) if isinstance(old, Node)}
+        for spec in program.graph_signature.output_specs:
+            if (name := getattr(spec.arg, "name", None)) in names:
+                spec.arg.name = names[name]
+        graph.eliminate_dead_code()
+        program.graph_module.graph = graph
+        program.graph_module.delete_all_unused_submodules()
         return program
 
     untyped.run_decompositions = run_decompositions
-
-
-def _fake_mode(program: torch.export.ExportedProgram) -> contextlib.AbstractContextManager[Any]:
-    """Return the mode of the recorded values, in which decompositions create tensors of their own."""
-    values = [node.meta["val"] for node in program.graph.nodes if isinstance(node.meta.get("val"), torch.Tensor)]
-    return detect_fake_mode(values) or contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -167,18 +165,6 @@ def _composites(table: Table) -> Generator[tuple[Table, Table]]:
     composite, rest = split(dict(table))
     with overridden(composite):
         yield composite, rest
-
-
-def _replace_graph(program: torch.export.ExportedProgram, graph: Any) -> None:
-    """Replace the program's graph by one with the same interface."""
-    before, after = ([*owner.nodes][-1].args[0] for owner in (program.graph, graph))
-    names = {old.name: new.name for old, new in zip(before, after, strict=True) if isinstance(old, Node)}
-    for spec in program.graph_signature.output_specs:
-        if (name := getattr(spec.arg, "name", None)) in names:
-            spec.arg.name = names[name]
-    graph.eliminate_dead_code()
-    program.graph_module.graph = graph
-    program.graph_module.delete_all_unused_submodules()
 
 
 class _Rewriter:
@@ -218,7 +204,7 @@ class _Rewriter:
         if is_overload(target):
             self._memory.see(node)
             replacement = self._memory.without_writing(node)
-            if _is_attention_of_another_rank(node):
+            if target is _ATTENTION and any(operand.meta["val"].dim() != _RANK for operand in node.args[:3]):
                 return self._decomposed(node, renewed, _attention_of_rank_four)
             if replacement is None:
                 stays = self._stays(target) and not torch.is_autocast_enabled("cpu")  # which casts its operands
@@ -275,7 +261,6 @@ class _Rewriter:
         return product
 
     def _decomposed(self, node: Any, renewed: Mapping[Any, Any], target: Any) -> Any:
-        """Write a node's decomposition into the new graph."""
         inputs = list(dict.fromkeys(node.all_input_nodes))
 
         def call(*values: Any) -> Any:
@@ -285,22 +270,23 @@ class _Rewriter:
 
         values = [operand.meta["val"] for operand in inputs]
         autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        key = (target, autocast, _signature(node, inputs), *map(_description, values))
+        places = {operand: f"%{index}" for index, operand in enumerate(inputs)}  # names of operands do not matter
+        key = (target, autocast, repr(_replaced((node.args, node.kwargs), places)), *map(_description, values))
         traced = self._traced.get(key) or make_fx(call, decomposition_table=dict(self._rest))(*values)
-        if any(_READS_DATA & _tags(new.target) for new in traced.graph.nodes):  # each call has a symbol of its own
-            _set_result(traced.graph, node.meta.get("val"))
+        called = [new.target for new in traced.graph.nodes if is_overload(new.target)]
+        if any(_READS_DATA.intersection(other.tags) for other in called):  # each call has a symbol of its own
+            result = traced.graph.output_node().args[0]
+            if isinstance(result, Node):  # later nodes refer to the symbols of the recorded value
+                result.meta["val"] = node.meta.get("val")
         else:
             self._traced[key] = traced
-        if any(is_overload(new.target) and not self._is_final(new.target) for new in traced.graph.nodes):
+        if not all(self._stays(other) and not other._schema.is_mutable for other in called):
             raise NotLocalError
         origin = {name: node.meta[name] for name in _ORIGIN if name in node.meta}
         for new in traced.graph.nodes:
             new.meta.update(origin)
         with torch.autocast("cpu", enabled=False):  # the casts are part of the decomposition
             return self._inlined(traced, [renewed[operand] for operand in inputs])
-
-    def _is_final(self, target: Any) -> bool:
-        return self._stays(target) and not target._schema.is_mutable  # pyright: ignore[reportPrivateUsage]
 
     def _inlined(self, module: Any, operands: Sequence[Any]) -> Any:
         """Copy the nodes of a subgraph into the new graph, and return its result."""
@@ -316,51 +302,26 @@ class _Rewriter:
         raise NotLocalError
 
 
-def _tags(target: Any) -> set[Any]:
-    return set(target.tags) if is_overload(target) else set()
-
-
-def _set_result(graph: Any, value: Any) -> None:
-    """Record the value of a graph with one result: later nodes refer to the symbols of the recorded value."""
-    result = next(iter(graph.find_nodes(op="output"))).args[0]
-    if isinstance(result, Node):
-        result.meta["val"] = value
-
-
-def _is_attention_of_another_rank(node: Any) -> bool:
-    """Return whether the exporter refuses an attention: it accepts only (batch, heads, positions, width)."""
-    return node.target is _ATTENTION and any(operand.meta["val"].dim() != _RANK for operand in node.args[:3])
-
-
 def _attention_of_rank_four(query: Any, key: Any, value: Any, mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """Compute the attention with all leading dimensions merged into one."""
+    """Compute the attention with all leading dimensions merged into one: the exporter accepts only four."""
+
+    def merged(tensor: Any) -> Any:
+        while tensor is not None and tensor.dim() < _RANK:
+            tensor = tensor.unsqueeze(0)
+        return tensor if tensor is None else tensor.flatten(0, tensor.dim() - _RANK)
+
     shape = query.shape[:-1]
     mask = kwargs.pop("attn_mask", mask)
     if mask is not None:
         mask = mask.expand(*shape, key.shape[-2])
-    operands: Any = [x if x is None else _of_rank_four(x) for x in (query, key, value, mask)]
-    return _ATTENTION(*operands, *args, **kwargs).reshape(*shape, value.shape[-1])
-
-
-def _of_rank_four(tensor: Any) -> Any:
-    while tensor.dim() < _RANK:
-        tensor = tensor.unsqueeze(0)
-    return tensor.flatten(0, tensor.dim() - _RANK)
+    return _ATTENTION(*map(merged, (query, key, value, mask)), *args, **kwargs).reshape(*shape, value.shape[-1])
 
 
 def _replaced(value: Any, others: Mapping[Any, Any]) -> Any:
-    """Return a nested value with some nodes replaced."""
-
     def other(item: Any) -> Any:
         return others.get(item, item) if isinstance(item, Node) else item
 
     return map_aggregate(value, other)
-
-
-def _signature(node: Any, inputs: Sequence[Any]) -> str:
-    """Return how an operator is called, independent of the names of its operands."""
-    places = {operand: f"%{index}" for index, operand in enumerate(inputs)}
-    return repr(_replaced((node.args, node.kwargs), places))
 
 
 def _description(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from typing import Any, cast
 
 import onnx
@@ -12,17 +12,18 @@ import onnx_ir as ir
 import torch
 from msgspec import Struct
 from onnx_ir import serde
+from onnx_ir.tensor_adapters import from_torch_dtype
 from torch import _decomp
 from torch.fx import Interpreter, Node
 from torch.fx.experimental import proxy_tensor
-from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from torch.utils import _pytree as pytree
 
 from sardonyx.common.errors import ModelError
+from sardonyx.frontend.module_state import replaced
 from sardonyx.frontend.running import quietly
-from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
+from sardonyx.frontend.tracing.adapter import INNER, Adapter, Axes, Call, check_dynamic
 from sardonyx.frontend.tracing.decompositions import decompose_locally, is_overload
-from sardonyx.frontend.tracing.graph_names import Axes, FixedDim, name_interface, settle
+from sardonyx.frontend.tracing.graph_names import name_interface, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree, path_of, quoted_names
 from sardonyx.ir.io import MAX_IR_VERSION
 from sardonyx.ir.origins import set_origins
@@ -47,10 +48,10 @@ def shortcuts(*, stack_traces: bool) -> Generator[None]:
     """
     untyped: Any = torch.fx
     with (
-        _replaced(proxy_tensor, "_extract_tensor_metadata", _nothing),
-        _replaced(Interpreter, "run_node", _recorded(Interpreter.run_node)),
-        _replaced(torch.nn.Module, "to", _unless_converted(torch.nn.Module.to)),
-        contextlib.nullcontext() if stack_traces else _replaced(untyped.config, "do_not_emit_stack_traces", True),
+        replaced(proxy_tensor, "_extract_tensor_metadata", _nothing),
+        replaced(Interpreter, "run_node", _recorded(Interpreter.run_node)),
+        replaced(torch.nn.Module, "to", _unless_converted(torch.nn.Module.to)),
+        contextlib.nullcontext() if stack_traces else replaced(untyped.config, "do_not_emit_stack_traces", True),
     ):
         yield
 
@@ -109,39 +110,13 @@ def quick_mismatches() -> Generator[None]:
             return match(self, model, graph, node, **options)
         return _basics.MatchResult().fail("another operator")
 
-    with _replaced(matcher, "match", run):
+    with replaced(matcher, "match", run):
         yield
-
-
-@contextlib.contextmanager
-def _replaced(owner: Any, name: str, value: object) -> Generator[None]:
-    """Set an attribute, if this version of torch has it."""
-    if not hasattr(owner, name):
-        yield
-        return
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
 
 
 TRANSLATIONS = "sardonyx.translations"  # the key in `ir.Model.meta`
 _LARGE = 1 << 20  # bytes of a constant that is not cut out
 _MOST_VALUES = 300  # of an excerpt
-_TYPES: dict[torch.dtype, ir.DataType] = {
-    torch.float32: ir.DataType.FLOAT,
-    torch.float64: ir.DataType.DOUBLE,
-    torch.float16: ir.DataType.FLOAT16,
-    torch.bfloat16: ir.DataType.BFLOAT16,
-    torch.bool: ir.DataType.BOOL,
-    torch.uint8: ir.DataType.UINT8,
-    torch.int8: ir.DataType.INT8,
-    torch.int16: ir.DataType.INT16,
-    torch.int32: ir.DataType.INT32,
-    torch.int64: ir.DataType.INT64,
-}
 _NUMBERS: dict[type, torch.dtype] = {
     torch.SymInt: torch.int64,
     torch.SymFloat: torch.float32,
@@ -196,9 +171,12 @@ class _NotCut(Exception):
 
 def _type(dtype: torch.dtype) -> int:
     """Return a type in ONNX; complex numbers are pairs there."""
-    if dtype not in _TYPES:
+    if dtype.is_complex:
         raise _NotCut
-    return int(_TYPES[dtype])
+    try:
+        return int(from_torch_dtype(dtype))
+    except TypeError:
+        raise _NotCut from None
 
 
 class Translations:
@@ -225,7 +203,9 @@ class Translations:
                 operation = _Cut(self, node).operation(self._opsets)
                 excerpt = operation.excerpt and operation.excerpt.SerializeToString(deterministic=True)
                 key = (operation.name, repr((operation.args, operation.kwargs)), excerpt)
-                found.setdefault(key, operation).modules.append(_module(node))
+                stack = node.meta.get("nn_module_stack") or {"": ("", None)}
+                name = [*stack.values()][-1][0].removeprefix(INNER).removeprefix(".")
+                found.setdefault(key, operation).modules.append(name)
         return list(found.values())
 
     def value(self, node: Node) -> ir.Value | None:
@@ -244,12 +224,6 @@ class Translations:
         if not isinstance(node.meta.get("val"), tuple | list) or node.name in self._values:  # or a sequence in ONNX
             return {None: self.value(node)}
         return {user.args[1]: self.value(user) for user in node.users if user.target is operator.getitem}
-
-
-def _module(node: Node) -> str:
-    """Return the name of the module that called an operation."""
-    stack = node.meta.get("nn_module_stack") or {"": ("", None)}
-    return [*stack.values()][-1][0].removeprefix(INNER).removeprefix(".")
 
 
 class _Cut:
@@ -281,7 +255,6 @@ class _Cut:
         return Operation(name, args, kwargs, tuple(results), model, self._example, [])
 
     def _write(self, value: ir.Value | None) -> None:
-        """Write the nodes that compute a value."""
         if value is None or len(self._names) > _MOST_VALUES:
             raise _NotCut
         if value in self._names:
@@ -322,10 +295,9 @@ class _Cut:
         name = self._names.setdefault(value, f"x{len(self._names)}")
         if isinstance(recorded, torch.Tensor):
             return Operand(name, _type(recorded.dtype), tuple(map(self._size, recorded.shape)))
-        return Operand(name, int(_TYPES[_NUMBERS[type(recorded)]]), (), self._size(recorded))
+        return Operand(name, _type(_NUMBERS[type(recorded)]), (), self._size(recorded))
 
     def _size(self, size: Any) -> Any:
-        """Return an integer or an expression."""
         if isinstance(size, int | float):
             return size
         expression = size.node.expr
@@ -347,16 +319,13 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
         )
     dynamic = tuple(dict.fromkeys(axes.get(name, {}), torch.export.Dim.AUTO) for name in call.inputs)
     shapes = (dynamic,) if dynamic else None
+    config: Any = torch._dynamo.config  # pyright: ignore[reportPrivateUsage]  # no public name
+    # With symbolic sizes, making and checking entries of the cache takes longer than computing all shapes anew.
+    uncached = config.patch(fake_tensor_cache_enabled=False) if any(dynamic) else contextlib.nullcontext()
     # attention kernels for training have another memory layout
-    with (
-        quietly(),
-        quoted_names(),
-        torch.no_grad(),
-        _without_fake_tensor_cache(any(dynamic)),
-        _recurrences_of_any_length(),
-    ):
+    with quietly(), quoted_names(), torch.no_grad(), uncached, _recurrences_of_any_length():
         captured: Any = torch.export.export(Adapter(call), call.tensors, dynamic_shapes=shapes, strict=False)
-        _check_dynamic(captured, call.inputs, axes)
+        check_dynamic(captured, call.inputs, axes)
         _replace_conv3d_without_bias(captured.graph_module)
         decompose_locally(captured)
         program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
@@ -376,21 +345,6 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     return model, settle(model, axes, ranges, getattr(captured, "_guards_code", ()))  # it has no public name
 
 
-def _check_dynamic(captured: Any, names: Sequence[str], axes: Axes) -> None:
-    """Raise FixedDim if torch fixed the size of a requested dimension: translating the graph takes most of the time."""
-    placeholders = captured.graph.find_nodes(op="placeholder")[-len(names) :] if names else ()
-    for name, node in zip(names, placeholders, strict=True):
-        for axis, dim in axes.get(name, {}).items():
-            if is_concrete_int(size := node.meta["val"].shape[axis]):
-                raise FixedDim(f"{name}:{axis}", dim, int(size))
-
-
-def _without_fake_tensor_cache(is_dynamic: bool) -> contextlib.AbstractContextManager[object]:
-    """Compute the shapes of every operation anew: with symbolic sizes, making and checking entries takes longer."""
-    config: Any = torch._dynamo.config  # pyright: ignore[reportPrivateUsage]  # no public name
-    return config.patch(fake_tensor_cache_enabled=False) if is_dynamic else contextlib.nullcontext()
-
-
 @contextlib.contextmanager
 def _recurrences_of_any_length() -> Generator[None]:
     """Compute the shapes of an LSTM or GRU without its steps: torch runs them one by one, which fixes the length."""
@@ -398,8 +352,15 @@ def _recurrences_of_any_length() -> Generator[None]:
     lstm: Any = torch.ops.aten.lstm.input
     gru: Any = torch.ops.aten.gru.input
     keys = torch._C.DispatchKey  # pyright: ignore[reportPrivateUsage]  # no public name
+
+    def lstm_shapes(x: Any, states: Any, *rest: Any) -> tuple[Any, ...]:
+        return _recurrent_output(x, states[0], *rest[-2:]), *map(torch.empty_like, states)
+
+    def gru_shapes(x: Any, state: Any, *rest: Any) -> tuple[Any, ...]:
+        return _recurrent_output(x, state, *rest[-2:]), torch.empty_like(state)
+
     with contextlib.ExitStack() as stack:
-        for operator, shapes in ((lstm, _lstm_shapes), (gru, _gru_shapes)):
+        for operator, shapes in ((lstm, lstm_shapes), (gru, gru_shapes)):
             stack.callback(operator._dispatch_cache.clear)
             stack.enter_context(_updated(untyped.decomposition_table, {operator: shapes}))
             kernels = {keys.CompositeImplicitAutograd: shapes, keys.Autograd: shapes}
@@ -418,14 +379,6 @@ def _updated(table: dict[Any, Any], entries: dict[Any, Any]) -> Generator[None]:
         for key in entries:
             del table[key]
         table.update(before)
-
-
-def _lstm_shapes(x: Any, states: Any, *rest: Any) -> tuple[Any, ...]:
-    return _recurrent_output(x, states[0], *rest[-2:]), *map(torch.empty_like, states)
-
-
-def _gru_shapes(x: Any, state: Any, *rest: Any) -> tuple[Any, ...]:
-    return _recurrent_output(x, state, *rest[-2:]), torch.empty_like(state)
 
 
 def _recurrent_output(x: Any, state: Any, bidirectional: bool, batch_first: bool) -> Any:
@@ -462,21 +415,16 @@ def _replace_conv3d_without_bias(module: Any) -> None:
 
 
 def _set_origins(model: ir.Model, program: Any, tree: LiveTree) -> None:
-    """Give every node the module of the operation it was exported from."""
     stacks = {node.name: node.meta.get("nn_module_stack") for node in program.graph.nodes}
     for scope in scopes(model):
         for node in scope.graph:
-            stack = stacks.get(_operation(node)) if scope.holder is None else None
+            operation = node.metadata_props.get(NAME_SCOPES, "").rpartition("'")[0].rpartition("'")[2]
+            stack = stacks.get(operation) if scope.holder is None else None
             path = path_of(stack, tree) if stack else None
             if path is not None:
                 set_origins(node, frozenset({path}))
             else:
                 set_origins(node, p.UNKNOWN, How.ROOT)
-
-
-def _operation(node: ir.Node) -> str:
-    """Return the name of the fx node an ONNX node was exported from: the last of its scopes."""
-    return node.metadata_props.get(NAME_SCOPES, "").rpartition("'")[0].rpartition("'")[2]
 
 
 def _rename_parameters(model: ir.Model, root: torch.nn.Module) -> None:

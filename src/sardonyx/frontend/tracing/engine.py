@@ -40,21 +40,12 @@ def widened_in_turn(module: nn.Module) -> nn.Module:
     shared = copy.deepcopy(module, {id(tensor): tensor for tensor in everything})
     for part in shared.modules():
         if type(part) is nn.Embedding and part.max_norm is None:  # only the rows that it returns
-            part.register_forward_hook(_double_output)
+            part.register_forward_hook(lambda _part, _args, output: output.double())
         elif any(tensor.is_floating_point() for tensor in _own(part).values()):
             hooks = _DoubleWeights()
             part.register_forward_pre_hook(hooks.before)
             part.register_forward_hook(hooks.after, always_call=True)
     return shared
-
-
-def _double_output(_part: nn.Module, _args: object, output: Tensor) -> Tensor:
-    return output.double()
-
-
-def widened_whole(module: nn.Module) -> nn.Module:
-    """Return a copy with all weights in double precision."""
-    return copy.deepcopy(module).double()
 
 
 class _DoubleWeights:
@@ -163,7 +154,6 @@ class TorchEngine:
     """Runs a module on arrays, under the input and output names of its exported graph.
 
     Args:
-        call: The module and its example inputs.
         in_float32: Compute float16 and bfloat16 in float32, with a copy of the module.
         ordered: Order equal scores by index, as ONNX operators do; torch does not define their order.
     """
@@ -225,9 +215,10 @@ class TorchEngine:
 
     def run_in_double(self, feeds: Feeds) -> list[Value] | None:
         """Return all outputs, computed in double precision by a copy of the module; None if it cannot."""
-        for widened in (widened_in_turn, widened_whole) if self._call.state is None else (widened_whole,):
+        for in_turn in (True, False) if self._call.state is None else (False,):
             try:
-                precise = self._call.with_module(widened(self._call.module))
+                whole = None if in_turn else copy.deepcopy(self._call.module).double()
+                precise = self._call.with_module(widened_in_turn(self._call.module) if whole is None else whole)
                 doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in self._tensors(feeds)]
                 with self._order():
                     return [to_array(tensor) for tensor in precise.run(doubled)]
@@ -359,20 +350,34 @@ def capture(
         if call.inputs or call.outputs:
             calls.append(call)
 
-    hooks = [
-        watched.register_forward_pre_hook(before, with_kwargs=True),
-        watched.register_forward_hook(after, with_kwargs=True),
-    ]
-    try:
-        run(module, *copied(args, kwargs))
-    except Exception as error:  # a forward may raise anything
-        raise UsageError(
-            f"the live model does not run on these inputs: {reason(error)}", hint="check their types and sizes"
-        ) from error
-    finally:
-        for hook in hooks:
-            hook.remove()
+    _run_hooked("the live model", module, args, kwargs, [(watched, before, after)])
     return tuple(calls)
+
+
+def _run_hooked(
+    what: str,
+    module: torch.nn.Module,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    hooks: Iterable[tuple[torch.nn.Module, Callable[..., None], Callable[..., None]]],
+    *,
+    keep_modes: bool = False,
+) -> None:
+    """Run a module, and call functions before and after submodules: `hooks` has a submodule and both.
+
+    Raises:
+        UsageError: If it does not run.
+    """
+    flat = Flat([list(args), dict(kwargs)])  # copied, because a forward may write into its inputs
+    with contextlib.ExitStack() as stack:
+        for watched, before, after in hooks:
+            stack.callback(watched.register_forward_pre_hook(before, with_kwargs=True).remove)
+            stack.callback(watched.register_forward_hook(after, with_kwargs=True).remove)
+        try:
+            run(module, *flat.rebuilt([leaf.tensor.clone() for leaf in flat.leaves]), keep_modes=keep_modes)
+        except Exception as error:  # a forward may raise anything
+            message = f"{what} does not run on these inputs: {reason(error)}"
+            raise UsageError(message, hint="check their types and sizes") from error
 
 
 def example_feeds(
@@ -399,19 +404,9 @@ def example_feeds(
     )
 
 
-def copied(args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments with copied tensors: a forward may write into its inputs."""
-    flat = Flat([list(args), dict(kwargs)])
-    return flat.rebuilt([leaf.tensor.clone() for leaf in flat.leaves])
-
-
 def _arrays(value: object) -> dict[str, Array]:
-    return {leaf.name: to_array(leaf.tensor.clone()) for leaf in Flat(value).leaves if not _is_batch(leaf.tensor)}
-
-
-def _is_batch(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a batched view of a torch.func transform, which has no array."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)  # pyright: ignore  # no public name
+    is_batch: Any = torch._C._functorch.is_functorch_wrapped_tensor  # pyright: ignore  # a view without an array
+    return {leaf.name: to_array(leaf.tensor.clone()) for leaf in Flat(value).leaves if not is_batch(leaf.tensor)}
 
 
 Key: TypeAlias = tuple[str, str, int]  # path of the call, "input" or "output", index
@@ -427,11 +422,6 @@ class LiveCall(Struct):
 
 class LiveValues:
     """A PyTorch module on one example, in eval mode; parts of it that are in training mode alone stay in it.
-
-    Args:
-        module: The module.
-        args: Its positional inputs.
-        kwargs: Its keyword inputs.
 
     Raises:
         UsageError: If it does not run on these inputs.
@@ -450,15 +440,13 @@ class LiveValues:
             self.notes = ("the PyTorch module is in training mode, and was compared in eval mode",)
         elif trained:
             self.notes = (f"in training mode, as they were given: {', '.join(trained)}",)
-        self._run(self._count)
 
-    def _count(self, path: str, kind: str, tensors: list[torch.Tensor]) -> None:
-        call = self.calls.setdefault(path, LiveCall())
-        keys = tuple((path, kind, index) for index in range(len(tensors)))
-        if kind == "input":
-            call.inputs = keys
-        else:
-            call.outputs = keys
+        def count(path: str, kind: str, tensors: list[torch.Tensor]) -> None:
+            keys = tuple((path, kind, index) for index in range(len(tensors)))
+            known = self.calls.get(path, LiveCall())
+            self.calls[path] = LiveCall(keys, known.outputs) if kind == "input" else LiveCall(known.inputs, keys)
+
+        self._run(count)
 
     def feeds(self, names: Sequence[str]) -> dict[str, Array]:
         """Return the example as feeds of a model file with these inputs."""
@@ -496,7 +484,8 @@ class LiveValues:
 
         def before(name: str) -> Callable[..., None]:
             def hook(module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-                path = _path_below(stack[-1] if stack else None, name)
+                outer, path = stack[-1] if stack else ("", "")  # the caller's, with its marks
+                path = path + name[len(outer) :] if outer and name.startswith(outer + ".") else name
                 counts[path] += 1
                 path = path if counts[path] == 1 else f"{path}@{counts[path] - 1}"
                 stack.append((name, path))
@@ -507,20 +496,10 @@ class LiveValues:
         def after(_module: torch.nn.Module, _args: object, _kwargs: object, output: object) -> None:
             visit(stack.pop()[1], "output", _tensors(output))
 
-        hooks: list[Any] = []
         modules: dict[str, torch.nn.Module] = dict(self._module.named_modules())  # pyright: ignore[reportUnknownArgumentType]
-        for name, module in modules.items():
-            hooks.append(module.register_forward_pre_hook(before(name), with_kwargs=True))
-            hooks.append(module.register_forward_hook(after, with_kwargs=True))
-        try:
-            run(self._module, *copied(self._args, self._kwargs), keep_modes=self._keep_modes)
-        except Exception as error:  # a forward may raise anything
-            raise UsageError(
-                f"the PyTorch module does not run on these inputs: {reason(error)}", hint="check their types and sizes"
-            ) from error
-        finally:
-            for hook in hooks:
-                hook.remove()
+        hooks = ((module, before(name), after) for name, module in modules.items())
+        keep = self._keep_modes
+        _run_hooked("the PyTorch module", self._module, self._args, self._kwargs, hooks, keep_modes=keep)
 
 
 class _Swap(TorchFunctionMode):
@@ -543,14 +522,6 @@ class _Swap(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         return func(*tree_map(self.of, args), **tree_map(self.of, kwargs or {}))
-
-
-def _path_below(caller: tuple[str, str] | None, name: str) -> str:
-    """Return the path of a call: that of its caller, with its marks, and the rest of the name."""
-    if caller is None or not caller[0]:
-        return name
-    outer, path = caller
-    return path + name[len(outer) :] if name.startswith(outer + ".") else name
 
 
 def _tensors(value: object) -> list[torch.Tensor]:

@@ -8,14 +8,13 @@ while the tracer runs, so that branches on sizes are seen too.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import linecache
 import math
 import re
 import sys
 import traceback
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -27,7 +26,7 @@ from torch import Tensor
 from torch.onnx._internal.torchscript_exporter._globals import GLOBALS
 from torch.overrides import TorchFunctionMode
 
-from sardonyx.frontend.module_state import unchanged, uncompiled
+from sardonyx.frontend.module_state import replaced, unchanged, uncompiled
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing import prepare
 from sardonyx.frontend.tracing.adapter import Adapter, Call
@@ -101,23 +100,14 @@ def trace(call: Call, tensors: Sequence[Tensor]) -> Traced:
     """Run torch's tracer on these inputs and return the Python values that it fixes."""
     recorder, module = _Recorder(len(call.inputs)), call.module
     adapter, copies = Adapter(call.with_module(module)), tuple(tensor.clone() for tensor in tensors)
-    with unchanged(module), uncompiled(), torch.no_grad(), quietly(), _exporting():
+    exporting = replaced(GLOBALS, "in_onnx_export", True)  # the answer of `torch.onnx.is_in_onnx_export()`
+    with unchanged(module), uncompiled(), torch.no_grad(), quietly(), exporting:
         try:
             with recorder:
                 torch.jit._get_trace_graph(adapter, copies)  # pyright: ignore  # as the exporter does; no public name
         except Exception as error:  # a forward may raise anything
             return Traced(recorder.fixed(), error)
     return Traced(recorder.fixed())
-
-
-@contextlib.contextmanager
-def _exporting() -> Generator[None]:
-    """Answer `torch.onnx.is_in_onnx_export()` as the exporter does."""
-    GLOBALS.in_onnx_export = True
-    try:
-        yield
-    finally:
-        GLOBALS.in_onnx_export = False
 
 
 class _Recorder(TorchFunctionMode):
@@ -148,7 +138,9 @@ class _Recorder(TorchFunctionMode):
         return result
 
     def _record(self, result: object, sources: Sequence[Tensor]) -> None:
-        frame = _frame(sys._getframe(2))  # pyright: ignore[reportPrivateUsage]  # inspect.stack() reads files
+        frame: FrameType | None = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # inspect.stack() reads files
+        while frame is not None and is_library(frame.f_code.co_filename) and not _is_script(frame):
+            frame = frame.f_back  # to the innermost frame of the model's code, or of the interpreter of scripts
         place = _place(frame) if frame is not None else None
         if frame is None or place is None:
             return
@@ -183,13 +175,6 @@ class _Recorder(TorchFunctionMode):
                 if not unknown:
                     self._reads[key] = frozenset[int]().union(*(self._reads[each.unique()] for each in operands))
         return self._reads[first.unique()]
-
-
-def _frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost frame of the model's code, or of the interpreter of scripts."""
-    while frame is not None and is_library(frame.f_code.co_filename) and not _is_script(frame):
-        frame = frame.f_back
-    return frame
 
 
 def is_library(file: str) -> bool:

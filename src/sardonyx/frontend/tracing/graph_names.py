@@ -9,15 +9,13 @@ from typing import Any
 
 import onnx_ir as ir
 
-from sardonyx.common.errors import ModelError
-from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.adapter import Axes, Call, FixedDim
 from sardonyx.ir.metadata import CONDITION
 from sardonyx.ir.origins import set_origins
 from sardonyx.ir.scopes import scopes
 from sardonyx.records.provenance import UNKNOWN
 from sardonyx.records.run import How
 
-Axes = Mapping[str, Mapping[int, str]]  # input -> axis -> name of the dimension
 Ranges = Mapping[str, tuple[object, object]]  # torch's symbol -> smallest and largest size
 _SYMBOL = re.compile(r"\bs\d+\b")
 _SUM = re.compile(r"[\w*]+( \+ [\w*]+)+")  # without brackets and differences
@@ -27,24 +25,10 @@ _UNBOUNDED = 1 << 31
 _AT_MOST = re.compile(r"(?P<dim>.+) at most (?P<size>\d+)\b")
 
 
-class FixedDim(ModelError):
-    """Torch fixed the size of a dimension that was to be dynamic."""
-
-    def __init__(self, axis: str, dim: str, size: int) -> None:
-        advice = ", or give an example of size 2 or more" if size < 2 else ""
-        super().__init__(
-            f"dimension {axis} ('{dim}') cannot be dynamic: the model fixes it at {size}",
-            hint=f"leave it out of `dynamic`{advice}",
-        )
-        self.dim = dim
-        self.why = f"torch fixes {axis} at this size"
-
-
 def settle(model: ir.Model, axes: Axes, ranges: Ranges, guards: Iterable[str] = ()) -> list[str]:
     """Rename torch's symbols to the requested names; return notes on limits and relations that torch derived for them.
 
     Args:
-        model: The exported graph.
         axes: The requested names.
         ranges: The limits of torch's symbols.
         guards: Conditions on the sizes of the inputs under which the graph is right, as torch writes them.
@@ -64,30 +48,21 @@ def settle(model: ir.Model, axes: Axes, ranges: Ranges, guards: Iterable[str] = 
                 continue
             if names.setdefault(symbol, name) != name:
                 notes.append(f"{name} is always equal to {names[symbol]} and gets that name")
-    notes += [line for symbol, name in names.items() for line in _limits(name, ranges.get(symbol))]
-    limits: dict[str, list[int]] = {}
+    limits: dict[str, list[int]] = {}  # sizes of each dimension: all small ones, and some large ones
     for symbol, name in names.items():  # inputs that nothing relates may have symbols of their own for one dimension
-        sizes = _sizes(ranges.get(symbol))
+        low, high = map(_number, ranges.get(symbol, (None, None)))
+        if high is not None and high < _UNBOUNDED:
+            notes.append(f"{name} at most {high}")
+        if low is not None and low > 2 * len(name.split(" + ")):  # torch assumes that every dimension is at least two
+            notes.append(f"{name} at least {low}")
+        sizes = [s for s in (*range(2, 66), 100, 511, 512, 4097) if (low or 2) <= s <= (high or _UNBOUNDED)]
         limits[name] = [size for size in limits.get(name, sizes) if size in sizes]
     notes += filter(None, (_relation(model, axes, guard, limits) for guard in guards))
-    for value in _values(model):
+    written = (value for scope in scopes(model) for node in scope.graph for value in node.outputs)
+    for value in (*model.graph.inputs, *written):
         if value.shape is not None and any(not isinstance(dim, int) for dim in value.shape):
             value.shape = ir.Shape([_renamed(dim, names) for dim in value.shape])
     return list(dict.fromkeys(notes))
-
-
-def _limits(name: str, bounds: tuple[object, object] | None) -> Iterator[str]:
-    low, high = (_number(bounds[0]), _number(bounds[1])) if bounds is not None else (None, None)
-    if high is not None and high < _UNBOUNDED:
-        yield f"{name} at most {high}"
-    if low is not None and low > 2 * len(name.split(" + ")):  # torch assumes that every dimension is at least two
-        yield f"{name} at least {low}"
-
-
-def _sizes(bounds: tuple[object, object] | None) -> list[int]:
-    """Return sizes of a dimension within its limits: all small ones, and some large ones."""
-    low, high = (_number(bounds[0]), _number(bounds[1])) if bounds is not None else (None, None)
-    return [size for size in (*range(2, 66), 100, 511, 512, 4097) if (low or 2) <= size <= (high or _UNBOUNDED)]
 
 
 def _relation(model: ir.Model, axes: Axes, guard: str, limits: Mapping[str, Sequence[int]]) -> str | None:
@@ -133,13 +108,6 @@ def _number(bound: object) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    yield from model.graph.inputs
-    for scope in scopes(model):
-        for node in scope.graph:
-            yield from node.outputs
-
-
 def _plain(dim: int | ir.SymbolicDim) -> int | str | None:
     """Return a size, a formula of symbols, or None; torch may write a late-decided size as a symbol."""
     if isinstance(dim, int) or dim.value is None:
@@ -151,11 +119,8 @@ def _renamed(dim: int | ir.SymbolicDim, names: Mapping[str, str]) -> int | str |
     plain = _plain(dim)
     if not isinstance(plain, str):
         return plain
-    return _in_order(_SYMBOL.sub(lambda match: names.get(match[0], match[0]), plain))
-
-
-def _in_order(formula: str) -> str:
-    """Sort the terms of a sum: torch writes equal sums in different orders, which would read as two dimensions."""
+    formula = _SYMBOL.sub(lambda match: names.get(match[0], match[0]), plain)
+    # torch writes equal sums in different orders, which would read as two dimensions
     return " + ".join(sorted(formula.split(" + "))) if _SUM.fullmatch(formula) else formula
 
 
@@ -171,23 +136,15 @@ def name_interface(model: ir.Model, call: Call) -> None:
             model.graph.append(copy)
             outputs[index] = copy.outputs[0]
     named = dict(zip((*inputs, *outputs), (*call.inputs, *call.outputs), strict=True))
-    _rename_others(model, named)
-    for value, name in named.items():
-        value.name = name
-
-
-def _rename_others(model: ir.Model, named: dict[ir.Value, str]) -> None:
-    """Rename the other values that have a name of the interface."""
-    reserved = set(named.values())
+    reserved = set(named.values())  # other values with these names are renamed
     taken = {value.name for value in _inner_values(model)} | reserved
     for value in list(_inner_values(model)):
-        if value in named or value.name not in reserved:
-            continue
-        number = 1
-        while f"{value.name}_{number}" in taken:
-            number += 1
-        value.name = f"{value.name}_{number}"
-        taken.add(value.name)
+        if value not in named and value.name in reserved:
+            numbered = (f"{value.name}_{number}" for number in itertools.count(1))
+            value.name = next(name for name in numbered if name not in taken)
+            taken.add(value.name)
+    for value, name in named.items():
+        value.name = name
 
 
 def _inner_values(model: ir.Model) -> Iterator[ir.Value]:

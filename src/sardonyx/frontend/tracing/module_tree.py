@@ -13,6 +13,7 @@ import torch
 from msgspec import Struct
 from torch.fx import graph
 
+from sardonyx.frontend.module_state import replaced
 from sardonyx.frontend.tracing.adapter import INNER
 from sardonyx.records.provenance import ROOT, Hierarchy, ModuleTable, is_within
 
@@ -123,12 +124,8 @@ def path_of(stack: Mapping[str, tuple[str, object]], tree: LiveTree) -> str | No
 @contextlib.contextmanager
 def quoted_names() -> Generator[None]:
     """Make torch.fx generate valid code for module names with quotes or line ends, or that are keywords."""
-    before = _FX_CODE._format_target
-    _FX_CODE._format_target = _format_target
-    try:
+    with replaced(_FX_CODE, "_format_target", _format_target):
         yield
-    finally:
-        _FX_CODE._format_target = before
 
 
 def _format_target(base: str, target: str) -> str:

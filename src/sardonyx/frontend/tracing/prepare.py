@@ -11,10 +11,9 @@ from typing import Any, cast
 
 import torch
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from sardonyx.common.errors import ModelError
-from sardonyx.frontend.module_state import fast_paths, restoring_state, tensors_of
+from sardonyx.frontend.module_state import Seen, fast_paths, restoring_state, tensors_of
 from sardonyx.frontend.running import evaluate, set_training
 
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -214,7 +213,6 @@ def _signature(schema: Any) -> inspect.Signature:
 
 
 def _as_function(graph: Any) -> Callable[..., Any]:
-    """Return a function that runs a graph."""
     names = [value.debugName() for value in graph.inputs()]
     return lambda *values: _run(graph, dict(zip(names, values, strict=True)))[0]
 
@@ -240,7 +238,10 @@ def _step(node: Any, values: Values) -> Sequence[Any]:
         case "prim::Loop":
             return _loop(node, operands, values)
         case "prim::CallMethod":
-            return (_call_method(operands[0], node.s("name"), operands[1:]),)
+            holder, method = _holder(operands[0]), node.s("name")
+            if _FORWARD.fullmatch(method):
+                return (holder(*operands[1:], sardonyx_method=method),)
+            return (holder.follow(method, [holder, *operands[1:]]),)
         case "prim::CallFunction":
             return (_call_function(node, operands[1:]),)
         case "prim::GetAttr":
@@ -276,13 +277,6 @@ def _holder(module: Any) -> Interpreted:
     if not isinstance(module, Interpreted):
         raise _unsupported(f"an attribute of {type(module).__name__}")
     return module
-
-
-def _call_method(module: Any, method: str, args: Sequence[Any]) -> Any:
-    holder = _holder(module)
-    if _FORWARD.fullmatch(method):
-        return holder(*args, sardonyx_method=method)
-    return holder.follow(method, [holder, *args])
 
 
 def _call_function(node: Any, args: Sequence[Any]) -> Any:
@@ -358,7 +352,12 @@ def prepared(module: torch.nn.Module, *, training: bool = False) -> Generator[to
     their graph. Weights whose parametrization has no ONNX operators are computed once.
     """
     with restoring_state(module), fast_paths(enabled=False):
-        _without_compiled_calls(module)
+        for child in module.modules():  # those that were compiled in place run as written
+            if child.__dict__.get("_compiled_call_impl") is not None:
+                child._compiled_call_impl = None  # pyright: ignore[reportPrivateUsage]  # no public name
+            original = getattr(child.__dict__.get("forward"), "_torchdynamo_orig_callable", None)
+            if original is not None:
+                child.forward = original
         plain: dict[torch.nn.Module, torch.nn.Module] = {}
         root = _plain(module, plain)
         _replace_below(root, lambda child: _plain(child, plain))
@@ -366,19 +365,12 @@ def prepared(module: torch.nn.Module, *, training: bool = False) -> Generator[to
             evaluate(root)
         elif not root.training:
             set_training(root, training=True)
-        _without_gradients(root)
+        parameters = set(map(id, root.parameters()))
+        for tensor in tensors_of(root):  # exporters make the others constants
+            if id(tensor) not in parameters and tensor.requires_grad and tensor.is_leaf:
+                tensor.requires_grad = False
         _replace_below(root, _precomputed)
         yield root
-
-
-def _without_compiled_calls(module: torch.nn.Module) -> None:
-    """Make modules that were compiled in place run as written."""
-    for child in module.modules():
-        if child.__dict__.get("_compiled_call_impl") is not None:
-            child._compiled_call_impl = None  # pyright: ignore[reportPrivateUsage]  # no public name
-        original = getattr(child.__dict__.get("forward"), "_torchdynamo_orig_callable", None)
-        if original is not None:
-            child.forward = original
 
 
 def _plain(module: torch.nn.Module, known: dict[torch.nn.Module, torch.nn.Module]) -> torch.nn.Module:
@@ -392,14 +384,6 @@ def _plain(module: torch.nn.Module, known: dict[torch.nn.Module, torch.nn.Module
             for table in _HOOKS:
                 known[module].__dict__[table].update(module.__dict__.get(table, {}))
     return known[module]
-
-
-def _without_gradients(root: torch.nn.Module) -> None:
-    """Turn off gradients of tensors that are not parameters: exporters make them constants."""
-    parameters = set(map(id, root.parameters()))
-    for tensor in tensors_of(root):
-        if id(tensor) not in parameters and tensor.requires_grad and tensor.is_leaf:
-            tensor.requires_grad = False
 
 
 def _replace_below(root: torch.nn.Module, replacement: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
@@ -421,8 +405,6 @@ def _replace_below(root: torch.nn.Module, replacement: Callable[[torch.nn.Module
 
 
 class _ComputedWeight(torch.nn.Module):
-    """The precomputed result of a parametrization."""
-
     def __init__(self, value: torch.Tensor) -> None:
         super().__init__()
         self.register_buffer("value", value)
@@ -432,23 +414,16 @@ class _ComputedWeight(torch.nn.Module):
         return self.get_buffer("value")
 
 
-class _Factorizations(TorchDispatchMode):
-    """Detects linear algebra beyond products and norms, for which ONNX has no operators."""
-
-    def __init__(self) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
-        self.seen = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name: str = func.overloadpacket.__name__
-        self.seen = self.seen or name == "vdot" or ("linalg" in name and "norm" not in name)
-        return func(*args, **(kwargs or {}))
+def _is_factorization(func: Any) -> bool:
+    """Return whether an operator is linear algebra beyond products and norms, for which ONNX has no operators."""
+    name: str = func.overloadpacket.__name__
+    return name == "vdot" or ("linalg" in name and "norm" not in name)
 
 
 def _precomputed(module: torch.nn.Module) -> torch.nn.Module:
     """Return the result of a parametrization that has no ONNX operators, and any other module unchanged."""
     if not isinstance(module, parametrize.ParametrizationList):
         return module
-    with torch.no_grad(), _Factorizations() as used:
+    with torch.no_grad(), Seen(_is_factorization) as used:
         value = module()
     return _ComputedWeight(value.detach()) if used.seen else module

@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from sardonyx.common.errors import ModelError
 from sardonyx.frontend.module_state import (
+    Seen,
     WriteUndo,
     fast_paths,
     is_control_flow,
@@ -89,7 +90,9 @@ class _ReadFirst(TorchDispatchMode):
         if is_control_flow(func):
             return func(*run_under_mode(self, args), **named)
         fills = func.overloadpacket in _FILLS and args[0].nbytes == args[0].untyped_storage().nbytes()
-        if not _is_view(func):
+        returned = func._schema.returns
+        is_view = bool(returned) and all(each.alias_info and not each.alias_info.is_write for each in returned)
+        if not is_view:
             leaves = cast("Iterable[Any]", tree_leaves((args[1:] if fills else args, named)))
             memory = {memory_key(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
             self.read |= memory - self._overwritten
@@ -98,17 +101,10 @@ class _ReadFirst(TorchDispatchMode):
         return func(*args, **named)
 
 
-def _is_view(func: Any) -> bool:
-    """Return whether an operator only returns a view of its operands."""
-    returned = func._schema.returns
-    return bool(returned) and all(each.alias_info and not each.alias_info.is_write for each in returned)
-
-
 def with_state(call: Call, mode: StateMode) -> tuple[Call, tuple[str, ...]]:
     """Return the call with the module's state as inputs and outputs, and notes.
 
     Args:
-        call: The module on its example inputs; it is run.
         mode: "io", or "fixed" for the first call alone.
 
     Raises:
@@ -119,7 +115,11 @@ def with_state(call: Call, mode: StateMode) -> tuple[Call, tuple[str, ...]]:
         row = _call_in_a_row(call, before)
         changed = _changed(before, row)
         slots = _carried(before, row, changed)
-        state = State(slots, _later(slots, before, row), row.inputs) if slots and mode == "io" else None
+        later = [
+            [each for slot in slots for each in after.get(slot.paths[0], before[slot.paths[0]]).tensors.values()]
+            for after in row.after
+        ]
+        state = State(slots, later, row.inputs) if slots and mode == "io" else None
         stateful = call if state is None else call.with_state(state)
         if not changed or _computes(stateful, row):
             return stateful, ()
@@ -138,29 +138,16 @@ def mode_notes(call: Call, *, training: bool) -> tuple[str, ...]:
     """Return notes on what the caller's module computes in another way than the exported one.
 
     Args:
-        call: The module in eval mode.
         training: Whether the caller's module is in training mode.
     """
-    return (*_fast_path_note(call), *(_training_note(call) if training else ()))
-
-
-def _fast_path_note(call: Call) -> tuple[str, ...]:
-    """Return a note if torch packs sequences without their padding when it needs no gradients."""
+    notes = _training_note(call) if training else ()
     if not any(getattr(child, "use_nested_tensor", False) for child in call.module.modules()):
-        return ()
-    with contextlib.suppress(Exception), fast_paths(enabled=True), _Packing() as used:  # a forward may raise anything
+        return notes  # else torch may pack sequences without their padding when it needs no gradients
+    packing = torch.ops.aten._nested_tensor_from_mask.default
+    used = Seen(lambda func: func is packing)
+    with contextlib.suppress(Exception), fast_paths(enabled=True), used:  # a forward may raise anything
         call.run(call.tensors)
-    return (_PADDING,) if used.seen else ()
-
-
-class _Packing(TorchDispatchMode):
-    """Detects that sequences become a nested tensor."""
-
-    seen = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen = self.seen or func is torch.ops.aten._nested_tensor_from_mask.default
-        return func(*args, **(kwargs or {}))
+    return (_PADDING, *notes) if used.seen else notes
 
 
 def _training_note(call: Call) -> tuple[str, ...]:
@@ -195,13 +182,19 @@ def _call_in_a_row(call: Call, before: Mapping[Path, _Value]) -> _Row:
         )
         touched = _touched(module, before, undo)
         held.append({**before, **touched})
-        row.after.append(_copied(touched))
+        row.after.append({  # copied
+            path: _Value(None, {name: tensor.clone() for name, tensor in value.tensors.items()}, value.others)
+            for path, value in touched.items()
+        })  # fmt: skip
 
     with unchanged(module) as undo, eagerly():
         try:
             call.read = memory_read(lambda: run(call.tensors))
             for number in range(1, CALLS if row.after[0] else 0):
-                varied = [_varied(tensor, number) for tensor in call.tensors]
+                varied = [  # other values that the module probably accepts: smaller, or in another order
+                    each * 0.5**number if each.is_floating_point() else each.roll(number, -1) if each.dim() else each
+                    for each in call.tensors
+                ]
                 run(varied if _accepts(call, varied) else call.tensors)
         except Exception:  # a forward may raise anything; exporters and verification report it
             return row
@@ -221,13 +214,6 @@ def _seed(number: int) -> None:
     torch.manual_seed(number)  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
 
 
-def _varied(tensor: Tensor, number: int) -> Tensor:
-    """Return other values that a module probably accepts: smaller numbers, or the same in another order."""
-    if tensor.is_floating_point():
-        return tensor * 0.5**number
-    return tensor.roll(number, -1) if tensor.dim() else tensor
-
-
 def _touched(module: nn.Module, before: Mapping[Path, _Value], undo: WriteUndo) -> dict[Path, _Value]:
     """Return the values that were replaced, written to or created, and None for those that were deleted."""
     now = _values(module)
@@ -236,15 +222,12 @@ def _touched(module: nn.Module, before: Mapping[Path, _Value], undo: WriteUndo) 
     return {
         path: value
         for path, value in now.items()
-        if path not in before
-        or not _is_same_object(before[path], value)
+        if (was := before.get(path)) is None
+        or list(was.tensors) != list(value.tensors)
+        or any(tensor is not was.tensors[name] for name, tensor in value.tensors.items())
+        or not _are_equal(was.others, value.others)
         or any(undo.covers(tensor) for tensor in value.tensors.values())
     }
-
-
-def _is_same_object(a: _Value, b: _Value) -> bool:
-    tensors = list(a.tensors) == list(b.tensors) and all(b.tensors[name] is a.tensors[name] for name in a.tensors)
-    return tensors and _are_equal(a.others, b.others)
 
 
 def _are_equal(a: Sequence[tuple[str, object]], b: Sequence[tuple[str, object]]) -> bool:
@@ -252,13 +235,6 @@ def _are_equal(a: Sequence[tuple[str, object]], b: Sequence[tuple[str, object]])
         name == other and (value is after or (isinstance(value, _PLAIN) and value == after))
         for (name, value), (other, after) in zip(a, b, strict=True)
     )
-
-
-def _copied(values: Mapping[Path, _Value]) -> dict[Path, _Value]:
-    return {
-        path: _Value(None, {name: tensor.clone() for name, tensor in value.tensors.items()}, value.others)
-        for path, value in values.items()
-    }
 
 
 def _changed(before: Mapping[Path, _Value], row: _Row) -> list[Path]:
@@ -316,12 +292,6 @@ def _carried(before: Mapping[Path, _Value], row: _Row, changed: Iterable[Path]) 
         if path in kept and kept.issuperset(paths[id(value)]):
             slots[id(value)] = Slot(tuple(paths[id(value)]), value)
     return list(slots.values())
-
-
-def _later(slots: Sequence[Slot], before: Mapping[Path, _Value], row: _Row) -> list[list[Tensor]]:
-    """Return the tensors of the slots after each call."""
-    paths = [slot.paths[0] for slot in slots]
-    return [[each for path in paths for each in after.get(path, before[path]).tensors.values()] for after in row.after]
 
 
 def _computes(call: Call, row: _Row) -> bool:

@@ -140,9 +140,15 @@ class Flat:
             self.leaves.append(Leaf(name or "output", value))
             return next
         if (pairs := named_pairs(value)) is not None:
-            return self._flatten_cache(value, pairs, name)
+            for layer, (keys, values) in pairs.items():
+                self.leaves += [Leaf(f"{name}.{layer}.key", keys), Leaf(f"{name}.{layer}.value", values)]
+            return lambda tensors: with_pairs(value, [(next(tensors), next(tensors)) for _ in pairs])
         if isinstance(value, Mapping):
-            return self._flatten_mapping(cast("Mapping[Any, object]", value), name)
+            items = cast("Mapping[Any, object]", value)
+            kind, rebuilds = type(items), self._flatten_all(items, name)
+            if kind is dict:
+                return lambda tensors: {key: rebuild(tensors) for key, rebuild in rebuilds.items()}
+            return lambda tensors: cast(Any, kind)(**{key: rebuild(tensors) for key, rebuild in rebuilds.items()})
         if isinstance(value, (tuple, list)):
             return self._flatten_sequence(cast("Sequence[object]", value), name)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -156,12 +162,6 @@ class Flat:
     def _flatten_all(self, items: Mapping[Any, object], name: str) -> dict[Any, Rebuild]:
         return {key: self._flatten(item, f"{name}.{key}" if name else str(key)) for key, item in items.items()}
 
-    def _flatten_mapping(self, value: Mapping[Any, object], name: str) -> Rebuild:
-        kind, rebuilds = type(value), self._flatten_all(value, name)
-        if kind is dict:
-            return lambda tensors: {key: rebuild(tensors) for key, rebuild in rebuilds.items()}
-        return lambda tensors: cast(Any, kind)(**{key: rebuild(tensors) for key, rebuild in rebuilds.items()})
-
     def _flatten_sequence(self, value: Sequence[object], name: str) -> Rebuild:
         fields: Sequence[object] | None = getattr(value, "_fields", None)  # of a named tuple
         items = dict(enumerate(value)) if fields is None else dict(zip(fields, value, strict=True))
@@ -169,13 +169,6 @@ class Flat:
         if fields is not None:
             return lambda tensors: cast(Any, kind)(*[rebuild(tensors) for rebuild in rebuilds])
         return lambda tensors: cast(Any, kind)([rebuild(tensors) for rebuild in rebuilds])
-
-    def _flatten_cache(self, value: object, pairs: Mapping[str, Pair], name: str) -> Rebuild:
-        """Flatten a cache to its keys and values, layer by layer."""
-        for layer, (key, item) in pairs.items():
-            self.leaves.append(Leaf(f"{name}.{layer}.key", key))
-            self.leaves.append(Leaf(f"{name}.{layer}.value", item))
-        return lambda tensors: with_pairs(value, [(next(tensors), next(tensors)) for _ in pairs])
 
 
 def fixed_arguments(module: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, Any]:

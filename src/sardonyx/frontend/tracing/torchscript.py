@@ -27,7 +27,7 @@ from torch.onnx.errors import OnnxExporterError
 
 from sardonyx.common.errors import ModelError, reason
 from sardonyx.common.temporary import temporary_folder
-from sardonyx.frontend.module_state import WriteUndo, uncompiled
+from sardonyx.frontend.module_state import WriteUndo, replaced, uncompiled
 from sardonyx.frontend.running import HALF_TYPES, quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call
 from sardonyx.frontend.tracing.dynamo import BFLOAT16_OPSET
@@ -78,8 +78,7 @@ def _corrected(operator: str, opset: int, module: Any, correct: Callable[[Any], 
             functions.add_custom(before, opset)
 
 
-@contextlib.contextmanager
-def _constants_kept() -> Generator[None]:
+def _constants_kept() -> contextlib.AbstractContextManager[None]:
     """Give symbolic functions copies of constants: `repeat_interleave` adds the rank to a negative axis in place.
 
     The constant may be shared with other operations, which would then read the changed axis.
@@ -90,11 +89,7 @@ def _constants_kept() -> Generator[None]:
         scalar = plain(value)
         return scalar.clone() if isinstance(scalar, torch.Tensor) else scalar
 
-    _helper._maybe_get_scalar = copied
-    try:
-        yield
-    finally:
-        _helper._maybe_get_scalar = plain
+    return replaced(_helper, "_maybe_get_scalar", copied)
 
 
 def _with_typed_masks(plain: Any) -> Any:
@@ -133,7 +128,7 @@ def _with_positive_axis(plain: Any) -> Any:
     def positive(context: Any, tensor: Any, axis: Any, *others: Any) -> Any:
         number, rank = _helper._maybe_get_const(axis, "i"), _helper._get_tensor_rank(tensor)
         if isinstance(number, int) and number < 0 and rank is not None:
-            axis = _constant(context, number + rank)
+            axis = context.op("Constant", value_t=torch.tensor(number + rank))
         return plain(context, tensor, axis, *others)
 
     return positive
@@ -163,10 +158,6 @@ def _numbers(size: Any) -> list[Any]:
     return [] if _helper._is_value(constant) else list(constant)
 
 
-def _constant(context: Any, number: int | list[int]) -> Any:
-    return context.op("Constant", value_t=torch.tensor(number))
-
-
 _ENTRY = "sardonyx"  # prefix of our entries; extended if a module has this name
 _DEFAULT_OPSET = 18
 _NEWEST_OPSET = 20  # that torch's tracer writes
@@ -178,11 +169,15 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     Raises:
         ModelError: If torch needs a newer opset than the requested one.
     """
-    modules, entry = list(tree.root.modules()), _entry(tree.root)
+    modules, entry = list(tree.root.modules()), _ENTRY
+    names = "".join(name for name, _ in cast("Iterable[tuple[str, torch.nn.Module]]", tree.root.named_modules()))
+    while entry in names:
+        entry += "y"
     written = call.rehearse()
     folder = temporary_folder()
     path = Path(folder.name) / "traced.onnx"
-    scoped = _scoped([] if _is_quantized(modules) else modules, entry)
+    is_packed = any(hasattr(module, "_packed_params") for module in modules)  # torch then refuses our entries
+    scoped = _scoped([] if is_packed else modules, entry)
     with quietly(), _without_log(), corrected_symbolics(), uncompiled(), scoped:
         used, refusal = _lowest_opset(call, axes, path, opset or _DEFAULT_OPSET, written)
     if refusal is not None and opset is not None:
@@ -190,11 +185,18 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
             f"torch cannot export the model at opset {opset}: {refusal}", hint=f"use `opset={used}`, which works"
         )
     model = io.load(path)
-    _correct_bfloat16(model)
+    for node in (node for scope in scopes(model) for node in scope.graph):
+        # the tracer (scalar_type_analysis.cpp of torch 2.13) writes complex128 for bfloat16; ONNX has no such cast
+        if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.COMPLEX128:
+            node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.BFLOAT16))
     weakref.finalize(model, folder.cleanup)  # the weights stay in the file, which is deleted with the model
     _set_origins(model, modules, tree, entry)
     _rename(model, entry)
-    _restore_overwritten(model, tree.root, written)
+    state = cast("Iterable[tuple[str, torch.Tensor]]", (*tree.root.named_parameters(), *tree.root.named_buffers()))
+    for name, tensor in state:  # the contents from before the traced run: the graph writes to them itself
+        value = model.graph.initializers.get(name)
+        if value is not None and written.covers(tensor):
+            value.const_value = ir.tensor(to_array(tensor.clone()), name=name)
     _restore_inputs(model, call, axes)
     name_interface(model, call)
     notes = [] if refusal is None else [f"opset {used}, because at {_DEFAULT_OPSET}: {refusal}"]
@@ -239,28 +241,11 @@ def _without_log() -> Generator[None]:
     core: Any = torch._C  # pyright: ignore[reportPrivateUsage]  # the log has no public switch
     switch, was_on = core._jit_set_onnx_log_enabled, core._jit_is_onnx_log_enabled()
     switch(False)
-    core._jit_set_onnx_log_enabled = _nothing  # every export turns it on
     try:
-        yield
+        with replaced(core, "_jit_set_onnx_log_enabled", _nothing):  # every export turns it on
+            yield
     finally:
-        core._jit_set_onnx_log_enabled = switch
         switch(was_on)
-
-
-def _is_quantized(modules: Iterable[torch.nn.Module]) -> bool:
-    """Return whether the model has packed weights: torch then traces it twice and refuses our entries."""
-    return any(hasattr(module, "_packed_params") for module in modules)
-
-
-def _correct_bfloat16(model: ir.Model) -> None:
-    """Correct casts to bfloat16: torch's tracer writes the number of complex128, to which ONNX has no cast.
-
-    The wrong number is in scalar_type_analysis.cpp of torch 2.13.
-    """
-    for scope in scopes(model):
-        for node in scope.graph:
-            if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.COMPLEX128:
-                node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.BFLOAT16))
 
 
 def _raise_opset(model: ir.Model, opset: int) -> None:
@@ -286,23 +271,14 @@ def _restore_inputs(model: ir.Model, call: Call, axes: Axes) -> None:
             model.graph.inputs.insert(index, ir.Value(name=name, type=kind, shape=ir.Shape(dims)))
 
 
-def _entry(root: torch.nn.Module) -> str:
-    """Return a word that is in no module's name."""
-    names = "".join(name for name, _ in cast("Iterable[tuple[str, torch.nn.Module]]", root.named_modules()))
-    word = _ENTRY
-    while word in names:
-        word += "y"
-    return word
-
-
-@contextlib.contextmanager
-def _scoped(modules: list[torch.nn.Module], entry: str) -> Generator[None]:
+def _scoped(modules: list[torch.nn.Module], entry: str) -> contextlib.AbstractContextManager[None]:
     """Push an entry with the index of the running module and its call number while tracing."""
     indices = {module: index for index, module in enumerate(modules)}
     calls: Counter[torch.nn.Module] = Counter()
+    plain = torch.nn.Module.__call__
 
     def scoped(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        state = _tracing() if module in indices else None
+        state = torch._C._get_tracing_state() if module in indices else None  # pyright: ignore  # no public name
         if state is None:
             return plain(module, *args, **kwargs)
         state.push_scope(f"Module::{entry}{indices[module]}x{calls[module]}")
@@ -312,16 +288,7 @@ def _scoped(modules: list[torch.nn.Module], entry: str) -> Generator[None]:
         finally:
             state.pop_scope()
 
-    plain = torch.nn.Module.__call__
-    torch.nn.Module.__call__ = scoped  # hooks would be compiled along if torch scripts a module
-    try:
-        yield
-    finally:
-        torch.nn.Module.__call__ = plain
-
-
-def _tracing() -> Any:
-    return torch._C._get_tracing_state()  # pyright: ignore[reportPrivateUsage]  # no public name
+    return replaced(torch.nn.Module, "__call__", scoped)  # hooks would be compiled along if torch scripts a module
 
 
 def _set_origins(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree, entry: str) -> None:
@@ -331,19 +298,14 @@ def _set_origins(model: ir.Model, modules: list[torch.nn.Module], tree: LiveTree
         for node in scope.graph:
             entries = pattern.findall(node.name or "")
             steps = [ModuleStep(modules[int(index)], int(call)) for index, call in entries]
-            named = _named(node) if not steps else None
+            named = p.owner_of(p.read_scoped_name(node.name or "") or p.UNKNOWN)  # torch's own name of the module
+            inner = named.removeprefix(f"{INNER}.")
             if steps:
                 set_origins(node, frozenset({tree.path(steps)}))
-            elif named in known:
-                set_origins(node, frozenset({named}))
+            elif inner != named and inner in known:
+                set_origins(node, frozenset({inner}))
             else:
                 set_origins(node, p.UNKNOWN, How.ROOT)
-
-
-def _named(node: ir.Node) -> str | None:
-    """Return the module in torch's own name of a node, or None."""
-    path = p.owner_of(p.read_scoped_name(node.name or "") or p.UNKNOWN)
-    return path.removeprefix(f"{INNER}.") if path.startswith(f"{INNER}.") else None
 
 
 def _rename(model: ir.Model, entry: str) -> None:
@@ -358,15 +320,6 @@ def _rename(model: ir.Model, entry: str) -> None:
                     value.name = _free(ours.sub("", value.name), taken)
     for value in list(model.graph.initializers.values()):
         value.name = (value.name or "").removeprefix(f"{INNER}.")
-
-
-def _restore_overwritten(model: ir.Model, root: torch.nn.Module, written: WriteUndo) -> None:
-    """Give initializers the contents from before the traced run overwrote them: the graph writes to them itself."""
-    state = cast("Iterable[tuple[str, torch.Tensor]]", (*root.named_parameters(), *root.named_buffers()))
-    for name, tensor in state:
-        value = model.graph.initializers.get(name)
-        if value is not None and written.covers(tensor):
-            value.const_value = ir.tensor(to_array(tensor.clone()), name=name)
 
 
 def _free(name: str, taken: Counter[str]) -> str:

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from sardonyx.common.errors import ModelError, OutputError, SardonyxError, UsageError, reason
 from sardonyx.frontend.installed import missing
-from sardonyx.frontend.module_state import restoring_state
+from sardonyx.frontend.module_state import replaced, restoring_state
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing import dynamo, torchscript
 from sardonyx.frontend.tracing.adapter import Call
@@ -27,7 +27,6 @@ from sardonyx.frontend.tracing.fixed_values import is_library
 from sardonyx.frontend.tracing.graph_names import Axes, settle
 from sardonyx.frontend.tracing.module_tree import LiveTree
 from sardonyx.ir import metadata, origins
-from sardonyx.ir import origins as attribute_tags
 from sardonyx.ir.scopes import scopes
 from sardonyx.records import provenance as p
 
@@ -109,7 +108,7 @@ def tag(model: ir.Model, hierarchy: p.Hierarchy, style: TagStyle) -> None:
                 _strip(node.metadata_props)
             node.metadata_props[p.NAMESPACE] = hierarchy.namespace(origins.origins(node), leaf)
             if style.attributes:
-                attribute_tags.request(node)
+                origins.request(node)
             for value in node.outputs:
                 _strip(value.metadata_props)
         for value in (*scope.graph.initializers.values(), *scope.graph.inputs):
@@ -126,7 +125,6 @@ def _strip(props: dict[str, str]) -> None:
 
 
 def _export_error(error: BaseException) -> SardonyxError:
-    """Return the error for a failed export."""
     first = _cause(error)
     if isinstance(first, SardonyxError):
         return first
@@ -203,7 +201,9 @@ _CHECKS_OFF = "TRANSFORMERS_DISABLE_TORCH_CHECK"  # documented at transformers.u
 @contextlib.contextmanager
 def traceable_experts(module: nn.Module) -> Generator[list[str]]:
     """Use `batched_mm` experts in every model inside `module`; yield a note for each implementation it replaces."""
-    before = {id(config): (config, config.__dict__[_CHOICE]) for config in _configs(module)}
+    configs: list[Any] = [getattr(child, "config", None) for child in module.modules()]
+    own = [config for config in configs if _CHOICE in getattr(config, "__dict__", {})]
+    before = {id(config): (config, config.__dict__[_CHOICE]) for config in own}
     try:
         for child in module.modules():
             set_implementation: Any = getattr(child, "set_experts_implementation", None)
@@ -214,13 +214,6 @@ def traceable_experts(module: nn.Module) -> Generator[list[str]]:
     finally:
         for config, was in before.values():
             config.__dict__[_CHOICE] = was
-
-
-@contextlib.contextmanager
-def exportable(module: nn.Module) -> Generator[None]:
-    """Apply the settings of transformers that every export uses."""
-    with traceable_experts(module), without_checks():
-        yield
 
 
 @contextlib.contextmanager
@@ -236,23 +229,15 @@ def without_checks() -> Generator[None]:
             os.environ[_CHECKS_OFF] = before
 
 
-@contextlib.contextmanager
-def without_tensor_checks() -> Generator[None]:
+def without_tensor_checks() -> contextlib.AbstractContextManager[None]:
     """Disable torch's checks of whole tensors, which do not affect results."""
-    untyped: Any = torch
-    before = untyped._check_tensor_all
 
     def check_nothing(*_: object) -> None: ...
 
-    untyped._check_tensor_all = check_nothing
-    try:
-        yield
-    finally:
-        untyped._check_tensor_all = before
+    return replaced(torch, "_check_tensor_all", check_nothing)
 
 
-@contextlib.contextmanager
-def written_batch_norm() -> Generator[None]:
+def written_batch_norm() -> contextlib.AbstractContextManager[None]:
     """Compute batch norms that update their statistics in single operations: the exporters of torch 2.13 lose that."""
     functional: Any = nn.functional
     plain = functional.batch_norm
@@ -274,16 +259,7 @@ def written_batch_norm() -> Generator[None]:
             var.mul_(1 - momentum).add_(momentum * x.var(axes, correction=0) * (count / (count - 1)))
         return plain(x, None if training else mean, None if training else var, weight, bias, training, momentum, eps)
 
-    functional.batch_norm = batch_norm
-    try:
-        yield
-    finally:
-        functional.batch_norm = plain
-
-
-def _configs(module: nn.Module) -> list[Any]:
-    configs: list[Any] = [getattr(child, "config", None) for child in module.modules()]
-    return [config for config in configs if _CHOICE in getattr(config, "__dict__", {})]
+    return replaced(functional, "batch_norm", batch_norm)
 
 
 _HINT = "export the module with `sardonyx.export(module, inputs)`"
@@ -339,7 +315,12 @@ def read(source: Any, opset: int | None = None, style: TagStyle | None = None) -
         UsageError: If an `ONNXProgram` has another opset.
         ModelError: If the program and the graph have different numbers of inputs.
     """
-    translated = _translated(source, opset)
+    translated = source
+    if isinstance(source, torch.export.ExportedProgram):
+        with quietly(), torch.no_grad():
+            translated: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
+                source, (), dynamo=True, optimize=False, opset_version=opset
+            )
     model: ir.Model = translated.model.clone()
     actual = model.opset_imports.get("")
     if opset not in (None, actual):
@@ -354,22 +335,9 @@ def read(source: Any, opset: int | None = None, style: TagStyle | None = None) -
         metadata.write_limits(model, notes)
     call = None
     if program is not None and program.example_inputs is not None:
-        inputs, outputs = map(_names, (model.graph.inputs, model.graph.outputs))
+        inputs, outputs = ([value.name or "" for value in each] for each in (model.graph.inputs, model.graph.outputs))
         call = ProgramCall(program, inputs, outputs)
     return Program(model, type(source).__name__, axes, tuple(notes), call)
-
-
-def _names(values: Iterable[ir.Value]) -> list[str]:
-    return [cast("str", value.name) for value in values]
-
-
-def _translated(source: Any, opset: int | None) -> Any:
-    if not isinstance(source, torch.export.ExportedProgram):
-        return source
-    with quietly(), torch.no_grad():
-        return torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
-            source, (), dynamo=True, optimize=False, opset_version=opset
-        )
 
 
 def _axes(model: ir.Model) -> dict[str, dict[int, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -13,17 +13,20 @@ import onnx_ir as ir
 from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
+from sardonyx.ir.shapes.attributes import Contents, attributes, number, numbers, tensor
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.movement import shape_window, slice_positions, slice_ranges, split_sizes
-from sardonyx.ir.shapes.queries import Contents, ShapeQueries, attributes, number, numbers, tensor
 
-Rule = Callable[[ir.Node, ShapeQueries], Contents | None]
+if TYPE_CHECKING:
+    from sardonyx.ir.shapes.engine import Shapes
+
+Rule = Callable[[ir.Node, "Shapes"], Contents | None]
 _MaybeSize = Size | None
 _DOUBLE = 2**53  # double precision represents every integer up to this
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def _broadcast_operands(node: ir.Node, ask: ShapeQueries) -> list[Contents] | None:
+def _broadcast_operands(node: ir.Node, ask: Shapes) -> list[Contents] | None:
     """Return the contents of the operands, scalars repeated to the common length; None if unknown."""
     parts: list[Contents] = []
     count = 1
@@ -41,7 +44,7 @@ def _broadcast_operands(node: ir.Node, ask: ShapeQueries) -> list[Contents] | No
 def _combined(combine: Callable[[Size, Size], _MaybeSize]) -> Rule:
     """Return the rule that applies `combine` element by element, over two or more operands."""
 
-    def rule(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
         operands = _broadcast_operands(node, ask)
         if operands is None or len(operands) < 2:
             return None
@@ -83,7 +86,7 @@ def _is_never_zero(size: Size) -> bool:
 _whole_quotients, _float_quotients = _combined(_quotient), _combined(_float_quotient)
 
 
-def _div(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _div(node: ir.Node, ask: Shapes) -> Contents | None:
     return (_float_quotients if ask.dtype(node.inputs[0]) in _FLOATS else _whole_quotients)(node, ask)
 
 
@@ -91,7 +94,7 @@ def _rounded(rounding: Callable[[Size, Size], _MaybeSize]) -> Rule:
     """Return the rule for Floor or Ceil, which rounds a Div of floats that hold integers."""
     quotients = _combined(rounding)
 
-    def rule(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
         value = node.inputs[0]
         producer = None if value is None else value.producer()
         if producer is not None and producer.op_type == "Div" and not producer.domain:
@@ -120,7 +123,7 @@ _by_divisor, _by_dividend = _combined(_positive_remainder), _combined(_remainder
 _of_floats = _combined(_float_remainder)
 
 
-def _mod(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _mod(node: ir.Node, ask: Shapes) -> Contents | None:
     """Return the remainder with the sign of the divisor, or of the dividend if `fmod` is set."""
     if ask.dtype(node.inputs[0]) in _FLOATS:
         return _of_floats(node, ask)
@@ -131,7 +134,7 @@ def _power(one: Size, other: Size) -> _MaybeSize:
     return expr.product([one] * other) if isinstance(other, int) and 0 <= other <= 3 else None
 
 
-def _clip(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _clip(node: ir.Node, ask: Shapes) -> Contents | None:
     contents = ask.contents(node.inputs[0])
     if contents is None or "min" in attributes(node) or "max" in attributes(node):
         return None
@@ -162,7 +165,7 @@ def _greater(one: Size, other: Size) -> bool | None:
     return expr.less(other, one)
 
 
-def _not(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _not(node: ir.Node, ask: Shapes) -> Contents | None:
     contents = ask.contents(node.inputs[0])
     return None if contents is None else tuple(1 - item if isinstance(item, int) else None for item in contents)
 
@@ -175,19 +178,19 @@ def _either(one: Size, other: Size) -> _MaybeSize:
     return int(bool(one) or bool(other)) if isinstance(one, int) and isinstance(other, int) else None
 
 
-def _negative(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _negative(node: ir.Node, ask: Shapes) -> Contents | None:
     contents = ask.contents(node.inputs[0])
     return None if contents is None else tuple(None if item is None else expr.multiply(item, -1) for item in contents)
 
 
-def _abs(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _abs(node: ir.Node, ask: Shapes) -> Contents | None:
     contents = ask.contents(node.inputs[0])
     if contents is None:
         return None
     return tuple(item if item is not None and expr.at_least(item, 0) else None for item in contents)
 
 
-def _where(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _where(node: ir.Node, ask: Shapes) -> Contents | None:
     operands = _broadcast_operands(node, ask)
     if operands is None:
         return None
@@ -271,16 +274,16 @@ def are_numbers(sizes: Contents) -> bool:
     return all(type(size) is int for size in sizes)
 
 
-def _same(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _same(node: ir.Node, ask: Shapes) -> Contents | None:
     return ask.contents(node.inputs[0])
 
 
-def _is_list(node: ir.Node, ask: ShapeQueries) -> bool:
+def _is_list(node: ir.Node, ask: Shapes) -> bool:
     """Return whether the first operand has rank 1."""
     return len(ask.shape(node.inputs[0]) or ()) == 1
 
 
-def _cast(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _cast(node: ir.Node, ask: Shapes) -> Contents | None:
     contents = ask.contents(node.inputs[0])
     if contents is None or ask.dtype(node.outputs[0]) != ir.DataType.BOOL:
         return contents
@@ -289,17 +292,17 @@ def _cast(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     )
 
 
-def _shape(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _shape(node: ir.Node, ask: Shapes) -> Contents | None:
     shape = ask.shape(node.inputs[0])
     return None if shape is None else shape[shape_window(node, len(shape))]
 
 
-def _size(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _size(node: ir.Node, ask: Shapes) -> Contents | None:
     shape = ask.shape(node.inputs[0])
     return None if shape is None else (expr.product(shape),)
 
 
-def _gather(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _gather(node: ir.Node, ask: Shapes) -> Contents | None:
     contents, indices = ask.contents(node.inputs[0]), ask.contents(node.inputs[1])
     if contents is None or indices is None or not _is_list(node, ask):
         return None
@@ -310,7 +313,7 @@ def _gather(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     return tuple(selected)
 
 
-def _slice(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _slice(node: ir.Node, ask: Shapes) -> Contents | None:
     grid, ranges = _grid(node, ask), slice_ranges(node, ask)
     if grid is None or ranges is None:
         return None
@@ -325,12 +328,12 @@ def _slice(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     return tuple(grid[np.ix_(*(np.array(positions, np.int64) for positions in selected))].reshape(-1))
 
 
-def _transpose(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _transpose(node: ir.Node, ask: Shapes) -> Contents | None:
     grid = _grid(node, ask)
     return None if grid is None else tuple(grid.transpose(numbers(node, "perm")).reshape(-1))
 
 
-def _split(node: ir.Node, ask: ShapeQueries) -> Sequence[Contents] | None:
+def _split(node: ir.Node, ask: Shapes) -> Sequence[Contents] | None:
     contents = ask.contents(node.inputs[0])
     if contents is None or not _is_list(node, ask):
         return None
@@ -341,7 +344,7 @@ def _split(node: ir.Node, ask: ShapeQueries) -> Sequence[Contents] | None:
     return [contents[start:end] for start, end in zip((0, *ends), ends, strict=False)]
 
 
-def _grid(node: ir.Node, ask: ShapeQueries) -> np.ndarray | None:
+def _grid(node: ir.Node, ask: Shapes) -> np.ndarray | None:
     """Return the contents of the first operand as an array of its shape."""
     contents, shape = ask.contents(node.inputs[0]), ask.shape(node.inputs[0])
     if contents is None or shape is None:
@@ -351,19 +354,19 @@ def _grid(node: ir.Node, ask: ShapeQueries) -> np.ndarray | None:
     return grid.reshape(cast("tuple[int, ...]", shape))
 
 
-def _concat(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _concat(node: ir.Node, ask: Shapes) -> Contents | None:
     parts = [ask.contents(value) for value in node.inputs]
     if any(part is None for part in parts) or not _is_list(node, ask):
         return None
     return tuple(item for part in parts if part is not None for item in part)
 
 
-def _expand(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _expand(node: ir.Node, ask: Shapes) -> Contents | None:
     contents = ask.contents(node.inputs[0])
     return contents if contents is not None and len(contents) == 1 else None
 
 
-def _constant_of_shape(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _constant_of_shape(node: ir.Node, ask: Shapes) -> Contents | None:
     value = tensor(node, "value")
     if value is None:
         return (0,)
@@ -371,7 +374,7 @@ def _constant_of_shape(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     return (int(element),) if element == int(element) else None
 
 
-def _range(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _range(node: ir.Node, ask: Shapes) -> Contents | None:
     bounds = [(ask.contents(value) or (None,))[0] for value in node.inputs]
     if not all(isinstance(bound, int) for bound in bounds):
         return None
@@ -380,7 +383,7 @@ def _range(node: ir.Node, ask: ShapeQueries) -> Contents | None:
 
 
 def _reduce(combine: Callable[[Size, Size], Size], empty: int | None) -> Rule:
-    def rule(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
         contents = ask.contents(node.inputs[0])
         if contents is None or None in contents or not _is_list(node, ask):
             return None
@@ -411,7 +414,7 @@ RULES: Mapping[str, Rule] = {
 COMPUTES_SIZES = tuple(RULES)
 
 
-def of_output(node: ir.Node, value: ir.Value, ask: ShapeQueries) -> Contents | None:
+def of_output(node: ir.Node, value: ir.Value, ask: Shapes) -> Contents | None:
     """Return the elements of one output, or None if unknown."""
     if node.domain:
         return None

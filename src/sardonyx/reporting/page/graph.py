@@ -1,21 +1,76 @@
-"""Both graphs of a run as nested modules that the reader opens: data for `assets/graph.js`, which lays them out.
+"""The graphs and the attention blocks on the page.
 
-The data is in columns: a graph of ten thousand nodes takes less than half a megabyte.
+The data of the graphs is in columns: a graph of ten thousand nodes takes less than half a megabyte.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from msgspec import Struct
 
 from sardonyx.records.analysis import Form
 from sardonyx.records.bench import ProfiledModel
-from sardonyx.records.run import Event, Wiring
-from sardonyx.reporting import formatting
+from sardonyx.records.run import Wiring
+from sardonyx.reporting import formatting, run
 from sardonyx.reporting.module_contents import nodes_of
 from sardonyx.reporting.page.section import Section, Strings, rendered
+from sardonyx.reporting.plots.charts import timeline
+from sardonyx.reporting.run import Moved, SiteGroup, Spent
 from sardonyx.reporting.run_bundle import RunBundle
+
+
+class AttentionRow(Struct, frozen=True):
+    """A group of blocks with its costs before and after: empty if not measured, None if unknown."""
+
+    group: SiteGroup
+    time: tuple[Spent | None, ...] = ()
+    within: tuple[Spent | None, ...] = ()  # its modules
+    memory: tuple[Moved | None, ...] = ()
+
+
+def attention_section(bundle: RunBundle) -> Section:
+    """Return the attention blocks and the memory timeline."""
+    sites = bundle.run.attention
+    rows = [_row(group, bundle) for group in run.groups(sites)]
+    html = rendered(
+        "attention",
+        figures=run,
+        sentence=run.sentence(sites),
+        rows=rows,
+        total=_row(SiteGroup("all", "", sites), bundle) if len(rows) > 1 else None,
+        timed=bundle.profiled is not None,
+        weighed=bundle.forms is not None,
+        memory=None if bundle.forms is None else _memory(bundle, bundle.forms),
+    )
+    return Section("attention", "Attention and memory", html)
+
+
+def _row(group: SiteGroup, bundle: RunBundle) -> AttentionRow:
+    forms = [[site.before for site in group.sites], [site.after for site in group.sites]]
+    modules = [module for module in group.modules if module]  # which of the model's own nodes are attention is unknown
+    profiled, analysed = bundle.profiled or (), bundle.forms or ()
+    return AttentionRow(
+        group,
+        time=tuple(run.spent(own, model) for own, model in zip(forms, profiled, strict=False)),
+        within=tuple(run.spent_within(modules, model) for model in profiled),
+        memory=tuple(run.moved(modules, form) for form in analysed),
+    )
+
+
+def _memory(bundle: RunBundle, forms: Sequence[Form]) -> dict[str, Any]:
+    """Return the picture and its numbers."""
+    labels = ("before", "after")
+    timelines = {label: form.memory.timeline for label, form in zip(labels, forms, strict=True)}
+    sizes = bundle.analysis.sizes if bundle.analysis is not None else {}
+    return {
+        "picture": timeline(timelines, bundle.label).inline(),
+        "forms": list(zip(labels, forms, strict=True)),
+        "sizes": ", ".join(f"{formatting.name(name)}={formatting.count(size)}" for name, size in sizes.items()),
+    }
+
 
 DIGITS = 4  # of milliseconds
 
@@ -38,17 +93,17 @@ def section(bundle: RunBundle) -> Section:
 
 def graph_data(bundle: RunBundle, before: Wiring, after: Wiring) -> dict[str, Any]:
     """Return both graphs with tables of their texts, the rewrites of their nodes, and what is known of their costs."""
-    strings = Strings(text for wiring in (before, after) for text in _texts(wiring))
+    read = (names for wiring in (before, after) for names in (*wiring.operands, *wiring.results))
+    named = (names for w in (before, after) for names in (w.names, w.modules, w.inputs, w.outputs))
+    strings = Strings(text for names in (*read, *named) for text in names)
     operators = list(dict.fromkeys((*before.ops, *after.ops)))
     types = list(dict.fromkeys((*before.types, *after.types)))
     passes = list(dict.fromkeys(event.pass_name for event in bundle.run.events))
+    pass_at = {name: place for place, name in enumerate(passes)}
     removed_by = {node.name: at for at, event in enumerate(bundle.run.events) for node in event.before}
     created_by = {node.name: at for at, event in enumerate(bundle.run.events) for node in event.after}
     profiled, forms = bundle.profiled or (None, None), bundle.forms or (None, None)
-    sides = (
-        (before, after, removed_by, profiled[0], forms[0]),
-        (after, before, created_by, profiled[1], forms[1]),
-    )
+    sides = zip((before, after), (after, before), (removed_by, created_by), profiled, forms, strict=True)
     columns = [
         _graph(wiring, strings, operators, types)
         | {"changed": _changed(wiring, other, rewrites)}
@@ -61,20 +116,10 @@ def graph_data(bundle: RunBundle, before: Wiring, after: Wiring) -> dict[str, An
         "operators": operators,
         "types": types,
         "passes": passes,
-        "pass_of": _pass_of(bundle.run.events, passes),
+        "pass_of": [pass_at[event.pass_name] for event in bundle.run.events],
         "before": columns[0],
         "after": columns[1],
     }
-
-
-def _texts(wiring: Wiring) -> Iterable[str]:
-    read = (name for names in (*wiring.operands, *wiring.results) for name in names)
-    return (*wiring.names, *wiring.modules, *wiring.inputs, *wiring.outputs, *read)
-
-
-def _pass_of(events: Sequence[Event], passes: Sequence[str]) -> list[int]:
-    at = {name: place for place, name in enumerate(passes)}
-    return [at[event.pass_name] for event in events]
 
 
 def _graph(wiring: Wiring, strings: Strings, operators: Sequence[str], types: Sequence[str]) -> dict[str, Any]:

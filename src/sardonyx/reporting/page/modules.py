@@ -1,8 +1,9 @@
-"""The module tree of the page: nodes, parameters, bytes and time of each module before and after."""
+"""The module tree of the page, as rows and as a map: nodes, parameters, bytes and time before and after."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -10,12 +11,15 @@ from msgspec import Struct
 
 from sardonyx.records import module_tree as tree
 from sardonyx.records.bench import ProfiledModel
+from sardonyx.records.provenance import lineage
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import ModuleCount, Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import View
 from sardonyx.reporting.module_rows import tree_rows
 from sardonyx.reporting.page.section import Section, Strings, rendered
+from sardonyx.reporting.plots import svg
+from sardonyx.reporting.plots.profile import Amount, Panel, families, icicle
 from sardonyx.reporting.profile import ms
 from sardonyx.reporting.run_bundle import RunBundle
 
@@ -67,19 +71,16 @@ def _tree(counted: Iterable[ModuleCount], profiled: Sequence[ProfiledModel] = ()
     kinds = {path: row.branch.tag for row in rows for path in row.paths}
     root = tree.build((tree.Entry(path, kinds.get(path, ""), numbers) for path, _tag, numbers in nodes), 2, fold=False)
     modules, parents = _in_order(root)
-    own = {branch.path: _own(counts.get(branch.path), times, branch.path) for branch in modules}
+    own: dict[str, Amounts] = {}
+    for branch in modules:
+        count, spent = counts.get(branch.path), (round(by_path.get(branch.path, 0.0), DIGITS) for by_path in times)
+        stored = (0, 0, 0) if count is None else (count.parameters, count.bytes_before, count.bytes_after)
+        own[branch.path] = (*_nodes(count), *stored, *spent)
     return ModuleTree(modules, parents, own, tags, rows, timed=bool(times))
 
 
 def _nodes(count: ModuleCount | None) -> tuple[int, int]:
     return (0, 0) if count is None else (count.before, count.after)
-
-
-def _own(count: ModuleCount | None, times: Iterable[dict[str, float]], path: str) -> Amounts:
-    spent = tuple(round(by_path.get(path, 0.0), DIGITS) for by_path in times)
-    if count is None:
-        return (0, 0, 0, 0, 0, *spent)
-    return (*_nodes(count), count.parameters, count.bytes_before, count.bytes_after, *spent)
 
 
 def _in_order(root: tree.Branch) -> tuple[tuple[tree.Branch, ...], tuple[int, ...]]:
@@ -131,11 +132,9 @@ def _tree_data(modules: ModuleTree) -> dict[str, Any]:
 
 def _by_place(modules: dict[str, int], at: dict[str, int]) -> list[int]:
     """Return place, count, place, count, … of each module, or of the nearest one above it that is shown."""
-    counts: dict[int, int] = {}
+    counts = Counter[int]()
     for path, count in modules.items():
-        while path and path not in at:
-            path = path.rpartition(".")[0]
-        counts[at[path]] = counts.get(at[path], 0) + count
+        counts[next(at[above] for above in reversed(lineage(path)) if above in at)] += count
     return [number for pair in sorted(counts.items()) for number in pair]
 
 
@@ -168,7 +167,7 @@ def quantized_section(quantization: Quantization, precisions: Mapping[str, str])
     modules = _tree(quantization.modules)
     within: dict[str, set[str]] = {branch.path: set() for branch in modules.modules}
     for path, precision in precisions.items():
-        for above in _upward(path):
+        for above in lineage(path):
             within.get(above, set()).add(precision)
     names = sorted(set(precisions.values()))
     places = [[names.index(each) for each in sorted(within[branch.path])] for branch in modules.modules]
@@ -176,17 +175,10 @@ def quantized_section(quantization: Quantization, precisions: Mapping[str, str])
     return Section("modules", "Modules", _markup(modules, within, None), data)
 
 
-def _upward(path: str) -> Iterator[str]:
-    """Yield the path of a module and of those above it, the model included."""
-    while path:
-        yield path
-        path = path.rpartition(".")[0]
-    yield ""
-
-
 def _markup(modules: ModuleTree, precisions: Mapping[str, set[str]], profiled: dict[str, str] | None) -> Markup:
     totals = modules.totals()
-    depth = _depth(modules.rows)
+    fitting = (d for d in range(DEEPEST, 1, -1) if sum(row.depth <= d for row in modules.rows) <= AT_ONCE)
+    depth = next(fitting, 1)
     lines = [_line(row, totals, precisions) for row in modules.rows if row.depth <= depth]
     sizes = {"modules": len(modules.modules), "whole": len(modules.rows), "depth": depth}
     untimed = not modules.timed and not precisions
@@ -202,14 +194,6 @@ def _profiled(bundle: RunBundle) -> dict[str, str] | None:
         "kernels": formatting.from_to(ms(before.kernel_ms), ms(after.kernel_ms)),
         "runs": formatting.from_to(ms(before.plain_ms), ms(after.plain_ms)),
     }
-
-
-def _depth(rows: Sequence[tree.Row]) -> int:
-    """Return as many levels as fit into `AT_ONCE` rows, at least one."""
-    for depth in range(DEEPEST, 1, -1):
-        if sum(row.depth <= depth for row in rows) <= AT_ONCE:
-            return depth
-    return 1
 
 
 def _line(row: tree.Row, totals: Mapping[str, Amounts], precisions: Mapping[str, set[str]]) -> Line:
@@ -234,3 +218,81 @@ def _line(row: tree.Row, totals: Mapping[str, Amounts], precisions: Mapping[str,
         round(100 * summed[first] / most, 2),
         round(100 * summed[first + 1] / most, 2),
     )
+
+
+UNTIMED = "No times: run sardonyx optimize MODEL --run FOLDER, and report the folder."
+AT_FIRST = 2.0  # width of the narrowest bar in the markup; the script draws all
+
+
+class Measure(Struct, frozen=True):
+    """A quantity that modules have before and after."""
+
+    id: str
+    title: str
+    written: Callable[[float], str]
+
+
+MEASURES = (
+    Measure("nodes", "Nodes", lambda amount: formatting.plural(int(amount), "node")),
+    Measure("bytes", "Bytes of constants", lambda amount: formatting.size(int(amount))),
+    Measure("ms", "Time in kernels", lambda amount: f"{ms(amount)} ms"),
+)
+
+
+def map_section(bundle: RunBundle) -> Section:
+    """Return the nodes as a picture, and the colours of the kinds of modules."""
+    tree = module_tree(bundle)
+    colors = shared_colors(tree)
+    picture = _picture(tree, MEASURES[0], colors, narrowest=AT_FIRST, deepest=10)
+    measures = [(measure, measure.id != "ms" or tree.timed) for measure in MEASURES]
+    markup = rendered("map", picture=picture.inline(), measures=measures, untimed=UNTIMED, colors=colors)
+    return Section("map", "Map", markup, {"families": list(colors)})
+
+
+def map_picture(bundle: RunBundle, measure: Measure) -> svg.Picture | None:
+    """Return the picture of one measure, or None if it was not measured."""
+    tree = module_tree(bundle)
+    if measure.id == "ms" and not tree.timed:
+        return None
+    return _picture(tree, measure, shared_colors(tree), title=f"{measure.title} of {bundle.label}")
+
+
+def shared_colors(tree: ModuleTree) -> dict[str, int]:
+    """Return the colours of the largest families of modules, the same for all measures."""
+    shares: list[Amount] = []
+    for column in COLUMNS:
+        if column != "parameters" and (tree.timed or not column.startswith("ms")):
+            place = COLUMNS.index(column)
+            total = sum(amounts[place] for amounts in tree.own.values()) or 1.0
+            shares += [
+                Amount(branch.path, branch.tag, tree.own[branch.path][place] / total, 0.0, "")
+                for branch in tree.modules
+            ]
+    return families(shares)
+
+
+def _picture(
+    tree: ModuleTree,
+    measure: Measure,
+    colors: Mapping[str, int],
+    *,
+    title: str = "",
+    narrowest: float = 0.4,
+    deepest: int = 24,
+) -> svg.Picture:
+    panels = [_panel(tree, measure, side) for side in ("before", "after")]
+    about = "A bar is as wide as the total of a module; the part without a bar below it is the module's own"
+    return icicle(panels, title or measure.title, about, colors, narrowest=narrowest, deepest=deepest)
+
+
+def _panel(tree: ModuleTree, measure: Measure, side: str) -> Panel:
+    column, totals = COLUMNS.index(f"{measure.id}_{side}"), tree.totals()
+    modules: list[Amount] = []
+    for branch in tree.modules:
+        own, total = tree.own[branch.path][column], totals[branch.path][column]
+        kind = f" {branch.tag}" if branch.tag else ""
+        itself = "all of it" if own == total else f"{measure.written(own)} of it" if own else "nothing"
+        hover = f"{branch.path or '(model)'}{kind}: {measure.written(total)}, {itself} itself"
+        modules.append(Amount(branch.path, branch.tag, own, total, hover))
+    whole = totals[""][column]
+    return Panel(side.capitalize(), measure.written(whole), modules, whole)

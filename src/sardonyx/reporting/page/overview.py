@@ -10,17 +10,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.records.bench import Benchmark, Comparison, Finding
-from sardonyx.records.run import Artifact, Environment, OutputDifference, PassRecord, Run
+from sardonyx.records.bench import Comparison, Finding
+from sardonyx.records.run import Artifact, Environment, PassRecord, Run
 from sardonyx.reporting import bench, formatting
-from sardonyx.reporting.bench import finding, ratio
+from sardonyx.reporting.bench import as_comparison, finding, ratio
 from sardonyx.reporting.history import History, changes, ends, histories, history_section, measured, recent
 from sardonyx.reporting.page.section import Section, rendered
 from sardonyx.reporting.plots.charts import trend
 from sardonyx.reporting.plots.study import strength
 from sardonyx.reporting.run import architecture_guess, opset_changes
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.tuning import as_comparison
 from sardonyx.reporting.verdict import agreement, claims_line, failure, tolerance_used, used_percent, verification
 from sardonyx.reporting.writers import html
 
@@ -41,6 +40,9 @@ def section(bundle: RunBundle) -> Section:
     """Return the summary of one model."""
     run = bundle.run
     pace = _pace(bundle)
+    outputs = () if run.verdict is None else run.verdict.outputs
+    largest = [math.inf if math.isnan(output.max_abs) else output.max_abs for output in outputs]
+    used = None if run.verdict is None or not run.verdict.passed else tolerance_used(run.verdict)
     html = rendered(
         "verdict",
         alarms=_alarms(run),
@@ -50,8 +52,8 @@ def section(bundle: RunBundle) -> Section:
         pace=pace,
         headline=None if pace is None else _pace_words(pace.compared),
         interval=None if pace is None else interval_places(pace.compared),
-        worst=_worst(run),
-        used=_used(run),
+        worst=max(zip(outputs, largest, strict=True), key=lambda pair: pair[1], default=None),
+        used="" if used is None else used_percent(used),  # "": only rounding differs, or the outputs do not match
         facts=list(_facts(bundle)),
         notes=[formatting.one_line(note) for note in (*run.notes, *bundle.notes)],
     )
@@ -76,22 +78,16 @@ def _alarms(run: Run) -> list[str]:
 
 def _sentence(label: str, run: Run, pace: Pace | None) -> str:
     would = run.status != "done" or bool(run.options.get("dry_run"))
-    clauses = [_nodes_clause(run, would=would)]
+    before, after = run.before.nodes, run.after.nodes
+    has, share = "would have" if would else "has", formatting.percent(before, after).lstrip("+−")
+    fewer, same = "fewer" if after < before else "more", f"{formatting.plural(after, 'node')} as before"
+    clauses = [f"{has} {same if before == after else f'{share} {fewer} nodes'}"]
     if pace is not None:
         clauses.append(_time_clause(pace))
     if run.verdict is not None and run.verdict.passed:
         clauses.append(f"gave the same outputs {agreement(run.verdict)}")
     joined = clauses[0] if len(clauses) == 1 else f"{', '.join(clauses[:-1])} and {clauses[-1]}"
     return f"{formatting.name(label)} {joined}{'; its time was not measured' if pace is None else ''}."
-
-
-def _nodes_clause(run: Run, *, would: bool) -> str:
-    before, after = run.before.nodes, run.after.nodes
-    has = "would have" if would else "has"
-    if before == after:
-        return f"{has} {formatting.plural(after, 'node')} as before"
-    share = formatting.percent(before, after).lstrip("+−")
-    return f"{has} {share} {'fewer' if after < before else 'more'} nodes"
 
 
 def _time_clause(pace: Pace) -> str:
@@ -116,6 +112,14 @@ def _pace(bundle: RunBundle) -> Pace | None:
     if measured is not None and bundle.point is not None and (compared := bundle.compared) is not None:
         rounds = f"median of {formatting.plural(compared.rounds, 'round')}"
         sizes = bench.size(bundle.point.sizes)
+        threads = int(measured.options["threads"])
+        caveats = [formatting.plural(threads, "thread")]
+        if (busy := measured.machine.busy) is not None:
+            caveats.append(
+                f"busy machine: other processes used {100 * busy:.0f} % of the CPU, which widens the interval"
+            )
+        if len(measured.points) > 1:
+            caveats.append(f"the first of {len(measured.points)} sizes; “Measured” has all")
         return Pace(
             compared,
             _times(*(timing.median for timing in bundle.point.timings)),
@@ -123,23 +127,15 @@ def _pace(bundle: RunBundle) -> Pace | None:
             "Both files ran in turns, round by round; the ratio is paired by round, with a 95 % interval. "
             f"The source against itself differed by {bench.percent(compared.floor)} %, and less than that counts "
             "as no difference. “Measured” has the medians of both files.",
-            int(measured.options["threads"]),
-            measured.machine.busy is not None,
-            tuple(_caveats(measured)),
+            threads,
+            busy is not None,
+            tuple(caveats),
         )
     return _tuned(bundle.run)
 
 
 def _times(before: float, after: float) -> str:
     return formatting.from_to(*(f"{bench.milliseconds(seconds)} ms" for seconds in (before, after)))
-
-
-def _caveats(measured: Benchmark) -> Iterator[str]:
-    yield formatting.plural(int(measured.options["threads"]), "thread")
-    if (busy := measured.machine.busy) is not None:
-        yield f"busy machine: other processes used {100 * busy:.0f} % of the CPU, which widens the interval"
-    if len(measured.points) > 1:
-        yield f"the first of {len(measured.points)} sizes; “Measured” has all"
 
 
 def _tuned(run: Run) -> Pace | None:
@@ -167,20 +163,6 @@ def interval_places(compared: Comparison) -> dict[str, float]:
     span = high - low + 2 * room
     at = {"low": compared.low, "high": compared.high, "ratio": compared.ratio, "one": 1.0}
     return {name: round(100 * (value - low + room) / span, 2) for name, value in at.items()}
-
-
-def _worst(run: Run) -> tuple[OutputDifference, float] | None:
-    """Return the output with the largest difference, and the difference; NaN counts as infinite."""
-    if run.verdict is None or not run.verdict.outputs:
-        return None
-    by_output = [(o, math.inf if math.isnan(o.max_abs) else o.max_abs) for o in run.verdict.outputs]
-    return max(by_output, key=lambda pair: pair[1])
-
-
-def _used(run: Run) -> str:
-    """Return the share of the tolerance that was used, "" if only rounding differs or the outputs do not match."""
-    used = None if run.verdict is None or not run.verdict.passed else tolerance_used(run.verdict)
-    return "" if used is None else used_percent(used)
 
 
 def _facts(bundle: RunBundle) -> Iterator[tuple[str, str]]:
@@ -290,31 +272,21 @@ class _Measure(Struct, frozen=True):
     id: str
     title: str
     of: Callable[[PassRecord], int]  # negative if there is less than before
-    whole: Callable[[RunBundle], int]
+    whole: Callable[[Run], int]
     write: Callable[[int], str]
 
 
 _MEASURES = (
-    _Measure(
-        "nodes",
-        "change in nodes",
-        lambda record: record.nodes,
-        lambda bundle: bundle.run.before.nodes,
-        formatting.change,
-    ),
+    _Measure("nodes", "change in nodes", lambda record: record.nodes, lambda run: run.before.nodes, formatting.change),
     _Measure(
         "rewrites",
         "rewrites",
         lambda record: record.rewrites,
-        lambda bundle: sum(record.rewrites for record in bundle.run.passes),
+        lambda run: sum(record.rewrites for record in run.passes),
         lambda number: formatting.count(number) if number else "·",
     ),
     _Measure(
-        "bytes",
-        "change in bytes",
-        lambda record: record.bytes,
-        lambda bundle: bundle.run.before.bytes,
-        formatting.size_change,
+        "bytes", "change in bytes", lambda record: record.bytes, lambda run: run.before.bytes, formatting.size_change
     ),
 )
 
@@ -371,7 +343,7 @@ def _matrix(bundles: Sequence[RunBundle], measure: _Measure) -> Matrix:
 def _cell(record: PassRecord | None, bundle: RunBundle, measure: _Measure) -> Cell | None:
     if record is None:
         return None
-    number, whole = measure.of(record), measure.whole(bundle) or 1
+    number, whole = measure.of(record), measure.whole(bundle.run) or 1
     hover = f"{record.name} on {bundle.label}: {measure.title} {measure.write(number)} of {formatting.count(whole)}"
     heat = round(60 * strength(abs(number) / whole))
     return Cell(measure.write(number), heat, number <= 0 or measure.id == "rewrites", formatting.one_line(hover))

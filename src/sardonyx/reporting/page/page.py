@@ -10,7 +10,6 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata, resources
-from typing import Any
 
 import msgspec
 from markupsafe import Markup
@@ -19,63 +18,73 @@ from msgspec import Struct, structs
 from sardonyx.records.comparison import Location
 from sardonyx.records.study import Fleet
 from sardonyx.reporting import formatting
-from sardonyx.reporting.document import Block, Facts, Notes, Paragraph, Span, Text, is_empty
+from sardonyx.reporting.document import Block, Facts, Notes, Paragraph, Span, Text, is_empty, table_section
 from sardonyx.reporting.document import Section as Blocks
 from sardonyx.reporting.fleet import (
     failure_section,
     fleet_sentence,
     group_section,
     memory_section,
-    missed_section,
     pass_section,
     sample_tables,
     savings,
     status_table,
 )
+from sardonyx.reporting.fleet import (
+    missed_section as fleet_missed_section,
+)
 from sardonyx.reporting.formatting import notes_with_flags
 from sardonyx.reporting.history import recent
-from sardonyx.reporting.page import (
-    attention,
-    graph,
-    location,
-    measurements,
-    missed_fusions,
-    model_file,
-    module_map,
-    modules,
-    outside,
-    precision,
-    rewrites,
-    verification,
+from sardonyx.reporting.inspection import inspection_sentence
+from sardonyx.reporting.page.documents import (
+    costs_section,
+    file_section,
+    location_section,
+    measurements_section,
+    outside_sections,
+    run_location_section,
 )
-from sardonyx.reporting.page import overview as headline
+from sardonyx.reporting.page.graph import attention_section
+from sardonyx.reporting.page.graph import section as graph_section
+from sardonyx.reporting.page.modules import map_section
+from sardonyx.reporting.page.modules import section as modules_section
 from sardonyx.reporting.page.overview import overview
+from sardonyx.reporting.page.overview import section as verdict_section
+from sardonyx.reporting.page.precision import section as precision_section
+from sardonyx.reporting.page.precision import sections as quantization_sections
+from sardonyx.reporting.page.rewrites import missed_section
+from sardonyx.reporting.page.rewrites import section as rewrites_section
 from sardonyx.reporting.page.section import Section, rendered
+from sardonyx.reporting.page.verification import section as verification_section
 from sardonyx.reporting.plots import svg
+from sardonyx.reporting.quantization import quantization_sentence
+from sardonyx.reporting.run import run_sentence
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
+from sardonyx.reporting.verdict import location_sentence
 from sardonyx.reporting.writers import html
 
 SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order of the page
-    headline.section,
-    graph.section,
-    modules.section,
-    module_map.section,
-    rewrites.section,
-    missed_fusions.section,
-    attention.section,
-    verification.section,
-    location.section,
-    precision.section,
-    measurements.section,
+    verdict_section,
+    graph_section,
+    modules_section,
+    map_section,
+    rewrites_section,
+    missed_section,
+    attention_section,
+    verification_section,
+    run_location_section,
+    precision_section,
+    measurements_section,
 )
 OF_A_MODEL: tuple[Callable[[RunBundle], Section | None], ...] = (  # those of a file that was not optimized
-    graph.section,
-    modules.section,
-    model_file.costs,
-    module_map.section,
-    rewrites.section,
-    missed_fusions.section,
-    attention.section,
+    file_section,
+    graph_section,
+    modules_section,
+    costs_section,
+    map_section,
+    rewrites_section,
+    missed_section,
+    attention_section,
 )
 SCRIPTS = (
     "core.js",
@@ -142,16 +151,19 @@ def render_page(
 ) -> str:
     """Return the page of one model, or of several with a selection among them; `first` replaces their overview."""
     shown = map(_with_flags, bundles if first else recent(bundles))
-    models = [Model(bundle.label, tuple(_sections(bundle))) for bundle in shown]
-    models += [Model(bundle.label, precision.sections(bundle)) for bundle in quantizations]
+    models = [_model(bundle, SECTIONS) for bundle in shown]
+    models += [Model(bundle.label, quantization_sections(bundle)) for bundle in quantizations]
     labels = ", ".join(bundle.label for bundle in (*bundles, *quantizations))
-    return whole(models, title or labels, first or overview(bundles))
+    sentences = [run_sentence(bundle.run) for bundle in bundles]
+    sentences += [quantization_sentence(bundle.quantization) for bundle in quantizations]
+    return whole(models, title or labels, first or overview(bundles) or _listed(models, sentences))
 
 
 def render_models(bundles: Sequence[RunBundle]) -> str:
     """Return the page of model files that were not optimized; each has an inspection."""
-    models = [Model(bundle.label, tuple(_sections_of_model(bundle))) for bundle in bundles]
-    return whole(models, ", ".join(bundle.label for bundle in bundles), None)
+    models = [_model(bundle, OF_A_MODEL) for bundle in bundles]
+    sentences = [inspection_sentence(each.inspection) for each in bundles if each.inspection is not None]
+    return whole(models, ", ".join(bundle.label for bundle in bundles), _listed(models, sentences))
 
 
 def _with_flags(bundle: RunBundle) -> RunBundle:
@@ -168,19 +180,34 @@ def _with_flags(bundle: RunBundle) -> RunBundle:
 
 def graph_page(bundle: RunBundle) -> str:
     """Return a page with the graph alone, for notebooks."""
-    return whole([Model(bundle.label, (graph.section(bundle),))], bundle.label, None)
+    return whole([Model(bundle.label, (graph_section(bundle),))], bundle.label, None)
 
 
 def render_locations(locations: Mapping[str, Location]) -> str:
     """Return the page of records of `locate` without a run; each has a label."""
-    models = [Model(label, (location.location_section(record),)) for label, record in locations.items()]
-    return whole(models, ", ".join(locations), None)
+    models = [Model(label, (location_section(record),)) for label, record in locations.items()]
+    return whole(models, ", ".join(locations), _listed(models, list(map(location_sentence, locations.values()))))
+
+
+def _listed(models: Sequence[Model], sentences: Sequence[str]) -> Section | None:
+    """Return the list of several models with links to them, which comes first on the page, or None for one."""
+    if len(models) < 2:
+        return None
+    rows = (
+        (Span(formatting.name(model.label), target=f"#section={model.shown[0].id}&model={place}"), sentence)
+        for place, (model, sentence) in enumerate(zip(models, sentences, strict=True))
+    )
+    return Section("overview", "All models", html.write(table_section("", ("model", ""), rows, text_columns=2).blocks))
 
 
 def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
     """Return a page with the sections of models, and `first` before them if it is given."""
     texts = _assets((EARLY,)), _library() + _assets(SCRIPTS)
     scripts = [f'"use strict";\n(() => {{\n{text}}})();\n' for text in texts]
+    described = [
+        {"label": model.label, "sections": {part.id: part.data for part in model.sections if part.data is not None}}
+        for model in models
+    ]
     return rendered(
         "page",
         title=title,
@@ -190,28 +217,14 @@ def whole(models: Sequence[Model], title: str, first: Section | None) -> str:
         early_script=Markup(scripts[0]),
         script=Markup(scripts[1]),
         hashes=[base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts],
-        island=Markup(harmless(_island(models))),
+        island=Markup(harmless({"models": described})),
         version=metadata.version("sardonyx"),
     )
 
 
-def _sections(bundle: RunBundle) -> list[Section]:
-    built_in = [section for build in SECTIONS if (section := build(bundle)) is not None]
-    return [*built_in, *outside.sections(bundle)]
-
-
-def _sections_of_model(bundle: RunBundle) -> list[Section]:
-    assert bundle.inspection is not None
-    rest = (build(bundle) for build in OF_A_MODEL)
-    return [model_file.head(bundle, bundle.inspection), *(section for section in rest if section is not None)]
-
-
-def _island(models: Sequence[Model]) -> dict[str, Any]:
-    described = [
-        {"label": model.label, "sections": {part.id: part.data for part in model.sections if part.data is not None}}
-        for model in models
-    ]
-    return {"models": described}
+def _model(bundle: RunBundle, builders: Sequence[Callable[[RunBundle], Section | None]]) -> Model:
+    built_in = (build(bundle) for build in builders)
+    return Model(bundle.label, (*(part for part in built_in if part is not None), *outside_sections(bundle)))
 
 
 def _assets(names: Sequence[str]) -> str:
@@ -288,7 +301,7 @@ def render_fleet(fleet: Fleet, tables: Sequence[str] = ()) -> str:
         ("groups", "", (group_section(fleet),)),
         ("failures", "", (failure_section(fleet, _FAILURES),)),
         ("passes", "", (pass_section(fleet),)),
-        ("missed", "", (missed_section(fleet),)),
+        ("missed", "", (fleet_missed_section(fleet),)),
         ("memory", "", (memory_section(fleet),)),
         ("conditions", "Conditions", _conditions(fleet)),
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sardonyx.records.bench import Comparison, Finding, Point
+from sardonyx.records.bench import Finding, Point
 from sardonyx.records.quantization import Choice, GroupPrecision, Loss, ModuleGroup, Quantization
 from sardonyx.reporting import bench, formatting
-from sardonyx.reporting.document import Column, Row, Span, Table, Text, Tone, View, text_column
-from sardonyx.reporting.page.location import location_section
+from sardonyx.reporting.document import Span, Table, Text, Tone, View, text_column
+from sardonyx.reporting.page.documents import location_section
 from sardonyx.reporting.page.modules import quantized_section
 from sardonyx.reporting.page.overview import file_name, interval_places, machine_facts, origin_facts
 from sardonyx.reporting.page.section import Section, rendered
@@ -57,6 +57,12 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
     time = None if choice is None else choice.points[choice.chosen].time
     milliseconds = None if choice is None else choice.source_milliseconds
     sizes = {} if choice is None else choice.sizes
+    data = made.data
+    kind = "samples of the given data" if data.kind == "data" else "generated inputs"
+    used = {"to calibrate": data.calibrate, "to choose": data.choose, "to judge": data.judge}
+    parts = f"{kind}: " + ", ".join(f"{count} {step}" for step, count in used.items() if count)
+    if data.shared:
+        parts = f"all {data.judge} {kind} for every step"
     if time is None and timed is not None:
         time, milliseconds, sizes = timed.timings[1].against_first, 1000 * timed.timings[0].median, timed.sizes
     markup = rendered(
@@ -66,7 +72,7 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
         made=made,
         choice=choice,
         time=time,
-        pace=None if time is None else _pace(time),
+        pace=time and (bench.finding(time) if time.finding is Finding.SAME else f"{time.ratio:.2f} ×"),
         interval=None if time is None else interval_places(time),
         milliseconds=milliseconds,
         sizes=bench.size(sizes),
@@ -76,15 +82,11 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
         tables=html.write([loss_section(made, _WHOLE)], 3),
         modules="" if alone else html.write([module_section(made, View())], 3),
         skipped=html.write([skipped_section(made, _WHOLE)], 3),
-        parts=_parts(made),
+        parts=parts,
         facts=list(_facts(made)),
         notes=[formatting.one_line(note) for note in (*made.notes, *notes)],
     )
     return Section("precision", "Precision", markup)
-
-
-def _pace(time: Comparison) -> str:
-    return bench.finding(time) if time.finding is Finding.SAME else f"{time.ratio:.2f} ×"
 
 
 def _samples(made: Quantization) -> str:
@@ -111,20 +113,15 @@ def _losses(loss: Loss) -> Iterator[str]:
 
 
 def _chosen(made: Quantization, choice: Choice) -> dict[str, Any]:
-    """Return the pictures and tables of a choice."""
+    """Return the pictures and tables of a choice; the groups with loss and gain of each precision alone."""
+    columns = (text_column("module"), text_column("chosen"), text_column("why"), "bytes", *choice.precisions)
+    groups = Table.of(columns, (tuple(_group_cells(each, made, choice)) for each in in_module_order(made, choice)))
     return {
         "front": front(choice).inline(),
         "points": html.write(point_section(choice, _WHOLE).blocks, 4),
         "sensitivity": sensitivity(made, choice).inline(),
-        "groups": html.table(_group_table(made, choice), "Loss and gain of each module alone"),
+        "groups": html.table(groups, "Loss and gain of each module alone"),
     }
-
-
-def _group_table(made: Quantization, choice: Choice) -> Table:
-    """Return a row for each group of modules: the chosen precision and why, loss and gain of each precision alone."""
-    columns = [text_column("module"), text_column("chosen"), text_column("why"), Column("bytes")]
-    columns += map(Column, choice.precisions)
-    return Table(columns, [Row(list(_group_cells(group, made, choice))) for group in in_module_order(made, choice)])
 
 
 def _group_cells(group: ModuleGroup, made: Quantization, choice: Choice) -> Iterator[Text]:
@@ -148,16 +145,6 @@ def _alone(option: GroupPrecision, made: Quantization, choice: Choice) -> Text:
     elif option.milliseconds is not None:
         gain = f"{option.milliseconds:.3g} ms"
     return (f"{option.scores.relative_l2.value:.2g} ", Span(f"({gain})", Tone.FAINT))
-
-
-def _parts(made: Quantization) -> str:
-    """Return how many samples each step used."""
-    data = made.data
-    kind = "samples of the given data" if data.kind == "data" else "generated inputs"
-    if data.shared:
-        return f"all {data.judge} {kind} for every step"
-    used = {"to calibrate": data.calibrate, "to choose": data.choose, "to judge": data.judge}
-    return f"{kind}: " + ", ".join(f"{count} {step}" for step, count in used.items() if count)
 
 
 def _facts(made: Quantization) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""The rewrites on the page: every rewrite of the run, by pass and shape, each with a small graph."""
+"""The rewrites and the missed fusions on the page: each rewrite by pass and shape, each near match with its reason."""
 
 from __future__ import annotations
 
@@ -9,13 +9,89 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.records.run import Event, NodeRef, PassRecord, RewriteKind, Run, Verdict
+from sardonyx.records.run import Event, NodeRef, PassRecord, RefusalGroup, RewriteKind, Run, Verdict
 from sardonyx.reporting import formatting
-from sardonyx.reporting.module_rows import where
-from sardonyx.reporting.page.passes import pass_table
+from sardonyx.reporting.module_rows import Place, places, where
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.run_bundle import RunBundle
-from sardonyx.reporting.verdict import claims_cell
+from sardonyx.reporting.verdict import claims_cell, claims_line
+
+SHOWN_PLACES = 3
+
+
+class PassRow(Struct, frozen=True):
+    """A pass that rewrote something."""
+
+    record: PassRecord
+    claims: str  # what is known of its rewrites
+    places: list[Place]
+    more: int
+
+
+def pass_table(run: Run) -> dict[str, Any]:
+    """Return the values of the template: a row for each pass that rewrote something, and those that found nothing."""
+    passes, verdict = run.passes, run.verdict
+    return {
+        "active": [
+            PassRow(
+                record, claims_cell(verdict, record.name), listed[:SHOWN_PLACES], max(0, len(listed) - SHOWN_PLACES)
+            )
+            for record in passes
+            if record.rewrites
+            for listed in [places(record.modules)]
+        ],
+        "silent": [record for record in passes if not record.rewrites],
+        "claims": claims_line(verdict.rewrites) if verdict is not None and verdict.rewrites is not None else "",
+        "seconds": sum(record.seconds for record in passes),
+    }
+
+
+OPEN = 3  # passes whose reasons are shown unfolded
+PLACES = 2  # of a reason
+
+
+class Refusing(Struct, frozen=True):
+    """A pass that skipped matches, and its reasons, most frequent first."""
+
+    record: PassRecord
+    groups: tuple[RefusalGroup, ...]
+
+    @property
+    def count(self) -> int:
+        """Skipped matches of all reasons."""
+        return sum(group.count for group in self.groups)
+
+
+def missed_section(bundle: RunBundle) -> Section:
+    """Return all missed fusions as text; the script hides those outside the selected module."""
+    skipping = refusing(bundle.run)
+    total = sum(skipped.count for skipped in skipping)
+    markup = rendered("missed", skipping=skipping, open=OPEN, places=places, most=PLACES, total=total)
+    return Section("missed", "Missed fusions", markup, _data(skipping) if skipping else None)
+
+
+def refusing(run: Run) -> list[Refusing]:
+    """Return the passes that skipped matches, those with most of them first."""
+    skipping = [
+        Refusing(record, tuple(sorted(record.refusals, key=lambda group: (-group.count, group.reason))))
+        for record in run.passes
+        if record.refusals
+    ]
+    return sorted(skipping, key=lambda skipped: (-skipped.count, skipped.record.name))
+
+
+def _data(skipping: list[Refusing]) -> dict[str, Any]:
+    """Return the counts and modules by pass and reason, in the order of the markup."""
+    paths = {
+        path: None for skipped in skipping for group in skipped.groups for path in group.modules
+    }  # in order, so that equal runs give equal pages
+    at = {path: place for place, path in enumerate(paths)}
+    counted = [
+        [[group.count, [[at[path], count] for path, count in group.modules.items()]] for group in skipped.groups]
+        for skipped in skipping
+    ]
+    return {"modules": list(paths), "passes": counted}
+
 
 # The shape of a rewrite: the operators it matched, how they were connected, and what replaced them, without names.
 #
@@ -111,7 +187,8 @@ def rewrite_data(run: Run) -> dict[str, Any]:
     rewrites = shaped(run.events, run.wiring_after.names if run.wiring_after else ())
     pairs = list(zip(run.events, rewrites, strict=True))
     names = Strings(text for pair in pairs for text in _names(*pair))
-    modules = Strings(path for pair in pairs for path in _modules(*pair))
+    owners = ((event.owner, *event.origins, *(node.owner for node in made.nodes)) for event, made in pairs)
+    modules = Strings(path for paths in owners for path in paths)
     shapes = {shape: place for place, shape in enumerate(dict.fromkeys(rewrite.shape for rewrite in rewrites))}
     lists: dict[tuple[int, ...], int] = {}
 
@@ -141,10 +218,6 @@ def rewrite_data(run: Run) -> dict[str, Any]:
 def _names(event: Event, rewrite: Shaped) -> list[str]:
     """Return every name of a rewrite: body, replaced value, nodes, values."""
     return [event.graph, event.root, *(node.name for node in rewrite.nodes), *rewrite.values]
-
-
-def _modules(event: Event, rewrite: Shaped) -> list[str]:
-    return [event.owner, *event.origins, *(node.owner for node in rewrite.nodes)]
 
 
 def _shapes(events: Sequence[Event], rewrites: Sequence[Shaped], shapes: Sequence[Shape]) -> list[dict[str, Any]]:

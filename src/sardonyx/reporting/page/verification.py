@@ -113,10 +113,8 @@ def _exported(export: Export | None, run: Run) -> VerificationStep:
     if export.result.sha256 is None or run.source.sha256 is None:
         return VerificationStep(title, "unknown", "whether this is the exported file is unknown: a hash is missing")
     if export.result.sha256 != run.source.sha256:
-        digest = export.result.sha256[:12]
-        return VerificationStep(
-            title, "bad", f"the chain is broken: the export wrote another file ({digest}…) than was optimized"
-        )
+        other = f"the export wrote another file ({export.result.sha256[:12]}…) than was optimized"
+        return VerificationStep(title, "bad", f"the chain is broken: {other}")
     return _between(title, export.verdict)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sardonyx.records.analysis import Timeline
 from sardonyx.records.bench import Benchmark, Point, Timing
@@ -67,22 +67,20 @@ def _box_panel(point: Point, bench: Benchmark, top: float) -> Iterator[str]:
     for index, timing in enumerate(point.timings):
         middle = top + BOX_HEADER + ROW * (index + 0.5)
         color = svg.series(index, len(point.timings))
-        yield svg.group(color, _box(timing, middle, [across(seconds) for seconds in _marks(timing)]))
+        yield svg.group(color, _box(timing, middle, across))
         beyond = [seconds for seconds in timing.seconds if 1000 * seconds > last]
         if beyond:
             note = f"{formatting.plural(len(beyond), 'round')} up to {milliseconds(max(beyond))} ms"
             yield svg.text(BOX_WIDTH - BOX_RIGHT, middle - BOX / 2 - 3, f"{note} →", "soft", anchor="end")
         for seconds in timing.seconds:
             if 1000 * seconds <= last and not timing.low_whisker <= seconds <= timing.high_whisker:
-                yield svg.group(color, [_round(across(seconds), middle)])
+                circle = f'<circle class="round" cx="{svg.at(across(seconds))}" cy="{svg.at(middle)}" r="2.5"/>'
+                yield svg.group(color, [circle])
 
 
-def _marks(timing: Timing) -> tuple[float, ...]:
-    return timing.low_whisker, timing.low_quartile, timing.median, timing.high_quartile, timing.high_whisker
-
-
-def _box(timing: Timing, y: float, at: list[float]) -> Iterator[str]:
-    low, left, median, right, high = at
+def _box(timing: Timing, y: float, across: Callable[[float], float]) -> Iterator[str]:
+    quartiles = (timing.low_quartile, timing.median, timing.high_quartile)
+    low, left, median, right, high = map(across, (timing.low_whisker, *quartiles, timing.high_whisker))
     times = f"{milliseconds(timing.median)} ms" + (f", {ratio(timing.against_first)}" if timing.against_first else "")
     yield svg.text(BOX_LEFT - 14, y - 3, timing.label, "name", anchor="end", longest=24)
     yield svg.text(BOX_LEFT - 14, y + 13, times, "soft", anchor="end", longest=40)
@@ -93,10 +91,6 @@ def _box(timing: Timing, y: float, at: list[float]) -> Iterator[str]:
     hover = f"{timing.label}: median {milliseconds(timing.median)} ms, IQR {milliseconds(timing.low_quartile)} to "
     yield svg.rect(left, y - BOX / 2, right - left, BOX, "box", hover=f"{hover}{milliseconds(timing.high_quartile)} ms")
     yield svg.line(median, y - BOX / 2, median, y + BOX / 2, "median")
-
-
-def _round(x: float, y: float) -> str:
-    return f'<circle class="round" cx="{svg.at(x)}" cy="{svg.at(y)}" r="2.5"/>'
 
 
 BORDERS_WIDTH, BORDERS_LEFT, BORDERS_RIGHT = 960, 64, 24

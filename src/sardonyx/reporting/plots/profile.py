@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct, field
 
 from sardonyx.records.bench import Profile, ProfiledModel
+from sardonyx.records.provenance import lineage
 from sardonyx.reporting import formatting
 from sardonyx.reporting.plots import svg
 from sardonyx.reporting.profile import first_kernels, kinds, ms, part_of, share
@@ -131,12 +132,8 @@ def _children(modules: Sequence[Amount]) -> dict[str | None, list[Amount]]:
     paths = {module.path for module in modules}
     children: dict[str | None, list[Amount]] = {}
     for module in modules:
-        above: str | None = module.path
-        while above:
-            above = above.rpartition(".")[0]
-            if above in paths:
-                break
-        children.setdefault(above if module.path and above in paths else None, []).append(module)
+        above = next((path for path in lineage(module.path)[-2::-1] if path in paths), None)
+        children.setdefault(above, []).append(module)
     return children
 
 
@@ -330,11 +327,7 @@ class _Modules:
 
     def _steps(self, path: str | None) -> list[str]:
         """Return the paths of the profiled modules from the model down to this one."""
-        if path is None:
-            return []
-        ends = [at for at, letter in enumerate(path) if letter == "."]
-        prefixes = ["", *(path[:end] for end in ends), *([path] if path else [])]
-        return [prefix for prefix in prefixes if prefix in self._modules]
+        return [] if path is None else [above for above in lineage(path) if above in self._modules]
 
     def _slice(self, path: str, start: int) -> _Slice:
         module = self._modules[path]

@@ -172,13 +172,13 @@ def tolerance(table: Table, title: str) -> str:
     for line, ((model, accuracy), strip) in enumerate(strips.items()):
         top, total = _STRIP_TOP + line * _STRIP_ROW, sum(strip.values())
         body.append(svg.text(_STRIP_LEFT - 12, top + 16, f"{model}, {accuracy}", anchor="end", longest=46))
-        squares = [
-            _strip_square(
-                _STRIP_LEFT + at * step, top, step, strip[power] / total, f"{model}, {accuracy}: {_power(power)}"
-            )
-            for at, power in enumerate(columns)
-            if power in strip
-        ]
+        squares: list[str] = []
+        for at, power in enumerate(columns):
+            if power in strip:
+                share, left = strip[power] / total, _STRIP_LEFT + at * step
+                hover = f"{model}, {accuracy}: {_power(power)}: {share:.2%} of elements"
+                opacity = f'fill-opacity="{svg.at(0.08 + 0.92 * share**0.5)}"'
+                squares.append(svg.rect(left, top + 2, step - 1, _STRIP_ROW - 4, hover=hover, more=opacity))
         body.append(svg.group(_CLASS_COLORS.get(accuracy, 3), squares))
     height = _STRIP_TOP + _STRIP_ROW * len(strips) + 24
     about = (
@@ -187,9 +187,9 @@ def tolerance(table: Table, title: str) -> str:
     return svg.Picture("spread", _STRIP_WIDTH, height, title, about, body).file()
 
 
-def _strip_square(left: float, top: float, width: float, share: float, where: str) -> str:
-    strength = f'fill-opacity="{svg.at(0.08 + 0.92 * share**0.5)}"'
-    return svg.rect(left, top + 2, width - 1, _STRIP_ROW - 4, hover=f"{where}: {share:.2%} of elements", more=strength)
+def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """Return what maps numbers to positions on a line."""
+    return lambda value: start + (end - start) * (value - low) / (high - low)
 
 
 def _power(power: int | None) -> str:
@@ -209,16 +209,19 @@ def latency(table: Table, title: str) -> str:
         return svg.Picture("latency", _WIDTH, 100, title, "Nothing was timed.", ()).file()
     ends = [1.0, *(end for _, measured in timed for end in measured)]
     marks = svg.ticks(min(ends), max(ends), 8)
-    scale = _Scale(marks[0], marks[-1], _LEFT, _WIDTH - _RIGHT)
+    scale = _scale(marks[0], marks[-1], _LEFT, _WIDTH - _RIGHT)
     bottom = _TOP + _ROW * len(timed) + 6
-    body = [part for mark in marks for part in _vertical(scale(mark), bottom, f"{mark:g}", is_one=mark == 1.0)]
+    body: list[str] = []
+    for mark in marks:
+        body.append(svg.line(scale(mark), _TOP - 4, scale(mark), bottom, "axis" if mark == 1.0 else "rule"))
+        body.append(svg.text(scale(mark), bottom + 18, f"{mark:g}", "soft", anchor="middle"))
     for at, (row, measured) in enumerate(timed):
         body.append(_interval_line(row, measured, _TOP + at * _ROW + _ROW / 2, scale))
     about = "With 95 % intervals: left of 1 is faster. Blue: faster, amber: slower, teal: no difference."
     return svg.Picture("latency", _WIDTH, int(bottom + 36), title, about, body).file()
 
 
-def _interval_line(row: Row, measured: Sequence[float], y: float, scale: _Scale) -> str:
+def _interval_line(row: Row, measured: Sequence[float], y: float, scale: Callable[[float], float]) -> str:
     ratio, low, high = measured
     finding = claim(row)
     parts = (
@@ -247,7 +250,7 @@ def _panel(at: int, column: str, points: Sequence[Row], up: Sequence[float]) -> 
     bottom = top + _PANEL - 140
     saved = [value for row in points if (value := number(row[column])) is not None]
     across = svg.ticks(min([0.0, *saved]), max([0.0, *saved]), 5)
-    x, y = _Scale(across[0], across[-1], left, left + _PANEL - 40), _Scale(up[0], up[-1], bottom, top)
+    x, y = _scale(across[0], across[-1], left, left + _PANEL - 40), _scale(up[0], up[-1], bottom, top)
     for mark in up:
         yield svg.line(left, y(mark), left + _PANEL - 40, y(mark), "axis" if mark == 0 else "rule")
         yield svg.text(left - 8, y(mark) + 4, _percent(mark), "soft", anchor="end")
@@ -257,75 +260,33 @@ def _panel(at: int, column: str, points: Sequence[Row], up: Sequence[float]) -> 
     yield svg.text(left + (_PANEL - 40) / 2, bottom + 38, f"{column.removesuffix('_saved')} saved", anchor="middle")
     yield svg.text(left - 8, top - 10, "time saved", "soft")
     for row in points:
-        yield svg.group(_COLOR[_claim_of_saving(row)], _point(row, column, x, y))
-
-
-def _point(row: Row, column: str, x: _Scale, y: _Scale) -> Iterator[str]:
-    place = numbers(row, column, "time_saved", "low", "high")
-    if place is not None:
-        saved, time, low, high = place
-        yield svg.line(x(saved), y(low), x(saved), y(high), "own")
-        hover = f"{row['model']}: {_percent(saved)} saved, time {_percent(time)} ({_percent(low)} to {_percent(high)})"
-        yield svg.dot(x(saved), y(time), hover=hover)
-
-
-def _claim_of_saving(row: Row) -> str:
-    """Return the claim for savings instead of ratios: the interval of a faster model is above zero."""
-    ends = numbers(row, "low", "high")
-    return claim({**row, "low": 1 - ends[1], "high": 1 - ends[0]}) if ends is not None else SAME
-
-
-class _Scale:
-    """Maps numbers to positions on a line."""
-
-    def __init__(self, low: float, high: float, start: float, end: float) -> None:
-        self._low, self._span = low, high - low
-        self._start, self._length = start, end - start
-
-    def __call__(self, value: float) -> float:
-        """Return the position of a number."""
-        return self._start + self._length * (value - self._low) / self._span
-
-
-def _vertical(x: float, bottom: float, label: str, *, is_one: bool) -> tuple[str, str]:
-    kind = "axis" if is_one else "rule"
-    return svg.line(x, _TOP - 4, x, bottom, kind), svg.text(x, bottom + 18, label, "soft", anchor="middle")
+        ends = numbers(row, "low", "high")  # of savings instead of ratios: those of a faster model are above zero
+        found = SAME if ends is None else claim({**row, "low": 1 - ends[1], "high": 1 - ends[0]})
+        marks: list[str] = []
+        if (place := numbers(row, column, "time_saved", "low", "high")) is not None:
+            saved, time, low, high = place
+            interval = f"({_percent(low)} to {_percent(high)})"
+            hover = f"{row['model']}: {_percent(saved)} saved, time {_percent(time)} {interval}"
+            marks = [svg.line(x(saved), y(low), x(saved), y(high), "own"), svg.dot(x(saved), y(time), hover=hover)]
+        yield svg.group(_COLOR[found], marks)
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g} %".replace("-", "−")
 
 
-class Picture(Struct, frozen=True):
-    """A picture and its title."""
-
-    title: str
-    svg: str
-
-
-class _Plot(Struct, frozen=True):
-    """How a table is drawn."""
-
-    file: str
-    title: str
-    draw: Callable[[Table, str], str]
-
-
-_PLOTS: Mapping[str, _Plot] = {
-    "overview": _Plot("latency.svg", "Latency of the optimized model over the original", latency),
-    "pass_matrix": _Plot("passes.svg", "Nodes that each pass removes", pass_matrix),
-    "attribution_time": _Plot("passes_time.svg", "Time that each pass saves", pass_times),
-    "order": _Plot("order.svg", "Results of shuffled orders", orders),
-    "correlation_points": _Plot("correlation.svg", "Counted savings and measured time", scatter),
-    "tolerance_spread": _Plot("tolerance.svg", "How far results move", tolerance),
+_PLOTS: Mapping[str, tuple[str, str, Callable[[Table, str], str]]] = {  # by table: file, title and what draws it
+    "overview": ("latency.svg", "Latency of the optimized model over the original", latency),
+    "pass_matrix": ("passes.svg", "Nodes that each pass removes", pass_matrix),
+    "attribution_time": ("passes_time.svg", "Time that each pass saves", pass_times),
+    "order": ("order.svg", "Results of shuffled orders", orders),
+    "correlation_points": ("correlation.svg", "Counted savings and measured time", scatter),
+    "tolerance_spread": ("tolerance.svg", "How far results move", tolerance),
 }
 
 
-def pictures(study: Study) -> dict[str, Picture]:
-    """Return pictures by file name, for the tables that the study has and that are not empty."""
-    tables = {table.name: table for table in study.tables}
-    return {
-        plot.file: Picture(plot.title, plot.draw(tables[name], plot.title))
-        for name, plot in _PLOTS.items()
-        if name in tables and tables[name].rows
-    }
+def pictures(study: Study) -> dict[str, tuple[str, str]]:
+    """Return title and SVG by file name, for the tables that the study has and that are not empty."""
+    tables = {table.name: table for table in study.tables if table.rows}
+    shown = (_PLOTS[name] + (tables[name],) for name in _PLOTS if name in tables)
+    return {file: (title, draw(table, title)) for file, title, draw, table in shown}

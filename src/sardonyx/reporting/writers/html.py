@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from markupsafe import Markup, escape
@@ -27,6 +28,7 @@ from sardonyx.reporting.formatting import visible
 
 _CLASSES = {Tone.FAINT: "soft", Tone.GOOD: "good", Tone.BAD: "bad"}
 _NESTED = "› "  # in place of the indent
+_BACKQUOTED = re.compile("`((?:--)?[a-z][^`]{2,})`")  # options, parameters, commands
 _UNNAMED = "result"  # the heading of a column without one: a screen reader reads it
 
 
@@ -53,9 +55,11 @@ def table(content: Table, caption: str = "") -> Markup:
 def _block(block: Block, level: int) -> Markup:
     match block:
         case Paragraph(text=text, tone=tone):
-            return Markup("<p{}>{}</p>").format(_tone(tone), _text(text))
+            return Markup("<p{}>{}</p>").format(_tone(tone), _sentence(text))
         case Notes(items=items):
-            return _list(items)
+            return Markup("<ul>{}</ul>").format(
+                Markup("").join(Markup("<li>{}</li>").format(_sentence(i)) for i in items)
+            )
         case Facts(values=values):
             pairs = (
                 Markup("<div><dt>{}</dt><dd>{}</dd></div>").format(_text(label), _text(value))
@@ -73,10 +77,6 @@ def _block(block: Block, level: int) -> Markup:
             if folded:
                 return Markup("<details><summary>{}</summary>\n{}\n</details>").format(_text(title), body)
             return Markup("<h{0}>{1}</h{0}>\n{2}").format(min(level, 6), _text(title), body)
-
-
-def _list(items: Sequence[Text]) -> Markup:
-    return Markup("<ul>{}</ul>").format(Markup("").join(Markup("<li>{}</li>").format(_text(item)) for item in items))
 
 
 def _row(row: Row, content: Table) -> Markup:
@@ -109,6 +109,15 @@ def _tone(tone: Tone) -> Markup:
 def _text(text: Text) -> Markup:
     """Return a text with markup escaped and unprintable characters made visible: the only place where that happens."""
     return Markup("").join(map(_span, spans(text)))
+
+
+def _sentence(text: Text) -> Markup:
+    return Markup("").join(prose(each.text) if each == Span(each.text) else _span(each) for each in spans(text))
+
+
+def prose(sentence: str) -> Markup:
+    """Return a sentence in which what stands in backquotes, such as an option, is code."""
+    return Markup(_BACKQUOTED.sub(r"<code>\1</code>", str(escape(visible(sentence)))))
 
 
 def _span(span: Span) -> Markup:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import onnx
 import onnx_ir as ir
+from msgspec.structs import asdict
 
 from sardonyx.common import gc_pause
 from sardonyx.common.errors import UsageError
 from sardonyx.frontend.installed import require_torch
 from sardonyx.frontend.sources import parse_source
-from sardonyx.inputs.at_size import LENGTH, dynamic_dims
+from sardonyx.inputs.generator import LENGTH, dynamic_dims
 from sardonyx.ir.origins import Source as OnnxSource
 from sardonyx.ir.origins import Tagged, distinct_labels, tagged
 from sardonyx.records.analysis import Analysis, AnalysisSource
@@ -91,23 +92,13 @@ def analyze(
         with clock.phase("loading torch"):
             require_torch()
             from sardonyx.verbs.analyze import torch_models
-        options = torch_models.TorchOptions(inputs, kwargs, task, dtype, dynamic, seed)
         with gc_pause.paused():
-            results = torch_models.analyze_torch(cast("nn.Module | str", source), options, clock)
+            torch_source = cast("nn.Module | str", source)
+            results = torch_models.analyze_torch(torch_source, clock, inputs, kwargs, task, dtype, dynamic, seed)
     return Analysis(
         environment=environment(),
-        options={
-            "task": task,
-            "dtype": dtype,
-            "seed": seed,
-            "sizes": dict(sizes or {}),
-        },
-        sources=results.sources,
-        sizes=results.sizes,
-        forms=results.forms,
-        missing=results.missing,
-        overtaking=results.overtaking,
-        notes=results.notes,
+        options={"task": task, "dtype": dtype, "seed": seed, "sizes": dict(sizes or {})},
+        **asdict(results),
         seconds=clock.seconds,
     )
 

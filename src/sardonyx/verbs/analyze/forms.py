@@ -19,7 +19,8 @@ from sardonyx.ir.shapes.expr import Size, total, value_of
 from sardonyx.records import analysis as records
 from sardonyx.records.analysis import Cache, CachePart
 from sardonyx.records.provenance import module_of
-from sardonyx.verbs.analyze.costs.dataflow import Moved, moved
+from sardonyx.verbs.analyze.costs.dataflow import Moved, Partition, Region, moved
+from sardonyx.verbs.analyze.costs.fusion_regions import partition
 from sardonyx.verbs.analyze.costs.peak_memory import (
     Peak,
     PeakFunction,
@@ -30,7 +31,6 @@ from sardonyx.verbs.analyze.costs.peak_memory import (
     thinned,
 )
 from sardonyx.verbs.analyze.costs.program import OpKind, Program, format_size
-from sardonyx.verbs.analyze.costs.regions import Partition, Region, partition
 
 # The size of a decoder's key-value cache in bytes, as a formula of the batch size and the number of tokens.
 

@@ -128,7 +128,7 @@ def _inner_first(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def _inspect_module(source: Tagged, pattern: str) -> ModuleInspection:
     """Describe the one module that a tag, an instance path or a glob selects."""
-    contents = module_contents(source.model, _and_above)
+    contents = module_contents(source.model, lambda path: tuple(lineage(module_of(path))))
     census = Census.of(source.model)
     path = find_module(source.hierarchy, (*source.hierarchy.classes, *contents), pattern)
     inside = contents.get(path, ModuleContents())
@@ -147,15 +147,14 @@ def _inspect_module(source: Tagged, pattern: str) -> ModuleInspection:
         inputs=inputs,
         outputs=outputs,
         weights=weights(own.initializers),
-        shared_nodes=tuple(label(node) for node in census.nodes if _straddles(node, path)),
+        shared_nodes=tuple(
+            label(node)
+            for node in census.nodes
+            if len({is_within(module_of(origin), path) for origin in origins(node)}) > 1  # inside and outside
+        ),
         modules=tuple(module for module in modules(census, source.hierarchy) if is_within(module.path, path)),
         coverage=coverage(own.nodes),
     )
-
-
-def _and_above(path: str) -> tuple[str, ...]:
-    """Return the instance paths of a module and of all modules above it."""
-    return tuple(lineage(module_of(path)))
 
 
 def _calls(path: str, nodes: Iterable[ir.Node]) -> tuple[str, ...]:
@@ -164,12 +163,6 @@ def _calls(path: str, nodes: Iterable[ir.Node]) -> tuple[str, ...]:
     places = dict.fromkeys(".".join(owner(node).split(".")[:depth]) for node in nodes) if path else {}
     calls = tuple(place for place in places if module_of(place) == path)
     return calls if len(calls) > 1 else ()
-
-
-def _straddles(node: ir.Node, path: str) -> bool:
-    """Return whether a node originates from a module and from others outside it."""
-    places = {is_within(module_of(origin), path) for origin in origins(node)}
-    return len(places) > 1
 
 
 def _ports(model: ir.Model, inside: ModuleContents) -> tuple[tuple[Port, ...], tuple[Port, ...]]:
@@ -227,7 +220,11 @@ def _inspect_model(source: Tagged) -> Inspection:
         outputs=outputs,
         dynamic_dims=_dynamic_dims((*inputs, *outputs)),
         functions=_functions(model, census),
-        bodies=_bodies(census.nodes),
+        bodies=tuple(
+            Body(label(node), node.op_type, attribute, len(graph))
+            for node in census.nodes
+            for attribute, graph in bodies(node)
+        ),
         modules=modules(census, source.hierarchy) if any(map(origins, census.nodes)) else (),
         coverage=coverage(census.nodes),
         root_nodes=root_nodes(census.nodes),
@@ -242,12 +239,6 @@ def _bytes_on_disk(path: Path, census: Census) -> int:
     files = {os.path.realpath(path)}
     files |= {os.path.realpath(tensor.file.path) for tensor in census.tensors if isinstance(tensor, FileTensor)}
     return sum(map(os.path.getsize, files))
-
-
-def _bodies(nodes: Iterable[ir.Node]) -> tuple[Body, ...]:
-    return tuple(
-        Body(label(node), node.op_type, attribute, len(graph)) for node in nodes for attribute, graph in bodies(node)
-    )
 
 
 def _functions(model: ir.Model, census: Census) -> tuple[FunctionUse, ...]:

@@ -7,7 +7,7 @@ torch.export: they hide their operations, so the model could not be compared wit
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from math import prod
 from typing import Any, cast
@@ -48,7 +48,7 @@ from sardonyx.ir.shapes.expr import (
 )
 from sardonyx.verbs.analyze.costs.aten_operators import describe
 from sardonyx.verbs.analyze.costs.program import ITEM_BYTES, Buffer, Operation, Program, Store, Value
-from sardonyx.verbs.analyze.dispatch_mode import ModuleTracker, NeedsData, RecordingMode, TraceLog, TraceStep
+from sardonyx.verbs.analyze.dispatch_mode import ModuleTracker, NeedsData, RecordingMode, TraceLog
 
 Convert = Callable[[Any], Size]  # converts sizes of torch
 
@@ -59,30 +59,17 @@ def _to_program(log: TraceLog, convert: Convert, symbols: dict[str, int], notes:
     buffers = [
         Buffer(convert(buffer.bytes), buffer.store, buffer.module, buffer.born, buffer.died) for buffer in log.buffers
     ]
-    converter = _StepConverter(log, values, convert)
-    operations = tuple(converter.operation(step) for step in log.steps)
-    ends = tuple(log.inputs), tuple(log.outputs)
-    return Program(operations, tuple(values), tuple(buffers), *ends, symbols, (*notes, *converter.notes()))
-
-
-class _StepConverter:
-    """Converts logged steps to operations with their costs, and collects the operators of unknown cost."""
-
-    def __init__(self, log: TraceLog, values: Sequence[Value], convert: Convert) -> None:
-        self._log, self._values, self._convert = log, values, convert
-        self._machine = Machine.here(log.device.type)
-        self._unknown = dict[str, None]()
-
-    def notes(self) -> list[str]:
-        return [f"operators of unknown cost, counted as 0: {', '.join(self._unknown)}"] if self._unknown else []
-
-    def operation(self, step: TraceStep) -> Operation:
-        reads, writes = ([self._values[index] for index in indices] for indices in (step.reads, step.writes))
-        scalars = {name: _plain(value, self._convert) for name, value in step.scalars.items()}
+    machine, unknown_operators = Machine.here(log.device.type), dict[str, None]()
+    operations: list[Operation] = []
+    for step in log.steps:
+        reads, writes = ([values[index] for index in indices] for indices in (step.reads, step.writes))
+        scalars = {name: _plain(value, convert) for name, value in step.scalars.items()}
+        first = log.values[step.reads[0]] if step.reads else None  # a batch of images in channels-last order?
+        last = first is not None and len(first.strides) == 4 and first.strides[1] == 1 and first.shape[1] != 1
         cost = describe(step.operator, reads, writes, scalars)
         if not cost.known:
-            self._unknown[step.operator] = None
-        return Operation(
+            unknown_operators[step.operator] = None
+        operation = Operation(
             name=step.name,
             operator=step.operator,
             kind=cost.kind,
@@ -91,14 +78,14 @@ class _StepConverter:
             writes=step.writes,
             macs=cost.macs,
             other_flops=cost.other_flops,
-            workspace=workspace(step.operator, reads, writes, scalars, self._channels_last(step), self._machine),
+            workspace=workspace(step.operator, reads, writes, scalars, last, machine),
             role=step.role,
         )
-
-    def _channels_last(self, step: TraceStep) -> bool:
-        """Return whether the first input of a step is a batch of images in channels-last order."""
-        first = self._log.values[step.reads[0]] if step.reads else None
-        return first is not None and len(first.strides) == 4 and first.strides[1] == 1 and first.shape[1] != 1
+        operations.append(operation)
+    if unknown_operators:
+        notes = (*notes, f"operators of unknown cost, counted as 0: {', '.join(unknown_operators)}")
+    ends = tuple(log.inputs), tuple(log.outputs)
+    return Program(tuple(operations), tuple(values), tuple(buffers), *ends, symbols, tuple(notes))
 
 
 def _plain(value: Any, convert: Convert) -> object:
@@ -216,7 +203,11 @@ class _Call:
         values = self._flat.rebuilt(tensors)
         args = [values.pop(name) for name in list(values)[: self._positional]]
         with (
-            _as_recorded(self._module),
+            torch.no_grad(),
+            quietly(),
+            uncompiled(),
+            fast_paths(enabled=False),
+            unchanged(self._module),
             mode,
             tracker.tracking(),
             RecordingMode(log, tracker, stand_in),
@@ -275,19 +266,6 @@ def _device_of(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
     inputs = [leaf.tensor for leaf in Flat([*args, *kwargs.values()]).leaves]
     devices = [tensor.device for tensor in (*inputs, *(tensor for _, tensor in _state(module))) if not tensor.is_meta]
     return devices[0] if devices else torch.device("cpu")
-
-
-@contextlib.contextmanager
-def _as_recorded(module: nn.Module) -> Generator[None]:
-    """Disable gradients, fast paths and output, and restore the state of the module afterwards."""
-    with (
-        torch.no_grad(),
-        quietly(),
-        uncompiled(),
-        fast_paths(enabled=False),
-        unchanged(module),
-    ):
-        yield
 
 
 # Dynamic dimensions of a recording: tensors with symbolic sizes, and the conversion of torch's sizes to `Size`.
@@ -456,7 +434,9 @@ def workspace(
         on: The machine.
     """
     if operator == "aten._safe_softmax":
-        return _mask_bytes(reads[0], cast(int, scalars["dim"]))
+        rows = list(reads[0].shape)
+        rows[cast(int, scalars["dim"])] = 1
+        return add(reads[0].elements, product(rows))  # one byte for each element and one for each row
     if operator == "aten._scaled_dot_product_flash_attention_for_cpu":
         return multiply(on.threads, _tiles(reads[0], reads[1], reads[2]))
     if operator != "aten.convolution" or scalars.get("transposed"):
@@ -466,24 +446,13 @@ def workspace(
     return _copies(reads[0], reads[1], writes[0], cast(int, scalars["groups"]), last) if on.device == "cuda" else 0
 
 
-def _mask_bytes(scores: Value, axis: int) -> Size:
-    """Return one byte for each element and one for each row."""
-    rows = list(scores.shape)
-    rows[axis] = 1
-    return add(scores.elements, product(rows))
-
-
 def _tiles(query: Value, key: Value, value: Value) -> Size:
-    rows = smaller(_query_tile(query.shape[-2]), query.shape[-2])
+    length = query.shape[-2]
+    long, longer = (smaller(1, floor_quotient(length, threshold)) for threshold in (192, 768))
+    rows = smaller(total((32, multiply(32, long), multiply(192, longer))), length)  # of a tile: 32, 64, or 256
     columns = smaller(_KEY_TILE, key.shape[-2])
     numbers = total((multiply(rows, columns), multiply(2, rows), multiply(rows, value.shape[-1])))
     return multiply(ITEM_BYTES["float32"], numbers)
-
-
-def _query_tile(length: Size) -> Size:
-    """Return the rows of a tile: 32, from a length of 192 on 64, from 768 on 256."""
-    long, longer = (smaller(1, floor_quotient(length, threshold)) for threshold in (192, 768))
-    return total((32, multiply(32, long), multiply(192, longer)))
 
 
 def _copies(source: Value, weight: Value, result: Value, groups: int, last: bool) -> Size:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from msgspec import Struct
 from msgspec.structs import replace
 from torch import fx, nn
 
@@ -68,32 +67,30 @@ class RecordingProbe:
         return program if args is example.args and kwargs is example.kwargs else None
 
 
-class TorchOptions(Struct, frozen=True):
-    """The options of `analyze` for a torch model."""
-
-    inputs: Inputs
-    kwargs: Mapping[str, Any] | None
-    task: str | None
-    dtype: Dtype
-    dynamic: Dims
-    seed: int
-
-
-def analyze_torch(source: nn.Module | str, options: TorchOptions, clock: Clock) -> AnalysisResults:
-    """Analyze the forms of one model."""
+def analyze_torch(
+    source: nn.Module | str,
+    clock: Clock,
+    inputs: Inputs,
+    kwargs: Mapping[str, Any] | None,
+    task: str | None,
+    dtype: Dtype,
+    dynamic: Dims,
+    seed: int,
+) -> AnalysisResults:
+    """Analyze the forms of one model; the options are those of `analyze`."""
     with clock.phase("model"):
         resolved = (
-            from_module(source, options.dtype)
+            from_module(source, dtype)
             if isinstance(source, nn.Module)
-            else resolve(str(source), task=options.task, seed=options.seed, filled=False, dtype=options.dtype)
+            else resolve(str(source), task=task, seed=seed, filled=False, dtype=dtype)
         )
     with prepared(resolved.module) as module:
         with clock.phase("inputs"):
             probe = RecordingProbe()
-            example = example_for(module, resolved, options.inputs, options.kwargs, options.seed, probe)
+            example = example_for(module, resolved, inputs, kwargs, seed, probe)
             lazy = initialize(module, example.args, example.kwargs)
             call = Call(module, example.args, example.kwargs)
-            dims = resolve_dynamic(call, options.dynamic)
+            dims = resolve_dynamic(call, dynamic)
         cache = cache_of_module(module, example)
         forms = _Forms(module, example, dims.axes, clock, None if dims.axes else probe.program(example))
         subjects, missing = forms.all()

@@ -6,18 +6,19 @@ import contextlib
 import functools
 import itertools
 import math
+import os
 import random
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from sardonyx.common.errors import UsageError
 from sardonyx.common.temporary import temporary_folder
-from sardonyx.inputs.at_size import at_size, dynamic_dims, sizes_of
+from sardonyx.inputs.generator import at_size, dynamic_dims, sizes_of
 from sardonyx.records.bench import Benchmark, Finding, Machine, Point, Start, Timing
 from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import check_names, read_arrays
@@ -25,8 +26,16 @@ from sardonyx.records.progress import Clock, Progress
 from sardonyx.runtime import Array, Feeds, Value
 from sardonyx.runtime.timed import Settings
 from sardonyx.verbs.bench import interleaving, machine, sessions, statistics
-from sardonyx.verbs.bench.entrants import Entrant, Files, naming, open_session, read_entrants
-from sardonyx.verbs.bench.sessions import IsolatedSession, SlotOptions, TimedSession, TimingClock, settings_of
+from sardonyx.verbs.bench.entrants import Entrant, Files, naming, read_entrants
+from sardonyx.verbs.bench.sessions import (
+    IsolatedSession,
+    LocalSession,
+    SlotOptions,
+    TimedSession,
+    TimingClock,
+    settings_of,
+)
+from sardonyx.verification.subject import Subject
 
 # One size of a benchmark: fresh starts of every model, the race, and the record of both.
 
@@ -53,19 +62,26 @@ def fresh_starts(
 ) -> list[tuple[Start, ...]]:
     """Start each model in a fresh process this many times, in a new order each time.
 
-    There are fewer rounds of starts, but at least one, if these would take longer than `seconds`.
+    There are fewer rounds of starts, but at least one, if these would take longer than `seconds` of CPU time. CPU time
+    belongs to the models: on a busy machine they start as often as on an idle one, only later.
     """
     starts: list[list[Start]] = [[] for _ in entrants]
     shuffle, order = random.Random(conditions.seed).shuffle, list(range(len(entrants)))
-    began = time.perf_counter()
+    began = cpu_of_children()
     for number in range(times):
-        if number and (time.perf_counter() - began) * (number + 1) / number > seconds:
+        if number and (cpu_of_children() - began) * (number + 1) / number > seconds:
             break
         shuffle(order)
         for index in order:
             with naming(entrants[index].label, planned.hint):
                 starts[index].append(sessions.start(entrants[index].path, conditions.settings, planned.feeds))
     return [tuple(of_entrant) for of_entrant in starts]
+
+
+def cpu_of_children() -> float:
+    """Return the CPU seconds of the processes that this one has waited for; 0 where the system does not count them."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 class Sessions:
@@ -77,7 +93,8 @@ class Sessions:
         self._conditions = conditions
         self._sessions: list[TimedSession] = []
         for runner in self._runners:
-            session = open_session(runner, conditions.settings, isolate=conditions.isolate)
+            with naming(runner.label):
+                session = (IsolatedSession if conditions.isolate else LocalSession)(runner.path, conditions.settings)
             stack.callback(session.close)
             self._sessions.append(session)
 
@@ -119,15 +136,10 @@ class Sessions:
 
     def _timing(self, index: int, race: interleaving.Race, starts: tuple[Start, ...], reference: list[Any]) -> Timing:
         times = race.seconds[str(index)]
-        spread = statistics.spread(times)
         return Timing(
             label=self._entrants[index].label,
             seconds=times,
-            median=spread.median,
-            low_quartile=spread.low_quartile,
-            high_quartile=spread.high_quartile,
-            low_whisker=spread.low_whisker,
-            high_whisker=spread.high_whisker,
+            **asdict(statistics.spread(times)),
             against_first=race.comparison(str(index)) if index else None,
             starts=starts,
             disagrees=output_difference(self._sessions[index].outputs(), reference) if index else None,
@@ -217,7 +229,7 @@ def points(sizes: Mapping[str, int] | None, sweep: Mapping[str, Sequence[int]] |
 
 
 STARTS = 3
-STARTS_SECONDS, STARTS_SHARE = 6.0, 0.5  # starts may take this long, or this share of the time limit
+STARTS_SECONDS, STARTS_SHARE = 6.0, 0.5  # CPU time that starts may take, or this share of the time limit
 
 
 def starts_limit(seconds: float) -> float:
@@ -261,8 +273,8 @@ def bench(
             machine and works with one thread only.
         isolate: Run each model in its own process.
         starts: How often each model is started in a fresh process, for load time, first run and peak memory; fewer if
-            the starts take longer than 6 seconds and than half of `seconds`. Sizes of a sweep after the first get at
-            most one start. 0 turns this off.
+            the starts take more CPU time than 6 seconds and than half of `seconds`. Sizes of a sweep after the first
+            get at most one start. 0 turns this off.
         seed: Seed of the generated inputs, the order of turns and the intervals.
         progress: Called with the phase and the fraction done.
 
@@ -341,7 +353,7 @@ def _plan(
         return
     for point in points(sizes, sweep):
         with naming(first.label):
-            chosen = dynamic_dims(first.model, point)
+            chosen = dynamic_dims(first.model, point, Subject(first.path).any_session)
             generated = at_size(first.model, chosen, seed=seed)
         listed = ", ".join(f"{dim}={size}" for dim, size in chosen.items())
         hint = f"it was run at {listed}; choose other sizes of dynamic dimensions" if listed else None
@@ -412,13 +424,9 @@ def _smallest_visible(point: Point) -> float:
 def _medians_mislead(point: Point) -> bool:
     """Return whether some file has a larger median than the first but is faster by its ratios, or the reverse."""
     first = point.timings[0].median
-    for timing in point.timings[1:]:
-        finding = timing.against_first.finding if timing.against_first is not None else Finding.SAME
-        if timing.median > first and finding is Finding.FASTER:
-            return True
-        if timing.median < first and finding is Finding.SLOWER:
-            return True
-    return False
+    compared = [(timing.median - first, timing.against_first) for timing in point.timings]
+    sign = {Finding.FASTER: 1, Finding.SLOWER: -1, Finding.SAME: 0}
+    return any(by_ratio is not None and sign[by_ratio.finding] * gap > 0 for gap, by_ratio in compared)
 
 
 def _different_outputs(points: Sequence[Point]) -> Iterator[str]:

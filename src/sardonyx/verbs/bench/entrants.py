@@ -17,9 +17,7 @@ from sardonyx.common.errors import SardonyxError, UsageError
 from sardonyx.ir import io
 from sardonyx.ir.origins import Source, distinct_labels, tagged
 from sardonyx.records.bench import BenchFile
-from sardonyx.runtime.timed import Settings
 from sardonyx.verbs.analyze.census import Census
-from sardonyx.verbs.bench.sessions import IsolatedSession, LocalSession, TimedSession
 
 Files: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source]"
 
@@ -48,43 +46,29 @@ def read_entrants(files: Files, folder: Path) -> list[Entrant]:
     sources = list(files.values()) if isinstance(files, Mapping) else listed_sources(files)
     if not sources:
         raise UsageError("there is no model to time", hint="name one or more ONNX files")
-    with ThreadPoolExecutor() as pool:  # files are hashed while they are read
-        models = [_read(source, folder / f"{index}.onnx") for index, source in enumerate(sources)]
-        hashes = [
-            None if _in_memory(source) else io.sha256_in(pool, path)
-            for source, (_, path, _) in zip(sources, models, strict=True)
-        ]
-        labels = list(named) if named is not None else distinct_labels([name for name, _, _ in models])
-        return [
-            Entrant(_describe(label, source, path, model, digest and digest.result()), path, model)
-            for label, source, (_, path, model), digest in zip(labels, sources, models, hashes, strict=True)
-        ]
+    models = [tagged(source) for source in sources]
+    labels = list(named) if named is not None else distinct_labels([model.name for model in models])
+    entrants: list[Entrant] = []
+    with ThreadPoolExecutor() as pool:  # files are hashed together
+        hashes = [None if model.path is None else io.sha256_in(pool, model.path) for model in models]
+        for label, model, digest in zip(labels, models, hashes, strict=True):
+            path = model.path or folder / f"{len(entrants)}.onnx"
+            if model.path is None:
+                io.save(model.model, path, durable=False)
+            file = BenchFile(
+                label=label,
+                path=None if model.path is None else os.fsencode(path).decode(errors="replace"),
+                sha256=digest and digest.result(),
+                bytes=path.stat().st_size,
+                nodes=Census.of(model.model).counts.nodes,
+            )
+            entrants.append(Entrant(file, path, model.model))
+    return entrants
 
 
 def listed_sources(files: Source | Sequence[Source]) -> list[Source]:
     """Return one model or several as a list."""
     return [files] if isinstance(files, (str, os.PathLike, onnx.ModelProto, ir.Model)) else list(files)
-
-
-def _read(source: Source, target: Path) -> tuple[str, Path, ir.Model]:
-    model = tagged(source)
-    if model.path is None:
-        io.save(model.model, target, durable=False)
-    return model.name, model.path or target, model.model
-
-
-def _in_memory(source: Source) -> bool:
-    return isinstance(source, (onnx.ModelProto, ir.Model))
-
-
-def _describe(label: str, source: Source, path: Path, model: ir.Model, digest: str | None) -> BenchFile:
-    return BenchFile(
-        label=label,
-        path=None if _in_memory(source) else os.fsencode(path).decode(errors="replace"),
-        sha256=digest,
-        bytes=path.stat().st_size,
-        nodes=Census.of(model).counts.nodes,
-    )
 
 
 @contextlib.contextmanager
@@ -94,9 +78,3 @@ def naming(label: str, hint: str | None = None) -> Generator[None]:
         yield
     except SardonyxError as error:
         raise type(error)(f"{label}: {error.message}", hint=error.hint or hint) from error
-
-
-def open_session(entrant: Entrant, settings: Settings, *, isolate: bool) -> TimedSession:
-    """Open a session for a model, in its own process if `isolate`."""
-    with naming(entrant.label):
-        return (IsolatedSession if isolate else LocalSession)(entrant.path, settings)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -33,26 +33,6 @@ class SlotOptions(Struct, frozen=True):
 
     seconds: float = SLOT
     clock: TimingClock = TimingClock.WALL
-
-
-class TimedSession(Protocol):
-    """A loaded model that can be timed."""
-
-    def feed(self, feeds: Feeds, options: SlotOptions) -> float:
-        """Set the feeds and options of the following slots; return the seconds of the first run."""
-        ...
-
-    def turn(self) -> float:
-        """Run one slot; return the seconds of one run."""
-        ...
-
-    def outputs(self) -> list[Value]:
-        """Return the outputs for the feeds."""
-        ...
-
-    def close(self) -> None:
-        """Free all resources."""
-        ...
 
 
 class LocalSession:
@@ -147,6 +127,9 @@ class IsolatedSession:
             kind, message, hint = reply
             raise kind(message, hint=hint)
         return reply[0]
+
+
+TimedSession = LocalSession | IsolatedSession
 
 
 def settings_of(threads: int, provider: str, level: str) -> Settings:

@@ -16,7 +16,7 @@ ratio within a round counts. With d = log(ours / theirs) of each round:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any, TypeAlias
 
@@ -141,12 +141,6 @@ def spread(seconds: Sequence[float]) -> Spread:
     inside = times[(times >= low - 1.5 * (high - low)) & (times <= high + 1.5 * (high - low))]
     ends = min(low, float(inside[0])), max(high, float(inside[-1]))  # a quartile may lie between a time and an outlier
     return Spread(middle, low, high, *ends)
-
-
-def geometric_mean(numbers: Iterable[float]) -> float:
-    """Return the geometric mean, which is the right mean of ratios."""
-    logs = [math.log(number) for number in numbers]
-    return math.exp(sum(logs) / len(logs))
 
 
 def correlation(x: Sequence[float], y: Sequence[float], *, seed: int = 0) -> Correlation:

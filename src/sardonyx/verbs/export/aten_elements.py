@@ -5,17 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
-from sardonyx.exact import call
 from sardonyx.exact.arithmetic import converted
-from sardonyx.exact.call import FLOATS, Array, Invalid, Undecided, Value, numpy_type
+from sardonyx.exact.call import FLOATS, Invalid, Undecided, Value, dtype_of, numpy_type
+from sardonyx.exact.evaluate import Evaluator
 from sardonyx.exact.reals import Numbers, Real, chosen
 
 Definition = Callable[..., Any]
@@ -40,6 +39,11 @@ def defines(*names: str) -> Callable[[Definition], Definition]:
     return enter
 
 
+def standard(n: Numbers, name: str, *operands: Value, **attributes: Any) -> Value:
+    """Return what an operator of ONNX computes: many of torch's have the same definition."""
+    return Evaluator(ModelProto(), n).standard(name, operands, attributes)[0]
+
+
 def is_scalar(value: Value) -> bool:
     """Return whether a value is a number of Python."""
     return isinstance(value, bool | int | float)
@@ -55,12 +59,7 @@ def number(n: Numbers, value: Any, dtype: int) -> Value:
         return n.literal(np.asarray(value, np.float32), TensorProto.FLOAT).typed(dtype)
     if dtype in FLOATS:
         return n.literal(np.asarray(value, _FORMATS[dtype]), dtype)
-    return np.asarray(value, call.numpy_type(dtype))
-
-
-def dtype_of(value: Value) -> int:
-    """Return the element type of a tensor."""
-    return call.dtype_of(value)
+    return np.asarray(value, numpy_type(dtype))
 
 
 def typed(n: Numbers, value: Value, dtype: int) -> Value:
@@ -87,37 +86,26 @@ def promoted(n: Numbers, *operands: Value) -> tuple[Value, ...]:
     return tuple(typed(n, each, *found) for each in operands)
 
 
-_MOST_TERMS = 1 << 20  # elements of the product of all operands of an einsum
-
-_ARITHMETIC: dict[str, tuple[Callable[[Numbers, Real, Real], Real], Callable[..., Any]]] = {
-    "add": (Numbers.add, operator.add),
-    "sub": (Numbers.subtract, operator.sub),
-    "mul": (Numbers.multiply, operator.mul),
-    "maximum": (Numbers.largest, np.maximum),
-    "minimum": (Numbers.smallest, np.minimum),
-}
+_LOGICAL = {"Add": np.logical_or, "Mul": np.logical_and}  # of truth values
 
 
 def _combined(n: Numbers, name: str, a: Value, b: Value) -> Value:
     a, b = promoted(n, a, b)
-    on_reals, on_integers = _ARITHMETIC[name]
-    if isinstance(a, Real):
-        return on_reals(n, a, b)
-    if a.dtype == bool:
-        return {"add": np.logical_or, "mul": np.logical_and}[name](a, b)
-    return np.asarray(on_integers(a, b))
+    if not isinstance(a, Real) and a.dtype == bool:
+        return _LOGICAL[name](a, b)
+    return standard(n, name, a, b)
 
 
 @defines("add")
 def add(n: Numbers, a: Value, b: Value, *, alpha: Any = 1) -> Value:
     """Return a + alpha · b."""
-    return _combined(n, "add", a, b if alpha == 1 else mul(n, b, alpha))
+    return _combined(n, "Add", a, b if alpha == 1 else mul(n, b, alpha))
 
 
 @defines("sub", "subtract")
 def sub(n: Numbers, a: Value, b: Value, *, alpha: Any = 1) -> Value:
     """Return a - alpha · b."""
-    return _combined(n, "sub", a, b if alpha == 1 else mul(n, b, alpha))
+    return _combined(n, "Sub", a, b if alpha == 1 else mul(n, b, alpha))
 
 
 @defines("rsub")
@@ -129,13 +117,13 @@ def rsub(n: Numbers, a: Value, b: Value, *, alpha: Any = 1) -> Value:
 @defines("mul", "multiply")
 def mul(n: Numbers, a: Value, b: Value) -> Value:
     """Return a · b."""
-    return _combined(n, "mul", a, b)
+    return _combined(n, "Mul", a, b)
 
 
 @defines("maximum", "minimum")
 def pairs(n: Numbers, a: Value, b: Value, *, name: str) -> Value:
     """Return the larger or smaller one of each pair."""
-    return _combined(n, name, a, b)
+    return _combined(n, "Max" if name == "maximum" else "Min", a, b)
 
 
 @defines("div", "divide", "true_divide")
@@ -150,11 +138,9 @@ def div(n: Numbers, a: Value, b: Value, *, rounding_mode: str | None = None) -> 
         if rounding_mode == "floor":
             return down
         return chosen(n.less(quotient, number(n, 0, quotient.dtype)), n.whole("Ceil", quotient), down)
-    if bool(np.any(b == 0)):
-        raise Invalid("a division of integers by 0")
     if rounding_mode == "floor":
-        return np.floor_divide(a, b)
-    return (np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b))).astype(a.dtype)
+        return standard(n, "Div", a - np.mod(a, b), b)
+    return standard(n, "Div", a, b)
 
 
 @defines("floor_divide")
@@ -173,16 +159,22 @@ def _real(n: Numbers, x: Value) -> Real:
     return typed(n, x, TensorProto.FLOAT) if not isinstance(x, Real) else x
 
 
-_FUNCTIONS = {
-    **{name: name.capitalize() for name in ("cos", "erf", "exp", "log", "sigmoid", "sin", "sinh", "tan", "tanh")},
-    **{name: name.capitalize() for name in ("acos", "asin", "atan", "cosh")},
+_ON_INTEGERS = {"neg": "Neg", "abs": "Abs", "sign": "Sign", "relu": "Relu"}
+_UNARY = _ON_INTEGERS | {
+    name: name.capitalize()
+    for name in (
+        *("acos", "asin", "atan", "cos", "cosh", "erf", "exp", "log", "reciprocal", "sigmoid", "sin", "sinh"),
+        *("softplus", "sqrt", "tan", "tanh"),
+    )
 }
 
 
-@defines(*_FUNCTIONS)
-def function(n: Numbers, x: Value, *, name: str) -> Value:
-    """Return a function without an algebraic definition."""
-    return n.apply(_FUNCTIONS[name], _real(n, x))
+@defines(*_UNARY)
+def unary(n: Numbers, x: Value, *args: Any, name: str) -> Value:
+    """Return a function of each element."""
+    if args:  # of softplus
+        raise Undecided(f"{name} has no definition")
+    return standard(n, _UNARY[name], x if name in _ON_INTEGERS else _real(n, x))
 
 
 @defines("floor", "ceil", "round")
@@ -193,28 +185,16 @@ def whole(n: Numbers, x: Value, *, name: str, decimals: int = 0) -> Value:
     return n.whole(name.capitalize(), x) if isinstance(x, Real) else x
 
 
-@defines("neg", "sqrt", "rsqrt", "reciprocal", "square", "abs", "relu", "sign")
-def unary(n: Numbers, x: Value, *, name: str) -> Value:
-    """Return a function of each element."""
-    if not isinstance(x, Real):
-        on_integers: dict[str, Callable[[Array], Array]] = {"neg": np.negative, "abs": np.abs, "sign": np.sign}
-        on_integers |= {"square": np.square, "relu": lambda v: np.maximum(v, 0)}
-        if name in on_integers:
-            return on_integers[name](x).astype(x.dtype)
-        x = _real(n, x)
-    zero, one = number(n, 0, x.dtype), number(n, 1, x.dtype)
-    if name == "sign":
-        return Real.of(n.less(zero, x).astype(np.int64) - n.less(x, zero), x.dtype)
-    results: dict[str, Callable[[], Real]] = {
-        "neg": lambda: n.subtract(zero, x),
-        "sqrt": lambda: n.root(x),
-        "rsqrt": lambda: n.divide(one, n.root(x)),
-        "reciprocal": lambda: n.divide(one, x),
-        "square": lambda: n.multiply(x, x),
-        "abs": lambda: n.largest(x, n.subtract(zero, x)),
-        "relu": lambda: n.largest(x, zero),
-    }
-    return results[name]()
+@defines("square")
+def square(n: Numbers, x: Value) -> Value:
+    """Return squares."""
+    return standard(n, "Mul", x, x)
+
+
+@defines("rsqrt")
+def rsqrt(n: Numbers, x: Value) -> Value:
+    """Return one over the root of each element."""
+    return unary(n, unary(n, x, name="sqrt"), name="reciprocal")
 
 
 @defines("pow")
@@ -228,7 +208,7 @@ def power(n: Numbers, base: Value, exponent: Value) -> Value:
     return n.power(base, exponent) if isinstance(base, Real) else np.power(base, exponent)
 
 
-@defines("silu", "gelu", "hardsigmoid", "hardswish", "leaky_relu", "elu", "softplus", "log1p", "exp2", "mish")
+@defines("silu", "gelu", "hardsigmoid", "hardswish", "leaky_relu", "elu", "log1p", "exp2", "mish")
 def activation(n: Numbers, x: Real, *args: Any, name: str, approximate: str = "none") -> Value:
     """Return an activation of each element."""
     constant = functools.partial(number, n, dtype=x.dtype)
@@ -253,8 +233,6 @@ def activation(n: Numbers, x: Real, *args: Any, name: str, approximate: str = "n
         return n.multiply(scale, chosen(n.less(x, zero), below, x))
     if name == "log1p":
         return n.apply("Log", n.add(x, one))
-    if name == "softplus" and not args:
-        return n.apply("Softplus", x)
     raise Undecided(f"{name} has no definition")
 
 
@@ -265,25 +243,18 @@ def clamp(n: Numbers, x: Value, low: Value = None, high: Value = None, *, name: 
     low, high = named.get("min", low), named.get("max", high)
     low, high = (None, low) if name == "clamp_max" else (low, high)
     low, high = (default if value is None else value for value, default in zip((low, high), defaults, strict=True))
-    x = x if low is None else _combined(n, "maximum", x, low)
-    return x if high is None else _combined(n, "minimum", x, high)
+    x = x if low is None else _combined(n, "Max", x, low)
+    return x if high is None else _combined(n, "Min", x, high)
 
 
-_RELATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
-}
+_RELATIONS = {"eq": "Equal", "ne": "Equal", "lt": "Less", "le": "LessOrEqual", "gt": "Greater", "ge": "GreaterOrEqual"}
 
 
 @defines(*_RELATIONS)
 def comparison(n: Numbers, a: Value, b: Value, *, name: str) -> Value:
     """Return where a relation holds."""
-    a, b = promoted(n, a, b)
-    if not isinstance(a, Real):
-        return np.asarray(_RELATIONS[name](a, b))
-    if name in ("eq", "ne"):
-        return n.equal(a, b) == (name == "eq")
-    result = n.less(a, b) if name in ("lt", "le") else n.less(b, a)
-    return result | n.equal(a, b) if name in ("le", "ge") else result
+    result = standard(n, _RELATIONS[name], *promoted(n, a, b))
+    return ~result if name == "ne" else result
 
 
 _LOGIC: dict[str, Callable[..., Any]] = {
@@ -386,35 +357,16 @@ def norm(n: Numbers, x: Real, order: float = 2, dim: Any = None, keepdim: bool =
     return n.root(n.total(n.multiply(x, x), axes_of(dim, x.ndim), keepdims=keepdim))
 
 
-def _extreme(n: Numbers, x: Value, axis: int, *, least: bool) -> Array:
-    """Return the place of the largest or smallest element along an axis, which is kept."""
-    keys = n.keys(x) if isinstance(x, Real) else np.asarray(x)
-    if not keys.shape[axis]:
-        raise Invalid("the largest of no elements")
-    return np.expand_dims(np.argmin(keys, axis) if least else np.argmax(keys, axis), axis)
-
-
-def _taken(x: Value, places: Array, axis: int, *, keepdim: bool) -> Value:
-    def take(v: Array) -> Array:
-        result = np.take_along_axis(v, places, axis)
-        return result if keepdim else result.squeeze(axis)
-
-    return x.moved(take) if isinstance(x, Real) else take(x)
-
-
 @defines("amax", "amin", "max", "min")
 def extreme(n: Numbers, x: Value, dim: Any = None, keepdim: bool = False, *, name: str) -> Value:
     """Return the largest or smallest elements; along one axis also their places."""
-    least = name in ("amin", "min")
+    end = name[-3:].capitalize()
     if isinstance(dim, Real | np.ndarray):  # two tensors
-        return _combined(n, "minimum" if least else "maximum", x, dim)
+        return _combined(n, end, x, dim)
+    result = standard(n, f"Reduce{end}", x, np.array(axes_of(dim, len(x.shape))), keepdims=int(keepdim))
     if name in ("max", "min") and dim is not None:
-        axis = dim % max(len(x.shape), 1)
-        places = _extreme(n, x, axis, least=least)
-        return _taken(x, places, axis, keepdim=keepdim), (places if keepdim else places.squeeze(axis)).astype(np.int64)
-    for axis in sorted(axes_of(dim, len(x.shape)), reverse=True):
-        x = _taken(x, _extreme(n, x, axis, least=least), axis, keepdim=keepdim)
-    return x
+        return result, arg_extreme(n, x, dim, keepdim, name=f"arg{name}")
+    return result
 
 
 @defines("argmax", "argmin")
@@ -422,9 +374,7 @@ def arg_extreme(n: Numbers, x: Value, dim: int | None = None, keepdim: bool = Fa
     """Return the place of the largest or smallest element."""
     if dim is None:
         raise Undecided(f"{name} of all elements")
-    axis = dim % len(x.shape)
-    places = _extreme(n, x, axis, least=name == "argmin").astype(np.int64)
-    return places if keepdim else places.squeeze(axis)
+    return standard(n, f"Arg{name[-3:].capitalize()}", x, axis=dim, keepdims=int(keepdim))
 
 
 @defines("any", "all")
@@ -467,44 +417,15 @@ def addmm(n: Numbers, added: Real, a: Real, b: Real, *, beta: float = 1, alpha: 
 
 @defines("einsum")
 def einsum(n: Numbers, equation: str, operands: Sequence[Real], **_: Any) -> Value:
-    """Return a sum of products over named axes: every operand is spread over all names."""
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    terms = left.split(",")
-    names = "".join(dict.fromkeys(left.replace(",", "")))
-    sizes = {
-        name: size for term, x in zip(terms, operands, strict=True) for name, size in zip(term, x.shape, strict=True)
-    }
-    if "." in left or not arrow or any(len(set(term)) < len(term) for term in terms):
-        raise Undecided("einsum of this form")
-    if math.prod(sizes.values()) > _MOST_TERMS:
-        raise Undecided("its values are too large")
-    spread = [
-        x.moved(
-            lambda v, t=term: np.transpose(v, np.argsort([names.index(c) for c in t])).reshape(
-                [sizes[c] if c in t else 1 for c in names]
-            )
-        )
-        for term, x in zip(terms, operands, strict=True)
-    ]
-    result = functools.reduce(n.multiply, spread)
-    dropped = tuple(index for index, name in enumerate(names) if name not in right)
-    result = n.total(result, dropped, keepdims=False) if dropped else result
-    kept = [name for name in names if name in right]
-    return result.moved(lambda v: np.transpose(v, [kept.index(name) for name in right]))
+    """Return a sum of products over named axes."""
+    return standard(n, "Einsum", *operands, equation=equation)
 
 
 @defines("softmax", "_softmax", "log_softmax", "_log_softmax")
 def softmax(n: Numbers, x: Real, dim: int, dtype: Any = None, *, name: str) -> Value:
     """Return each row as positive numbers that add up to 1, or their logarithms."""
     x = x.typed(dtype) if isinstance(dtype, int) and dtype in FLOATS and not isinstance(dtype, bool) else x
-    axis = dim % max(x.ndim, 1)
-    if not x.size:
-        return x
-    places = np.expand_dims(np.argmax(x.doubles, axis), axis)
-    shifted = n.subtract(x, x.moved(lambda v: np.take_along_axis(v, places, axis)))  # by any number of the row
-    powers = n.apply("Exp", shifted)
-    sums = n.total(powers, (axis,), keepdims=True)
-    return n.subtract(shifted, n.apply("Log", sums)) if "log" in name else n.divide(powers, sums)
+    return standard(n, "LogSoftmax" if "log" in name else "Softmax", x, axis=dim)
 
 
 def _normalized(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from onnx import TensorProto
 
 from sardonyx.exact.call import FLOATS, Array, Invalid, Undecided, Value, moved
@@ -22,73 +21,109 @@ from sardonyx.verbs.export.aten_elements import (
     is_scalar,
     mean,
     number,
-    per_channel,
     promoted,
+    standard,
     typed,
 )
 
 
-@defines("view", "reshape", "_unsafe_view", "_reshape_copy")
-def view(_: Numbers, x: Value, sizes: Sequence[int]) -> Value:
-    """Return the elements in another shape."""
-    return moved(x, lambda v: v.reshape(sizes))
+def _place(v: Array, dim: int, *bounds: int | None) -> tuple[slice, ...]:
+    """Return the index of a slice along one axis."""
+    return (slice(None),) * (dim % v.ndim) + (slice(*bounds),)
 
 
-@defines("flatten")
-def flatten(_: Numbers, x: Value, start: int = 0, end: int = -1) -> Value:
-    """Return a tensor with neighbouring axes as one."""
-    rank = len(x.shape)
-    first, last = start % max(rank, 1), end % max(rank, 1)
-    shape = (*x.shape[:first], math.prod(x.shape[first : last + 1]), *x.shape[last + 1 :])
-    return moved(x, lambda v: v.reshape(shape))
+def _flattened(v: Array, start: int = 0, end: int = -1) -> Array:
+    first, last = start % max(v.ndim, 1), end % max(v.ndim, 1)
+    return v.reshape(*v.shape[:first], math.prod(v.shape[first : last + 1]), *v.shape[last + 1 :])
 
 
-@defines("unflatten")
-def unflatten(_: Numbers, x: Value, dim: int, sizes: Sequence[int]) -> Value:
-    """Return a tensor with one axis as several."""
-    axis = dim % len(x.shape)
-    return moved(x, lambda v: v.reshape(*v.shape[:axis], *sizes, *v.shape[axis + 1 :]))
+def _unflattened(v: Array, dim: int, sizes: Sequence[int]) -> Array:
+    axis = dim % v.ndim
+    return v.reshape(*v.shape[:axis], *sizes, *v.shape[axis + 1 :])
 
 
-@defines("permute")
-def permute(_: Numbers, x: Value, dims: Sequence[int]) -> Value:
-    """Return a tensor with its axes in another order."""
-    return moved(x, lambda v: np.transpose(v, [axis % v.ndim for axis in dims]))
+def _transposed(v: Array, a: int | None = None, b: int | None = None) -> Array:
+    return v.T if a is None or b is None or v.ndim < 2 else np.swapaxes(v, a, b)
 
 
-@defines("transpose", "t", "numpy_T")
-def transpose(_: Numbers, x: Value, a: int | None = None, b: int | None = None) -> Value:
-    """Return a tensor with two axes exchanged."""
-    return moved(x, np.transpose if a is None or b is None or len(x.shape) < 2 else lambda v: np.swapaxes(v, a, b))
+def _expanded(v: Array, sizes: Sequence[int], **_: Any) -> Array:
+    kept = (1,) * (len(sizes) - v.ndim) + v.shape
+    return np.broadcast_to(v, [old if new == -1 else new for old, new in zip(kept, sizes, strict=True)])
 
 
-@defines("expand", "broadcast_to")
-def expand(_: Numbers, x: Value, sizes: Sequence[int], **_named: Any) -> Value:
-    """Return a tensor repeated along axes of size 1."""
-    wanted = list(sizes)
-    for back in range(1, len(x.shape) + 1):
-        wanted[-back] = x.shape[-back] if wanted[-back] == -1 else wanted[-back]
-    return moved(x, lambda v: np.broadcast_to(v, wanted))
+def _squeezed(v: Array, dim: Any = None) -> Array:
+    return np.squeeze(v, tuple(axis for axis in axes_of(dim, v.ndim) if v.ndim and v.shape[axis] == 1))
 
 
-@defines("unsqueeze")
-def unsqueeze(_: Numbers, x: Value, dim: int) -> Value:
-    """Return a tensor with one more axis of size 1."""
-    return moved(x, lambda v: np.expand_dims(v, dim))
+def _gathered(v: Array, dim: int, indices: Array, **_: Any) -> Array:
+    axis = dim % max(v.ndim, 1)
+    inside = tuple(slice(None) if i == axis else slice(0, size) for i, size in enumerate(indices.shape))
+    return np.take_along_axis(v[inside], _checked(indices, v.shape[axis], least=0), axis)
 
 
-@defines("squeeze")
-def squeeze(_: Numbers, x: Value, dim: Any = None) -> Value:
-    """Return a tensor without axes of size 1."""
-    axes = range(len(x.shape)) if dim is None else axes_of(dim, len(x.shape))
-    return moved(x, lambda v: np.squeeze(v, tuple(axis for axis in axes if v.ndim and v.shape[axis] == 1)))
+def _checked(indices: Array, length: int, least: int | None = None) -> Array:
+    if indices.size and not ((-length if least is None else least) <= indices.min() and indices.max() < length):
+        raise Invalid("an index lies outside")
+    return indices
 
 
-@defines("slice")
-def cut(_: Numbers, x: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Value:
-    """Return a part of a tensor along one axis."""
-    axis = dim % len(x.shape)
-    return moved(x, lambda v: v[(slice(None),) * axis + (slice(start, end, step),)])
+def _cut(v: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
+    return v[_place(v, dim, start, end, step)]
+
+
+def _narrowed(v: Array, dim: int, start: int, length: int) -> Array:
+    return _cut(v, dim, start, start + length)
+
+
+def _selected(v: Array, dim: int, index: Any) -> Array:
+    return np.take(v, _checked(np.asarray(index), v.shape[dim]), dim)
+
+
+def _indexed(v: Array, indices: Sequence[Value]) -> Array:
+    return v[tuple(slice(None) if each is None else each for each in indices)]
+
+
+def _looked_up(v: Array, indices: Array, *_: Any) -> Array:
+    return v[_checked(indices, v.shape[0], least=0)]
+
+
+def _rolled(v: Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> Array:
+    return np.roll(v, shifts, tuple(dims) or None)
+
+
+def _repeated(v: Array, times: Any, dim: int | None = None, **_: Any) -> Array:
+    return np.repeat(v, times, dim)
+
+
+# What operators that only move elements do to an array.
+_MOVES: dict[str, Callable[..., Array]] = {
+    **dict.fromkeys(("view", "reshape", "_unsafe_view", "_reshape_copy"), np.reshape),
+    **dict.fromkeys(("transpose", "t", "numpy_T"), _transposed),
+    **dict.fromkeys(("expand", "broadcast_to"), _expanded),
+    **dict.fromkeys(("select", "index_select"), _selected),
+    **dict.fromkeys(("index", "_unsafe_index"), _indexed),
+    **dict.fromkeys(("repeat", "tile"), np.tile),
+    "flatten": _flattened,
+    "unflatten": _unflattened,
+    "permute": np.transpose,
+    "unsqueeze": np.expand_dims,
+    "squeeze": _squeezed,
+    "slice": _cut,
+    "narrow": _narrowed,
+    "repeat_interleave": _repeated,
+    "flip": np.flip,
+    "roll": _rolled,
+    "tril": np.tril,
+    "triu": np.triu,
+    "embedding": _looked_up,
+    "gather": _gathered,
+}
+
+
+@defines(*_MOVES)
+def rearranged(_: Numbers, x: Value, *args: Any, name: str, **options: Any) -> Value:
+    """Return the elements of a tensor in other places."""
+    return moved(x, lambda v: _MOVES[name](v, *args, **options))
 
 
 @defines("slice_scatter")
@@ -96,28 +131,15 @@ def slice_scatter(
     _: Numbers, x: Value, part: Value, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
     """Return a tensor with a part of it replaced."""
-    place = (slice(None),) * (dim % len(x.shape)) + (slice(start, end, step),)
 
     def put(v: Array, new: Array) -> Array:
         copy = np.array(v)
-        copy[place] = new
+        copy[_place(v, dim, start, end, step)] = new
         return copy
 
     if not isinstance(x, Real):
         return put(x, part)
     return Real(put(x.residues, part.residues), put(x.doubles, part.doubles), x.dtype)
-
-
-@defines("narrow")
-def narrow(_: Numbers, x: Value, dim: int, start: int, length: int) -> Value:
-    """Return so many elements along one axis."""
-    return moved(x, lambda v: v[(slice(None),) * (dim % v.ndim) + (slice(start, start + length),)])
-
-
-@defines("select")
-def select(_: Numbers, x: Value, dim: int, index: int) -> Value:
-    """Return one slice of a tensor."""
-    return moved(x, lambda v: np.take(v, index, dim))
 
 
 @defines("cat", "concat")
@@ -145,9 +167,7 @@ def split(_: Numbers, x: Value, sizes: Any = 0, dim: int = 0, *, name: str) -> V
     if not isinstance(each, int) and sum(each) != length:
         raise Invalid("parts that do not add up")
     bounds = [0, *map(int, ends), length]
-    before = (slice(None),) * axis
-    parts = itertools.pairwise(bounds)
-    return tuple(moved(x, lambda v, a=a, b=b: v[(*before, slice(a, b))]) for a, b in parts)
+    return tuple(moved(x, lambda v, a=a, b=b: v[_place(v, axis, a, b)]) for a, b in itertools.pairwise(bounds))
 
 
 @defines("clone", "contiguous", "alias", "detach", "lift_fresh_copy", "dropout", "view_as", "positive", "expand_copy")
@@ -164,36 +184,6 @@ def to(n: Numbers, x: Value, *args: Any, dtype: int | None = None, **_: Any) -> 
     given = [arg for arg in args if isinstance(arg, int) and not isinstance(arg, bool)]
     others = [dtype_of(arg) for arg in args if isinstance(arg, Real | np.ndarray)]
     return typed(n, x, dtype or (given or others or [dtype_of(x)])[0])
-
-
-@defines("repeat", "tile")
-def repeat(_: Numbers, x: Value, times: Sequence[int]) -> Value:
-    """Return a tensor repeated along its axes."""
-    return moved(x, lambda v: np.tile(v, times))
-
-
-@defines("repeat_interleave")
-def repeat_interleave(_: Numbers, x: Value, times: Any, dim: int | None = None, **_named: Any) -> Value:
-    """Return a tensor in which every element is repeated."""
-    return moved(x, lambda v: np.repeat(v, times, dim))
-
-
-@defines("flip")
-def flip(_: Numbers, x: Value, dims: Sequence[int]) -> Value:
-    """Return a tensor in reverse along axes."""
-    return moved(x, lambda v: np.flip(v, tuple(dims)))
-
-
-@defines("roll")
-def roll(_: Numbers, x: Value, shifts: Sequence[int], dims: Sequence[int] = ()) -> Value:
-    """Return a tensor shifted along axes; what leaves at one end enters at the other."""
-    return moved(x, lambda v: np.roll(v, tuple(shifts), tuple(dims)) if dims else np.roll(v, shifts))
-
-
-@defines("tril", "triu")
-def triangle(_: Numbers, x: Value, diagonal: int = 0, *, name: str) -> Value:
-    """Return the lower or upper triangle, with zeros elsewhere."""
-    return moved(x, lambda v: np.tril(v, diagonal) if name == "tril" else np.triu(v, diagonal))
 
 
 @defines("constant_pad_nd", "pad")
@@ -276,43 +266,6 @@ def arange(n: Numbers, *bounds: Any, dtype: int | None = None, **_: Any) -> Valu
     return n.add(number(n, start, kind), n.multiply(Real.of(counts, kind), number(n, step, kind)))
 
 
-def _checked(indices: Array, length: int) -> Array:
-    if indices.size and not (-length <= indices.min() and indices.max() < length):
-        raise Invalid("an index lies outside")
-    return indices
-
-
-@defines("embedding")
-def embedding(_n: Numbers, weight: Value, indices: Value, *_: Any) -> Value:
-    """Return rows of a table."""
-    if indices.size and indices.min() < 0:
-        raise Invalid("an index lies outside")
-    return moved(weight, lambda v: v[_checked(indices, v.shape[0])])
-
-
-@defines("index", "_unsafe_index")
-def index(_: Numbers, x: Value, indices: Sequence[Value]) -> Value:
-    """Return elements at indices, as indexing a tensor does."""
-    places = tuple(slice(None) if each is None else each for each in indices)
-    return moved(x, lambda v: v[places])
-
-
-@defines("index_select")
-def index_select(_: Numbers, x: Value, dim: int, indices: Value) -> Value:
-    """Return slices at indices along an axis."""
-    return moved(x, lambda v: np.take(v, _checked(indices, v.shape[dim]), dim))
-
-
-@defines("gather")
-def gather(_n: Numbers, x: Value, dim: int, indices: Value, **_: Any) -> Value:
-    """Return single elements at indices along an axis."""
-    axis = dim % max(len(x.shape), 1)
-    if bool(np.any(indices < 0)):
-        raise Invalid("an index lies outside")
-    inside = tuple(slice(None) if i == axis else slice(0, size) for i, size in enumerate(indices.shape))
-    return moved(x, lambda v: np.take_along_axis(v[inside], _checked(indices, v.shape[axis]), axis))
-
-
 @defines("sym_size", "sym_numel")
 def sym_size(_: Numbers, x: Value, dim: int | None = None) -> Value:
     """Return a size of a tensor, or the number of its elements."""
@@ -349,33 +302,9 @@ def _spread(values: Any, count: int) -> list[int]:
     return given * count if len(given) == 1 else given
 
 
-def _windows(x: Real, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Real:
-    """Return [batch, channels, windows..., elements of a window...] of a tensor that has its borders."""
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    axes = tuple(range(2, 2 + len(reach)))
-    steps = tuple(slice(None, None, step) for step in (*stride, *dilation))
-    return x.moved(lambda v: sliding_window_view(v, reach, axes)[(slice(None), slice(None), *steps)])
-
-
-def _convolved(n: Numbers, x: Real, weight: Real, stride: Any, dilation: Any, groups: int) -> Real:
-    count = weight.ndim - 2
-    if x.shape[1] != weight.shape[1] * groups or weight.shape[0] % groups:
-        raise Invalid("channels that do not fit")
-    windows = _windows(x, weight.shape[2:], stride, dilation)
-    spatial, batch = windows.shape[2 : 2 + count], x.shape[0]
-    order = (0, 1, *range(3, 3 + count), 2, *range(3 + count, 3 + 2 * count))  # batch, group, windows, elements
-    rows = windows.moved(
-        lambda v: (
-            v.reshape(batch, groups, -1, *v.shape[2:]).transpose(order).reshape(batch, groups, math.prod(spatial), -1)
-        )
-    )
-    columns = weight.moved(lambda v: np.swapaxes(v.reshape(groups, v.shape[0] // groups, -1), 1, 2))
-    return n.matmul(rows, columns).moved(lambda v: np.swapaxes(v, 2, 3).reshape(batch, -1, *spatial))
-
-
 @defines("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d")
 def convolution(n: Numbers, x: Real, weight: Real, bias: Real | None = None, *args: Any, name: str) -> Value:
-    """Return a convolution: the product of every window with the kernels of its group."""
+    """Return a convolution, or the adjoint of one."""
     count = weight.ndim - 2
     if x.ndim != weight.ndim:
         raise Undecided("a convolution without a batch")
@@ -387,39 +316,17 @@ def convolution(n: Numbers, x: Real, weight: Real, bias: Real | None = None, *ar
     else:
         stride, padding, dilation, groups = (*args, *(1, 0, 1, 1)[len(args) :])
         transposed, beyond = False, 0
-    stride, dilation, beyond = (_spread(each, count) for each in (stride, dilation, beyond))
+    dilation = _spread(dilation, count)
     if isinstance(padding, str):
         reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        borders = [(r // 2, r - r // 2) if padding == "same" else (0, 0) for r in reach]
+        pads = [r // 2 for r in reach] + [r - r // 2 for r in reach] if padding == "same" else [0] * 2 * count
     else:
-        borders = [(each, each) for each in _spread(padding, count)]
+        pads = _spread(padding, count) * 2
+    options = {"strides": _spread(stride, count), "dilations": dilation, "pads": pads, "group": groups}
+    operands = (x, weight) if bias is None else (x, weight, bias)
     if transposed:
-        x, weight, borders = _turned(x, weight, stride, dilation, borders, beyond, groups)
-        stride = [1] * count
-    x = _bordered(x, [(0, 0), (0, 0), *borders], number(n, 0.0, x.dtype))
-    result = _convolved(n, x, weight, stride, dilation, groups)
-    return result if bias is None else n.add(result, per_channel(bias, result.ndim))
-
-
-def _turned(x: Real, weight: Real, stride: Any, dilation: Any, borders: Any, beyond: Any, groups: int) -> Any:
-    """Return the ordinary convolution that a transposed one is: with zeros between elements, and kernels in reverse."""
-    sizes = (*x.shape[:2], *((size - 1) * step + 1 for size, step in zip(x.shape[2:], stride, strict=True)))
-    places = (slice(None), slice(None), *(slice(None, None, step) for step in stride))
-
-    def apart(v: Array) -> Array:
-        zeros = np.zeros(sizes, v.dtype)
-        zeros[places] = v
-        return zeros
-
-    def reverse(v: Array) -> Array:
-        parts = np.flip(v, tuple(range(2, v.ndim))).reshape(groups, v.shape[0] // groups, *v.shape[1:])
-        return np.swapaxes(parts, 1, 2).reshape(-1, v.shape[0] // groups, *v.shape[2:])
-
-    reach = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-    borders = [(r - a, r - b + o) for r, (a, b), o in zip(reach, borders, beyond, strict=True)]
-    if min(map(min, borders)) < 0:
-        raise Undecided("a transposed convolution with wide borders")
-    return x.moved(apart), weight.moved(reverse), borders
+        return standard(n, "ConvTranspose", *operands, output_padding=_spread(beyond, count), **options)
+    return standard(n, "Conv", *operands, **options)
 
 
 @defines("max_pool1d", "max_pool2d", "avg_pool1d", "avg_pool2d")
@@ -427,35 +334,24 @@ def pool(
     n: Numbers, x: Real, kernel: Any, stride: Any = (), padding: Any = 0, *args: Any, name: str, **_: Any
 ) -> Value:
     """Return the largest element or the mean of every window."""
-    count = int(name[-2])
-    kernel, padding = _spread(kernel, count), _spread(padding, count)
-    stride = _spread(stride, count) if stride else kernel
-    largest = name.startswith("max")
-    dilation = _spread(args[0], count) if largest and args else [1] * count
-    ceil_mode, inclusive, divisor = (*args[int(largest) :], *(False, True, None)[len(args[int(largest) :]) :])[:3]
+    count, largest = int(name[-2]), name.startswith("max")
+    sizes, rest = _spread(kernel, count), args if largest else (1, *args)
+    options: list[Any] = [*rest, *(1, False, True, None)[len(rest) :]]
+    dilation, ceil_mode, inclusive, divisor = options
     if ceil_mode or divisor or x.ndim != count + 2:
         raise Undecided(f"{name} with rounded sizes, a divisor or no batch")
-    widths = [(0, 0), (0, 0), *((each, each) for each in padding)]
-    axes = tuple(range(2 + count, 2 + 2 * count))
-    windows = _windows(
-        _bordered(x, widths, number(n, -math.inf if largest else 0.0, x.dtype)), kernel, stride, dilation
-    )
-    if largest:
-        rows = windows.moved(lambda v: v.reshape(*v.shape[: 2 + count], -1))
-        places = np.expand_dims(np.argmax(n.keys(rows), -1), -1)
-        return rows.moved(lambda v: np.take_along_axis(v, places, -1).squeeze(-1))
-    ones = Real.of(np.ones((1, 1, *x.shape[2:])), x.dtype)
-    counted = _bordered(ones, widths, number(n, 1.0 if inclusive else 0.0, x.dtype))
-    counts = n.total(_windows(counted, kernel, stride, dilation), axes, keepdims=False)
-    return n.divide(n.total(windows, axes, keepdims=False), counts)
+    steps, pads = _spread(stride, count) if stride else sizes, _spread(padding, count) * 2
+    own = {"dilations": _spread(dilation, count)} if largest else {"count_include_pad": int(inclusive)}
+    name = "MaxPool" if largest else "AveragePool"
+    return standard(n, name, x, kernel_shape=sizes, strides=steps, pads=pads, **own)
 
 
 @defines("adaptive_avg_pool1d", "adaptive_avg_pool2d", "_adaptive_avg_pool2d")
 def adaptive_pool(n: Numbers, x: Real, sizes: Sequence[int]) -> Value:
     """Return means over as many ranges of about equal length as the result has elements."""
     for axis, size in zip(range(x.ndim - len(sizes), x.ndim), sizes, strict=True):
-        length, before = x.shape[axis], (slice(None),) * axis
+        length = x.shape[axis]
         ends = [(i * length // size, -(-(i + 1) * length // size)) for i in range(size)]
-        parts = [x.moved(lambda v, a=a, b=b, before=before: v[(*before, slice(a, b))]) for a, b in ends]
+        parts = [rearranged(n, x, axis, a, b, name="slice") for a, b in ends]
         x = joined([mean(n, part, (axis,)) for part in parts], axis)
     return x

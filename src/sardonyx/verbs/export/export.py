@@ -22,12 +22,12 @@ from sardonyx.common.atomic_write import check_free, check_free_folder, draft_fo
 from sardonyx.common.errors import ModelError, UsageError, VerificationFailed
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
-from sardonyx.frontend.inputs.examples import Dims, DynamicDims, Example, Inputs, example_for, resolve_dynamic, unpadded
+from sardonyx.frontend.inputs.examples import Dims, DynamicDims, Inputs, example_for, resolve_dynamic, unpadded
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.other_branches import Branch, find_branches, with_fewer_dims
 from sardonyx.frontend.inputs.past import with_past as with_past_of
 from sardonyx.frontend.inputs.search import SWITCHES
-from sardonyx.frontend.models import Resolved, from_module, named_state, resolve
+from sardonyx.frontend.models import from_module, named_state, resolve
 from sardonyx.frontend.running import HALF_TYPES, initialize, unreached, with_threads
 from sardonyx.frontend.sources import Dtype
 from sardonyx.frontend.tracing import traced
@@ -39,14 +39,12 @@ from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.rehearsal import CallsInARow, StateMode, mode_notes, with_state
 from sardonyx.frontend.tracing.traced import Attempt, Exporter, TagStyle, with_hint
 from sardonyx.ir import io, metadata
-from sardonyx.ir import metadata as states
 from sardonyx.ir.io.decoder_folder import move_into
 from sardonyx.ir.origins import HasModel, is_program
 from sardonyx.records.environment import environment
 from sardonyx.records.export import ExampleInput, Export, OperatorChecks
-from sardonyx.records.input_specs import StateTensor
 from sardonyx.records.progress import Clock, Progress
-from sardonyx.records.run import Accuracy, Artifact, LoadedDecoder, Verdict
+from sardonyx.records.run import Accuracy, LoadedDecoder, Verdict
 from sardonyx.verbs.export.generation import (
     MODEL,
     attention_window,
@@ -58,9 +56,16 @@ from sardonyx.verbs.export.generation import (
     write_beside,
 )
 from sardonyx.verbs.export.options import ExportOptions
-from sardonyx.verbs.export.programs import census_fields, export_program, plain_torch, source_module
+from sardonyx.verbs.export.programs import (
+    Written,
+    census_fields,
+    example_inputs,
+    export_program,
+    plain_torch,
+    source_module,
+    write,
+)
 from sardonyx.verbs.optimize import pipeline, run_tables
-from sardonyx.verbs.optimize.options import OptimizeOptions
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.exported_graph import check_in_float32, round_without_kernels
 from sardonyx.verification.subject import Subject
@@ -146,22 +151,31 @@ def export(
             threads=threads, force=force, options=options, clock=clock,
         ))  # fmt: skip
     assert isinstance(source, (nn.Module, str))
-    _check_destination(output, force=force, for_generation=for_generation)
+    if for_generation and output is None:
+        raise UsageError("an export for generation writes a folder", hint="give its path as `output`")
+    if output is not None:
+        (check_free_folder if for_generation else check_free)(os.fspath(output), force=force)
     with clock.phase("model"):
-        resolved = _resolve(source, task, dtype, seed, training=training, for_generation=for_generation)
+        default_task = "text-generation" if for_generation else None
+        resolved = (
+            from_module(source, dtype)
+            if isinstance(source, nn.Module)
+            else resolve(source, task=task, default_task=default_task, seed=seed, dtype=dtype, training=training)
+        )
     with prepared(resolved.module, training=training) as module, temporary_folder() as folder, with_threads(threads):
         with clock.phase("inputs"):
-            example = (
-                decoder_example(module, seed)
-                if for_generation
-                else _example(module, resolved, inputs, kwargs, seed, with_past=options.with_past)
-            )
+            if for_generation:
+                example, lazy_notes = decoder_example(module, seed), ()
+            else:
+                example = example_for(module, resolved, inputs, kwargs, seed)
+                lazy_notes = initialize(module, example.args, example.kwargs)
+                example = with_past_of(module, example) if options.with_past else example
             call = Call(module, example.args, example.kwargs)
             call, state_notes = with_state(call, "fixed" if for_generation else state)
             mode = mode_notes(call, training=resolved.was_training and not training)
             dims = resolve_dynamic(call, "auto" if for_generation else dynamic)
             if for_generation:
-                require_dynamic(_inputs(call, dims.axes))
+                require_dynamic(example_inputs(call, dims.axes))
         variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
         others = (call.with_arguments(variant.args, variant.kwargs).feeds for variant in variants)
         ordinary = unpadded(call) if verify else None
@@ -185,7 +199,7 @@ def export(
         settings = _Settings(arguments, exporter, opset, style, seed, threads, verify, optimize, target, folder, clock)
         job, dims = _export(call, examples, dims, settings)
         missed = unreached(module, call.memory_read())
-        described = _inputs(call, dims.axes)
+        described = example_inputs(call, dims.axes)
         if for_generation:
             require_dynamic(described)
         if for_generation and output is not None:
@@ -205,32 +219,16 @@ def export(
             optimized=written.run,
             seconds=clock.seconds,
             notes=with_lowest_limits(
-                (*mode, *state_notes, *resolved.notes, *example.notes, *dims.notes, *written.notes)
+                (*mode, *state_notes, *resolved.notes, *example.notes, *lazy_notes, *dims.notes, *written.notes)
             ),
             plain_torch=plain_torch(job.model) if optimize and exporter == "dynamo" else None,
             unreached=missed,
             fixed=fixed,
-            state=tuple(states.read_state(job.model).values()),
+            state=tuple(metadata.read_state(job.model).values()),
             operators=job.operators,
             decoder=written.decoder,
             model=job.model if written.run is None else written.run.model,
         )
-
-
-def _resolve(
-    source: nn.Module | str,
-    task: str | None,
-    dtype: Dtype | None,
-    seed: int,
-    *,
-    training: bool,
-    for_generation: bool,
-) -> Resolved:
-    """Return the module of a source."""
-    if isinstance(source, nn.Module):
-        return from_module(source, dtype)
-    default_task = "text-generation" if for_generation else None
-    return resolve(str(source), task=task, default_task=default_task, seed=seed, dtype=dtype, training=training)
 
 
 class _Settings(Struct, frozen=True):
@@ -247,16 +245,6 @@ class _Settings(Struct, frozen=True):
     target: Literal["portable", "ort"]
     folder: str  # for temporary files
     clock: Clock
-
-
-class _Written(Struct, frozen=True):
-    """The result of an export: the file, and the run that optimized it."""
-
-    artifact: Artifact
-    run: pipeline.Optimized | None
-    verdict: Verdict | None
-    notes: tuple[str, ...]
-    decoder: LoadedDecoder | None = None
 
 
 def _export(
@@ -292,7 +280,11 @@ def _trace(call: Call, examples: Sequence[Feeds], settings: _Settings, dims: Dyn
         branches = find_branches(call, dims.axes, examples, search=settings.verify) if is_traced else []
     operations = recorded(model) if settings.verify else None
     metadata.write_options(model, "export", settings.arguments)
-    states.write_state(model, _declared(call))
+    first = call.state.steps[0] if call.state is not None else []
+    declared = zip(call.state_inputs, first, strict=True)
+    metadata.write_state(
+        model, tuple(metadata.declared_state(name, continued(name), to_array(tensor)) for name, tensor in declared)
+    )
     metadata.write_limits(model, with_lowest_limits((*dims.notes, *notes)))
     job = _ExportJob(call, examples, model, settings, notes, branches)
     job.round_without_kernels()
@@ -364,11 +356,16 @@ class _ExportJob:
             VerificationFailed: If they disagree.
             ModelError: If a dimension that the user named could only be tried at the size of the example.
         """
+        call = self._call
         with self._clock.phase("verification"):
             verdict = self._verdict()
-            larger = self._larger(dims.axes, verdict) if verdict.passed else []
+            untried = _seen_at_one_size(dims.axes, verdict) if verdict.passed else []
+            larger = larger_examples(call.run, call.feeds, dims.axes, untried)
             verdict = self._verdict(larger) if larger else verdict
-            self.operators = _checked(operations) if operations is not None else None
+            if operations is not None:
+                from sardonyx.verbs.export.operator_checks import check  # not needed for the other exporter
+
+                self.operators = check(operations)
         if not verdict.passed:
             raise self._failure(verdict)
         if untested := _seen_at_one_size(dims.named, verdict):
@@ -391,10 +388,6 @@ class _ExportJob:
         unequal = self.operators.unequal[:1] if self.operators is not None else ()
         return VerificationFailed(f"{what}: {'; '.join((verdict.failures[0], *unequal))}", hint=hint)
 
-    def _larger(self, axes: Axes, verdict: Verdict) -> list[Feeds]:
-        """Return larger examples for the dynamic dimensions that all random inputs had at one size."""
-        return larger_examples(self._call.run, self._call.feeds, axes, _seen_at_one_size(axes, verdict))
-
     def _verdict(self, larger: Sequence[Feeds] = ()) -> Verdict:
         """Run both and compare; with state, also over several calls in a row."""
         verdict = self._compared(self._file, self.model, self._call, [*self._examples, *larger])
@@ -402,7 +395,7 @@ class _ExportJob:
             return verdict
         first = dict(zip(self._call.state_inputs, map(to_array, self._call.state.steps[0]), strict=True))
         calls = self._call.state.calls
-        row, graph = CallsInARow(self._call), states.in_a_row(self.model, first, calls)
+        row, graph = CallsInARow(self._call), metadata.in_a_row(self.model, first, calls)
         in_a_row = self._compared(graph, graph, row, [dict(zip(row.inputs, row.tensors, strict=True))])
         renamed = (structs.replace(each, style=f"{calls} calls in a row, {each.style}") for each in in_a_row.trials)
         return structs.replace(
@@ -447,21 +440,20 @@ class _ExportJob:
     def _report(self, text: str) -> None:
         self._clock.tell(text, None)
 
-    def write(self, output: Path | None, external: bool | None, *, force: bool) -> _Written:
+    def write(self, output: Path | None, external: bool | None, *, force: bool) -> Written:
         """Write the graph, optimized if that was asked for."""
-        if self._settings.optimize:
-            run = self._optimize(output, external, force=force)
-            return _Written(run.result, run, self.verdict, (*run.notes, *self.notes))
-        with self._clock.phase("writing"):
-            saved = io.Saved(None)
-            if output is not None:
-                saved = io.save(self.model, output, force=force, external=external, hashed=self._settings.verify)
-            artifact = run_tables.artifact(self.model, output, saved.digest)
-        return _Written(artifact, None, self.verdict, (*saved.notes, *self.notes))
+        given = self._settings
+        how = functools.partial(pipeline.optimize, target=given.target, seed=self._seed, threads=self._threads)
+        is_optimized = given.optimize
+        done = write(
+            self.model, output, external, optimized=how if is_optimized else None, hashed=given.verify, force=force,
+            clock=self._clock, source=self._file if is_optimized else None,
+        )  # fmt: skip
+        return structs.replace(done, notes=(*done.notes, *self.notes), verdict=self.verdict)
 
     def write_for_generation(
         self, output: Path, inputs: Sequence[ExampleInput], options: ExportOptions, *, force: bool
-    ) -> _Written:
+    ) -> Written:
         """Write a decoder into a folder that appears when it is complete, and check the tokens that it generates."""
         with draft_folder(os.fspath(output), force=force) as folder:
             path = Path(folder) / MODEL
@@ -477,9 +469,8 @@ class _ExportJob:
             if (moved := move_into(path, output, hashed=artifact.sha256 is not None)) is not None:
                 model, saved = moved
                 artifact, notes = run_tables.artifact(model, output / MODEL, saved.digest), (*saved.notes, *notes)
-        return _Written(
-            artifact, written.run and structs.replace(written.run, result=artifact), verdict, notes, decoder
-        )
+        run = written.run and structs.replace(written.run, result=artifact)
+        return Written(artifact, run, tuple(notes), verdict, decoder)
 
     def _check_generation(
         self, path: Path, verdict: Verdict, steps: int
@@ -520,71 +511,9 @@ class _ExportJob:
             own, tensors = wide is None, self._call.tensors
             return verdict, *loaded(path.parent, generated, tensors, in_own_types=own, threads=self._threads)
 
-    def _optimize(self, output: Path | None, external: bool | None, *, force: bool) -> pipeline.Optimized:
-        """Optimize the temporary file, verify the result and write it."""
-        with self._clock.phase("optimize"):
-            return pipeline.optimize(
-                self._file,
-                output,
-                target=self._settings.target,
-                seed=self._seed,
-                threads=self._threads,
-                force=force,
-                options=OptimizeOptions(external=external),
-                progress=self._clock.tell,
-            )
-
-
-def _checked(operations: Sequence[Operation]) -> OperatorChecks:
-    """Compare operations with their nodes in exact arithmetic."""
-    from sardonyx.verbs.export.operator_checks import check  # only needed here, and not for the other exporter
-
-    return check(operations)
-
-
-def _check_destination(output: str | Path | None, *, force: bool, for_generation: bool) -> None:
-    """Refuse an unusable output path before any work is done."""
-    if for_generation and output is None:
-        raise UsageError("an export for generation writes a folder", hint="give its path as `output`")
-    if output is not None:
-        check = check_free_folder if for_generation else check_free
-        check(os.fspath(output), force=force)
-
-
-def _example(
-    module: nn.Module,
-    resolved: Resolved,
-    inputs: Inputs,
-    kwargs: Mapping[str, Any] | None,
-    seed: int,
-    *,
-    with_past: bool,
-) -> Example:
-    """Return the example inputs; lazy modules are initialized on them."""
-    example = example_for(module, resolved, inputs, kwargs, seed)
-    lazy_notes = initialize(module, example.args, example.kwargs)
-    example = with_past_of(module, example) if with_past else example
-    return structs.replace(example, notes=(*example.notes, *lazy_notes))
-
 
 def _seen_at_one_size(named: Axes, verdict: Verdict) -> list[str]:
     """Return the dynamic dimensions that had the same size in all trials."""
     dims = dict.fromkeys(dim for spec in named.values() for dim in spec.values() if dim_terms(dim) == [dim])
     sizes = {dim: {trial.dims[dim] for trial in verdict.trials if dim in trial.dims} for dim in dims}
     return [dim for dim, seen in sizes.items() if len(seen) < 2]
-
-
-def _inputs(call: Call, axes: Axes) -> tuple[ExampleInput, ...]:
-    return tuple(
-        ExampleInput(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), dict(axes.get(name, {})))
-        for name, tensor in zip(call.arguments, call.tensors, strict=False)
-    )
-
-
-def _declared(call: Call) -> tuple[StateTensor, ...]:
-    """Return the state of a call with its values before the first."""
-    first = call.state.steps[0] if call.state is not None else []
-    return tuple(
-        states.declared_state(name, continued(name), to_array(tensor))
-        for name, tensor in zip(call.state_inputs, first, strict=True)
-    )

@@ -45,8 +45,6 @@ class Extracted(Extraction, HasModel, frozen=True):
 
 
 class _Verified(Struct, frozen=True):
-    """The results of verification."""
-
     verdict: Verdict | None = None
     live: LiveModuleCheck | None = None
     notes: tuple[str, ...] = ()
@@ -101,13 +99,38 @@ def extract(
     cut_seconds = time.perf_counter() - began
     verified = _Verified()
     if verify:
-        args, keywords = _arguments(live, inputs, kwargs)
+        args, keywords = tuple[Any, ...](), dict[str, Any]()
+        if live is not None:
+            from sardonyx.frontend.inputs.examples import call_arguments
+
+            args, keywords = call_arguments(inputs, kwargs)
         with _prepared(live, args, keywords) as plain:
             if plain is not None:
                 _check_types(whole, plain)
-            check = _module_check(whole, cut, plain, args, keywords, seed=seed, threads=threads, report=report)
+            from sardonyx.verification import seeds_from
+            from sardonyx.verification.module_check import ModuleCheck
+
+            feeds = None
+            if plain is not None:
+                from sardonyx.frontend.tracing.engine import example_feeds
+
+                names = [value.name or "" for value in whole.model.graph.inputs if not value.is_initializer()]
+                feeds = example_feeds(plain, args, keywords, names)
+            check = ModuleCheck(
+                whole.model,
+                cut,
+                inputs=feeds,
+                seeds=seeds_from(seed),
+                trials=None if plain is None else _RANDOM_TRIALS_WITH_LIVE,
+                threads=threads,
+                progress=lambda text: report(text, None),
+            )
             verified = _verified(check, whole, cut, plain, args, keywords)
-        _set_ranks(cut.model, check)
+        arrays = check.values()
+        for value in (*cut.model.graph.inputs, *cut.model.graph.outputs):
+            array = arrays.get(value.name or "")  # as the whole model ran: a file needs a rank
+            if value.shape is None and isinstance(array, np.ndarray):
+                value.shape = ir.Shape([None] * array.ndim)
     saved = io.Saved(None)
     if output is not None:
         report("writing", None)
@@ -118,9 +141,9 @@ def extract(
     return _record(whole, cut, verified, result, call, {"cut": cut_seconds, "total": total})
 
 
-def path_of(source: Source, module: str) -> str:
+def path_of(source: Source, wanted: str) -> str:
     """Return the instance path of the module that a tag, a path or a glob names."""
-    return _path(tagged(source), module)
+    return _path(tagged(source), wanted)
 
 
 def _path(whole: Tagged, wanted: str) -> str:
@@ -130,16 +153,6 @@ def _path(whole: Tagged, wanted: str) -> str:
         return find_module(whole.hierarchy, running, wanted)
     except UsageError:
         return find_module(whole.hierarchy, (*running, *whole.hierarchy.classes), wanted)
-
-
-def _arguments(
-    live: nn.Module | None, inputs: Inputs, kwargs: Mapping[str, Any] | None
-) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    if live is None:
-        return (), {}
-    from sardonyx.frontend.inputs.examples import call_arguments
-
-    return call_arguments(inputs, kwargs)
 
 
 @contextlib.contextmanager
@@ -154,38 +167,6 @@ def _prepared(live: nn.Module | None, args: Sequence[Any], kwargs: Mapping[str, 
     with prepared(live) as plain:
         initialize(plain, args, kwargs)
         yield plain
-
-
-def _module_check(
-    whole: Tagged,
-    cut: cutting.Extract,
-    live: nn.Module | None,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    *,
-    seed: int,
-    threads: int | None,
-    report: Progress,
-) -> ModuleCheck:
-    from sardonyx.verification import seeds_from
-    from sardonyx.verification.module_check import ModuleCheck
-
-    feeds = None
-    if live is not None:
-        from sardonyx.frontend.tracing.engine import example_feeds
-
-        graph = whole.model.graph
-        names = [value.name or "" for value in graph.inputs if not value.is_initializer()]
-        feeds = example_feeds(live, args, kwargs, names)
-    return ModuleCheck(
-        whole.model,
-        cut,
-        inputs=feeds,
-        seeds=seeds_from(seed),
-        trials=None if live is None else _RANDOM_TRIALS_WITH_LIVE,
-        threads=threads,
-        progress=lambda text: report(text, None),
-    )
 
 
 def _verified(
@@ -282,15 +263,6 @@ def _tensors_of_call(calls: Sequence[Captured], cut: cutting.Extract) -> tuple[d
         inputs |= {name + suffix: tensor for name, tensor in call.inputs.items()}
         outputs |= {name + suffix: tensor for name, tensor in call.outputs.items()}
     return inputs, outputs
-
-
-def _set_ranks(model: ir.Model, check: ModuleCheck) -> None:
-    """Give inputs and outputs of unknown shape the rank that they had when the whole model ran: a file needs one."""
-    arrays = check.values()
-    for value in (*model.graph.inputs, *model.graph.outputs):
-        array = arrays.get(value.name or "")
-        if value.shape is None and isinstance(array, np.ndarray):
-            value.shape = ir.Shape([None] * array.ndim)
 
 
 def _record(

@@ -7,7 +7,7 @@ import functools
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -22,6 +22,7 @@ from sardonyx.frontend.inputs import dynamic
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.inputs.past import PAST, SWITCH, with_past
+from sardonyx.frontend.module_state import replaced
 from sardonyx.frontend.running import quietly, run, with_threads
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.frontend.tracing.structure import window
@@ -90,9 +91,7 @@ def write_beside(folder: Path, module: Any, inputs: Sequence[ExampleInput]) -> l
     """Write the files and return notes for the user.
 
     Args:
-        folder: The folder of the model file.
         module: The exported module; the tokenizer is loaded from where the module was loaded from.
-        inputs: The inputs that it was exported with.
     """
     notes: list[str] = []
     content = genai_config(module, inputs, notes)
@@ -138,7 +137,6 @@ def genai_config(module: Any, inputs: Sequence[ExampleInput], notes: list[str]) 
 
 
 def _cache_shape(inputs: Sequence[ExampleInput], part: str) -> tuple[int, ...]:
-    """Return the shape of the first layer's keys or values."""
     return next(x.shape for x in inputs if x.name.startswith(PAST) and x.name.endswith(f".{part}"))
 
 
@@ -220,17 +218,13 @@ def continued(module: Any, prompts: Prompts, steps: int, threads: int = 1) -> Co
     return Continuation(tokens, to_array(torch.stack(answer.logits, dim=1)))
 
 
-@contextlib.contextmanager
-def _greedy(module: Any, steps: int) -> Generator[None]:
+def _greedy(module: Any, steps: int) -> contextlib.AbstractContextManager[None]:
     """Replace the generation config, so that sampling, penalties and end tokens have no effect, and restore it."""
     own: Any = module.generation_config
-    module.generation_config = own.__class__(
+    config = own.__class__(
         max_new_tokens=steps, do_sample=False, pad_token_id=0, output_logits=True, return_dict_in_generate=True
     )
-    try:
-        yield
-    finally:
-        module.generation_config = own
+    return replaced(module, "generation_config", config)
 
 
 class Stepper:
@@ -319,10 +313,7 @@ class GenerationCheck:
     """Compares an exported decoder with the module that it was exported from.
 
     Args:
-        module: The module, with its `generate()`.
         engine: The same module under the names of the graph's inputs.
-        model: The exported model.
-        threads: Threads of the runtime.
         report: Called with one line that says what is being done.
     """
 
@@ -393,13 +384,14 @@ class GenerationCheck:
                 different = comparer.compare(*pair, lambda both=both: both)
             lines += different
         rows, steps = np.nonzero(logits.argmax(axis=-1) != expected.tokens)
-        ties = tuple(
-            _tie(int(row), int(step), int(expected.tokens[row, step]), reference[row, step], logits[row, step])
-            for row, step in zip(rows, steps, strict=True)
-        )
+        ties: list[TokenTie] = []
+        for row, step in zip(rows.tolist(), steps.tolist(), strict=True):
+            token, other = int(expected.tokens[row, step]), int(logits[row, step].argmax())
+            gap = float(reference[row, step, token]) - float(reference[row, step, other])
+            ties.append(TokenTie(row, step, token, other, gap))
         worst = comparer.outputs()[0].max_abs
         equal = expected.tokens.size - len(ties)
-        return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, ties, not lines), lines
+        return GeneratedBatch(prompts.lengths, expected.tokens.shape[1], equal, worst, tuple(ties), not lines), lines
 
     def _rounded_otherwise(self, prompts: Prompts, expected: Continuation) -> Iterator[Array]:
         """Yield the logits of every step from runs of the module that read all tokens at once.
@@ -423,11 +415,6 @@ class GenerationCheck:
             return None
         finally:
             double.close()
-
-
-def _tie(row: int, step: int, token: int, reference: Array, logits: Array) -> TokenTie:
-    other = int(logits.argmax())
-    return TokenTie(row, step, token, other, float(reference[token]) - float(reference[other]))
 
 
 def _describe(prompts: Prompts) -> str:
@@ -461,10 +448,8 @@ def check_loaded(folder: Path, generated: Generated, *, in_own_types: bool, thre
     """Load the written folder as users do, and compare the tokens that onnxruntime-genai generates with the module's.
 
     Args:
-        folder: The folder.
         generated: The result of the check of its model.
         in_own_types: Whether that check ran the file itself, not a float32 copy, so that tokens can be compared.
-        threads: Threads of the runtime.
 
     Raises:
         RuntimeFailure: The runtime does not load the folder, or fails.

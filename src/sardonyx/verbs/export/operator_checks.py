@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import onnx
 from onnx import numpy_helper
+from torch.utils import _pytree as pytree
 
 from sardonyx.exact import Invalid, Undecided
 from sardonyx.exact.call import FLOATS, Value, dtype_of, numpy_type
@@ -83,8 +84,14 @@ def _plain(operation: Operation) -> str:
 
 def _decision(operation: Operation, known: dict[Any, Decision]) -> Decision:
     """Compare at small sizes of all dimensions, at small sizes of the dynamic ones, and at those of the example."""
-    dynamic, fallback = _at_symbols(operation), _DYNAMIC[0][0]
-    example: Sizes = {symbol: operation.example.get(str(symbol), fallback) for symbol in _symbols(operation)}
+    expressions = [each for operand in operation.operands for each in (*operand.shape, operand.number)]
+    symbols = sorted({s for each in expressions for s in getattr(each, "free_symbols", ())}, key=str)
+    dynamic: list[Sizes] = [
+        {symbol: size + offset for symbol, size in zip(symbols, itertools.cycle(sizes))}
+        for sizes, offset in zip(_DYNAMIC, (0, _largest(operation)), strict=True)
+        if symbols
+    ]
+    example: Sizes = {symbol: operation.example.get(str(symbol), _DYNAMIC[0][0]) for symbol in symbols}
     small, decision = _independent(operation), Decision(Claim.UNDECIDED)
     key = tuple(_at_sizes(operation, sizes) for sizes in small)
     if small and key in known:
@@ -121,21 +128,6 @@ def _at_sizes(operation: Operation, sizes: Sizes) -> Any:
     return operation.name, arguments, _renamed(operation.excerpt, sizes).SerializeToString(deterministic=True)
 
 
-def _symbols(operation: Operation) -> list[Any]:
-    expressions = [each for operand in operation.operands for each in (*operand.shape, operand.number)]
-    return sorted({s for each in expressions for s in getattr(each, "free_symbols", ())}, key=str)
-
-
-def _at_symbols(operation: Operation) -> list[Sizes]:
-    """Return small sizes for the dynamic dimensions."""
-    symbols, offsets = _symbols(operation), (0, _largest(operation))
-    return [
-        {symbol: size + offset for symbol, size in zip(symbols, itertools.cycle(sizes))}
-        for sizes, offset in zip(_DYNAMIC, offsets, strict=True)
-        if symbols
-    ]
-
-
 def _independent(operation: Operation) -> list[Sizes]:
     """Return small sizes for each dimension by itself, if no number depends on it.
 
@@ -165,21 +157,12 @@ def _largest(operation: Operation) -> int:
     if not {_plain(operation), *(node.op_type for node in operation.excerpt.graph.node)} & _POSITIONS:
         return 0
     dims = {size for each in operation.operands for size in each.shape}
-    arguments = _leaves((operation.args, tuple(operation.kwargs.values())))
+    arguments = pytree.tree_leaves((operation.args, operation.kwargs))
     named = (*_integers(operation.excerpt), *(each for each in arguments if isinstance(each, int)))
     return max((abs(each) for each in named if abs(each) < _ENDLESS and each not in dims), default=0)
 
 
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, tuple):
-        for each in cast("tuple[Any, ...]", value):
-            yield from _leaves(each)
-    else:
-        yield value
-
-
 def _integers(excerpt: Any) -> Iterator[int]:
-    """Yield the integers that nodes hold."""
     for attribute in (each for node in excerpt.graph.node for each in node.attribute):
         yield from (attribute.i, *attribute.ints)
     for tensor in _tensors(excerpt):
@@ -187,7 +170,6 @@ def _integers(excerpt: Any) -> Iterator[int]:
 
 
 def _tensors(excerpt: Any) -> list[onnx.TensorProto]:
-    """Return the constants of integers."""
     attributes = [each for node in excerpt.graph.node for each in node.attribute if each.type == each.TENSOR]
     stored = (*excerpt.graph.initializer, *(each.t for each in attributes))
     return [tensor for tensor in stored if tensor.data_type == onnx.TensorProto.INT64]
@@ -209,8 +191,6 @@ def _renamed(excerpt: Any, sizes: Sizes) -> Any:
 
 
 class _Comparison:
-    """Evaluates both sides."""
-
     def __init__(self, operation: Operation, numbers: Callable[[Order, int], Numbers]) -> None:
         self._operation, self._arithmetic = operation, numbers
         self._operands = operation.operands
@@ -293,8 +273,6 @@ class _Comparison:
         return values
 
     def _torch(self, values: Mapping[str, Value], numbers: Numbers) -> Any:
-        """Evaluate the operation."""
-
         def filled(argument: Any) -> Any:
             if isinstance(argument, Operand):
                 return values[argument.name] if argument.number is None else self._numbers[argument.name]
@@ -307,7 +285,6 @@ class _Comparison:
 
 
 def _value(expression: Any, sizes: Sizes) -> Any:
-    """Return the value of an expression of sizes."""
     if expression in sizes:
         return sizes[expression]
     if not hasattr(expression, "free_symbols"):
@@ -354,7 +331,14 @@ def check(operations: Sequence[Operation]) -> OperatorChecks:
         counts[decision.claim] += len(operation.modules)
         if decision.claim is Claim.UNDECIDED:
             undecided[f"{operation.name}: {decision.reason}"] += len(operation.modules)
-    wrong = [_sentence(each, decision) for each, decision in decisions if decision.claim is Claim.UNEQUAL]
+    wrong: list[str] = []
+    for operation, decision in decisions:
+        if decision.claim is Claim.UNEQUAL and operation.excerpt is not None:
+            shown = [node.op_type for node in operation.excerpt.graph.node if node.op_type != "Constant"]
+            became = ", ".join(shown[:_SHOWN]) + (", …" if len(shown) > _SHOWN else "") or "nothing"
+            where = f" in module '{operation.modules[0]}'" if operation.modules[0] else ""
+            differs = f"{operation.name}{where} became {became}, which differs in exact arithmetic"
+            wrong.append(f"{differs}: {decision.reason}")
     return OperatorChecks(
         operators=counts.total(),
         distinct=len(operations),
@@ -363,11 +347,3 @@ def check(operations: Sequence[Operation]) -> OperatorChecks:
         undecided=dict(undecided.most_common()),
         unequal=tuple(wrong),
     )
-
-
-def _sentence(operation: Operation, decision: Decision) -> str:
-    nodes = [node.op_type for node in operation.excerpt.graph.node] if operation.excerpt is not None else []
-    shown = [name for name in nodes if name != "Constant"]
-    became = ", ".join(shown[:_SHOWN]) + (", …" if len(shown) > _SHOWN else "") or "nothing"
-    where = f" in module '{operation.modules[0]}'" if operation.modules[0] else ""
-    return f"{operation.name}{where} became {became}, which differs in exact arithmetic: {decision.reason}"

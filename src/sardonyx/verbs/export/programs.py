@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+from msgspec import Struct
 from torch import nn
 
 from sardonyx.common.atomic_write import check_free
 from sardonyx.common.errors import UsageError, VerificationFailed
 from sardonyx.frontend.models import state_sha256
 from sardonyx.frontend.tracing import dynamo, traced
+from sardonyx.frontend.tracing.adapter import Call
+from sardonyx.frontend.tracing.graph_names import Axes
 from sardonyx.frontend.tracing.traced import TagStyle
 from sardonyx.ir import io, metadata
 from sardonyx.ir.origins import owner
@@ -21,7 +25,7 @@ from sardonyx.records.environment import environment
 from sardonyx.records.export import ExampleInput, SourceModule
 from sardonyx.records.progress import Clock
 from sardonyx.records.provenance import module_of
-from sardonyx.records.run import Counts
+from sardonyx.records.run import Artifact, Counts, LoadedDecoder, Verdict
 from sardonyx.verbs.analyze import census
 from sardonyx.verbs.export.options import ExportOptions
 from sardonyx.verbs.optimize import pipeline, run_tables
@@ -59,6 +63,48 @@ def census_fields(model: ir.Model) -> dict[str, Any]:
     }
 
 
+def example_inputs(call: Call, axes: Axes) -> tuple[ExampleInput, ...]:
+    """Return the arguments of a call with their dynamic dimensions."""
+    return tuple(
+        ExampleInput(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), dict(axes.get(name, {})))
+        for name, tensor in zip(call.arguments, call.tensors, strict=False)  # state follows the arguments
+    )
+
+
+class Written(Struct, frozen=True):
+    """The result of an export: the file, the run that optimized it, and whether it is right."""
+
+    artifact: Artifact
+    run: pipeline.Optimized | None
+    notes: tuple[str, ...]
+    verdict: Verdict | None = None
+    decoder: LoadedDecoder | None = None
+
+
+def write(
+    model: ir.Model,
+    output: str | Path | None,
+    external: bool | None,
+    *,
+    optimized: Callable[..., pipeline.Optimized] | None,
+    hashed: bool,
+    force: bool,
+    clock: Clock,
+    source: io.LoadedFile | None = None,
+) -> Written:
+    """Write a graph, or what `optimized` makes of it (of `source`, if that is the same graph in a file)."""
+    if optimized is not None:
+        with clock.phase("optimize"):
+            given = model if source is None else source
+            run = optimized(given, output, force=force, options=OptimizeOptions(external=external), progress=clock.tell)
+        return Written(run.result, run, run.notes)
+    with clock.phase("writing"):
+        saved = io.Saved(None)
+        if output is not None:
+            saved = io.save(model, output, force=force, external=external, hashed=hashed)
+        return Written(run_tables.artifact(model, output, saved.digest), None, saved.notes)
+
+
 def export_program(
     source: Any,
     output: str | Path | None,
@@ -77,8 +123,6 @@ def export_program(
 
     Args:
         of_module: The arguments of `export` that say how a module is called; None if they are not given.
-        output, opset, verify, optimize, seed, threads, force, options, clock: As in `export`.
-        source: The program.
 
     Raises:
         UsageError: If an argument is given that only a module takes.
@@ -103,49 +147,24 @@ def export_program(
                 f"the graph does not compute what the program does: {verdict.failures[0]}",
                 hint="`verify=False` writes it anyway",
             )
-    run, notes = None, program.notes
-    if optimize:
-        settings = OptimizeOptions(external=options.external)
-        with clock.phase("optimize"):
-            run = pipeline.optimize(
-                model, output, target=options.target, seed=seed, threads=threads, force=force, options=settings
-            )
-        artifact, notes = run.result, (*run.notes, *notes)
-    else:
-        saved = io.Saved(None)
-        if output is not None:
-            with clock.phase("writing"):
-                saved = io.save(model, output, force=force, external=options.external, hashed=verify)
-        artifact, notes = run_tables.artifact(model, output, saved.digest), (*saved.notes, *notes)
+    how = functools.partial(pipeline.optimize, target=options.target, seed=seed, threads=threads) if optimize else None
+    written = write(model, output, options.external, optimized=how, hashed=verify, force=force, clock=clock)
     return {
         "status": "done",
         "environment": environment(),
         "options": arguments,
-        "module": _module(program, hashed=verify),
-        "inputs": _inputs(program),
+        "module": (
+            SourceModule(label=program.label, class_name="", modules=0, parameters=0, sha256=None)
+            if program.call is None
+            else source_module(program.call.module, program.label, hashed=verify)
+        ),
+        "inputs": () if program.call is None else example_inputs(program.call, program.axes),
         "outputs": tuple(value.name or "" for value in model.graph.outputs),
-        "result": artifact,
+        "result": written.artifact,
         **census_fields(model),
         "verdict": verdict,
-        "optimized": run,
+        "optimized": written.run,
         "seconds": clock.seconds,
-        "notes": notes,
-        "model": model if run is None else run.model,
+        "notes": (*written.notes, *program.notes),
+        "model": model if written.run is None else written.run.model,
     }
-
-
-def _module(program: traced.Program, *, hashed: bool) -> SourceModule:
-    if program.call is not None:
-        return source_module(program.call.module, program.label, hashed=hashed)
-    return SourceModule(label=program.label, class_name="", modules=0, parameters=0, sha256=None)
-
-
-def _inputs(program: traced.Program) -> tuple[ExampleInput, ...]:
-    call = program.call
-    if call is None:
-        return ()
-    named = zip(call.arguments, call.tensors, strict=True)
-    return tuple(
-        ExampleInput(name, str(each.dtype).removeprefix("torch."), tuple(each.shape), dict(program.axes.get(name, {})))
-        for name, each in named
-    )

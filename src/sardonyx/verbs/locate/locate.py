@@ -16,7 +16,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.common.errors import ModelError, RuntimeFailure, UsageError
-from sardonyx.inputs.generator import ExampleInputs, read_examples
+from sardonyx.inputs.generator import ExampleInputs
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.origins import Source, Tagged, tagged
 from sardonyx.ir.scopes import declared_shape, label
@@ -47,7 +47,7 @@ from sardonyx.verbs.locate.module_search import (
 from sardonyx.verification.border_probe import BorderProbe, Values
 from sardonyx.verification.compare import seeds_from
 from sardonyx.verification.output_comparison import OutputComparer, Precise
-from sardonyx.verification.reference import SECONDS, Reference
+from sardonyx.verification.reference import Reference
 
 if TYPE_CHECKING:
     from torch import nn
@@ -209,14 +209,12 @@ def _graphs(
     _check_inputs(first.model, second.model)
     reference = Reference(
         first.model,
-        examples=read_examples(inputs),
+        inputs=inputs,
         seeds=seeds_from(seed),
         trials=_GENERATED_TRIALS if inputs is None else 0,
-        runtime=one,
+        runtimes=(one,),
         threads=threads,
-        seconds=SECONDS,
         progress=lambda text: report(text, None),
-        live=None,
         own_types=True,
     )
     answers = [

@@ -5,19 +5,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import functools
 import os
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import onnx
 import onnx_ir as ir
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from sardonyx.common.atomic_write import check_free, check_free_folder
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 
     from sardonyx.frontend.tracing.traced import Program
     from sardonyx.verbs.optimize.details import RunDetails
-    from sardonyx.verbs.optimize.tuner import Tuner
 
 
 class Optimized(Run, HasModel, frozen=True):
@@ -139,7 +136,16 @@ def optimize(
     if options.freeze_inputs and certificate is not None:
         raise UsageError("a certificate is for a result with the inputs of the source", hint="drop `freeze_inputs`")
     source, defaults = frozen(source) if options.freeze_inputs else (source, ())
-    job = _job(source, every, target, options, progress, certifies=certificate is not None)
+    job = RewriteJob(
+        source,
+        every,
+        target,
+        progress or (lambda _phase, _fraction: None),
+        max_opset=_opset_bound(options),
+        allow_growth=options.allow_growth,
+        keep_modules=options.keep_modules,
+        certifies=certificate is not None,
+    )
     file = _checked_output(output, force=force, dry_run=dry_run, tune=bool(tune))
     if certificate is not None:
         _check_certificate(certificate, job, file, force=force)
@@ -151,24 +157,25 @@ def optimize(
             inputs, seed, threads, options.verify_seconds, tuple(options.runtimes), options.reproducer, force
         ),
     )
-    tuning = _tuning_options(tune, threads or 1, seed, left_out)
+    measuring = TuneOptions() if tune is True else tune
+    tuning = TuningOptions(measuring.seconds, measuring.sizes, threads or 1, seed, left_out) if measuring else None
     hashed = (verify != "off" if options.hashes is None else options.hashes) and not dry_run
     hashed = hashed or certificate is not None
     arguments = {"target": target, "verify": verify, "only": only, "skip": skip, "seed": seed, "tune": bool(tune)}
     with ThreadPoolExecutor(1) as pool:  # a large file is hashed while the passes run and the result is written
         digest = io.sha256_in(pool, job.path) if hashed and job.path is not None else None
-        outcome = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
-        model = outcome.verified.candidate.model
-        checked = () if program is None or dry_run or verify == "off" else _as_program(program, outcome, seed, threads)
+        verified, tuned = _run_passes(job, verifier, "off" if dry_run else verify, left_out, tuning)
+        model = verified.candidate.model
+        checked = () if program is None or dry_run or verify == "off" else _as_program(program, verified, seed, threads)
         if not dry_run:
             metadata.write_options(model, "optimize", arguments | _of_result(options))
         result, kept = _write(model, job, file, force=force, external=options.external, hashed=hashed)
         original = job.artifact(digest.result() if digest is not None else None)
     if certificate is not None:
-        recorder, sides = outcome.verified.candidate.recorder, (original, result)
+        recorder, sides = verified.candidate.recorder, (original, result)
         assert recorder is not None
         certificates.write(certificate, certificates.content(recorder, model, sides, verifier.feeds), force=force)
-    run = _record(job, outcome, {**arguments, "dry_run": dry_run, **asdict(options)}, original, result)
+    run = _record(job, verified, tuned, {**arguments, "dry_run": dry_run, **asdict(options)}, (original, result))
     if job.path is None:  # a model in memory may be changed later, so its details are computed now
         run.read_details()
     seconds = {**verifier.seconds, **run.seconds, "total": time.perf_counter() - began}
@@ -184,7 +191,7 @@ def _program(source: object) -> Program | None:
     return read(source)
 
 
-def _as_program(program: Program, outcome: _Outcome, seed: int, threads: int | None) -> tuple[str, ...]:
+def _as_program(program: Program, verified: VerifiedCandidate, seed: int, threads: int | None) -> tuple[str, ...]:
     """Compare the result with the program in PyTorch; return a note.
 
     Raises:
@@ -192,10 +199,9 @@ def _as_program(program: Program, outcome: _Outcome, seed: int, threads: int | N
     """
     from sardonyx.verification.exported_graph import compare_with_program
 
-    model, verdict = outcome.verified.candidate.model, outcome.verified.verdict
-    if program.call is None or verdict is None:
+    if program.call is None or verified.verdict is None:
         return ("not compared with PyTorch: this ONNXProgram has no exported program",)
-    found = compare_with_program(program, model, seed=seed, threads=threads)
+    found = compare_with_program(program, verified.candidate.model, seed=seed, threads=threads)
     if not found.passed:
         raise VerificationFailed(
             f"the result does not compute what the program does in PyTorch: {found.failures[0]}",
@@ -239,34 +245,6 @@ def _check_reproducer(folder: str, *, verifies: bool, force: bool) -> None:
     check_free_folder(folder, force=force)
 
 
-def _job(
-    source: Source,
-    passes: tuple[Pass, ...],
-    target: str,
-    options: OptimizeOptions,
-    progress: Progress | None,
-    *,
-    certifies: bool,
-) -> RewriteJob:
-    return RewriteJob(
-        source,
-        passes,
-        target,
-        progress or (lambda _phase, _fraction: None),
-        max_opset=_opset_bound(options),
-        allow_growth=options.allow_growth,
-        keep_modules=options.keep_modules,
-        certifies=certifies,
-    )
-
-
-def _tuning_options(tune: bool | TuneOptions, threads: int, seed: int, left_out: Forbidden) -> TuningOptions | None:
-    if not tune:
-        return None
-    measuring = TuneOptions() if tune is True else tune
-    return TuningOptions(measuring.seconds, measuring.sizes, threads, seed, left_out)
-
-
 def _write(
     model: ir.Model, job: RewriteJob, file: str | None, *, force: bool, external: bool | None, hashed: bool
 ) -> tuple[Artifact, tuple[str, ...]]:
@@ -278,27 +256,20 @@ def _write(
     return run_tables.artifact(model, file, saved.digest), saved.notes
 
 
-class _Outcome(Struct, frozen=True, eq=False):
-    """The result of the passes."""
-
-    verified: VerifiedCandidate
-    tuning: Tuning | None
-
-
 def _run_passes(
     job: RewriteJob, verifier: Verifier, mode: str, left_out: Forbidden, options: TuningOptions | None
-) -> _Outcome:
+) -> tuple[VerifiedCandidate, Tuning | None]:
     """Run the passes and verify the result; with tuning options, keep only rewrites that are not slower here."""
-    with contextlib.ExitStack() as stack:
-        tuner = stack.enter_context(_tuning(job, options)) if options is not None else None
-        verified = verifier.verified(mode, left_out)
-        if tuner is None:
-            return _Outcome(verified, None)
-        from sardonyx.verbs.analyze.fingerprint import Family, fingerprint  # imported here because few runs need it
+    if options is None:
+        return verifier.verified(mode, left_out), None
+    from sardonyx.verbs.analyze.fingerprint import Family, fingerprint  # imported here because few runs need it
+    from sardonyx.verbs.optimize.tuner import Tuner  # imported here so that runs without tuning do not load it
 
+    with temporary_folder() as folder:
+        tuner = Tuner(job, options, Path(folder))  # refuses wrong options before the passes run
+        verified = verifier.verified(mode, left_out)
         convolutional = fingerprint(verified.candidate.model).family is Family.CONVOLUTIONAL
-        rebuild = functools.partial(verifier.verified, mode)
-        return _Outcome(*tuner.run(verified, rebuild, convolutional=convolutional))
+        return tuner.run(verified, functools.partial(verifier.verified, mode), convolutional=convolutional)
 
 
 def _details(job: RewriteJob, verified: VerifiedCandidate) -> RunDetails:
@@ -309,10 +280,13 @@ def _details(job: RewriteJob, verified: VerifiedCandidate) -> RunDetails:
 
 
 def _record(
-    job: RewriteJob, outcome: _Outcome, options: dict[str, Any], source: Artifact, result: Artifact
+    job: RewriteJob,
+    verified: VerifiedCandidate,
+    tuning: Tuning | None,
+    options: dict[str, Any],
+    files: tuple[Artifact, Artifact],
 ) -> Optimized:
-    """Return the record of a run without its times."""
-    verified, tuning = outcome.verified, outcome.tuning
+    """Return the record of a run without its times; `files` are the source and the result."""
     candidate = verified.candidate
     before, after = candidate.before, run_tables.snapshot(candidate.facts)
     changed = candidate.model.opset_imports.items() - job.opsets.items()
@@ -321,8 +295,8 @@ def _record(
         status="done",
         environment=environment(),
         options=options,
-        source=source,
-        result=result,
+        source=files[0],
+        result=files[1],
         opset_changes={domain: (job.opset_of(domain), version) for domain, version in sorted(changed)},
         before=before.counts,
         after=after.counts,
@@ -345,15 +319,6 @@ def _packages(passes: Sequence[Pass]) -> Iterator[str]:
     for outside in installed():
         if outside.rule in passes:
             yield f"the pass {outside.rule.name} is of the package {outside.package}"
-
-
-@contextlib.contextmanager
-def _tuning(job: RewriteJob, options: TuningOptions) -> Generator[Tuner]:
-    """Provide a tuner with a temporary folder."""
-    from sardonyx.verbs.optimize.tuner import Tuner  # imported here so that runs without tuning do not load it
-
-    with temporary_folder() as folder:
-        yield Tuner(job, options, Path(folder))
 
 
 def _opset_bound(options: OptimizeOptions) -> int:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import explained, write_whole
 from sardonyx.common.errors import OutputError, SardonyxError, UsageError
-from sardonyx.inputs.at_size import dynamic_dims
+from sardonyx.inputs.generator import dynamic_dims
 from sardonyx.ir import io
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis
@@ -152,9 +152,7 @@ def _measure(folder: Path, files: Sequence[str], how: Conditions, progress: Prog
         return timed
 
     def run_profile() -> Profile:
-        return profile_timed(
-            files, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=progress, plain_ms=plain_ms
-        )
+        return profile_timed(files, plain_ms, how.sizes, threads=how.threads, seed=how.seed, progress=progress)
 
     def run_analyze() -> Analysis:
         return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.sizes, progress=progress)

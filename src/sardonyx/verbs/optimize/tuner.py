@@ -19,14 +19,13 @@ import statistics
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, structs
 
 from sardonyx.common.errors import RuntimeFailure, UsageError
-from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.passes import Pass
 from sardonyx.records.run import Decision, RelativeTime, RewriteKind, Tuning, TuningMeasurement
 from sardonyx.runtime import Feeds
@@ -42,112 +41,85 @@ State = frozenset[str]  # names of the units that are flipped
 Group = tuple[str, ...]
 
 
-class Effect(Enum):
-    """The effect of a change on the time of a run."""
-
-    FASTER = auto()
-    SLOWER = auto()
-    NONE = auto()
-
-
-Measure = Callable[[State, State], Effect | None]  # compares the first with the second; None if no time is left
-
-
-class Measurement(Struct, frozen=True):
-    """One change that was measured."""
-
-    units: Group
-    back: bool  # whether these units were to go back to their default state
-    effect: Effect
-    accepted: bool
-
-
-class SearchResult(Struct):
-    """The result of a search."""
-
-    flipped: State = frozenset()
-    measured: list[Measurement] = field(default_factory=list[Measurement])  # in order
-    unmeasured: set[str] = field(default_factory=set[str])  # units that no measurement was about
+# Says whether the first is faster or slower than the second; None if no time is left.
+Measure = Callable[[State, State], Finding | None]
 
 
 class _OutOfTime(Exception):
     """No time is left for another measurement."""
 
 
-def search(groups: Sequence[Group], measure: Measure, *, all_first: bool = False) -> SearchResult:
-    """Find the units whose flipping makes the model faster.
+def search(groups: Sequence[Group], measure: Measure, *, all_first: bool = False) -> State:
+    """Return the units whose flipping makes the model faster, as far as time allows.
 
     Args:
         groups: Units that are tried together first, the most promising group first; no unit is in two groups.
         measure: Compares two states.
         all_first: Try all units at once before the groups, if there is reason to expect that it is faster.
     """
-    result = SearchResult(unmeasured={unit for group in groups for unit in group})
-    search = _Search(result, measure)
+    search = _Search(measure)
     with contextlib.suppress(_OutOfTime):
-        search.run(groups, all_first=all_first)
-    return result
+        every = tuple(unit for group in groups for unit in group)
+        if all_first and len(groups) > 1 and search.change(every, back=False) is Finding.FASTER:
+            search.narrow(every)
+            groups = ()
+        search.flip(groups)
+    return search.flipped
 
 
 class _Search:
-    def __init__(self, result: SearchResult, measure: Measure) -> None:
-        self._result = result
+    def __init__(self, measure: Measure) -> None:
+        self.flipped: State = frozenset()
         self._measure = measure
         self._later: deque[Group] = deque()
 
-    def run(self, groups: Sequence[Group], *, all_first: bool) -> None:
-        every = tuple(unit for group in groups for unit in group)
-        if all_first and len(groups) > 1 and self._change(every, back=False) is Effect.FASTER:
-            self._narrow(every)
-            groups = ()
-        for group in groups:
-            self._try(group)
-        while self._later:
-            self._try(self._later.popleft())
+    def flip(self, groups: Sequence[Group]) -> None:
+        """Flip each group if that is faster, and then only the members that are needed."""
+        for waiting in (deque(groups), self._later):
+            while waiting:
+                group = waiting.popleft()
+                effect = self.change(group, back=False)
+                if effect is Finding.FASTER:
+                    self.narrow(group)
+                elif effect is Finding.SLOWER:
+                    self._split_later(group)
 
-    def _try(self, group: Group) -> None:
-        """Flip a group if that is faster, and then only the members that are needed."""
-        effect = self._change(group, back=False)
-        if effect is Effect.FASTER:
-            self._narrow(group)
-        elif effect is Effect.SLOWER:
-            self._split_later(group)
-
-    def _narrow(self, group: Group) -> None:
+    def narrow(self, group: Group) -> None:
         """Put back the members of a flipped group that do not contribute; the group as a whole must stay flipped."""
         if len(group) == 1:
             return
         first, second = _halves(group)
         if self._put_back(first):
-            self._narrow(second)
+            self.narrow(second)
             return
-        self._narrow(first)
+        self.narrow(first)
         if not self._put_back(second):
-            self._narrow(second)
+            self.narrow(second)
 
     def _put_back(self, group: Group) -> bool:
-        effect = self._change(group, back=True)
-        if effect is Effect.FASTER:  # something in it helps, but harmful members may have gone back with it
+        effect = self.change(group, back=True)
+        if effect is Finding.FASTER:  # something in it helps, but harmful members may have gone back with it
             self._split_later(group)
-        return effect is not Effect.SLOWER
+        return effect is not Finding.SLOWER
 
     def _split_later(self, group: Group) -> None:
         if len(group) > 1:
             self._later.extend(_halves(group))
 
-    def _change(self, group: Group, *, back: bool) -> Effect:
+    def change(self, group: Group, *, back: bool) -> Finding:
         """Measure a change of the current state, and make it if it is accepted."""
-        current = self._result.flipped
-        changed = current ^ frozenset(group)
-        effect = self._measure(changed, current)
+        changed = self.flipped ^ frozenset(group)
+        effect = self._measure(changed, self.flipped)
         if effect is None:
             raise _OutOfTime
-        accepted = effect is Effect.FASTER or (back and effect is Effect.NONE)
-        self._result.measured.append(Measurement(group, back, effect, accepted))
-        self._result.unmeasured.difference_update(group)
-        if accepted:
-            self._result.flipped = changed
+        if is_accepted(effect, back=back):
+            self.flipped = changed
         return effect
+
+
+def is_accepted(effect: Finding, *, back: bool) -> bool:
+    """Return whether a change is made: a change back to the default also if it makes no difference."""
+    return effect is Finding.FASTER or (back and effect is Finding.SAME)
 
 
 def _halves(group: Group) -> tuple[Group, Group]:
@@ -251,20 +223,13 @@ def choose(race: Race) -> tuple[str, str]:
     return SOURCE, "every result is slower than the source"
 
 
-def decisions(
-    units: Sequence[Unit], result: SearchResult, questions: Sequence[TuningMeasurement]
-) -> tuple[Decision, ...]:
+def decisions(units: Sequence[Unit], flipped: State, questions: Sequence[TuningMeasurement]) -> tuple[Decision, ...]:
     """Return the decision on each unit, with the index of the last question about it."""
     decided: list[Decision] = []
     for unit in units:
         indices = [index for index, question in enumerate(questions) if unit.name in question.units]
-        flipped = unit.name in result.flipped
-        if not indices:
-            choice = "not examined"
-        elif unit.added:
-            choice = "added" if flipped else "left out"
-        else:
-            choice = "undone" if flipped else "kept"
+        choices = ("left out", "added") if unit.added else ("kept", "undone")
+        choice = choices[unit.name in flipped] if indices else "not examined"
         last = indices[-1] if indices else None
         decided.append(Decision(unit.name, unit.passes, unit.family, unit.rewrites, choice, last))
     return tuple(decided)
@@ -277,7 +242,6 @@ _MANY = 0.7  # load per core above which a machine counts as busy
 _BUSY = "the machine was busy with other processes: on an idle one smaller differences can be seen"
 _BEST, _OTHER = "best", "other"
 _SHARES = 8  # the first and the last race get an eighth of the budget each, a question of the search half of that
-_EFFECTS = {Finding.FASTER: Effect.FASTER, Finding.SLOWER: Effect.SLOWER, Finding.SAME: Effect.NONE}
 
 
 class Tuner:
@@ -331,19 +295,21 @@ class Tuner:
         final = self._first_race(untuned)
         slower = final.comparison(UNTUNED).finding is Finding.SLOWER
         groups = group_units(self._units, convolutional=convolutional)
-        result = search(groups, self._measure, all_first=slower)
+        flipped = search(groups, self._measure, all_first=slower)
         self._loaded.clear()
         results = {UNTUNED: untuned}
-        if result.flipped:
-            results[TUNED] = self._rebuild(rebuild, self._forbidden(result.flipped), untuned)
-            final = self._last_race(results)
+        if flipped:
+            results[TUNED] = self._rebuild(rebuild, self._forbidden(flipped), untuned)
+            contenders = {SOURCE: self._ground.load(self._job.source)}
+            contenders |= {name: self._ground.load(result.candidate.model) for name, result in results.items()}
+            final = self._race(contenders, "timing source, result and tuned result")
         chosen, why = choose(final)
         if chosen == SOURCE:
             every = frozenset((rule.name, WHOLE_PASS) for rule in self._job.passes)
             results[SOURCE] = self._rebuild(rebuild, every, None)
         nodes = {name: Census.of(verified.candidate.model).counts.nodes for name, verified in results.items()}
         nodes[SOURCE] = untuned.candidate.before.counts.nodes
-        decided = decisions(self._units, result, self._questions)
+        decided = decisions(self._units, flipped, self._questions)
         return results[chosen], self._record(chosen, why, final, nodes, decided, load)
 
     def _record(
@@ -381,11 +347,6 @@ class Tuner:
         self._last = max(self._options.budget / _SHARES, self._ground.least(3, slowest)) + 3 * contenders[SOURCE].load
         return race
 
-    def _last_race(self, results: Mapping[str, VerifiedCandidate]) -> Race:
-        contenders = {SOURCE: self._ground.load(self._job.source)}
-        contenders |= {name: self._ground.load(verified.candidate.model) for name, verified in results.items()}
-        return self._race(contenders, "timing source, result and tuned result")
-
     def _forbidden(self, state: State) -> Forbidden:
         return self._rolled_back | forbidden_passes(self._units, state)
 
@@ -407,7 +368,7 @@ class Tuner:
     def _race(self, contenders: Mapping[str, Contender], what: str) -> Race:
         return self._ground.race(contenders, seconds=self._options.budget / _SHARES, what=what)
 
-    def _measure(self, changed: State, current: State) -> Effect | None:
+    def _measure(self, changed: State, current: State) -> Finding | None:
         """Compare a state with the best one so far; return None if no time is left."""
         began, best, units = time.perf_counter(), self._loaded[current], changed ^ current
         if not self._affords(max(best.load, self._building)):
@@ -419,18 +380,17 @@ class Tuner:
             contender = self._ground.load(self._job.candidate(None, self._forbidden(changed)).model)
         except RuntimeFailure:
             self._add_question(units, FAILS, None, began, back=back, accepted=False)
-            return Effect.SLOWER
+            return Finding.SLOWER
         self._loaded[changed] = contender
         self._building = time.perf_counter() - began
         if contender.kernels == best.kernels:
             self._add_question(units, SAME_KERNELS, None, began, back=back, accepted=back)
-            return Effect.NONE
+            return Finding.SAME
         if not self._affords(self._ground.least(2, max(best.once, contender.once))):
             return None
         comparison = self._compare(contender, best)
-        effect = _EFFECTS[comparison.finding]
-        accepted = effect is Effect.FASTER or (back and effect is Effect.NONE)
-        self._add_question(units, comparison.finding.value, comparison, began, back=back, accepted=accepted)
+        effect = comparison.finding
+        self._add_question(units, effect.value, comparison, began, back=back, accepted=is_accepted(effect, back=back))
         return effect
 
     def _compare(self, contender: Contender, best: Contender) -> Comparison:

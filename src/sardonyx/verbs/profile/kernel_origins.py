@@ -88,16 +88,12 @@ def _of_proto(graph: onnx.GraphProto) -> Steps:
             _plain(node.domain),
             tuple(node.input),
             tuple(node.output),
-            dict(_bodies(node)),
+            {attr.name: _of_proto(attr.g) for attr in node.attribute if attr.type == onnx.AttributeProto.GRAPH},
             tags={attr.name: attr.s.decode(errors="replace") for attr in node.attribute if attr.name.startswith("__")},
         )
         for node in graph.node
     ]
     return Steps(steps, {tensor.name: tensor.name for tensor in graph.initializer})
-
-
-def _bodies(node: onnx.NodeProto) -> list[tuple[str, Steps]]:
-    return [(attr.name, _of_proto(attr.g)) for attr in node.attribute if attr.type == onnx.AttributeProto.GRAPH]
 
 
 def _plain(domain: str) -> str:
@@ -424,7 +420,9 @@ class Tracer:
         self.run, self.file = run, file
         self.values = Values(file)
         self.names = Names(file, self.values)
-        self.represented = represented_values(run, self.names, _outside(file, self.values))
+        read = (name for step in file.steps for name in step.inputs if name)
+        outside = [name for name in read if name not in self.values.producer]  # inputs, and values of graphs around it
+        self.represented = represented_values(run, self.names, outside)
         produced = (name for step in run.steps for name in step.outputs)
         self._produced = {self.values.class_of(value) for name in produced for value in self.represented.get(name, ())}
 
@@ -507,8 +505,3 @@ class Tracer:
     def _same_outputs(self, step: GraphStep, other: GraphStep) -> bool:
         outputs = [(name, value) for name, value in zip(step.outputs, other.outputs, strict=False) if name]
         return all(self.represented.get(name) == frozenset({value}) for name, value in outputs)
-
-
-def _outside(file: Steps, values: Values) -> list[str]:
-    """Return the values that no step of the graph produces: its inputs, and values of graphs around it."""
-    return [name for step in file.steps for name in step.inputs if name and name not in values.producer]

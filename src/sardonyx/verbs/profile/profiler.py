@@ -11,7 +11,7 @@ import os
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from sardonyx.common.errors import RuntimeFailure, UsageError
 from sardonyx.common.temporary import temporary_folder
-from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.ir import origins
 from sardonyx.ir.io import to_proto
 from sardonyx.ir.origins import Source, Tagged, distinct_labels, tagged
@@ -38,6 +38,7 @@ from sardonyx.verbs.bench.entrants import listed_sources
 from sardonyx.verbs.bench.sessions import settings_of
 from sardonyx.verbs.profile import kernel_origins
 from sardonyx.verbs.profile.kernel_origins import UNTRACED, GraphStep, Steps, Trace, through, trace
+from sardonyx.verification.subject import Subject as ModelSubject
 
 # Read the runtime's profile: its runs with their kernel calls, and which step of the graph each call belongs to.
 #
@@ -94,16 +95,12 @@ def read(path: Path) -> list[Run]:
     calls: list[KernelCall] = []
     for event in events:  # events are written when they end: that of a run comes right after those of its kernels
         if event.cat == "Node" and event.name.endswith(_KERNEL):
-            name, args = event.name.removesuffix(_KERNEL), event.args
-            calls.append(KernelCall(name, args.op_name, _short(args.provider), event.ts, event.dur))
+            name, provider = event.name.removesuffix(_KERNEL), event.args.provider.removesuffix("ExecutionProvider")
+            calls.append(KernelCall(name, event.args.op_name, provider.lower(), event.ts, event.dur))
         elif event.name == "model_run":
             runs.append(Run(event.ts, event.dur, calls))
             calls = []
     return runs
-
-
-def _short(provider: str) -> str:
-    return provider.removesuffix("ExecutionProvider").lower()
 
 
 class Match(Struct, frozen=True, eq=False):
@@ -187,17 +184,6 @@ class Subject(Struct, frozen=True):
         return TimedModel(self.source, self.settings).ready(self.feeds)
 
 
-class JoinedProfile(Struct, frozen=True):
-    """A profile joined with the graph of the file."""
-
-    runs: int
-    wall_ms: float
-    kernels: tuple[KernelTime, ...]
-    modules: tuple[ModuleTime, ...]
-    timeline: tuple[Slice, ...]
-    notes: tuple[str, ...]
-
-
 class Profiled:
     """A model loaded with the profiler on."""
 
@@ -221,8 +207,9 @@ class Profiled:
         graph = self._graph or kernel_origins.of_file(self.subject.tagged.model.graph)
         return MOST_EVENTS // (len(graph.steps) + 2)
 
-    def joined(self, runs: int) -> JoinedProfile:
+    def record(self, name: str, plain_ms: float, runs: int) -> ProfiledModel:
         """Return the times of the last runs by kernel and by module; the model cannot be run afterwards."""
+        source = self.subject.tagged
         profiled = read(self._session.end_profile())[-runs:]
         del self._session, self.run  # tracing may have to load the model again
         graph = self._graph or _of_calls(profiled)
@@ -232,13 +219,21 @@ class Profiled:
         indices, kernels = kernel_times(matched, self._traces(graph))
         by_time = sorted(matched, key=lambda pair: pair[0].duration)
         middle, matches = by_time[len(by_time) // 2]
-        return JoinedProfile(
+        lost = f"{len(profiled) - len(matched)} runs were left out because the runtime's profile of them is incomplete"
+        untagged = [] if origins.is_tagged(source.model) else [p.UNTAGGED]
+        return ProfiledModel(
+            path=None if source.path is None else source.name,
+            label=name,
+            nodes=sum(not is_constant(node) for scope in scopes(source.model) for node in scope.graph),
             runs=len(matched),
+            plain_ms=plain_ms,
             wall_ms=middle.duration / 1000,
+            kernel_ms=sum(kernel.milliseconds for kernel in kernels),
+            attributed_ms=sum(kernel.milliseconds for kernel in kernels if kernel.owner is not None),
             kernels=kernels,
-            modules=module_times(kernels, self.subject.tagged.hierarchy),
+            modules=module_times(kernels, source.hierarchy),
             timeline=timeline(middle, matches, indices),
-            notes=(*self._notes, *self._further_notes(len(profiled) - len(matched))),
+            notes=(*self._notes, *([lost] if len(matched) < len(profiled) else []), *untagged),
         )
 
     def _traces(self, graph: kernel_origins.Steps) -> dict[kernel_origins.GraphStep, Trace]:
@@ -251,12 +246,6 @@ class Profiled:
         saving(self.subject.source, Settings(settings.threads, settings.provider, Level.EXTENDED), optimized)
         before = kernel_origins.as_run(optimized)
         return through(trace(graph, before), trace(before, file))
-
-    def _further_notes(self, lost: int) -> Iterator[str]:
-        if lost:
-            yield f"{lost} runs were left out because the runtime's profile of them is incomplete"
-        if not origins.is_tagged(self.subject.tagged.model):
-            yield p.UNTAGGED
 
 
 def saving(
@@ -332,38 +321,20 @@ def timeline(run: Run, matches: Iterable[Match], indices: Mapping[GraphStep, int
 
 def module_times(kernels: Sequence[KernelTime], hierarchy: p.Hierarchy) -> tuple[ModuleTime, ...]:
     """Return every module that kernels belong to and every module above it; further calls of a module are separate."""
-    own: dict[str, float] = defaultdict(float)
+    own: dict[str, list[KernelTime]] = defaultdict(list)
     total: dict[str, float] = defaultdict(float)
-    count: Counter[str] = Counter()
-    calls: Counter[str] = Counter()
     for kernel in kernels:
-        if kernel.owner is None:
-            continue
-        own[kernel.owner] += kernel.milliseconds
-        count[kernel.owner] += 1
-        calls[kernel.owner] += kernel.calls
-        for path in _up(kernel.owner):
-            total[path] += kernel.milliseconds
-    whole = sum(kernel.milliseconds for kernel in kernels)
-    return tuple(
-        ModuleTime(
-            path,
-            hierarchy.tag(path),
-            own[path],
-            total[path],
-            count[path],
-            calls[path],
-            total[path] / whole if whole else 0.0,
-        )
-        for path in sorted(total, key=lambda path: path.split("."))
-    )
-
-
-def _up(path: str) -> Iterable[str]:
-    while path != p.ROOT:
-        yield path
-        path = path.rpartition(".")[0]
-    yield p.ROOT
+        if kernel.owner is not None:
+            own[kernel.owner].append(kernel)
+            for path in p.lineage(kernel.owner):
+                total[path] += kernel.milliseconds
+    whole = sum(kernel.milliseconds for kernel in kernels) or 1.0
+    times: list[ModuleTime] = []
+    for path in sorted(total, key=lambda path: path.split(".")):
+        spent = sum((kernel.milliseconds for kernel in own[path]), 0.0)
+        calls, share = sum(kernel.calls for kernel in own[path]), total[path] / whole
+        times.append(ModuleTime(path, hierarchy.tag(path), spent, total[path], len(own[path]), calls, share))
+    return tuple(times)
 
 
 WARM_UP = 2  # runs that are not counted
@@ -402,23 +373,13 @@ def profile(
         UsageError: There is no file, or a size, level or provider is unknown.
         RuntimeFailure: The runtime cannot load or run a model.
     """
-    return profile_timed(
-        files,
-        sizes=sizes,
-        at=at,
-        threads=threads,
-        provider=provider,
-        level=level,
-        runs=runs,
-        seed=seed,
-        progress=progress,
-    )
+    return profile_timed(files, (), sizes, at, threads, provider, level, runs, seed, progress)
 
 
 def profile_timed(
     files: Source | Sequence[Source],
-    *,
-    sizes: Mapping[str, int] | None = None,
+    plain_ms: Sequence[float],
+    sizes: Mapping[str, int] | None,
     at: Sequence[Mapping[str, int]] = (),
     threads: int = 1,
     provider: str = "cpu",
@@ -426,7 +387,6 @@ def profile_timed(
     runs: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    plain_ms: Sequence[float] = (),
 ) -> Profile:
     """Profile models like `profile`; `plain_ms` are the times of a run of each that were measured before, if any."""
     settings = settings_of(threads, provider, level)
@@ -439,9 +399,9 @@ def profile_timed(
     with temporary_folder() as folder:
         with clock.phase("load"):
             loaded = [tagged(source) for source in sources]
-            points = [{**(sizes or {}), **point} for point in at or ({},)]
+            points = [_sizes(loaded[0], {**(sizes or {}), **point}) for point in at or ({},)]
             subjects = [
-                Subject(model, _loadable(model), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
+                Subject(model, model.path or to_proto(model.model), feeds, settings, Path(tempfile.mkdtemp(dir=folder)))
                 for point in points
                 for model, feeds in zip(loaded, _feeds([each.model for each in loaded], point, seed), strict=True)
             ]
@@ -452,14 +412,14 @@ def profile_timed(
             done = _run([each.run for each in profiled], runs, min(each.capacity for each in profiled), clock.tell)
         with clock.phase("trace"):
             models = tuple(
-                _model_record(subject, name, milliseconds, done)
+                subject.record(name, milliseconds, done)
                 for subject, name, milliseconds in zip(profiled, _labels(loaded, at), plain, strict=True)
             )
     options: dict[str, Any] = {
         "threads": threads,
         "provider": provider,
         "level": settings.level.value,
-        "sizes": dynamic_dims(loaded[0].model, sizes),
+        "sizes": dynamic_dims(loaded[0].model, sizes) if at else points[0],
         **({"at": [dict(point) for point in at]} if at else {}),
         "seed": seed,
         "runs": done,
@@ -497,22 +457,9 @@ def _run(ready: Sequence[Callable[[], object]], runs: int | None, capacity: int,
     return wanted
 
 
-def _model_record(profiled: Profiled, name: str, plain_ms: float, runs: int) -> ProfiledModel:
-    joined, source = profiled.joined(runs), profiled.subject.tagged
-    return ProfiledModel(
-        path=None if source.path is None else source.name,
-        label=name,
-        nodes=sum(not is_constant(node) for scope in scopes(source.model) for node in scope.graph),
-        runs=joined.runs,
-        plain_ms=plain_ms,
-        wall_ms=joined.wall_ms,
-        kernel_ms=sum(kernel.milliseconds for kernel in joined.kernels),
-        attributed_ms=sum(kernel.milliseconds for kernel in joined.kernels if kernel.owner is not None),
-        kernels=joined.kernels,
-        modules=joined.modules,
-        timeline=joined.timeline,
-        notes=joined.notes,
-    )
+def _sizes(model: Tagged, given: Mapping[str, int]) -> dict[str, int]:
+    """Return sizes that a model accepts."""
+    return dynamic_dims(model.model, given, ModelSubject(model.path or model.model).any_session)
 
 
 def _feeds(models: Sequence[ir.Model], sizes: Mapping[str, int] | None, seed: int) -> list[Feeds]:
@@ -528,14 +475,8 @@ def _feeds(models: Sequence[ir.Model], sizes: Mapping[str, int] | None, seed: in
 
 def _labels(models: Sequence[Tagged], at: Sequence[Mapping[str, int]]) -> list[str]:
     """Return short, distinct names of the columns: by size, by file, or by both."""
-    names, sizes = (
-        distinct_labels([model.name for model in models]),
-        [" ".join(f"{dim}={size}" for dim, size in point.items()) for point in at],
-    )
+    names = distinct_labels([model.name for model in models])
+    sizes = [" ".join(f"{dim}={size}" for dim, size in point.items()) for point in at]
     if len(names) == 1 and sizes:
         return sizes
     return [f"{name} {size}".strip() for size in sizes or [""] for name in names]
-
-
-def _loadable(model: Tagged) -> Path | onnx.ModelProto:
-    return model.path if model.path is not None else to_proto(model.model)

@@ -1,41 +1,42 @@
-"""What samples tell about the inner values of a model: extremes and histograms.
+"""What samples tell about the inner values of a model: extremes, histograms and second moments.
 
-Ranges of activations over samples, for static quantization: the extremes and a histogram of each value.
-
-Several methods clip each value (`histogram`). Which of them loses least is measured later.
-
+Static quantization: several methods clip each value (`Histogram`). Which of them loses least is measured later.
 Memory is bounded. The runtime first computes the extremes and the size of every value beside it, so that no activation
 leaves it. Then it returns the values themselves, in groups of a limited number of bytes, and each is reduced to a
 histogram of fixed size before the next sample runs.
 
-The smallest and largest number of every float32 value of a model, measured while it runs.
+Float16: the smallest and largest finite number of every float32 value, which the runtime computes beside each.
 
-The runtime computes both numbers beside each value, so that no activation leaves it: memory is that of one run.
+Second moments: for the rows x of an activation, H is the mean of xᵀx (inputs × inputs). A weight W that is rounded to Q
+changes the result of its product by tr((W - Q)ᵀ H (W - Q)) on average, squared. The runtime computes xᵀx beside each
+activation; the samples run once for each group of activations, and the results wait in files.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.common.errors import RuntimeFailure, UsageError
-from sardonyx.ir import io
+from sardonyx.common.temporary import temporary_folder
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
-from sardonyx.ir.scopes import is_constant
+from sardonyx.ir.scopes import is_constant, operator
 from sardonyx.ir.storage import Array
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.observe import Observed
 from sardonyx.verbs.quantize.integer_regions import data_inputs
+from sardonyx.verbs.quantize.recipe import PRODUCTS, Product, Reversed, is_large, matrix_product
+from sardonyx.verbs.quantize.scales import Moments
 from sardonyx.verification.subject import Model, Subject
 
+_Key = TypeVar("_Key", bound=Hashable)
 Method = Literal["weighted squares", "squares", "extremes", "percentile", "entropy"]
 DEFAULT: Method = "weighted squares"
 
@@ -234,24 +235,22 @@ def calibrate(source: Model, samples: Sequence[Feeds], threads: int | None = Non
     """
     if not samples:
         raise UsageError("there are no samples to calibrate on", hint="pass some as `data`")
-    names = _candidates(source)
-    extremes = _extremes(source, names, samples, threads)
-    usable = [name for name in names if extremes[name].is_usable]
-    groups = list(_groups(usable, extremes))
+    model = Subject(source).model
+    extremes = _extremes(model, _candidates(model), samples, threads)
+    groups = in_groups({name: 4 * one.elements for name, one in extremes.items() if one.is_usable}, _GROUP_BYTES)
     found: dict[Method, dict[str, Range]] = {method: {} for method in METHODS}
     held = 0
     for group in groups:
         histograms = {name: Histogram(extremes[name].lowest, extremes[name].highest) for name in group}
-        held = max(held, _fill(source, histograms, samples, threads))
+        held = max(held, _fill(model, histograms, samples, threads))
         for name, histogram in histograms.items():
             for method, interval in METHODS.items():
                 found[method][name] = Range(*interval(histogram), histogram.lowest, histogram.highest)
     return Calibration(found, len(samples), len(samples) * (1 + len(groups)), held)
 
 
-def _candidates(source: Model) -> list[str]:
+def _candidates(model: ir.Model) -> list[str]:
     """Return the names of the float32 values of the main graph that quantized products or regions could store."""
-    model = _fresh(source)
     facts = Facts(model)
     facts.infer()
     values: dict[ir.Value, None] = {}
@@ -262,65 +261,52 @@ def _candidates(source: Model) -> list[str]:
     return [
         value.name
         for value in values
-        if value.name and facts.tensor(value) is None and not _is_constant(value)
-        if facts.dtype(value) is ir.DataType.FLOAT
+        if value.name and facts.tensor(value) is None and not value.is_initializer()
+        if facts.dtype(value) is ir.DataType.FLOAT and ((node := value.producer()) is None or not is_constant(node))
     ]
 
 
-def _is_constant(value: ir.Value) -> bool:
-    producer = value.producer()
-    return value.is_initializer() or (producer is not None and is_constant(producer))
+def in_groups(sizes: Mapping[_Key, int], most: int) -> list[list[_Key]]:
+    """Return keys in order, in groups that take at most so many bytes together; a larger one is a group of its own."""
+    groups: list[list[_Key]] = []
+    taken = 0
+    for key, size in sizes.items():
+        if not groups or taken + size > most:
+            groups.append([])
+            taken = 0
+        groups[-1].append(key)
+        taken += size
+    return groups
 
 
-def _fresh(source: Model) -> ir.Model:
-    """Return a graph of the source that may be changed."""
-    if isinstance(source, onnx.ModelProto):
-        return io.from_proto(source)
-    if isinstance(source, ir.Model):
-        return source.clone()
-    return source.model.clone() if isinstance(source, io.LoadedFile) else Subject(source).model
+def _observations(observed: Observed, samples: Iterable[Feeds], threads: int | None) -> Iterator[list[Array]]:
+    """Yield what was observed on each sample."""
+    with Subject(observed.model).session(threads=threads, optimize=True) as engine:
+        for feeds in samples:
+            yield [np.asarray(value) for value in observed.split(engine.run(feeds))[1]]
 
 
 def _extremes(
-    source: Model, names: Sequence[str], samples: Iterable[Feeds], threads: int | None
+    model: ir.Model, names: Sequence[str], samples: Iterable[Feeds], threads: int | None
 ) -> dict[str, _Extremes]:
     """Return the extremes and the size of every value, which the runtime computes beside it."""
-    observed = Observed(_fresh(source))
+    observed = Observed(model.clone())
     for name in names:
         for kind in ("ReduceMin", "ReduceMax"):
             observed.add(observed.compute(kind, observed.value(name), keepdims=0), ir.DataType.FLOAT)
         observed.add(observed.compute("Size", observed.value(name)), ir.DataType.INT64)
     found = {name: _Extremes() for name in names}
-    with Subject(observed.model).session(threads=threads, optimize=True) as engine:
-        for feeds in samples:
-            _, measured = observed.split(engine.run(feeds))
-            for name, low, high, size in zip(names, measured[::3], measured[1::3], measured[2::3], strict=True):
-                one = found[name]
-                one.elements = max(one.elements, int(np.asarray(size)))
-                if np.asarray(size) > 0:
-                    one.lowest = min(one.lowest, float(np.asarray(low)))
-                    one.highest = max(one.highest, float(np.asarray(high)))
+    for measured in _observations(observed, samples, threads):
+        for one, low, high, size in zip(found.values(), measured[::3], measured[1::3], measured[2::3], strict=True):
+            one.elements = max(one.elements, int(size))
+            if size > 0:
+                one.lowest, one.highest = min(one.lowest, float(low)), max(one.highest, float(high))
     return found
 
 
-def _groups(names: Iterable[str], extremes: dict[str, _Extremes]) -> Iterator[list[str]]:
-    """Yield values that are returned together, of at most `_GROUP_BYTES`."""
-    group: list[str] = []
-    taken = 0
-    for name in names:
-        size = 4 * extremes[name].elements
-        if group and taken + size > _GROUP_BYTES:
-            yield group
-            group, taken = [], 0
-        group.append(name)
-        taken += size
-    if group:
-        yield group
-
-
-def _fill(source: Model, histograms: dict[str, Histogram], samples: Iterable[Feeds], threads: int | None) -> int:
+def _fill(model: ir.Model, histograms: dict[str, Histogram], samples: Iterable[Feeds], threads: int | None) -> int:
     """Count the numbers of some values over all samples; return the most bytes that were held at once."""
-    observed = Observed(_fresh(source))
+    observed = Observed(model.clone())
     observed.show(histograms)
     shown = [value.name for value in observed.model.graph.outputs]
     held = 0
@@ -408,3 +394,65 @@ def _add_ranges(observed: Observed, values: Sequence[ir.Value]) -> None:
         finite = observed.compute("Where", is_finite, line, zero)
         for kind in ("ReduceMin", "ReduceMax"):
             observed.add(observed.compute(kind, finite, keepdims=0), ir.DataType.FLOAT)
+
+
+_MOMENTS_BYTES = 1 << 26  # of the sums of one run; a larger one is a group of its own
+
+
+def measure_moments(source: Subject, samples: Sequence[Feeds], threads: int | None = None) -> dict[str, Moments]:
+    """Return the second moments of the activation of every product with a constant weight, by the activation's name.
+
+    Activations that are always zero, never finite, or too small to be squared have none.
+    """
+    found: dict[str, Moments] = {}
+    folder = temporary_folder()  # deleted with the last of the moments
+    sizes = _activations_of_products(source.model)
+    for group in in_groups({name: 4 * size**2 for name, size in sizes.items()}, _MOMENTS_BYTES):
+        for name, moments in _measured_moments(source, {name: sizes[name] for name in group}, samples, threads):
+            measured = Moments(moments, folder)
+            if measured.is_definite():
+                found[name] = measured
+    return found
+
+
+def _measured_moments(
+    source: Subject, group: Mapping[str, int], samples: Iterable[Feeds], threads: int | None
+) -> Iterator[tuple[str, Array]]:
+    totals = {name: np.zeros((size, size), np.float32) for name, size in group.items()}
+    counts = dict.fromkeys(group, 0)
+    for results in _observations(_observed_moments(source.model, group), samples, threads):
+        for name, square, shape in zip(group, results[::2], results[1::2], strict=True):
+            if np.isfinite(square).all():
+                totals[name] += square
+                counts[name] += int(shape[0])
+    for name, total in totals.items():
+        if counts[name] and total.any():
+            yield name, total / np.float32(counts[name])
+
+
+def _activations_of_products(model: ir.Model) -> dict[str, int]:
+    """Return the names of the activations of products in the main graph, and the sizes of their last axes."""
+    facts = Facts(model)
+    facts.infer()
+    products = [matrix_product(node, facts) for node in model.graph if operator(node) in PRODUCTS]
+    return {
+        product.activation.name: product.matrix.rows
+        for product in products
+        if isinstance(product, Product)
+        and not isinstance(product, Reversed)
+        and product.activation.name
+        and is_large(product.matrix.tensor)
+        if facts.dtype(product.activation) is ir.DataType.FLOAT
+    }
+
+
+def _observed_moments(source: ir.Model, group: Mapping[str, int]) -> Observed:
+    """Return the source with xᵀx and the number of rows of each activation as additional outputs."""
+    observed = Observed(source.clone())
+    for name, size in group.items():
+        rows = observed.compute("Reshape", observed.value(name), observed.constant(np.array([-1, size])))
+        square = observed.compute("MatMul", observed.compute("Transpose", rows, perm=[1, 0]), rows)
+        observed.add(square, ir.DataType.FLOAT, [size, size])
+        observed.add(observed.compute("Shape", rows), ir.DataType.INT64, [2])
+    observed.remove_unused()
+    return observed

@@ -1,12 +1,6 @@
-"""MatMul(x, W) => MatMulInteger(q(x / m), q(W)) * (scale(x / m) * scale(W)) * m, for a constant W; Gemm likewise.
+"""Products in 8-bit integers whose activations are quantized at run time, after smoothing where samples show a need.
 
-W becomes signed 8-bit integers with one scale for each column. Each row of x is divided by its largest magnitude m, and
-quantized at run time to unsigned 8-bit integers with the range of the whole x / m, so that a row with large values does
-not take precision from the others. With samples of x, its large elements are smoothed. On a CPU that adds 8-bit
-products with saturation, W has 7 bits. Refuses a small weight, one that is not float32, and a product inside a body.
-Helps because 8-bit products are faster on most CPUs, and the weight takes a quarter of the bytes.
-
-x W = (x / c) (c W), with factors c for which the rows of c W take over a part of the large elements of x.
+Smoothing: x W = (x / c) (c W), with factors c for which the rows of c W take over a part of the large elements of x.
 
 An element of an activation that is much larger than the others takes precision from all of them, because they share a
 scale. The rows of a weight can be larger, because each column has a scale. c_k is a power of the root mean square of
@@ -16,26 +10,22 @@ the one with the least expected error; it is 0 where smoothing does not help.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.storage import Array
 from sardonyx.ir.tensors import ComputedTensor
-from sardonyx.passes.base import Builder, Facts, Refused
+from sardonyx.passes.base import Builder
 from sardonyx.verbs.quantize import simulation, weights
 from sardonyx.verbs.quantize.recipe import (
-    PRODUCTS,
     Product,
     Recipe,
-    Selection,
     largest_of_rows,
-    matrix_product,
     with_bias,
 )
-from sardonyx.verbs.quantize.scales import Moments
-from sardonyx.verbs.quantize.weights import REDUCED_MOST, Matrix, saturates
+from sardonyx.verbs.quantize.weights import Matrix
 
 _OUTLIER = 10  # the mean square of an element that is smoothed, relative to that of all
 _CLEAR_GAIN = 0.6  # of the expected squared error, which is an estimate
@@ -89,29 +79,25 @@ def smoothed(matrix: Matrix, factors: Array | None) -> Matrix:
 
 
 class QuantizeDynamically(Recipe):
-    """Products in 8-bit integers, with activations quantized at run time."""
+    """MatMul(x, W) => MatMulInteger(q(x / m), q(W)) * (scale(x / m) * scale(W)) * m, for a constant W; Gemm likewise.
+
+    W becomes signed 8-bit integers with one scale for each column. Each row of x is divided by its largest magnitude m,
+    and quantized at run time to unsigned 8-bit integers with the range of the whole x / m, so that a row with large
+    values does not take precision from the others. With samples of x, its large elements are smoothed. On a CPU that
+    adds 8-bit products with saturation, W has 7 bits. Refuses a small weight, one that is not float32, and a product
+    inside a body. Helps because 8-bit products are faster on most CPUs, and the weight takes a quarter of the bytes.
+    """
 
     name = "quantize-dynamically"
-    roots = PRODUCTS
     opset = 7
     needs = 11  # the first with DynamicQuantizeLinear
     is_fusible = True
 
-    def __init__(
-        self,
-        selection: Selection | None = None,
-        *,
-        simulate: bool = False,
-        moments: Mapping[str, Moments] | None = None,
-    ) -> None:
+    def __init__(self, *args: Any, **options: Any) -> None:
         """Use fewer integers on a CPU that would saturate."""
-        super().__init__(selection, simulate=simulate, moments=moments)
+        super().__init__(*args, **options)
         self._factors: dict[Matrix, Array | None] = {}
-        self.most = REDUCED_MOST if saturates() else weights.SIGNED_MOST
-
-    def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
-        """Return a product with a constant weight."""
-        return matrix_product(node, graph)
+        self.most = weights.most_of_products()
 
     def quantized(self, product: Product, op: Builder) -> ir.Value:
         """Build the product in integers, scaled to float32."""
@@ -128,16 +114,12 @@ class QuantizeDynamically(Recipe):
     def simulation(self, product: Product, op: Builder) -> ir.Value:
         """Build the same in float32."""
         factors = self._smoothing(product.matrix)
-        return simulation.product_of_columns(product, self.stored_scale(product, op), self.most, op, factors)
+        return simulation.product_of_columns(product, self.integers(product, op)[1], self.most, op, factors)
 
     def integers(self, product: Product, op: Builder) -> tuple[ir.Value, ir.Value]:
         """Return the weight in integers and the scales of its columns."""
         weight, scale = self.constants(product, op, self._tensors)
         return weight, scale
-
-    def stored_scale(self, product: Product, op: Builder) -> ir.Value:
-        """Return the constant with the scales."""
-        return self.integers(product, op)[1]
 
     def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
         shape, most = (matrix.rows, matrix.columns), self.most

@@ -1,24 +1,8 @@
-"""Tables of embeddings in integers, alone or shared with the head of a language model.
-
-Gather(W, i) => Cast(Gather(q(W), i)) * Gather(scale, i), for the rows of a constant table W.
-
-W becomes signed 8-bit integers with one scale for each row. Refuses a small table and one that is not float32. Helps
-because the table takes a quarter of the bytes, and only the rows that are read are converted.
-
-MatMul(x, Transpose(W)) => the product of `quantize-dynamically` with Transpose(q(W)), for a table W of embeddings.
-
-The columns of the product are the rows of the table, so that the integers and scales of `quantize-embeddings` serve
-both. Refuses a table that was not quantized, and a CPU that adds 8-bit products with saturation. Helps because the
-largest tensor of many language models is stored once.
-
-Gather(W, i) => GatherBlockQuantized(q(W), i, scale), for a table W that is the weight of a MatMulNBits as well.
-
-The rows of the table are the columns of the product, so that the same 4-bit integers and scales serve both. For the
-target `ort`. Refuses a table that no quantized product reads. Helps because the largest tensor of many language models
-is stored once, in an eighth of the bytes.
-"""
+"""Tables of embeddings in integers, alone or shared with the head of a language model."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -28,13 +12,17 @@ from sardonyx.ir.scopes import operand
 from sardonyx.passes.base import Builder, Facts, Refused
 from sardonyx.verbs.quantize import simulation, weights
 from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
-from sardonyx.verbs.quantize.recipe import Product, Recipe, Selection
+from sardonyx.verbs.quantize.recipe import Product, Recipe
 from sardonyx.verbs.quantize.weight_only import QuantizeToMatMulNBits
 from sardonyx.verbs.quantize.weights import Matrix, saturates
 
 
 class QuantizeEmbeddings(Recipe):
-    """Rows of a table in 8-bit integers."""
+    """Gather(W, i) => Cast(Gather(q(W), i)) * Gather(scale, i), for the rows of a constant table W.
+
+    W becomes signed 8-bit integers with one scale for each row. Refuses a small table and one that is not float32.
+    Helps because the table takes a quarter of the bytes, and only the rows that are read are converted.
+    """
 
     name = "quantize-embeddings"
     roots = ("Gather",)
@@ -70,15 +58,18 @@ class QuantizeEmbeddings(Recipe):
 
 
 class QuantizeTiedHead(QuantizeDynamically):
-    """Products with a table that lookups read too."""
+    """MatMul(x, Transpose(W)) => the product of `quantize-dynamically` with Transpose(q(W)), for an embedding table W.
+
+    The columns of the product are the rows of the table, so that the integers and scales of `quantize-embeddings` serve
+    both. Refuses a table that was not quantized, and a CPU that adds 8-bit products with saturation. Helps because the
+    largest tensor of many language models is stored once.
+    """
 
     name = "quantize-tied-head"
 
-    def __init__(
-        self, tables: QuantizeEmbeddings, selection: Selection | None = None, *, simulate: bool = False
-    ) -> None:
+    def __init__(self, tables: QuantizeEmbeddings, *args: Any, **options: Any) -> None:
         """Use the integers that `tables` has stored."""
-        super().__init__(selection, simulate=simulate)
+        super().__init__(*args, **options)
         self._tables = tables
         self.most = weights.SIGNED_MOST
 
@@ -93,23 +84,25 @@ class QuantizeTiedHead(QuantizeDynamically):
         table, scale = self._tables.stored(product.weight)
         return op.Transpose(table, perm=[1, 0]), op.Transpose(scale, perm=[1, 0])
 
-    def stored_scale(self, product: Product, op: Builder) -> ir.Value:
-        """Return the scales of the rows of the table."""
-        del op
-        return self._tables.stored(product.weight)[1]
+    def simulation(self, product: Product, op: Builder) -> ir.Value:
+        """Build the same in float32, with the scales of the rows of the table."""
+        return simulation.product_of_columns(product, self._tables.stored(product.weight)[1], self.most, op)
 
 
 class QuantizeSharedTables(QuantizeEmbeddings):
-    """Lookups in a table that is the weight of a product."""
+    """Gather(W, i) => GatherBlockQuantized(q(W), i, scale), for a table W that is the weight of a MatMulNBits as well.
+
+    The rows of the table are the columns of the product, so that the same 4-bit integers and scales serve both. For the
+    target `ort`. Refuses a table that no quantized product reads. Helps because the largest tensor of many language
+    models is stored once, in an eighth of the bytes.
+    """
 
     name = "quantize-shared-tables"
     targets = ("ort",)
 
-    def __init__(
-        self, products: QuantizeToMatMulNBits, selection: Selection | None = None, *, simulate: bool = False
-    ) -> None:
+    def __init__(self, products: QuantizeToMatMulNBits, *args: Any, **options: Any) -> None:
         """Use the integers that `products` has stored."""
-        super().__init__(selection, simulate=simulate)
+        super().__init__(*args, **options)
         self._products = products
 
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:

@@ -1,17 +1,4 @@
-"""Nodes in float16 and weights in bfloat16, and the rounding of numbers to 16 bits.
-
-N(x, W) => Cast32(N16(Cast16(x), W16)), where Cast16(Cast32(y)) is y: float16 with casts only at borders.
-
-Inputs, outputs, kept modules and operators that need float32 are the borders. Constants are rounded when they are
-written; those that only mask scores become -30000 (see `masks`). `half_placement` says which nodes stay. Helps because
-the file takes half of the bytes, and graphics processors compute faster in float16.
-
-N(x, W) => N(x, Cast32(W16)), and Gather(W, i) => Cast32(Gather(W16, i)), for a constant W in bfloat16.
-
-ONNX Runtime has no CPU kernels for products, sums and most other operators in bfloat16, so that they compute in float32
-on the rounded weights. Refuses a small constant and one that overflows. Helps because the file takes half of the bytes
-and bfloat16 has the range of float32.
-"""
+"""Nodes in float16 and weights in bfloat16, and the rounding of numbers to 16 bits."""
 
 from __future__ import annotations
 
@@ -25,16 +12,15 @@ import onnx_ir as ir
 from sardonyx.common.errors import UsageError, VerificationFailed
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, GELUS, LOOKUPS, NORMALIZES, attention_operands
-from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import FORMATS
-from sardonyx.ir.scopes import has_bodies, label, operand
+from sardonyx.ir.scopes import has_bodies, operand
 from sardonyx.ir.storage import Array
-from sardonyx.passes.base import Accuracy, Builder, Match, ModelPass, Proposal, Refused, Replacement
+from sardonyx.passes.base import Builder, Match, ModelPass, Proposal, Refused, Replacement
 from sardonyx.runtime import Feeds
 from sardonyx.verbs.quantize import masks
 from sardonyx.verbs.quantize.calibration import Ranges, measure_ranges
 from sardonyx.verbs.quantize.half_placement import PRODUCTS, ConstantSizes, Conversion, place, summed_terms
-from sardonyx.verbs.quantize.recipe import SMALLEST, Selection, Simulated
+from sardonyx.verbs.quantize.recipe import IN_A_BODY, SMALLEST, Quantizer, Selection
 from sardonyx.verbs.quantize.weights import DerivedTensor, lazy
 
 _BLOCK = 1 << 20  # elements that are rounded at a time
@@ -97,17 +83,20 @@ _JUMPS = frozenset({"Ceil", "Floor", "Hardmax", "Round", "Shrink", "Sign", "Thre
 _D = ir.DataType
 
 
-class ConvertToHalf(ModelPass):
-    """Nodes of selected modules in float16."""
+class ConvertToHalf(Quantizer, ModelPass):
+    """N(x, W) => Cast32(N16(Cast16(x), W16)), where Cast16(Cast32(y)) is y: float16 with casts only at borders.
+
+    Inputs, outputs, kept modules and operators that need float32 are the borders. Constants are rounded when they are
+    written; those that only mask scores become -30000 (see `masks`). `half_placement` says which nodes stay. Helps
+    because the file takes half of the bytes, and graphics processors compute faster in float16.
+    """
 
     name = "quantize-to-fp16"
-    accuracy = Accuracy.QUANTIZES
 
     def __init__(self, selection: Selection, ranges: Ranges, sizes: ConstantSizes, *, simulate: bool = False) -> None:
         """Convert the selected modules where their measured ranges allow it; with `simulate`, beside float32."""
-        self._selection, self._ranges, self._sizes = selection, ranges, sizes
-        self._simulate = simulate
-        self.simulated: list[Simulated] = []
+        super().__init__(selection, simulate=simulate)
+        self._ranges, self._sizes = ranges, sizes
         self._converted: ir.Model | None = None
         self._masks: frozenset[ir.Value] = frozenset()
         self._narrow: dict[ir.Value, ir.Value] = {}  # the float16 form of float32 values
@@ -121,10 +110,9 @@ class ConvertToHalf(ModelPass):
         found = masks.find_masks(graph)
         self._masks = found.constants
         placement = place(graph, self._selection, self._ranges, found, self._sizes)
-        inner = (scope for scope in graph.live_scopes() if scope.holder is not None or scope.in_function)
-        for node in (node for scope in inner for node in scope.graph):
+        for node in (node for scope in graph.live_scopes() if scope.path for node in scope.graph):
             if node.op_type in PRODUCTS and self._selection.includes(node):
-                yield Refused("it is inside a body or a function", (node,))
+                yield Refused(IN_A_BODY, (node,))
         for node, reason in placement.reasons.items():
             yield Refused(reason, (node,))
         for each in placement.conversions:
@@ -155,13 +143,14 @@ class ConvertToHalf(ModelPass):
         for index, (old, new) in enumerate(zip(node.outputs, results, strict=True)):
             if not old.name or new is None:
                 replacements.append(None)
+                if new is not None:
+                    new.name = ""  # as in the source
             elif index in each.outputs:
                 wide = op.Cast(new, to=_D.FLOAT)
                 self._narrow[wide] = new
                 replacements.append(wide)
             else:
                 replacements.append(new)
-        _omit(node, results)
         if self._simulate and each.outputs and node.op_type not in _JUMPS:
             self._add_simulation(each, graph, op, replacements)
         return replacements
@@ -192,10 +181,7 @@ class ConvertToHalf(ModelPass):
         index = min(each.outputs)
         result = results[index]
         assert result is not None
-        scale, error = _scale(node, inputs, op), _rounding(node, graph)
-        self.simulated.append(
-            Simulated(label(node), owner(node), self.name, 1, 0, result, made[index], error, scale=scale)
-        )
+        self.compare(node, result, made[index], rounding=_rounding(node, graph), scale=_scale(node, inputs, op))
 
     def _simulated(self, value: ir.Value, graph: Facts, op: Builder) -> ir.Value:
         """Return the float32 numbers that the float16 form of a value stands for, after a check of a constant."""
@@ -236,14 +222,7 @@ def _scale(node: ir.Node, inputs: Sequence[ir.Value | None], op: Builder) -> ir.
     terms = tuple(None if value is None else op.Abs(value) for value in inputs)
     if node.op_type in _SUMS:
         return op.Add(*terms)
-    return op.node(node.op_type, terms, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))[0]
-
-
-def _omit(node: ir.Node, results: Sequence[ir.Value | None]) -> None:
-    """Leave out the outputs that a node leaves out."""
-    for old, new in zip(node.outputs, results, strict=True):
-        if new is not None and not old.name:
-            new.name = ""
+    return op.like(node, terms)
 
 
 def _is_cast_back(value: ir.Value, narrow: dict[ir.Value, ir.Value]) -> bool:
@@ -274,20 +253,21 @@ def measure_half_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | No
 
 
 _OPSET = 13  # the first whose Cast knows bfloat16
-_TYPES = ir.DataType
 
 
-class StoreInBfloat16(ModelPass):
-    """Constants of selected modules in bfloat16."""
+class StoreInBfloat16(Quantizer, ModelPass):
+    """N(x, W) => N(x, Cast32(W16)), and Gather(W, i) => Cast32(Gather(W16, i)), for a constant W in bfloat16.
+
+    ONNX Runtime has no CPU kernels for products, sums and most other operators in bfloat16, so that they compute in
+    float32 on the rounded weights. Refuses a small constant and one that overflows. Helps because the file takes half
+    of the bytes and bfloat16 has the range of float32.
+    """
 
     name = "quantize-to-bf16"
-    accuracy = Accuracy.QUANTIZES
 
     def __init__(self, selection: Selection, *, simulate: bool = False) -> None:
         """Store the constants that the selected modules read; with `simulate`, beside float32."""
-        self._selection = selection
-        self._simulate = simulate
-        self.simulated: list[Simulated] = []
+        super().__init__(selection, simulate=simulate)
         self._stored: dict[ir.Value, ir.Value] = {}
         self._converted: ir.Model | None = None
 
@@ -317,7 +297,7 @@ class StoreInBfloat16(ModelPass):
             new.name = new.name if old.name else ""
             replacements.append(new if old.name else None)
         if looks_up:
-            replacements = [op.Cast(results[0], to=_TYPES.FLOAT)]
+            replacements = [op.Cast(results[0], to=_D.FLOAT)]
         if self._simulate:
             self._add_simulation(node, weights, graph, op, replacements[0])
         return replacements
@@ -328,9 +308,9 @@ class StoreInBfloat16(ModelPass):
             tensor = graph.tensor(value)
             assert tensor is not None
             shape = tuple(int(size) for size in tensor.shape.numpy())
-            stored = op.constant(lazy(_TYPES.BFLOAT16, shape, lambda: _rounded_to_bfloat16(tensor)), "bf16")
+            stored = op.constant(lazy(_D.BFLOAT16, shape, lambda: _rounded_to_bfloat16(tensor)), "bf16")
             self._stored[value] = stored
-        return op.Cast(stored, to=_TYPES.FLOAT) if cast else stored
+        return op.Cast(stored, to=_D.FLOAT) if cast else stored
 
     def _add_simulation(
         self, node: ir.Node, weights: list[int], graph: Facts, op: Builder, result: ir.Value | None
@@ -339,9 +319,8 @@ class StoreInBfloat16(ModelPass):
             self._checked(value, graph, op) if index in weights and value is not None else value
             for index, value in enumerate(node.inputs)
         )
-        made = op.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
-        if result is not None and graph.dtype(node.outputs[0]) is _TYPES.FLOAT:
-            self.simulated.append(Simulated(label(node), owner(node), self.name, 1, 0, result, made[0]))
+        if result is not None and graph.dtype(node.outputs[0]) is _D.FLOAT:
+            self.compare(node, result, op.like(node, inputs))
 
     def _checked(self, value: ir.Value, graph: Facts, op: Builder) -> ir.Value:
         """Return the float32 numbers of a stored weight, after a check of them."""
@@ -355,7 +334,7 @@ def _is_weight(value: ir.Value | None, graph: Facts) -> bool:
     tensor = graph.tensor(value)
     if tensor is None or isinstance(tensor, DerivedTensor):
         return False
-    return tensor.dtype is _TYPES.FLOAT and tensor.size >= SMALLEST
+    return tensor.dtype is _D.FLOAT and tensor.size >= SMALLEST
 
 
 def _rounded_to_bfloat16(tensor: ir.TensorProtocol) -> Array:

@@ -19,6 +19,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from sardonyx.records.quantization import SimulationCheck
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.observe import Observed
+from sardonyx.verbs.quantize.calibration import in_groups
 from sardonyx.verbs.quantize.dynamic_int8 import QuantizeDynamically
 from sardonyx.verbs.quantize.filters import QuantizeConvolutions
 from sardonyx.verbs.quantize.recipe import Simulated
@@ -90,7 +91,8 @@ def check_products(
         threads = 1  # several threads divide a batch, and quantize the state of each part with its own range
     _add_differences(model, products)
     found = [_Comparison(allowed_error(product)) for product in products]
-    groups, name = _groups(products), ""
+    sizes = {number: 4 * product.rows * product.columns for number, product in enumerate(products)}
+    groups, name = in_groups(sizes, _GROUP_BYTES), ""
     for group in groups:
         part = _part(model, group) if len(groups) > 1 else model
         places = {output.name: place for place, output in enumerate(part.graph.outputs)}
@@ -110,19 +112,6 @@ def check_products(
     failed = {product.node: each.failure for product, each in zip(products, found, strict=True) if each.failure}
     errors, allowed = [each.error for each in found], [each.allowed for each in found]
     return ProductErrors(errors, allowed, record, _notes(found, products), failed)
-
-
-def _groups(products: Sequence[Simulated]) -> list[list[int]]:
-    """Return the numbers of the products whose simulations are run together, with weights of a limited size."""
-    groups, taken = list[list[int]](), 0
-    for number, product in enumerate(products):
-        size = 4 * product.rows * product.columns
-        if not groups or taken + size > _GROUP_BYTES:
-            groups.append([])
-            taken = 0
-        groups[-1].append(number)
-        taken += size
-    return groups
 
 
 def _part(model: ir.Model, group: Sequence[int]) -> ir.Model:

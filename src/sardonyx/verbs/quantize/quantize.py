@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import check_free
 from sardonyx.common.errors import GateNotMet, RuntimeFailure, UsageError, VerificationFailed
-from sardonyx.inputs.at_size import at_size, dynamic_dims
+from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.inputs.values import Style
 from sardonyx.ir import io, metadata
 from sardonyx.ir.io.decoder_folder import DecoderFolder, move_into
@@ -31,9 +30,8 @@ from sardonyx.runtime import Feeds
 from sardonyx.runtime.remote import described, generate
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
-from sardonyx.verbs.quantize import second_moments
 from sardonyx.verbs.quantize.budget import Budget, Objective, Task, find_task, loss_measures
-from sardonyx.verbs.quantize.calibration import Method, Ranges, by_module, calibrate
+from sardonyx.verbs.quantize.calibration import Method, Ranges, by_module, calibrate, measure_moments
 from sardonyx.verbs.quantize.choice import Chosen, Request, choose
 from sardonyx.verbs.quantize.half import HALF_OPSET, measure_half_ranges
 from sardonyx.verbs.quantize.half_placement import OVERFLOW
@@ -75,6 +73,28 @@ class Quantized(Quantization, HasModel, frozen=True):
     """A Quantization record together with the model."""
 
     model: ir.Model | None = None
+
+
+class _Options(Struct, frozen=True, eq=False):
+    """What a user asked for."""
+
+    to: Precision | Literal["auto"]
+    target: Target
+    scheme: Scheme
+    keep: tuple[str, ...]
+    only: tuple[str, ...]
+    data: Data | None
+    metric: Metric | None
+    limits: tuple[str, ...]
+    objective: Objective | None
+    sizes: Mapping[str, int]
+    seed: int
+    threads: int | None
+
+    @property
+    def chooses(self) -> bool:
+        """Whether the precision of every module is chosen by measurement."""
+        return self.to == AUTO or bool(self.limits)
 
 
 class BudgetNotMet(GateNotMet):
@@ -153,29 +173,28 @@ def quantize(
             metric fails.
     """
     folder = DecoderFolder.of(source)
-    make = functools.partial(
-        _quantize,
-        to=to,
-        target=target or ("portable" if folder is None else "ort"),
-        scheme=scheme,
-        keep=keep,
-        only=only,
-        data=data,
-        metric=metric,
-        budget=budget,
-        objective=objective,
-        sizes=sizes,
-        seed=seed,
-        threads=threads,
-        force=force,
-        progress=progress,
+    target = target or ("portable" if folder is None else "ort")
+    limits = (budget,) if isinstance(budget, str) else tuple(budget)
+    options = _Options(
+        to,
+        target,
+        scheme,
+        tuple(keep),
+        tuple(only),
+        data,
+        Metric.of(metric),
+        limits,
+        objective,
+        sizes or {},
+        seed,
+        threads,
     )
     if folder is None:
-        return make(source, output)
+        return _quantize(source, output, options, progress, force=force)
     if output is None:
-        return make(folder.model, None)
+        return _quantize(folder.model, None, options, progress)
     with folder.replaced(output, force=force) as path:
-        made = make(folder.model, path)
+        made = _quantize(folder.model, path, options, progress, force=force)
         decoder = _loaded(DecoderFolder.require(path.parent), threads)
         written, notes = Path(output) / path.name, made.notes
         artifact = replace(made.result, path=os.fspath(written))
@@ -203,39 +222,25 @@ def _loaded(folder: DecoderFolder, threads: int | None) -> LoadedDecoder:
 def _quantize(
     source: Source,
     output: str | os.PathLike[str] | None,
-    *,
-    to: Precision | Literal["auto"],
-    target: Target,
-    scheme: Scheme,
-    keep: Sequence[str],
-    only: Sequence[str],
-    data: Data | None,
-    metric: str | Callable[..., Any] | None,
-    budget: str | Sequence[str],
-    objective: Objective | None,
-    sizes: Mapping[str, int] | None,
-    seed: int,
-    threads: int | None,
-    force: bool,
+    options: _Options,
     progress: Progress | None,
+    *,
+    force: bool = False,
 ) -> Quantized:
     """Quantize one model."""
     began = time.perf_counter()
     clock = Clock(progress)
     if output is not None:
         check_free(os.fspath(output), force=force)
-    limits = [budget] if isinstance(budget, str) else list(budget)
-    scored = Metric.of(metric)
-    limit = Budget.of(limits, has_metric=scored is not None)
-    request = _request(source, to, keep, only, limit, objective, has_data=data is not None)
-    chooses = to == AUTO or bool(limits)
-    if scheme == "symmetric" and to != "int8-static":
+    limit = Budget.of(options.limits, has_metric=options.metric is not None)
+    request = _request(source, options, limit)
+    if options.scheme == "symmetric" and options.to != "int8-static":
         raise UsageError("the scheme is that of static ranges", hint='give to="int8-static" with scheme="symmetric"')
-    samples = None if data is None else Samples(data)
-    run = _Run(source, target, scheme, request, samples, scored, sizes or {}, seed, threads, clock, chooses=chooses)
-    chosen = run.chosen(request) if chooses else None
+    run = _Run(source, options, request, clock)
+    chosen = run.chosen(request) if options.chooses else None
     plan = chosen.plan if chosen is not None else (Assignment(request.precisions[0], request.selection),)
-    arguments = {"to": to, "target": target, "scheme": scheme, "keep": tuple(keep), "only": tuple(only)}
+    arguments = {name: getattr(options, name) for name in ("to", "target", "scheme", "keep", "only")}
+    has_data, metric = options.data is not None, options.metric
     judged = run.judged(plan, chosen)
     checked = judged.checked
     metadata.write_options(checked.candidate.model, "quantize", arguments)
@@ -246,7 +251,7 @@ def _quantize(
     result = Quantized(
         status="done" if refusal is None else "not met",
         environment=environment(),
-        options={**arguments, "seed": seed, "data": data is not None, "metric": scored and scored.name},
+        options={**arguments, "seed": options.seed, "data": has_data, "metric": metric and metric.name},
         source=run.job.artifact(),
         result=run_tables.artifact(model, path, saved.digest),
         **_tables(run.job, checked),
@@ -258,7 +263,7 @@ def _quantize(
             *_overflows(measured),
             *_calibrated(run.recipes, plan),
             *_joined(judged.choice),
-            *portable_notes(model, target, request.precisions),
+            *portable_notes(model, options.target, request.precisions),
             *(() if run.task is None or not limit.is_default else (f"the default budget: {run.task.reason}",)),
         ),
         check=checked.errors.record,
@@ -294,36 +299,23 @@ class _Judged(Struct, frozen=True, eq=False):
 class _Run:
     """One call of `quantize`: the source, the samples, and the conditions of all runs."""
 
-    def __init__(
-        self,
-        source: Source,
-        target: Target,
-        scheme: Scheme,
-        request: Request,
-        samples: Samples | None,
-        metric: Metric | None,
-        sizes: Mapping[str, int],
-        seed: int,
-        threads: int | None,
-        clock: Clock,
-        *,
-        chooses: bool,
-    ) -> None:
+    def __init__(self, source: Source, options: _Options, request: Request, clock: Clock) -> None:
         self.source = Path(source) if isinstance(source, (str, os.PathLike)) else source
+        samples = None if options.data is None else Samples(options.data)
         self.kind = "data" if samples is not None else "generated"
         self._subject = Subject(self.source)
-        self._metric, self._sizes, self._seed, self._threads, self._clock = metric, sizes, seed, threads, clock
-        if sizes:
-            dynamic_dims(self._subject.model, sizes)
+        self._metric, self._sizes, self._seed = options.metric, options.sizes, options.seed
+        self._threads, self._clock = options.threads, clock
+        if self._sizes:
+            dynamic_dims(self._subject.model, self._sizes)
         self.task: Task | None = None  # known once there is a choice
-        self._samples = samples or self._generated(chooses=chooses)
+        self._samples = samples or self._generated(chooses=options.chooses)
         needed = _RANGES if samples is None else (*_RANGES, *_MOMENTS)
         calibrates = any(precision in needed for precision in request.precisions)
-        self.parts = divide(len(self._samples), seed, calibrate=calibrates, choose=chooses)
+        self.parts = divide(len(self._samples), self._seed, calibrate=calibrates, choose=options.chooses)
         with clock.phase("calibrating"):
-            self.recipes = self._with_best_ranges(
-                self._calibrated(target, scheme, request.precisions), request.selection
-            )
+            recipes = self._calibrated(options.target, options.scheme, request.precisions)
+            self.recipes = self._with_best_ranges(recipes, request.selection)
         self.job = Job(self.source, self.recipes)
 
     def _calibrated(self, target: Target, scheme: Scheme, precisions: Sequence[Precision]) -> Recipes:
@@ -338,7 +330,7 @@ class _Run:
             target,
             calibration=calibration,
             ranges=measure_half_ranges(facts(), samples, threads) if "fp16" in precisions else {},
-            moments=second_moments.measure(Subject(source), samples, threads)
+            moments=measure_moments(Subject(source), samples, threads)
             if has_moments and any(each in precisions for each in _MOMENTS)
             else {},
         )
@@ -441,7 +433,7 @@ class _Run:
         """Return generated inputs: at the sizes of the timing if there is a choice to make, otherwise at several."""
         if chooses:
             model, seed = self._subject.model, self._seed
-            sizes = dynamic_dims(model, self._sizes)
+            sizes = dynamic_dims(model, self._sizes, self._subject.any_session)
             samples = Samples([at_size(model, sizes, seed=seed + step) for step in range(_GENERATED)])
             try:
                 Answers(self._subject, samples, (0,), threads=self._threads)
@@ -455,23 +447,15 @@ class _Run:
         return Samples([answer.inputs.feeds for answer in usual])
 
 
-def _request(
-    source: Source,
-    to: Precision | Literal["auto"],
-    keep: Sequence[str],
-    only: Sequence[str],
-    budget: Budget,
-    objective: Objective | None,
-    *,
-    has_data: bool,
-) -> Request:
+def _request(source: Source, options: _Options, budget: Budget) -> Request:
+    to = options.to
     if to == AUTO:
         has_half = tagged(source).model.opset_imports.get("", 0) >= HALF_OPSET
-        precisions = candidates(has_data=has_data, has_half=has_half)
+        precisions = candidates(has_data=options.data is not None, has_half=has_half)
     else:
         precisions = (to,)
     default: Objective = "bytes" if to in _BYTES else "time"
-    return Request(precisions, _selection(source, keep, only), budget, objective or default)
+    return Request(precisions, _selection(source, options.keep, options.only), budget, options.objective or default)
 
 
 def _selection(source: Source, keep: Sequence[str], only: Sequence[str]) -> Selection:

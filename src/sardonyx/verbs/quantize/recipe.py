@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +29,7 @@ _AXES_AS_INPUT = 18  # the opset since which the axes of ReduceMax are an input
 _NOT_SPLIT = ("FusedGemm", "Attention")  # operators of ONNX Runtime with more in them than a product
 PRODUCTS = ("MatMul", "Gemm", *(f"com.microsoft::{name}" for name in ("FusedMatMul", *_NOT_SPLIT)))
 _READERS = frozenset({*PRODUCTS, "Conv", "Gather"})  # that can read a weight in fewer bits
+IN_A_BODY = "it is inside a body or a function"
 STORED_TWICE = "other nodes read its weight in float32: it would be stored twice"
 _FACTORS = ("alpha", "beta")
 _TRANSPOSES = ("transA", "transBatchA", "transBatchB")
@@ -117,19 +118,6 @@ class Quantizer(Pass):
 
     accuracy = Accuracy.QUANTIZES
 
-    def __init__(self, selection: Selection | None = None, *, simulate: bool = False) -> None:
-        """Quantize the selected modules; with `simulate`, compute each product in float32 as well."""
-        self._selection = selection or Selection()
-        self._simulate = simulate
-        self.simulated: list[Simulated] = []
-
-
-class Recipe(Quantizer, NodePass):
-    """A rewrite to lower precision that looks at one product at a time."""
-
-    is_fusible = False
-    compensates = False  # whether the rounding errors of a weight compensate each other if there are moments
-
     def __init__(
         self,
         selection: Selection | None = None,
@@ -141,10 +129,35 @@ class Recipe(Quantizer, NodePass):
 
         `moments` are those of activations by the name of the value.
         """
-        super().__init__(selection, simulate=simulate)
+        self._selection = selection or Selection()
+        self._simulate = simulate
         self._moments = moments or {}
-        self._stored: dict[tuple[ir.Value, bool], tuple[ir.Value, ...]] = {}
+        self.simulated: list[Simulated] = []
+        self._shared: dict[Hashable, tuple[ir.Value, ...]] = {}
         self._matrices: dict[tuple[ir.Value, bool], Matrix] = {}
+
+    def shared(self, key: Hashable, make: Callable[[], Iterable[ir.Value]]) -> tuple[ir.Value, ...]:
+        """Return the constants of a key; they are made again if a rewrite that was undone took them away."""
+        known = self._shared.get(key)
+        if known is None or not all(value.is_initializer() for value in known):
+            known = self._shared[key] = tuple(make())
+        return known
+
+    def compare(
+        self, node: ir.Node, result: ir.Value, simulation: ir.Value, rows: int = 1, columns: int = 0, **details: Any
+    ) -> Simulated:
+        """Add the simulation of a node, with what the check of it needs to know."""
+        record = Simulated(label(node), owner(node), self.name, rows, columns, result, simulation, **details)
+        self.simulated.append(record)
+        return record
+
+
+class Recipe(Quantizer, NodePass):
+    """A rewrite to lower precision that looks at one product at a time."""
+
+    roots = PRODUCTS
+    is_fusible = False
+    compensates = False  # whether the rounding errors of a weight compensate each other if there are moments
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Match a product of a selected module whose weight is a large constant."""
@@ -153,11 +166,11 @@ class Recipe(Quantizer, NodePass):
         found = self.find(node, graph)
         if not isinstance(found, Product):
             return found
-        tensor, scope = found.matrix.tensor, graph.scope(node)
+        tensor = found.matrix.tensor
         if isinstance(tensor, DerivedTensor):
             return None
-        if scope.holder is not None or scope.in_function:
-            return Refused("it is inside a body or a function", found.nodes)
+        if graph.scope(node).path:
+            return Refused(IN_A_BODY, found.nodes)
         if tensor.dtype is not ir.DataType.FLOAT:
             return Refused(f"its weight is {tensor.dtype.name.lower()} and not float", found.nodes)
         if not is_large(tensor):
@@ -173,26 +186,22 @@ class Recipe(Quantizer, NodePass):
         if isinstance(found, Reversed):
             found = structs.replace(found, activation=_swapped(found.activation, found.rank, op))
         product = self._with_moments(found)
-        if (product.weight, product.matrix.is_transposed) not in self._stored:
+        if not self.stored(product.weight, is_transposed=product.matrix.is_transposed):
             product.matrix.check_finite()
         result = self.quantized(product, op)
         result.meta[_NAME] = _name_in_source(match.root.outputs[0])
         if self._simulate:
-            matrix, root = product.matrix, match.root
-            self.simulated.append(
-                Simulated(
-                    label(root),
-                    owner(root),
-                    self.name,
-                    matrix.rows,
-                    matrix.columns,
-                    result,
-                    self.simulation(product, op),
-                    weight=product.weight.name,
-                    is_fusible=self.is_fusible,
-                    rounded=self.rounded_simulations(product, op),
-                    is_compensated=None if not self.compensates else matrix.moments is not None,
-                )
+            matrix = product.matrix
+            self.compare(
+                match.root,
+                result,
+                self.simulation(product, op),
+                matrix.rows,
+                matrix.columns,
+                weight=product.weight.name,
+                is_fusible=self.is_fusible,
+                rounded=self.rounded_simulations(product, op),
+                is_compensated=None if not self.compensates else matrix.moments is not None,
             )
         return _swapped(result, product.rank, op) if isinstance(product, Reversed) else result
 
@@ -202,9 +211,9 @@ class Recipe(Quantizer, NodePass):
         matrix = structs.replace(product.matrix, moments=self._moments.get(_name_in_source(product.activation)))
         return structs.replace(product, matrix=self._matrices.setdefault(key, matrix))
 
-    @abstractmethod
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
         """Return the product at a node, why it cannot be quantized, or None if there is none."""
+        return matrix_product(node, graph)
 
     @abstractmethod
     def quantized(self, product: Product, op: Builder) -> ir.Value:
@@ -221,18 +230,14 @@ class Recipe(Quantizer, NodePass):
 
     def stored(self, weight: ir.Value, *, is_transposed: bool = False) -> tuple[ir.Value, ...]:
         """Return the constants of a weight, or none if it is not quantized; of one that products read transposed."""
-        return self._stored.get((weight, is_transposed), ())
+        return self._shared.get((weight, is_transposed), ())
 
     def constants(
         self, product: Product, op: Builder, make: Callable[[Matrix], Sequence[ir.TensorProtocol]]
     ) -> tuple[ir.Value, ...]:
         """Return the constants of a weight; products that share a weight share them."""
         key = (product.weight, product.matrix.is_transposed)
-        stored = self._stored.get(key)
-        if stored is None or not all(value.is_initializer() for value in stored):
-            stored = tuple(op.constant(tensor, "quantized") for tensor in make(product.matrix))
-            self._stored[key] = stored
-        return stored
+        return self.shared(key, lambda: [op.constant(tensor, "quantized") for tensor in make(product.matrix)])
 
 
 def _name_in_source(value: ir.Value) -> str:
@@ -354,14 +359,7 @@ def convolution(node: ir.Node, graph: Facts) -> Convolution | Refused | None:
     return Convolution((node,), activation, weight, filters, operand(node, 2), shape)
 
 
-def column_scales(matrix: Matrix, most: int) -> Array:
-    """Return the scale of each column for signed integers of at most `most`; 1 for a column of zeros."""
-    values = matrix.array()
-    scales = (np.maximum(values.max(0), -values.min(0)) / np.float32(most)).astype(np.float32)
-    scales[scales == 0] = 1
-    return scales
-
-
-def filter_integers(matrix: Matrix, scales: Array, shape: tuple[int, ...]) -> Array:
-    """Return filters as signed 8-bit integers with one scale for each."""
-    return np.rint(matrix.array() / scales).astype(np.int8).T.reshape(shape)
+def signed_integers(matrix: Matrix, scales: Array, shape: tuple[int, ...]) -> Array:
+    """Return a matrix, or filters, as signed 8-bit integers with one scale for each output."""
+    integers = np.rint(matrix.array() / scales).astype(np.int8)
+    return integers if len(shape) == 2 else integers.T.reshape(shape)

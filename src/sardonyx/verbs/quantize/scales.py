@@ -16,7 +16,6 @@ is reached, on the values that its rows are expected to have then. Columns do no
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
@@ -32,15 +31,23 @@ from sardonyx.ir.tensors import ConcatTensor, FileTensor
 if TYPE_CHECKING:
     from sardonyx.verbs.quantize.weights import Blocks, Matrix
 
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sardonyx.verbs.quantize.weights import Blocks, Matrix
+
+SIGNED_MOST = 127  # -128 is not used, so that the range is symmetric
 RATIOS = {4: (0.95, 0.9, 0.85, 0.8), 8: (0.9, 0.8)}  # of the range of a block that are tried, beside all of it
 _KEPT_BYTES = 1 << 26  # of scales that are kept, because every tensor of a weight is computed on its own
-_kept: OrderedDict[tuple[object, ...], tuple[Array, ...]] = OrderedDict()
+_kept: dict[tuple[object, ...], tuple[Array, ...]] = {}
 
 
 def block_scales(matrix: Matrix, bits: int, size: int, *, is_symmetric: bool = False) -> tuple[Array, Array]:
     """Return scales and zero points of unsigned integers as blocks × columns; 0 is represented exactly."""
-    key = (*identity(matrix), bits, size, is_symmetric)
-    if (known := _recall(key)) is None:
+
+    def compute() -> tuple[Array, Array]:
         count = -(-matrix.rows // size)
         scales, zeros = np.empty((count, matrix.columns), np.float32), np.empty((count, matrix.columns), np.uint8)
         for rows, columns, values in matrix.pieces(size):
@@ -48,21 +55,24 @@ def block_scales(matrix: Matrix, bits: int, size: int, *, is_symmetric: bool = F
             where = slice(rows.start // size, rows.start // size + len(blocks))
             found = plain_blocks(blocks, bits, is_symmetric=True) if is_symmetric else best_scales(blocks, bits)
             scales[where, columns], zeros[where, columns] = found
-        known = _remember(key, (scales, zeros))
-    return known[0], known[1]
+        return scales, zeros
+
+    scales, zeros = _kept_or((*identity(matrix), bits, size, is_symmetric), compute)
+    return scales, zeros
 
 
-def column_scales(matrix: Matrix, most: int) -> Array:
+def column_scales(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
     """Return the scale of each column for signed integers of at most `most`; 1 for a column of zeros."""
-    key = (*identity(matrix), most)
-    if (known := _recall(key)) is None:
+
+    def compute() -> tuple[Array]:
         largest = np.zeros(matrix.columns, np.float32)
         for _, columns, values in matrix.pieces():
             np.maximum(largest[columns], np.maximum(values.max(0), -values.min(0)), out=largest[columns])
         scales = (largest / np.float32(most)).astype(np.float32)
         scales[scales == 0] = 1
-        known = _remember(key, (_best_columns(matrix, scales, most),))
-    return known[0]
+        return (_best_columns(matrix, scales, most),)
+
+    return _kept_or((*identity(matrix), most), compute)[0]
 
 
 def in_blocks(values: Array, size: int) -> Array:
@@ -154,16 +164,11 @@ def _place(tensor: ir.TensorProtocol) -> tuple[object, ...]:
     return (tensor.file.path, tensor.file.stamp, tensor.offset) if isinstance(tensor, FileTensor) else (tensor,)
 
 
-def _recall(key: tuple[object, ...]) -> tuple[Array, ...] | None:
-    if key in _kept:
-        _kept.move_to_end(key)
-    return _kept.get(key)
-
-
-def _remember(key: tuple[object, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-    _kept[key] = arrays
+def _kept_or(key: tuple[object, ...], compute: Callable[[], tuple[Array, ...]]) -> tuple[Array, ...]:
+    """Return the arrays of a key, computed unless they are kept; those that were read last are."""
+    arrays = _kept[key] = _kept.pop(key, None) or compute()
     while len(_kept) > 1 and sum(each.nbytes for kept in _kept.values() for each in kept) > _KEPT_BYTES:
-        _kept.popitem(last=False)
+        del _kept[next(iter(_kept))]
     return arrays
 
 

@@ -22,7 +22,7 @@ from sardonyx.verbs.quantize.calibration import Range
 from sardonyx.verbs.quantize.recipe import Convolution, Product, largest_of_rows, maximum_of_rows, scalar, with_bias
 from sardonyx.verbs.quantize.scales import upper_root
 from sardonyx.verbs.quantize.static_products import StaticProduct
-from sardonyx.verbs.quantize.weights import Matrix, simulated
+from sardonyx.verbs.quantize.weights import Blocks, simulated
 
 _SAME = 1.0001  # two squared errors are the same up to the rounding of their sums
 _HALF = 0.51  # of a step: numbers between two integers may be rounded to either
@@ -46,40 +46,26 @@ def _signed(values: Array, step: np.floating, most: int) -> Array:
     return np.clip(np.rint(values / step), -most, most) * step
 
 
-def nearest_in_blocks(
-    matrix: Matrix, bits: int, size: int, scales: Array, zeros: Array, *, is_symmetric: bool = False
-) -> Array:
-    """Return the closest numbers that unsigned integers with the stored scales and zero points of blocks can hold."""
-    result = np.array(matrix.array(), np.float32)
-    most = np.float32(2**bits - 1)
-    for number, start in enumerate(range(0, len(result), size)):
-        block = result[start : start + size]
-        plain = _plain(block, most, is_symmetric=is_symmetric)
-        own = _unsigned(block, scales[number], zeros[number].astype(np.float32), most)
-        is_better = _loss(own - block) <= _loss(plain - block) * _SAME
-        block[...] = np.where(is_better, own, plain)
-    return result
+def held_in_blocks(blocks: Blocks, integers: Array, scales: Array, zeros: Array) -> Array:
+    """Return what stored integers with scales and zero points of blocks stand for, or plain rounding if that is better.
 
+    Without moments of the activation, these are the closest numbers that such integers can hold.
 
-def compensated_in_blocks(
-    matrix: Matrix,
-    moments: Array,
-    bits: int,
-    size: int,
-    integers: Array,
-    scales: Array,
-    zeros: Array,
-    *,
-    is_symmetric: bool = False,
-) -> Array:
-    """Return what stored integers stand for, or plain rounding in columns where they are not those of least error.
-
-    The error e of a column costs eᵀHe, which is at most that of plain rounding. With H = R Rᵀ, integer i stands for a
-    number that is (Rᵀe)_i / R_ii from what the rows before it ask for: half a step, unless the range ends there.
-    Otherwise all integers of a column are the closest to the source.
+    With moments H, the error e of a column costs eᵀHe, which is at most that of plain rounding. With H = R Rᵀ, integer
+    i stands for a number that is (Rᵀe)_i / R_ii from what the rows before it ask for: half a step, unless the range
+    ends there. Otherwise all integers of a column are the closest to the source.
     """
-    result, root = np.array(matrix.array(), np.float32), upper_root(moments)
-    most, step = np.float32(2**bits - 1), max(1, _GROUP // len(result))
+    matrix, size, is_symmetric = blocks.matrix, blocks.size, blocks.is_symmetric
+    result, most = np.array(matrix.array(), np.float32), np.float32(2**blocks.bits - 1)
+    if matrix.moments is None:
+        for number, start in enumerate(range(0, len(result), size)):
+            block = result[start : start + size]
+            plain = _plain(block, most, is_symmetric=is_symmetric)
+            own = _unsigned(block, scales[number], zeros[number].astype(np.float32), most)
+            block[...] = np.where(_loss(own - block) <= _loss(plain - block) * _SAME, own, plain)
+        return result
+    moments = matrix.moments.array()
+    root, step = upper_root(moments), max(1, _GROUP // len(result))
     for start in range(0, result.shape[1], step):
         columns = slice(start, start + step)
         weight, levels = result[:, columns], integers[:, columns]

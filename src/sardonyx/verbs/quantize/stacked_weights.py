@@ -1,19 +1,4 @@
-"""Stacks of matrices (experts, recurrent networks) in 8-bit integers, and LSTM that computes in integers.
-
-MatMul(x, W) => MatMul(x, Cast(q(W)) * scale) for a stack of matrices W, as of experts; LSTM, GRU and RNN likewise.
-
-W becomes signed 8-bit integers with one scale for each column of each matrix; x stays float32. ONNX Runtime computes
-the float32 weights once, when it loads the file. Refuses small weights, those that are not float32, and products inside
-bodies. Helps because the file takes a quarter of the bytes; time and memory stay the same.
-
-LSTM(x, W, R) => DynamicQuantizeLSTM(x, q(W), q(R)) for constant weights.
-
-W and R become signed 8-bit integers with one scale for each gate of each unit; on a CPU that adds 8-bit products with
-saturation, they have 7 bits. The runtime quantizes all inputs together and the state of each step, with their own
-ranges. For the target `ort`. Refuses small weights, those that are not float32, lengths of sequences, batches before
-steps, and nodes inside bodies. Helps because 8-bit products are faster on most CPUs, and weights take a quarter of the
-bytes.
-"""
+"""Stacks of matrices (experts, recurrent networks) in 8-bit integers, and LSTM that computes in integers."""
 
 from __future__ import annotations
 
@@ -23,16 +8,24 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.origins import owner
-from sardonyx.ir.scopes import label, operand
+from sardonyx.ir.scopes import operand
 from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.verbs.quantize import simulation, weights
-from sardonyx.verbs.quantize.recipe import SMALLEST, Quantizer, Selection, Simulated
-from sardonyx.verbs.quantize.weights import REDUCED_MOST, SIGNED_MOST, DerivedTensor, lazy, saturates, simulated
+from sardonyx.verbs.quantize import simulation
+from sardonyx.verbs.quantize.recipe import IN_A_BODY, SMALLEST, Quantizer
+from sardonyx.verbs.quantize.weights import (
+    NOT_FINITE,
+    SIGNED_MOST,
+    DerivedTensor,
+    largest_scales,
+    lazy,
+    most_of_products,
+    simulated,
+)
 
 _RECURRENT: Mapping[int, int] = {1: 2, 2: 2}
 _SUMMED: Mapping[str, Mapping[int, int]] = {"MatMul": {1: 1}, "LSTM": _RECURRENT, "GRU": _RECURRENT, "RNN": _RECURRENT}
+_LENGTHS, _STATE, _PEEPHOLES = 4, 5, 7  # places among the operands of an LSTM
 
 
 class Stack(Struct, frozen=True, eq=False):
@@ -49,34 +42,41 @@ class Stack(Struct, frozen=True, eq=False):
 
 
 class QuantizeStacks(Quantizer, NodePass):
-    """Stacks of matrices in 8-bit integers, which become float32 when the file is loaded."""
+    """MatMul(x, W) => MatMul(x, Cast(q(W)) * scale) for a stack of matrices W, as of experts; LSTM, GRU, RNN likewise.
+
+    W becomes signed 8-bit integers with one scale for each column of each matrix; x stays float32. ONNX Runtime
+    computes the float32 weights once, when it loads the file. Refuses small weights, those that are not float32, and
+    products inside bodies. Helps because the file takes a quarter of the bytes; time and memory stay the same.
+    """
 
     name = "quantize-stacks"
     roots = tuple(_SUMMED)
     opset = 7
-
-    def __init__(self, selection: Selection | None = None, *, simulate: bool = False) -> None:
-        """Store the weights of selected modules; with `simulate`, compute each product in float32 as well."""
-        super().__init__(selection, simulate=simulate)
-        self._stored: dict[tuple[ir.Value, int], tuple[ir.Value, ...]] = {}
+    fewest = 1  # operands that are large constants of three axes
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a node of a selected module that reads a large constant of three axes."""
+        """Match a node of a selected module that reads large constants of three axes."""
         if not self._selection.includes(node):
             return None
         found = {
             index: stack
             for index, axis in _SUMMED[node.op_type].items()
-            if (stack := constant_stack(node, index, axis, graph))
+            if (stack := _constant_stack(node, index, axis, graph))
         }
-        scope = graph.scope(node)
-        if not found:
+        if len(found) < self.fewest:
             return None
-        if scope.holder is not None or scope.in_function:
-            return Refused("it is inside a body or a function", (node,))
+        if graph.scope(node).path:
+            return Refused(IN_A_BODY, (node,))
+        if reason := self.obstacle(node):
+            return Refused(reason, (node,))
         if not all(np.isfinite(stack.tensor.numpy()).all() for stack in found.values()):
-            return Refused("the weight has infinities or NaN", (node,))
+            return Refused(NOT_FINITE, (node,))
         return Match((node,), {"stacks": found})
+
+    def obstacle(self, node: ir.Node) -> str:
+        """Return why a node is not rewritten, or ""."""
+        del node
+        return ""
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the node with weights that are computed from integers, and beside it the simulation."""
@@ -93,34 +93,32 @@ class QuantizeStacks(Quantizer, NodePass):
             assert result is not None
             assert again is not None
             first = next(iter(stacks.values()))
-            rows, columns = first.shape[first.summed], sum(stack.tensor.size for stack in stacks.values())
-            self.simulated.append(
-                Simulated(
-                    label(node), owner(node), self.name, rows, columns // rows, result, again, weight=first.value.name
-                )
-            )
+            self._add_simulation(node, stacks, first.shape[first.summed], result, again)
         return results
 
     def _computed(self, node: ir.Node, weights: Mapping[int, ir.Value], op: Builder) -> list[ir.Value | None]:
         inputs = tuple(weights.get(index, value) for index, value in enumerate(node.inputs))
         results = op.node(node.op_type, inputs, dict(node.attributes), domain=node.domain, outputs=len(node.outputs))
-        return like_recurrent(node, results)
+        return _like_recurrent(node, results)
+
+    def _add_simulation(
+        self, node: ir.Node, stacks: Mapping[int, Stack], rows: int, result: ir.Value, exact: ir.Value
+    ) -> None:
+        columns = sum(stack.tensor.size for stack in stacks.values()) // rows
+        self.compare(node, result, exact, rows, columns, weight=next(iter(stacks.values())).value.name)
 
     def _constants(self, stack: Stack, op: Builder) -> tuple[ir.Value, ...]:
         """Return the integers and the scales of a weight, which all nodes that read it share."""
-        key = (stack.value, stack.summed)
-        known = self._stored.get(key)
-        if known is None or not all(value.is_initializer() for value in known):
-            values = stack.tensor.numpy()
-            scales = (np.abs(values).max(stack.summed, keepdims=True) / np.float32(SIGNED_MOST)).astype(np.float32)
-            scales[scales == 0] = 1
+
+        def make() -> tuple[ir.Value, ...]:
+            scales = np.expand_dims(largest_scales(stack.tensor.numpy(), stack.summed, SIGNED_MOST), stack.summed)
             integers = lazy(ir.DataType.INT8, stack.shape, lambda: np.rint(stack.tensor.numpy() / scales))
-            known = (op.constant(integers, "quantized"), op.constant(scales, "scales"))
-            self._stored[key] = known
-        return known
+            return op.constant(integers, "quantized"), op.constant(scales, "scales")
+
+        return self.shared((stack.value, stack.summed), make)
 
 
-def like_recurrent(node: ir.Node, results: Sequence[ir.Value], *, keep_first: bool = False) -> list[ir.Value | None]:
+def _like_recurrent(node: ir.Node, results: Sequence[ir.Value], *, keep_first: bool = False) -> list[ir.Value | None]:
     """Return the results in place of those of a node, and take the names of those that nothing reads."""
     kept: list[ir.Value | None] = []
     for place, new in enumerate(results):
@@ -131,9 +129,9 @@ def like_recurrent(node: ir.Node, results: Sequence[ir.Value], *, keep_first: bo
     return kept
 
 
-def constant_stack(node: ir.Node, index: int, summed: int, graph: Facts) -> Stack | None:
+def _constant_stack(node: ir.Node, index: int, summed: int, graph: Facts) -> Stack | None:
     """Return a large constant operand of three axes, one of which is summed; None if it is not one."""
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = operand(node, index)
     tensor = graph.tensor(value)
     if value is None or tensor is None or isinstance(tensor, DerivedTensor):
         return None
@@ -156,86 +154,60 @@ def _simulated(stack: Stack, scales: ir.Value) -> ir.TensorProtocol:
     return simulated(stack.shape, rounded)
 
 
-_WEIGHTS, _BIAS, _LENGTHS, _PEEPHOLES = (1, 2), 3, 4, 7  # places among the operands
-_LSTM_SUMMED = 2  # the axis of both weights
+class QuantizeLstm(QuantizeStacks):
+    """LSTM(x, W, R) => DynamicQuantizeLSTM(x, q(W), q(R)) for constant weights.
 
-
-class QuantizeLstm(Quantizer, NodePass):
-    """LSTM in 8-bit integers, with inputs and states quantized at run time."""
+    W and R become signed 8-bit integers with one scale for each gate of each unit; on a CPU that adds 8-bit products
+    with saturation, they have 7 bits. The runtime quantizes all inputs together and the state of each step, with their
+    own ranges. For the target `ort`. Refuses small weights, those that are not float32, lengths of sequences, batches
+    before steps, and nodes inside bodies. Helps because 8-bit products are faster on most CPUs, and weights take a
+    quarter of the bytes.
+    """
 
     name = "quantize-lstm"
     roots = ("LSTM",)
     targets = ("ort",)
-    opset = 7
     needs = 11
+    fewest = 2
 
-    def __init__(self, selection: Selection | None = None, *, simulate: bool = False) -> None:
-        """Use fewer integers on a CPU that would saturate."""
-        super().__init__(selection, simulate=simulate)
-        self.most = REDUCED_MOST if saturates() else weights.SIGNED_MOST
-        self._zeros: dict[tuple[int, ...], ir.Value] = {}
-
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an LSTM of a selected module with two large constant weights."""
-        if not self._selection.includes(node):
-            return None
-        found = {index: constant_stack(node, index, _LSTM_SUMMED, graph) for index in _WEIGHTS}
-        stacks = {index: stack for index, stack in found.items() if stack is not None}
-        scope = graph.scope(node)
-        if len(stacks) < len(_WEIGHTS):
-            return None
-        if scope.holder is not None or scope.in_function:
-            return Refused("it is inside a body or a function", (node,))
+    def obstacle(self, node: ir.Node) -> str:
+        """Return why the operator of ONNX Runtime does not compute the same, or ""."""
         if operand(node, _LENGTHS) is not None:
-            return Refused("it has lengths of sequences", (node,))
-        if node.attributes.get_int("layout", 0):
-            return Refused("its batch is before its steps", (node,))
-        if not all(np.isfinite(stack.tensor.numpy()).all() for stack in stacks.values()):
-            return Refused("the weight has infinities or NaN", (node,))
-        return Match((node,), {"stacks": stacks})
+            return "it has lengths of sequences"
+        return "its batch is before its steps" if node.attributes.get_int("layout", 0) else ""
 
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build the operator of ONNX Runtime, and beside it the simulation."""
-        node, stacks = match.root, match.details["stacks"]
-        stored = {index: self._constants(stack, op) for index, stack in stacks.items()}
+        node, stacks, most = match.root, match.details["stacks"], most_of_products()
         inputs = [operand(node, place) for place in range(_PEEPHOLES + 1)]
-        zeros = self._zero_points(stacks[1].shape[:_LSTM_SUMMED], op)
+        zeros_shape: tuple[int, ...] = stacks[1].shape[:2]
+        scales: dict[int, ir.Value] = {}
+        stored = {index: self._integers(stack, most, op) for index, stack in stacks.items()}
+        # All weights with as many gates share the zeros; the runtime reads as many as there are scales.
+        (zeros,) = self.shared(zeros_shape, lambda: [op.constant(np.zeros(zeros_shape, np.int8), "zeros")])
         for index, (integers, scale) in stored.items():
-            inputs[index] = integers
+            inputs[index], scales[index] = integers, scale
             inputs += [scale, zeros]
         attributes = {name: value for name, value in node.attributes.items() if name != "layout"}
         states = op.node("DynamicQuantizeLSTM", tuple(inputs), attributes, domain="com.microsoft", outputs=3)
         if self._simulate:
-            exact = _simulation(
-                node, stacks, {index: scale for index, (_, scale) in stored.items()}, states[0], self.most, op
-            )
-            first, rows = stacks[1], sum(stack.shape[_LSTM_SUMMED] for stack in stacks.values())
-            columns = sum(stack.tensor.size for stack in stacks.values()) // rows
-            self.simulated.append(
-                Simulated(label(node), owner(node), self.name, rows, columns, states[0], exact, weight=first.value.name)
-            )
-        return like_recurrent(node, states, keep_first=self._simulate)
+            exact = _simulation(node, stacks, scales, states[0], most, op)
+            rows = sum(stack.shape[stack.summed] for stack in stacks.values())
+            self._add_simulation(node, stacks, rows, states[0], exact)
+        return _like_recurrent(node, states, keep_first=self._simulate)
 
-    def _constants(self, stack: Stack, op: Builder) -> tuple[ir.Value, ir.Value]:
+    def _integers(self, stack: Stack, most: int, op: Builder) -> tuple[ir.Value, ir.Value]:
         """Return integers as directions × inputs × gates, and their scales as directions × gates."""
         directions, gates, inputs = stack.shape
-        scales = (np.abs(stack.tensor.numpy()).max(_LSTM_SUMMED) / np.float32(self.most)).astype(np.float32)
-        scales[scales == 0] = 1
+        scales = largest_scales(stack.tensor.numpy(), stack.summed, most)
 
-        def integers() -> np.ndarray:
+        def integers() -> Array:
             return np.rint(stack.tensor.numpy() / scales[..., None]).transpose(0, 2, 1)
 
         return (
             op.constant(lazy(ir.DataType.INT8, (directions, inputs, gates), integers), "quantized"),
             op.constant(scales, "scales"),
         )
-
-    def _zero_points(self, shape: tuple[int, ...], op: Builder) -> ir.Value:
-        """Return zeros, which all weights with as many gates share; the runtime reads as many as there are scales."""
-        known = self._zeros.get(shape)
-        if known is None or not known.is_initializer():
-            known = self._zeros[shape] = op.constant(np.zeros(shape, np.int8), "zeros")
-        return known
 
 
 def portable_notes(model: ir.Model, target: str, precisions: Sequence[str]) -> tuple[str, ...]:
@@ -255,7 +227,9 @@ def _simulation(
     """
     directions, gates, _ = stacks[1].shape
     is_reverse = [node.attributes.get_string("direction", "forward") == "reverse", True]
-    inputs = simulation.dynamic_activation(_operand(node, 0), op)
+    source = operand(node, 0)
+    assert source is not None
+    inputs = simulation.dynamic_activation(source, op)
     sums: list[ir.Value] = []
     for direction in range(directions):
         before = _before(node, states, direction, op, is_reverse=is_reverse[direction])
@@ -280,7 +254,7 @@ def _before(node: ir.Node, states: ir.Value, direction: int, op: Builder, *, is_
         return op.Slice(value, *(op.constant(np.array([number])) for number in (start, end, 0)))
 
     own = op.Gather(states, op.constant(np.array(direction)), axis=1)
-    given = operand(node, 5)
+    given = operand(node, _STATE)
     if given is None:
         first = part(own, 0, 1)
         first = op.Sub(first, first)
@@ -300,9 +274,3 @@ def _transposed(stack: Stack, direction: int, scales: ir.Value, most: int) -> ir
         return simulation.nearest_signed(stack.tensor.numpy()[direction], 0, steps, most).T
 
     return simulated((inputs, gates), rounded)
-
-
-def _operand(node: ir.Node, place: int) -> ir.Value:
-    value = operand(node, place)
-    assert value is not None
-    return value

@@ -22,7 +22,7 @@ from sardonyx.ir.origins import owner
 from sardonyx.ir.scopes import label, operand
 from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Accuracy, Builder, Facts, Match, ModelPass, NodePass, Proposal, Refused, Replacement
-from sardonyx.verbs.quantize import simulation as static_simulation
+from sardonyx.verbs.quantize import simulation
 from sardonyx.verbs.quantize.calibration import Calibration, Range
 from sardonyx.verbs.quantize.integer_regions import HARD, REARRANGEMENTS, last_value, stored_values
 from sardonyx.verbs.quantize.recipe import (
@@ -30,14 +30,13 @@ from sardonyx.verbs.quantize.recipe import (
     Quantizer,
     Selection,
     Simulated,
-    column_scales,
-    filter_integers,
     reads_in_float32,
     scalar,
+    signed_integers,
     with_bias,
 )
 from sardonyx.verbs.quantize.static_products import ROOTS, SCALES_OPSET, StaticProduct, static_product
-from sardonyx.verbs.quantize.weights import SIGNED_MOST, lazy
+from sardonyx.verbs.quantize.weights import SIGNED_MOST, largest_scales, lazy
 
 _MOST = 255  # the largest integer of an activation
 _UNIT = Range(0.0, 1.0, 0.0, 1.0)  # of HardSigmoid
@@ -109,8 +108,6 @@ class QuantizeStatically(Quantizer, ModelPass):
         self._is_symmetric = any(each.is_symmetric for each in calibration.ranges.values())
         self._stored: set[ir.Value] = set()  # what integers were converted to
         self._dequantized: dict[ir.Value, ir.Value] = {}  # the same by the value in float32
-        self._grids: dict[Grid, tuple[ir.Value, ir.Value]] = {}
-        self._weights: dict[tuple[ir.Value, bool, str, bytes], tuple[ir.Value, ...]] = {}
         self._unfinished: dict[ir.Value, Simulated] = {}  # simulations that the next activation continues
 
     def propose(self, graph: Facts) -> Iterator[Proposal | Refused]:
@@ -208,25 +205,26 @@ class QuantizeStatically(Quantizer, ModelPass):
 
     def _converted(self, value: ir.Value, limits: Range, op: Builder) -> ir.Value:
         grid = Grid.of(limits)
-        known = self._grids.get(grid)
-        if known is None or not all(constant.is_initializer() for constant in known):
-            known = (op.constant(scalar(grid.scale), "scale"), op.constant(grid.zero_point, "zero"))
-            self._grids[grid] = known
-        result = op.DequantizeLinear(op.QuantizeLinear(value, *known), *known)
+        scale, zero = self.shared(
+            grid, lambda: (op.constant(scalar(grid.scale), "scale"), op.constant(grid.zero_point, "zero"))
+        )
+        result = op.DequantizeLinear(op.QuantizeLinear(value, scale, zero), scale, zero)
         self._stored.add(result)
         return result
 
     def _weight(self, product: StaticProduct, scales: Array, op: Builder) -> ir.Value:
         """Build the dequantized weight; products that share a weight share its integers."""
-        key = (product.weight, product.matrix.is_transposed, product.node.op_type, scales.tobytes())
-        known = self._weights.get(key)
-        if known is None or not all(constant.is_initializer() for constant in known):
-            integers = lazy(ir.DataType.INT8, product.shape, lambda: _integers(product, scales))
-            known = (op.constant(integers, "quantized"), op.constant(scales, "scales"))
-            if product.node.op_type == "Gemm":  # without zero points, ONNX Runtime does not fuse it
-                known += (op.constant(np.zeros(len(scales), np.int8), "zeros"),)
-            self._weights[key] = known
-        return op.DequantizeLinear(*known, axis=0 if product.is_filter else 1)
+        matrix, shape, op_type = product.matrix, product.shape, product.node.op_type
+
+        def make() -> Iterator[ir.Value]:
+            integers = lazy(ir.DataType.INT8, shape, lambda: signed_integers(matrix, scales, shape))
+            yield op.constant(integers, "quantized")
+            yield op.constant(scales, "scales")
+            if op_type == "Gemm":  # without zero points, ONNX Runtime does not fuse it
+                yield op.constant(np.zeros(len(scales), np.int8), "zeros")
+
+        key = (product.weight, matrix.is_transposed, op_type, scales.tobytes())
+        return op.DequantizeLinear(*self.shared(key, make), axis=0 if product.is_filter else 1)
 
     def _add_simulation(self, step: Step, result: ir.Value, stored: ir.Value, op: Builder) -> None:
         """Build the simulation of a node; that of a product whose activation follows is completed there."""
@@ -235,8 +233,8 @@ class QuantizeStatically(Quantizer, ModelPass):
         if begun is not None:
             record = replace(begun, result=stored, simulation=op.like(node, (begun.simulation, *node.inputs[1:])))
         elif product is not None:
-            matrix, simulation = product.matrix, static_simulation.of(product, op)
-            record = Simulated(label(node), owner(node), self.name, matrix.rows, matrix.columns, stored, simulation)
+            matrix, exact = product.matrix, simulation.of(product, op)
+            record = Simulated(label(node), owner(node), self.name, matrix.rows, matrix.columns, stored, exact)
             record = replace(record, step=_bias_unit(product))
         else:  # HardSwish is compared in two steps
             producer = result.producer()
@@ -252,14 +250,14 @@ class QuantizeStatically(Quantizer, ModelPass):
     def _record(self, record: Simulated, limits: Range | None, op: Builder) -> None:
         """Add a simulation; that of a result in integers is limited to their range."""
         if limits is not None:
-            limited, size = static_simulation.limited(record.simulation, limits, op)
+            limited, size = simulation.limited(record.simulation, limits, op)
             record = replace(record, simulation=limited, scale=record.simulation, step=size + record.step)
         self.simulated.append(replace(record, is_fusible=True))
 
 
 def weight_scales(product: StaticProduct) -> Array:
     """Return the scale of each column; large enough for the bias of a column whose weights are tiny."""
-    scales = column_scales(product.matrix, product.most)
+    scales = largest_scales(product.matrix.array(), 0, product.most)
     if product.bias_values is None:
         return scales
     least = np.abs(product.bias_values) / (Grid.of(product.limits).scale * _LARGEST_BIAS)
@@ -280,12 +278,6 @@ def bias_constants(product: StaticProduct, scales: Array) -> tuple[Array, ...] |
     units = scales * np.float32(Grid.of(product.limits).scale)
     levels = np.rint(product.bias_values / units.astype(np.float64)).astype(np.int32)
     return (levels, units, np.zeros_like(levels)) if product.node.op_type == "Gemm" else (levels, units)
-
-
-def _integers(product: StaticProduct, scales: Array) -> Array:
-    if product.is_filter:
-        return filter_integers(product.matrix, scales, product.shape)
-    return np.rint(product.matrix.array() / scales).astype(np.int8)
 
 
 def _coefficients(node: ir.Node) -> tuple[float, float]:

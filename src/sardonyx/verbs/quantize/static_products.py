@@ -25,7 +25,7 @@ from sardonyx.verbs.quantize.recipe import (
     is_scaled,
     matrix_product,
 )
-from sardonyx.verbs.quantize.weights import REDUCED_MOST, SIGNED_MOST, DerivedTensor, saturates
+from sardonyx.verbs.quantize.weights import SIGNED_MOST, DerivedTensor, most_of_products
 
 ROOTS = ("Conv", "ConvTranspose", *MATRIX_PRODUCTS)
 SCALES_OPSET = 13  # the first with scales for each channel
@@ -88,7 +88,7 @@ def static_product(node: ir.Node, graph: Facts, ranges: Mapping[str, Range]) -> 
         found.shape if isinstance(found, Convolution) else (matrix.rows, matrix.columns),
         bias.numpy().reshape(-1) if bias is not None and bias.size == matrix.columns else None,
         _merged_pads(found, graph) if is_filter else (),
-        REDUCED_MOST if saturates() else SIGNED_MOST,
+        most_of_products(),
     )
 
 

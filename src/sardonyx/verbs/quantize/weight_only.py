@@ -1,40 +1,18 @@
-"""Weights in integers, activations in float32: DequantizeLinear, plain arithmetic, or MatMulNBits.
-
-MatMul(x, W) => MatMul(x, DequantizeLinear(q(W), scale, zero)), in blocks of rows of a constant W; Gemm likewise.
-
-W becomes unsigned integers of 4 or 8 bits with a scale and a zero point for each column of each block; x stays float32.
-With samples of x, the rounding errors of W compensate each other, and blocks of 4-bit integers are larger.
-ONNX Runtime fuses both to MatMulNBits and rounds x to 8-bit integers in blocks, which is faster; both are simulated.
-Needs opset 21. Refuses as the dynamic recipe does. Helps because the weight takes an eighth or a quarter of the bytes.
-
-MatMul(x, W) => MatMul(x, (Cast(q(W)) - zero) * scale), in blocks of rows of a constant W; Gemm likewise.
-
-W becomes unsigned 8-bit integers with a scale and a zero point for each column of each block; x stays float32. ONNX
-Runtime computes the float32 weight once, when it loads the file: it takes the memory and the time of the source. It
-would fuse DequantizeLinear to a product that rounds x as well. Refuses as the dynamic recipe does. Helps because the
-file takes a quarter of the bytes.
-
-MatMul(x, W) => MatMulNBits(x, q(W), scale, zero), in blocks of rows of a constant W; Gemm with its bias likewise.
-
-Integers of 8 bits are those of `quantize-weights`, stored as ONNX Runtime's own operator reads them; those of 4 bits
-have no zero points, because the runtime then has faster kernels. x is rounded to 8-bit integers inside the kernel
-(accuracy level 4). For the target `ort`. Refuses as the dynamic recipe does. Helps because the weight is not
-dequantized in memory.
-"""
+"""Weights in integers, activations in float32: DequantizeLinear, plain arithmetic, or MatMulNBits."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.ir.storage import Array
-from sardonyx.passes.base import Builder, Facts, Refused
+from sardonyx.passes.base import Builder
 from sardonyx.verbs.quantize import simulation, weights
-from sardonyx.verbs.quantize.recipe import PRODUCTS, Product, Recipe, Selection, matrix_product, with_bias
-from sardonyx.verbs.quantize.scales import Moments
+from sardonyx.verbs.quantize.recipe import Product, Recipe, with_bias
 from sardonyx.verbs.quantize.weights import Blocks, Matrix
 
 SIZES = (16, 32, 64, 128)  # of blocks of rows
@@ -45,30 +23,18 @@ _TYPES = {4: ir.DataType.UINT4, 8: ir.DataType.UINT8}
 class BlockRecipe(Recipe):
     """A recipe for weights in blocks of rows."""
 
-    roots = PRODUCTS
     is_fusible = True
     compensates = True
     pads_rows = False  # whether the last block is stored with rows that pad it
     symmetric_bits: int | None = None  # integers of so many bits have no zero points: the middle one stands for 0
 
-    def __init__(
-        self,
-        bits: int,
-        selection: Selection | None = None,
-        *,
-        simulate: bool = False,
-        moments: Mapping[str, Moments] | None = None,
-    ) -> None:
+    def __init__(self, bits: int, *args: Any, **options: Any) -> None:
         """Store weights in integers of 4 or 8 bits."""
-        super().__init__(selection, simulate=simulate, moments=moments)
+        super().__init__(*args, **options)
         self.bits = bits
         self.is_symmetric = bits == self.symmetric_bits
         self.name = f"{type(self).name}-{bits}"  # a model may have weights of both
         self._simulated_weights: dict[tuple[ir.Value, bool], ir.Value] = {}
-
-    def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
-        """Return a product with a constant weight."""
-        return matrix_product(node, graph)
 
     def blocks(self, matrix: Matrix) -> Blocks:
         """Return the weight in blocks."""
@@ -112,33 +78,30 @@ class BlockRecipe(Recipe):
         if key not in self._simulated_weights:
             matrix = product.matrix
             stored = self.constants(product, op, self._tensors)
-            weight = weights.simulated(
-                (matrix.rows, matrix.columns),
-                lambda: self._simulated(matrix, *self._read(matrix, stored)),
-            )
+            blocks, shape = self.blocks(matrix), (matrix.rows, matrix.columns)
+            weight = weights.simulated(shape, lambda: simulation.held_in_blocks(blocks, *self._read(matrix, stored)))
             self._simulated_weights[key] = op.constant(weight)
         return self._simulated_weights[key]
-
-    def _simulated(self, matrix: Matrix, integers: Array, scales: Array, zeros: Array) -> Array:
-        size = self.blocks(matrix).size
-        if matrix.moments is None:
-            return simulation.nearest_in_blocks(matrix, self.bits, size, scales, zeros, is_symmetric=self.is_symmetric)
-        moments = matrix.moments.array()
-        return simulation.compensated_in_blocks(
-            matrix, moments, self.bits, size, integers, scales, zeros, is_symmetric=self.is_symmetric
-        )
 
     @abstractmethod
     def _tensors(self, matrix: Matrix) -> tuple[ir.TensorProtocol, ...]:
         """Return integers, scales and zero points as the operator reads them."""
 
-    @abstractmethod
     def _read(self, matrix: Matrix, stored: Sequence[ir.Value]) -> tuple[Array, Array, Array]:
         """Return the stored integers as rows × columns, and scales and zero points as blocks × columns."""
+        integers, scales, zeros = (simulation.read(value).reshape(-1, matrix.columns) for value in stored)
+        return integers[: matrix.rows], scales, zeros
 
 
 class QuantizeWeights(BlockRecipe):
-    """Weights in blocks, dequantized before the product."""
+    """MatMul(x, W) => MatMul(x, DequantizeLinear(q(W), scale, zero)), in blocks of rows of a constant W; Gemm likewise.
+
+    W becomes unsigned integers of 4 or 8 bits with a scale and a zero point for each column of each block; x stays
+    float32. With samples of x, the rounding errors of W compensate each other, and blocks of 4-bit integers are larger.
+    ONNX Runtime fuses both to MatMulNBits and rounds x to 8-bit integers in blocks, which is faster; both are
+    simulated. Needs opset 21. Refuses as the dynamic recipe does. Helps because the weight takes an eighth or a quarter
+    of the bytes.
+    """
 
     name = "quantize-weights"
     opset = 7
@@ -162,14 +125,15 @@ class QuantizeWeights(BlockRecipe):
             weights.lazy(dtype, scaled, blocks.zero_points),
         )
 
-    def _read(self, matrix: Matrix, stored: Sequence[ir.Value]) -> tuple[Array, Array, Array]:
-        del matrix
-        integers, scales, zeros = (simulation.read(value) for value in stored)
-        return integers, scales, zeros
-
 
 class QuantizeStoredWeights(BlockRecipe):
-    """Weights in integers, which become float32 when the file is loaded."""
+    """MatMul(x, W) => MatMul(x, (Cast(q(W)) - zero) * scale), in blocks of rows of a constant W; Gemm likewise.
+
+    W becomes unsigned 8-bit integers with a scale and a zero point for each column of each block; x stays float32. ONNX
+    Runtime computes the float32 weight once, when it loads the file: it takes the memory and the time of the source. It
+    would fuse DequantizeLinear to a product that rounds x as well. Refuses as the dynamic recipe does. Helps because
+    the file takes a quarter of the bytes.
+    """
 
     name = "quantize-stored-weights"
     opset = 7
@@ -202,16 +166,18 @@ class QuantizeStoredWeights(BlockRecipe):
             weights.lazy(ir.DataType.UINT8, scaled, lambda: blocks.zero_points().reshape(scaled)),
         )
 
-    def _read(self, matrix: Matrix, stored: Sequence[ir.Value]) -> tuple[Array, Array, Array]:
-        integers, scales, zeros = (simulation.read(value).reshape(-1, matrix.columns) for value in stored)
-        return integers[: matrix.rows], scales, zeros
-
 
 _INT8_ACTIVATIONS = 4  # the accuracy level
 
 
 class QuantizeToMatMulNBits(BlockRecipe):
-    """Weights in blocks, dequantized inside the product."""
+    """MatMul(x, W) => MatMulNBits(x, q(W), scale, zero), in blocks of rows of a constant W; Gemm likewise.
+
+    Integers of 8 bits are those of `quantize-weights`, stored as ONNX Runtime's own operator reads them; those of 4
+    bits have no zero points, because the runtime then has faster kernels. x is rounded to 8-bit integers inside the
+    kernel (accuracy level 4). For the target `ort`. Refuses as the dynamic recipe does. Helps because the weight is not
+    dequantized in memory.
+    """
 
     name = "quantize-to-matmul-nbits"
     targets = ("ort",)

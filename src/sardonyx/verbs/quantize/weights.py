@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Literal
 
 import numpy as np
 import onnx
 import onnx.helper
 import onnx.numpy_helper
+import onnx.parser
 import onnx_ir as ir
 from msgspec import Struct
 
@@ -22,11 +24,12 @@ from sardonyx import runtime
 from sardonyx.ir.precision import Impossible
 from sardonyx.ir.storage import Array
 from sardonyx.ir.tensors import ComputedTensor, stripes
-from sardonyx.verbs.quantize import scales
-from sardonyx.verbs.quantize.scales import Moments, block_scales, in_blocks
+from sardonyx.verbs.quantize.scales import SIGNED_MOST, Moments, block_scales, column_scales, in_blocks
 
 REDUCED_MOST = 63  # 2 * 255 * 63 is less than 2 ** 15: sums of two products fit
 _ROWS, _SUMMED, _COLUMNS = 5, 64, 32
+_SATURATION = """<ir_version: 8, opset_import: ["" : 13]>
+saturation () => (int32[m, n] total) { total = MatMulInteger (levels, weight) }"""
 
 
 @cache
@@ -35,20 +38,19 @@ def saturates() -> bool:
     levels = np.full((_ROWS, _SUMMED), 255, np.uint8)
     weight = np.full((_SUMMED, _COLUMNS), 127, np.int8)
     weight[:, 1::2] = -128
+    model = onnx.parser.parse_model(_SATURATION)
     arrays = {"levels": levels, "weight": weight}
-    graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("MatMulInteger", list(arrays), ["total"])],
-        "saturation",
-        [],
-        [onnx.helper.make_tensor_value_info("total", onnx.TensorProto.INT32, [_ROWS, _COLUMNS])],
-        [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8)
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
     (total,) = runtime.evaluate(model)
     return not np.array_equal(total, levels.astype(np.int32) @ weight.astype(np.int32))
 
 
-SIGNED_MOST = 127  # -128 is not used, so that the range is symmetric
+def most_of_products() -> int:
+    """Return the largest integer of a weight whose products with 8-bit activations this CPU adds without an error."""
+    return REDUCED_MOST if saturates() else SIGNED_MOST
+
+
+NOT_FINITE = "the weight has infinities or NaN"
 _STRIPE = 1 << 22  # elements that are read at a time
 _PIECE = 1 << 16  # elements that are computed at a time, which fit into the cache
 
@@ -108,7 +110,7 @@ class Matrix(Struct, frozen=True, eq=False):
         """
         for _, _, values in self.pieces():
             if not np.isfinite(values).all():
-                raise Impossible("the weight has infinities or NaN")
+                raise Impossible(NOT_FINITE)
 
 
 class Blocks(Struct, frozen=True, eq=False):
@@ -131,7 +133,7 @@ class Blocks(Struct, frozen=True, eq=False):
         """Return the integers as blocks × size × columns; rows that pad the last block hold its zero points."""
         if self.matrix.moments is not None:
             return self.matrix.moments.rounded(self, "integers")
-        scales, zeros = self._scales()
+        scales, zeros = self._plain()
         result = np.empty((self.count, self.size, self.matrix.columns), np.uint8)
         for rows, columns, values in self.matrix.pieces(self.size):
             blocks = in_blocks(values, self.size)
@@ -142,23 +144,26 @@ class Blocks(Struct, frozen=True, eq=False):
 
     def scales(self) -> Array:
         """Return the scales as blocks × columns."""
-        if self.matrix.moments is not None:
-            return self.matrix.moments.rounded(self, "scales")
-        return self._scales()[0]
+        return self._part("scales")
 
     def zero_points(self) -> Array:
         """Return the zero points as blocks × columns."""
-        if self.matrix.moments is not None:
-            return self.matrix.moments.rounded(self, "zeros")
-        return self._scales()[1]
+        return self._part("zeros")
 
-    def _scales(self) -> tuple[Array, Array]:
+    def _part(self, part: Literal["scales", "zeros"]) -> Array:
+        if self.matrix.moments is not None:
+            return self.matrix.moments.rounded(self, part)
+        return self._plain()[part == "zeros"]
+
+    def _plain(self) -> tuple[Array, Array]:
         return block_scales(self.matrix, self.bits, self.size, is_symmetric=self.is_symmetric)
 
 
-def column_scales(matrix: Matrix, most: int = SIGNED_MOST) -> Array:
-    """Return the scale of each column for signed integers of at most `most`."""
-    return scales.column_scales(matrix, most)
+def largest_scales(values: Array, axis: int, most: int) -> Array:
+    """Return the scales for signed integers of at most `most`, one for all numbers along an axis; 1 if all are 0."""
+    scales = (np.maximum(values.max(axis), -values.min(axis)) / np.float32(most)).astype(np.float32)
+    scales[scales == 0] = 1
+    return scales
 
 
 def signed_columns(matrix: Matrix, most: int = SIGNED_MOST) -> Array:

@@ -30,7 +30,7 @@ from sardonyx.fleet.cells import Cell
 from sardonyx.fleet.sources import download
 from sardonyx.fleet.storage import Store
 from sardonyx.fleet.work import Answer, Needs, Work, estimated_memory
-from sardonyx.inputs.at_size import BATCH, LENGTH, at_size
+from sardonyx.inputs.generator import BATCH, LENGTH, at_size
 from sardonyx.ir import io
 from sardonyx.ir.ops import COMMUTATIVE, VARIADIC
 from sardonyx.ir.origins import tagged

@@ -11,18 +11,7 @@ from typing import cast
 
 from sardonyx.ir.shapes.expr import Size, add, multiply, product
 from sardonyx.verbs.analyze.costs import program
-from sardonyx.verbs.analyze.costs.program import (
-    UNKNOWN,
-    Description,
-    OpKind,
-    Value,
-    attention,
-    convolution,
-    einsum,
-    floating,
-    matrix_product,
-    recurrent,
-)
+from sardonyx.verbs.analyze.costs.program import UNKNOWN, Description, OpKind, Value, floating
 
 # Operators without arithmetic, by kind.
 
@@ -105,51 +94,41 @@ def _product_of(first: int, bias: int | None = None) -> Rule:
     """Return the rule of a matrix product with its left operand at index `first` and an optional bias at `bias`."""
 
     def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return matrix_product(reads[first], writes[0], more=int(bias is not None and len(reads) > bias))
+        return program.matrix_product(reads[first], writes[0], more=int(bias is not None and len(reads) > bias))
 
     return rule
 
 
-def _per_result(kind: OpKind, flops: int) -> Rule:
-    """Return the rule of an operator with these flops for each element of its result."""
+def _each(kind: OpKind, flops: int | Callable[[Reads, Scalars], int], *, read: bool = False) -> Rule:
+    """Return the rule of an operator with flops for each element of its result, or if `read`, of its first operand."""
 
     def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return Description(kind, 0, floating(writes[0], flops))
+        counted = reads[0] if read else writes[0]
+        return Description(kind, 0, floating(counted, flops if isinstance(flops, int) else flops(reads, scalars)))
 
     return rule
 
 
-def _per_operand(kind: OpKind, flops: int) -> Rule:
-    """Return the rule of an operator with these flops for each element of its first operand."""
-
+def _convolution(*, transposed: bool = False) -> Rule:
     def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return Description(kind, 0, floating(reads[0], flops))
+        mirrored = transposed or bool(scalars.get("transposed", False))
+        return program.convolution(reads[0], reads[1], writes[0], transposed=mirrored, more=int(len(reads) > 2))
 
     return rule
-
-
-def _convolution(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return convolution(
-        reads[0], reads[1], writes[0], transposed=bool(scalars.get("transposed", False)), more=int(len(reads) > 2)
-    )
-
-
-def _transposed_convolution(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return convolution(reads[0], reads[1], writes[0], transposed=True, more=int(len(reads) > 2))
 
 
 def _attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return attention(*reads[:3], mask=len(reads) > 3)
+    return program.attention(*reads[:3], mask=len(reads) > 3)
 
 
 def _einsum(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    return einsum(str(scalars["equation"]), reads)
+    return program.einsum(str(scalars["equation"]), reads)
 
 
 def _fast_attention(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
     """Describe `nn.MultiheadAttention` as one kernel: packed projections, attention, output projection."""
     query, key, value, packed, _, output = reads[:6]
-    inner = attention(query, key, value, mask=len(reads) > 7)
+    inner = program.attention(query, key, value, mask=len(reads) > 7)
     macs = add(inner.macs, product((*query.shape[:-1], add(packed.elements, output.elements))))
     return Description(OpKind.ATTENTION, macs, add(inner.other_flops, multiply(4, query.elements)))
 
@@ -177,38 +156,26 @@ def _recurrent_layers(reads: Reads, writes: Reads, scalars: Scalars) -> Descript
 
 def _recurrent(source: Value, matrices: Reads, writes: Reads, scalars: Scalars) -> Description:
     cell = _CELLS.get(cast("int", scalars.get("mode", 2)), "lstm")
-    return recurrent(product(source.shape[:-1]), matrices, writes[0].elements, cell)
+    return program.recurrent(product(source.shape[:-1]), matrices, writes[0].elements, cell)
 
 
 _CELLS = {0: "rnn", 1: "rnn", 2: "lstm", 3: "gru"}
 
 
-def _gelu(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    name = "gelu_tanh" if scalars.get("approximate") == "tanh" else "gelu"
-    return Description(OpKind.ACTIVATION, 0, floating(writes[0], program.ELEMENTWISE[name][1]))
+def _gelu(_reads: Reads, scalars: Scalars) -> int:
+    return program.ELEMENTWISE["gelu_tanh" if scalars.get("approximate") == "tanh" else "gelu"][1]
 
 
 def _norm_of(flops: int) -> Rule:
     """Return the rule of a norm; operands after the input are its weight and its bias."""
-
-    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return Description(OpKind.NORM, 0, floating(reads[0], flops + min(2, len(reads) - 1)))
-
-    return rule
+    return _each(OpKind.NORM, lambda reads, _: flops + min(2, len(reads) - 1), read=True)
 
 
-def _batch_norm(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-    flops = program.BATCH_NORM_IN_TRAINING if scalars.get("training") else program.BATCH_NORM
-    return Description(OpKind.BATCH_NORM, 0, floating(reads[0], flops))
+def _batch_norm(_reads: Reads, scalars: Scalars) -> int:
+    return program.BATCH_NORM_IN_TRAINING if scalars.get("training") else program.BATCH_NORM
 
 
-def _cell_of(cell: str) -> Rule:
-    """Return the rule of one step of a recurrent layer without its products, which are separate operators."""
-
-    def rule(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
-        return recurrent(0, (), writes[0].elements, cell)
-
-    return rule
+_BATCH_NORM = _each(OpKind.BATCH_NORM, _batch_norm, read=True)
 
 
 def _dropout(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
@@ -236,7 +203,7 @@ def _view_or_copy(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
 
 
 def _interpolated(flops: int) -> Rule:
-    return _per_result(OpKind.OTHER if flops else OpKind.COPY, flops)
+    return _each(OpKind.OTHER if flops else OpKind.COPY, flops)
 
 
 def _accumulated(reads: Reads, writes: Reads, scalars: Scalars) -> Description:
@@ -260,12 +227,12 @@ _RULES: Mapping[str, Rule] = {
     "linear": _product_of(0, bias=2),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), _product_of(1, bias=0)),
     "einsum": _einsum,
-    **dict.fromkeys(("ger", "outer"), _per_result(OpKind.ARITHMETIC, 1)),
-    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution"), _convolution),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "_slow_conv2d_forward", "mkldnn_convolution"), _convolution),
-    **dict.fromkeys(("thnn_conv2d", "slow_conv3d_forward", "_conv_depthwise2d", "conv_depthwise3d"), _convolution),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed_convolution),
-    "cudnn_convolution_transpose": _transposed_convolution,
+    **dict.fromkeys(("ger", "outer"), _each(OpKind.ARITHMETIC, 1)),
+    **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable", "cudnn_convolution"), _convolution()),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "_slow_conv2d_forward", "mkldnn_convolution"), _convolution()),
+    **dict.fromkeys(("thnn_conv2d", "slow_conv3d_forward", "_conv_depthwise2d", "conv_depthwise3d"), _convolution()),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _convolution(transposed=True)),
+    "cudnn_convolution_transpose": _convolution(transposed=True),
     "scaled_dot_product_attention": _attention,
     **{f"_scaled_dot_product_{kernel}_attention": _attention for kernel in ("flash", "efficient", "cudnn")},
     "_scaled_dot_product_flash_attention_for_cpu": _attention,
@@ -274,25 +241,33 @@ _RULES: Mapping[str, Rule] = {
     "_transformer_encoder_layer_fwd": _fast_encoder_layer,
     "mkldnn_rnn_layer": _recurrent_layer,
     **dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), _recurrent_layers),
-    "gelu": _gelu,
+    "gelu": _each(OpKind.ACTIVATION, _gelu),
     **dict.fromkeys(
         ("_softmax", "softmax", "_safe_softmax", "_log_softmax", "log_softmax"),
-        _per_result(OpKind.SOFTMAX, program.SOFTMAX),
+        _each(OpKind.SOFTMAX, program.SOFTMAX),
     ),
     **dict.fromkeys(
         ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm"), _norm_of(program.LAYER_NORM)
     ),
     **dict.fromkeys(("rms_norm", "_fused_rms_norm"), _norm_of(program.RMS_NORM)),
-    **dict.fromkeys(("native_batch_norm", "batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit"), _batch_norm),
-    **dict.fromkeys(("_native_batch_norm_legit_no_training", "_batch_norm_no_update"), _batch_norm),
-    "_batch_norm_with_update": _per_operand(OpKind.BATCH_NORM, program.BATCH_NORM_IN_TRAINING),
-    **{f"_thnn_fused_{cell}_cell": _cell_of(cell) for cell in ("lstm", "gru")},
+    **dict.fromkeys(
+        ("native_batch_norm", "batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit"),
+        _each(OpKind.BATCH_NORM, _batch_norm, read=True),
+    ),
+    **dict.fromkeys(
+        ("_native_batch_norm_legit_no_training", "_batch_norm_no_update"),
+        _each(OpKind.BATCH_NORM, _batch_norm, read=True),
+    ),
+    "_batch_norm_with_update": _each(OpKind.BATCH_NORM, program.BATCH_NORM_IN_TRAINING, read=True),
+    **{
+        f"_thnn_fused_{cell}_cell": _each(OpKind.RECURRENT, program.RECURRENT_FLOPS[cell]) for cell in ("lstm", "gru")
+    },  # their products are separate operators
     **dict.fromkeys(("native_dropout", "dropout", "feature_dropout", "alpha_dropout"), _dropout),
     **{f"{kind}_pool{axes}d": _pooled for kind in ("max", "avg") for axes in (1, 2, 3)},
     **{f"max_pool{axes}d_with_indices": _pooled for axes in (2, 3)},
-    **{f"adaptive_avg_pool{axes}d": _per_operand(OpKind.REDUCTION, 1) for axes in (1, 2, 3)},
-    **{f"_adaptive_avg_pool{axes}d": _per_operand(OpKind.REDUCTION, 1) for axes in (2, 3)},
-    **{f"adaptive_max_pool{axes}d": _per_operand(OpKind.REDUCTION, 1) for axes in (1, 2, 3)},
+    **{f"adaptive_avg_pool{axes}d": _each(OpKind.REDUCTION, 1, read=True) for axes in (1, 2, 3)},
+    **{f"_adaptive_avg_pool{axes}d": _each(OpKind.REDUCTION, 1, read=True) for axes in (2, 3)},
+    **{f"adaptive_max_pool{axes}d": _each(OpKind.REDUCTION, 1, read=True) for axes in (1, 2, 3)},
     **dict.fromkeys(("_to_copy", "to", "type_as"), _cast),
     **dict.fromkeys(("reshape", "contiguous", "flatten", "unflatten", "expand_as", "reshape_as"), _view_or_copy),
     **dict.fromkeys(("movedim", "swapaxes", "narrow", "squeeze_copy", "_reshape_copy"), _view_or_copy),
@@ -306,7 +281,7 @@ _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("index_add", "scatter_add", "scatter_reduce"), _accumulated),
     "_embedding_bag": _summed_rows,
     "_cdist_forward": _distances,
-    "_weight_norm_interface": _per_result(OpKind.OTHER, 3),
+    "_weight_norm_interface": _each(OpKind.OTHER, 3),
 }
 
 KNOWN = frozenset({*_RULES, *PLAIN, *program.REDUCTIONS, *program.ELEMENTWISE})  # by their plain names

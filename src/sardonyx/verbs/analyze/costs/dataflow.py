@@ -7,8 +7,7 @@ twice counts once; of a lookup table only the returned rows count.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from msgspec import Struct
@@ -263,26 +262,11 @@ class Region(Struct, frozen=True):
         """All bytes that cross the boundary."""
         return total((self.bytes_in, self.weight_bytes, self.bytes_out))
 
-    @property
-    def bytes_unfused(self) -> Size:
-        """All bytes that its operations move if each is one kernel."""
-        return total((self.bytes, self.internal_bytes, self.reread_bytes))
-
-    def intensity(self, sizes: Mapping[str, int]) -> float:
-        """Return the flops per byte that crosses the boundary, at these sizes of the dynamic dimensions."""
-        moved = value_of(self.bytes, sizes)
-        return value_of(self.flops, sizes) / moved if moved else 0.0
-
 
 class Partition(Struct, frozen=True):
     """Every operation of a program in exactly one region, in an order in which the regions can run."""
 
     regions: tuple[Region, ...]
-
-    @property
-    def by_rule(self) -> dict[str, int]:
-        """The number of regions of each rule, the most frequent first."""
-        return dict(Counter(region.rule for region in self.regions).most_common())
 
 
 def region_of(flow: Flow, rule: str, steps: Sequence[int], views: Sequence[int], depends_on: Iterable[int]) -> Region:
@@ -436,53 +420,6 @@ class Moved(Struct, frozen=True):
     def bytes(self) -> Size:
         """All bytes."""
         return total((self.read, self.weights, self.written))
-
-
-class TrafficAt(Struct, frozen=True):
-    """The totals at given sizes of the dynamic dimensions."""
-
-    unfused: int
-    fused: int
-    unfused_weights: int
-    fused_weights: int
-
-    @property
-    def kept_out(self) -> int:
-        """The bytes that fusion saves."""
-        return self.unfused - self.fused
-
-    @property
-    def reduction(self) -> float:
-        """The traffic reduction: the share of the unfused bytes that fusion saves."""
-        return self.kept_out / self.unfused if self.unfused else 0.0
-
-
-class Traffic(Struct, frozen=True):
-    """All bytes that are moved; the totals include weights, which are also listed separately."""
-
-    unfused: Size
-    fused: Size
-    unfused_weights: Size
-    fused_weights: Size
-    symbols: Mapping[str, int]  # dynamic dimensions -> their size in the example
-
-    def at(self, sizes: Mapping[str, int] | None = None) -> TrafficAt:
-        """Return the totals at these sizes; other dimensions have the size of the example."""
-        values = {**self.symbols, **(sizes or {})}
-        totals = (self.unfused, self.fused, self.unfused_weights, self.fused_weights)
-        return TrafficAt(*(value_of(size, values) for size in totals))
-
-
-def traffic(program: Program, partition: Partition) -> Traffic:
-    """Return the bytes a program moves without fusion, and with each region of a partition as one kernel."""
-    moves = moved(program)
-    return Traffic(
-        unfused=total(move.bytes for move in moves),
-        fused=total(region.bytes for region in partition.regions),
-        unfused_weights=total(move.weights for move in moves),
-        fused_weights=total(region.weight_bytes for region in partition.regions),
-        symbols=program.symbols,
-    )
 
 
 def moved(program: Program) -> tuple[Moved, ...]:

@@ -12,41 +12,10 @@ from typing import cast
 
 from msgspec import Struct
 
-from sardonyx.ir.ops import (
-    ACTIVATIONS,
-    ARITHMETIC,
-    BITWISE,
-    CASTS,
-    EXACT_UNARY,
-    FILLS,
-    KEEPS_ORDER,
-    LOOKUPS,
-    MAKES_SEQUENCE,
-    MOVES_DATA,
-    OPTIONALS,
-    POOLS,
-    PREDICATES,
-    RANDOM,
-    READS_SHAPE,
-    RECURRENT,
-    SOFTMAXES,
-    TRIGONOMETRIC,
-    VARIADIC,
-)
+from sardonyx.ir import ops
 from sardonyx.ir.shapes.expr import Size, add, floor_quotient, multiply, product
 from sardonyx.verbs.analyze.costs import program
-from sardonyx.verbs.analyze.costs.program import (
-    UNKNOWN,
-    Description,
-    OpKind,
-    Value,
-    attention_of,
-    convolution,
-    einsum,
-    floating,
-    matrix_product_over,
-    recurrent,
-)
+from sardonyx.verbs.analyze.costs.program import UNKNOWN, Description, OpKind, Value, attention_of, floating
 
 
 class UnknownSize(Exception):
@@ -106,7 +75,7 @@ Rule = Callable[[NodeCall], Description]
 
 
 def _matmul(call: NodeCall) -> Description:
-    return matrix_product_over(_last(call.operand(0)), call.result)
+    return program.matrix_product_over(_last(call.operand(0)), call.result)
 
 
 def _last(value: Value) -> Size:
@@ -122,13 +91,13 @@ def _fused_matmul(call: NodeCall) -> Description:
         raise UnknownSize
     summed = left.shape[-2] if call.number("transA") and len(left.shape) > 1 else _last(left)
     scaled = call.attributes.get("alpha", 1.0) != 1.0
-    return matrix_product_over(summed, call.result, more=int(scaled))
+    return program.matrix_product_over(summed, call.result, more=int(scaled))
 
 
 def _gemm(call: NodeCall) -> Description:
     left = call.operand(0, 2)
     more = call.has(2) + activation(call)
-    return matrix_product_over(left.shape[0 if call.number("transA") else 1], call.result, more=more)
+    return program.matrix_product_over(left.shape[0 if call.number("transA") else 1], call.result, more=more)
 
 
 def activation(call: NodeCall) -> int:
@@ -140,20 +109,16 @@ def activation(call: NodeCall) -> int:
     return program.ELEMENTWISE[name][1] if name else 0
 
 
-def _conv_with(weight: int, bias: int, *, transposed: bool = False) -> Rule:
-    """Return the rule of a convolution of the first operand, with the others at these indices."""
+def _conv_with(weight: int, *more: int, transposed: bool = False) -> Rule:
+    """Return the rule of a convolution with this weight; each of `more` (bias, residual) adds one flop per element."""
 
     def rule(call: NodeCall) -> Description:
-        more = call.has(bias) + activation(call)
-        return convolution(call.operand(0), call.operand(weight), call.result, transposed=transposed, more=more)
+        flops = call.has(*more) + activation(call)
+        return program.convolution(
+            call.operand(0), call.operand(weight), call.result, transposed=transposed, more=flops
+        )
 
     return rule
-
-
-def _fused_conv(call: NodeCall) -> Description:
-    """Describe a convolution with a bias, a residual and an activation."""
-    more = call.has(2, 3) + activation(call)
-    return convolution(call.operand(0), call.operand(1), call.result, transposed=False, more=more)
 
 
 def _attention(call: NodeCall) -> Description:
@@ -245,35 +210,13 @@ def _recurrent_of(cell: str) -> Rule:
         source, weight, recurrence = call.operand(0, 3), call.operand(1, 3), call.operand(2, 3)
         rows = product(source.shape[:2])
         states = product((rows, recurrence.shape[0], recurrence.shape[2]))
-        return recurrent(rows, (weight, recurrence), states, cell)
+        return program.recurrent(rows, (weight, recurrence), states, cell)
 
     return rule
 
 
 def _einsum(call: NodeCall) -> Description:
-    operands = [call.operand(index) for index in range(len(call.reads))]
-    return einsum(call.text("equation"), operands)
-
-
-RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "com.microsoft::MatMulNBits"), _matmul),
-    **{f"com.microsoft::{name}": _matmul for name in ("MatMulIntegerToFloat", "DynamicQuantizeMatMul")},
-    **dict.fromkeys(("com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul"), _fused_matmul),
-    **dict.fromkeys(("Gemm", "com.microsoft::FusedGemm", "com.microsoft::QGemm"), _gemm),
-    "Conv": _conv_with(1, 2),
-    "ConvTranspose": _conv_with(1, 2, transposed=True),
-    "ConvInteger": _conv_with(1, 4),
-    "QLinearConv": _conv_with(3, 8),
-    "DeformConv": _conv_with(1, 3),
-    **dict.fromkeys(("com.microsoft::FusedConv", "com.microsoft::NhwcFusedConv"), _fused_conv),
-    "Attention": _attention,
-    "com.microsoft::Attention": _packed_attention_of((3, 5), 4),
-    "com.microsoft::QAttention": _packed_attention_of((5,), 8),
-    "com.microsoft::MultiHeadAttention": _multi_head_attention,
-    "com.microsoft::GroupQueryAttention": _group_query_attention,
-    **{name: _recurrent_of(name.lower()) for name in RECURRENT},
-    "Einsum": _einsum,
-}
+    return program.einsum(call.text("equation"), [call.operand(index) for index in range(len(call.reads))])
 
 
 def describe(
@@ -297,50 +240,36 @@ def describe(
     return UNKNOWN
 
 
+def _each(kind: OpKind, flops: int | Callable[[NodeCall], int], *, read: bool = False) -> Rule:
+    """Return the rule of an operator with flops for each element of its result, or if `read`, of its first input."""
+
+    def rule(call: NodeCall) -> Description:
+        counted = call.operand(0) if read else call.result
+        return Description(kind, 0, floating(counted, flops if isinstance(flops, int) else flops(call)))
+
+    return rule
+
+
 def _norm_of(flops: int, *more: int) -> Rule:
     """Return the rule of a norm; each of these optional inputs (weight, bias, residual) adds one flop per element."""
-
-    def rule(call: NodeCall) -> Description:
-        return Description(OpKind.NORM, 0, floating(call.operand(0), flops + call.has(*more)))
-
-    return rule
+    return _each(OpKind.NORM, lambda call: flops + call.has(*more), read=True)
 
 
-def _batch_norm(call: NodeCall) -> Description:
-    flops = program.BATCH_NORM_IN_TRAINING if call.number("training_mode") else program.BATCH_NORM
-    return Description(OpKind.BATCH_NORM, 0, floating(call.operand(0), flops))
+def _gelu(call: NodeCall) -> int:
+    return program.ELEMENTWISE["gelu_tanh" if call.text("approximate") == "tanh" else "gelu"][1]
 
 
-def _softmax(call: NodeCall) -> Description:
-    return Description(OpKind.SOFTMAX, 0, floating(call.result, program.SOFTMAX))
-
-
-def _gelu(call: NodeCall) -> Description:
-    name = "gelu_tanh" if call.text("approximate") == "tanh" else "gelu"
-    return Description(OpKind.ACTIVATION, 0, floating(call.result, program.ELEMENTWISE[name][1]))
-
-
-def _gelu_of(name: str) -> Rule:
+def _biased_gelu(name: str) -> Rule:
     """Return the rule of a GELU of ONNX Runtime, some of which add a bias first."""
-
-    def rule(call: NodeCall) -> Description:
-        return Description(OpKind.ACTIVATION, 0, floating(call.result, program.ELEMENTWISE[name][1] + call.has(1)))
-
-    return rule
+    return _each(OpKind.ACTIVATION, lambda call: program.ELEMENTWISE[name][1] + call.has(1))
 
 
-def _quick_gelu(call: NodeCall) -> Description:
-    name = "silu" if call.attributes.get("alpha") == 1.0 else "quick_gelu"
-    return Description(OpKind.ACTIVATION, 0, floating(call.result, program.ELEMENTWISE[name][1]))
+def _quick_gelu(call: NodeCall) -> int:
+    return program.ELEMENTWISE["silu" if call.attributes.get("alpha") == 1.0 else "quick_gelu"][1]
 
 
-def _variadic(call: NodeCall) -> Description:
-    """Describe an operator over any number of operands, broadcast together."""
-    return Description(OpKind.ARITHMETIC, 0, floating(call.result, max(0, len(call.reads) - 1)))
-
-
-def _mean_of_several(call: NodeCall) -> Description:
-    return Description(OpKind.ARITHMETIC, 0, floating(call.result, len(call.reads)))
+def _batch_norm(call: NodeCall) -> int:
+    return program.BATCH_NORM_IN_TRAINING if call.number("training_mode") else program.BATCH_NORM
 
 
 def _pool(call: NodeCall) -> Description:
@@ -350,68 +279,58 @@ def _pool(call: NodeCall) -> Description:
 
 def _resize(call: NodeCall) -> Description:
     mode, axes = call.text("mode", "nearest"), len(call.result.shape) - 2
-    name = {"linear": _BY_AXES.get(axes, "trilinear"), "cubic": "bicubic"}.get(mode, "nearest")
-    flops = program.INTERPOLATION[name]
+    linear = {0: "linear", 1: "linear", 2: "bilinear"}.get(axes, "trilinear")
+    flops = program.INTERPOLATION[{"linear": linear, "cubic": "bicubic"}.get(mode, "nearest")]
     return Description(OpKind.OTHER if flops else OpKind.COPY, 0, floating(call.result, flops))
 
 
-_BY_AXES = {0: "linear", 1: "linear", 2: "bilinear"}
-
-
-def _grid_sample(call: NodeCall) -> Description:
-    return Description(OpKind.OTHER, 0, floating(call.result, program.INTERPOLATION["bilinear"]))
-
-
-def _quantization(flops: int) -> Rule:
-    """Return the rule of a quantization, counted on the floating-point input."""
-
-    def rule(call: NodeCall) -> Description:
-        return Description(OpKind.ARITHMETIC, 0, floating(call.operand(0), flops))
-
-    return rule
-
-
-def _elementwise_of(flops: int) -> Rule:
-    def rule(call: NodeCall) -> Description:
-        return Description(OpKind.ARITHMETIC, 0, floating(call.result, flops))
-
-    return rule
-
-
-def _local_norm(call: NodeCall) -> Description:
-    """Describe a norm over neighbouring channels: squares, their sum, scale, shift, power, division."""
-    return Description(OpKind.NORM, 0, floating(call.operand(0), call.number("size") + 5))
-
-
 _RULES: Mapping[str, Rule] = {
-    **RULES,
+    **dict.fromkeys(("MatMul", "MatMulInteger", "QLinearMatMul", "com.microsoft::MatMulNBits"), _matmul),
+    **{f"com.microsoft::{name}": _matmul for name in ("MatMulIntegerToFloat", "DynamicQuantizeMatMul")},
+    **dict.fromkeys(("com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul"), _fused_matmul),
+    **dict.fromkeys(("Gemm", "com.microsoft::FusedGemm", "com.microsoft::QGemm"), _gemm),
+    "Conv": _conv_with(1, 2),
+    "ConvTranspose": _conv_with(1, 2, transposed=True),
+    "ConvInteger": _conv_with(1, 4),
+    "QLinearConv": _conv_with(3, 8),
+    "DeformConv": _conv_with(1, 3),
+    **dict.fromkeys(("com.microsoft::FusedConv", "com.microsoft::NhwcFusedConv"), _conv_with(1, 2, 3)),
+    "Attention": _attention,
+    "com.microsoft::Attention": _packed_attention_of((3, 5), 4),
+    "com.microsoft::QAttention": _packed_attention_of((5,), 8),
+    "com.microsoft::MultiHeadAttention": _multi_head_attention,
+    "com.microsoft::GroupQueryAttention": _group_query_attention,
+    **{name: _recurrent_of(name.lower()) for name in ops.RECURRENT},
+    "Einsum": _einsum,
     **dict.fromkeys(("LayerNormalization", "GroupNormalization"), _norm_of(program.LAYER_NORM, 1, 2)),
     **dict.fromkeys(("InstanceNormalization", "com.microsoft::GroupNorm"), _norm_of(program.LAYER_NORM, 1, 2)),
     "MeanVarianceNormalization": _norm_of(program.LAYER_NORM),
     "LpNormalization": _norm_of(program.RMS_NORM),
-    "LRN": _local_norm,
+    "LRN": _each(OpKind.NORM, lambda call: call.number("size") + 5, read=True),
     **dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), _norm_of(program.RMS_NORM, 1)),
     "com.microsoft::SkipLayerNormalization": _norm_of(program.LAYER_NORM, 1, 2, 3, 4),
     "com.microsoft::SkipSimplifiedLayerNormalization": _norm_of(program.RMS_NORM, 1, 2, 3),
-    "BatchNormalization": _batch_norm,
-    **dict.fromkeys(SOFTMAXES, _softmax),
-    "Gelu": _gelu,
-    **{f"com.microsoft::{name}": _gelu_of("gelu") for name in ("Gelu", "BiasGelu")},
-    "com.microsoft::FastGelu": _gelu_of("gelu_tanh"),
-    "com.microsoft::QuickGelu": _quick_gelu,
-    **dict.fromkeys(VARIADIC - {"Mean"}, _variadic),
-    "Mean": _mean_of_several,
-    **dict.fromkeys(POOLS, _pool),
+    "BatchNormalization": _each(OpKind.BATCH_NORM, _batch_norm, read=True),
+    **dict.fromkeys(ops.SOFTMAXES, _each(OpKind.SOFTMAX, program.SOFTMAX)),
+    "Gelu": _each(OpKind.ACTIVATION, _gelu),
+    **dict.fromkeys(("com.microsoft::Gelu", "com.microsoft::BiasGelu"), _biased_gelu("gelu")),
+    "com.microsoft::FastGelu": _biased_gelu("gelu_tanh"),
+    "com.microsoft::QuickGelu": _each(OpKind.ACTIVATION, _quick_gelu),
+    **dict.fromkeys(ops.VARIADIC - {"Mean"}, _each(OpKind.ARITHMETIC, lambda call: max(0, len(call.reads) - 1))),
+    "Mean": _each(OpKind.ARITHMETIC, lambda call: len(call.reads)),
+    **dict.fromkeys(ops.POOLS, _pool),
     **dict.fromkeys(("Resize", "Upsample"), _resize),
-    "GridSample": _grid_sample,
-    "QuantizeLinear": _quantization(3),
-    "DynamicQuantizeLinear": _quantization(5),
-    "DequantizeLinear": _elementwise_of(2),
-    **dict.fromkeys(("RotaryEmbedding", "com.microsoft::RotaryEmbedding"), _elementwise_of(3)),
+    "GridSample": _each(OpKind.OTHER, program.INTERPOLATION["bilinear"]),
+    "QuantizeLinear": _each(OpKind.ARITHMETIC, 3, read=True),  # on the floating-point input
+    "DynamicQuantizeLinear": _each(OpKind.ARITHMETIC, 5, read=True),
+    "DequantizeLinear": _each(OpKind.ARITHMETIC, 2),
+    **dict.fromkeys(("RotaryEmbedding", "com.microsoft::RotaryEmbedding"), _each(OpKind.ARITHMETIC, 3)),
 }
 
-_ELEMENTWISE: Mapping[str, str] = {  # ONNX operator -> name in the table of description.py
-    **{name: name.lower() for name in ARITHMETIC | TRIGONOMETRIC | EXACT_UNARY | ACTIVATIONS - {"Gelu"}},
+_ELEMENTWISE: Mapping[str, str] = {  # ONNX operator -> name in the table of program.py
+    **{
+        name: name.lower() for name in ops.ARITHMETIC | ops.TRIGONOMETRIC | ops.EXACT_UNARY | ops.ACTIVATIONS - {"Gelu"}
+    },
     **{name: name.lower() for name in ("Erf", "Exp", "Log", "PRelu", "Pow", "Reciprocal", "Sqrt")},
     "Mod": "fmod",
     "Clip": "clamp",
@@ -421,7 +340,7 @@ _ELEMENTWISE: Mapping[str, str] = {  # ONNX operator -> name in the table of des
     "Swish": "silu",
     "ThresholdedRelu": "threshold",
     "Shrink": "softshrink",
-    **dict.fromkeys(PREDICATES | BITWISE | CASTS | {"BitCast", "BitwiseNot", "Trilu", "Where"}, "where"),
+    **dict.fromkeys(ops.PREDICATES | ops.BITWISE | ops.CASTS | {"BitCast", "BitwiseNot", "Trilu", "Where"}, "where"),
 }
 
 _REDUCTIONS: Mapping[str, int] = {
@@ -434,10 +353,12 @@ _REDUCTIONS: Mapping[str, int] = {
 _SCATTERS = ("Scatter", "ScatterElements", "ScatterND", "TensorScatter")
 _CREATED = ("Constant", "ConstantOfShape", "Range", "EyeLike", "HannWindow", "HammingWindow", "BlackmanWindow")
 _PLAIN: Mapping[str, OpKind] = {
-    **dict.fromkeys(KEEPS_ORDER | READS_SHAPE, OpKind.VIEW),
-    **dict.fromkeys(MOVES_DATA - KEEPS_ORDER - LOOKUPS | FILLS - {"Trilu"} | {"Col2Im", "Concat"}, OpKind.COPY),
-    **dict.fromkeys(LOOKUPS | {*_SCATTERS, "Compress", "OneHot"}, OpKind.LOOKUP),
-    **dict.fromkeys(RANDOM - {"Bernoulli", "Multinomial"} | {*_CREATED}, OpKind.CREATE),
+    **dict.fromkeys(ops.KEEPS_ORDER | ops.READS_SHAPE, OpKind.VIEW),
+    **dict.fromkeys(
+        ops.MOVES_DATA - ops.KEEPS_ORDER - ops.LOOKUPS | ops.FILLS - {"Trilu"} | {"Col2Im", "Concat"}, OpKind.COPY
+    ),
+    **dict.fromkeys(ops.LOOKUPS | {*_SCATTERS, "Compress", "OneHot"}, OpKind.LOOKUP),
+    **dict.fromkeys(ops.RANDOM - {"Bernoulli", "Multinomial"} | {*_CREATED}, OpKind.CREATE),
     **dict.fromkeys(("Dropout", "Bernoulli"), OpKind.DROPOUT),  # no-ops at inference
     **{f"com.microsoft::QLinear{name}": OpKind.ARITHMETIC for name in ("Add", "Mul")},  # in integers, so no flops
     **{f"com.microsoft::QLinear{name}": OpKind.ACTIVATION for name in ("Sigmoid", "LeakyRelu")},
@@ -447,5 +368,7 @@ _PLAIN: Mapping[str, OpKind] = {
     "com.microsoft::QLinearSoftmax": OpKind.SOFTMAX,
     "com.microsoft::QLinearConcat": OpKind.COPY,
     **dict.fromkeys(("TopK", "NonZero", "Unique", "NonMaxSuppression"), OpKind.OTHER),
-    **dict.fromkeys(MAKES_SEQUENCE | OPTIONALS | {"ConcatFromSequence", "SequenceAt", "SequenceLength"}, OpKind.OTHER),
+    **dict.fromkeys(
+        ops.MAKES_SEQUENCE | ops.OPTIONALS | {"ConcatFromSequence", "SequenceAt", "SequenceLength"}, OpKind.OTHER
+    ),
 }

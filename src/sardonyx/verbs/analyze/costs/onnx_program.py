@@ -323,14 +323,12 @@ def _unless_vague(size: Size | None) -> Size | None:
 
 
 def _operands(node: ir.Node, frame: Frame) -> Iterator[ir.Value]:
-    """Yield the values that a node and its bodies read, without omitted inputs of a function."""
+    """Yield the values that a node and its bodies read, without inputs of a function that this call omits."""
     captured = [value for _, body in bodies(node) for value in _captured(body, set())]
-    yield from (value for value in (*node.inputs, *captured) if value is not None and not _is_omitted(value, frame))
-
-
-def _is_omitted(value: ir.Value, frame: Frame) -> bool:
-    """Return whether a value is an input of the function that this call omits."""
-    return value not in frame.numbers and value.is_graph_input() and not value.is_initializer()
+    for value in (*node.inputs, *captured):
+        if value is None or (value not in frame.numbers and value.is_graph_input() and not value.is_initializer()):
+            continue
+        yield value
 
 
 def _captured(body: ir.Graph, own: set[ir.Value]) -> Iterator[ir.Value]:

@@ -206,33 +206,147 @@ def _rounded(size: Size, granularity: int) -> Size:
     return size if granularity == 1 else multiply(floor_quotient(add(size, granularity - 1), granularity), granularity)
 
 
-# A lower bound of an expression over a box, in which each dimension d lies between low(d) and high(d).
-#
-# With d = low(d) + y and 0 <= y <= high(d) - low(d), the expression is a polynomial in the y. A term with a positive
-# coefficient is at least 0; a term with a negative coefficient c is at least c · Π (high - low). The bound is exact if
-# no coefficient is negative, and gets closer as the box gets smaller.
-
 Box = Mapping[str, tuple[int, int]]  # dimension -> its least and greatest size, at least 1
 Number = int | Fraction
-_Ranges = dict[Atom, "tuple[int, int] | None"]  # of atoms over one box
+Polynomial = dict[Monomial, Number]
+Range = tuple[int, int]
+
+
+class Bounds:
+    """Lower bounds of expressions over a box, in which each dimension d lies between low(d) and high(d).
+
+    With d = low(d) + y and 0 <= y <= high(d) - low(d), an expression is a polynomial in the y. A term with a positive
+    coefficient is at least 0; a term with a negative coefficient c is at least c · Π (high - low). The bound is exact
+    if no coefficient is negative, and gets closer as the box gets smaller. Quotients are bounded by themselves without
+    rounding, other functions by their range. The steps of a program share most terms, so the bounds of terms are kept.
+    """
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+        self._is_point = all(low == high for low, high in box.values())
+        self._ranges: dict[Atom, Range | None] = {}
+        self._products: dict[tuple[Monomial, bool], Polynomial | None] = {}
+
+    def least(self, size: Size) -> Number | None:
+        """Return a lower bound, or None if none can be derived; in a box that is one point, the value."""
+        if isinstance(size, int):
+            return size
+        if self._is_point:
+            between = self._range(size)
+            return None if between is None else between[0]
+        terms = self._sum(size.terms, is_upper=False)
+        if terms is None:
+            return None
+        bound: Number = 0
+        for atoms, factor in terms.items():
+            if not atoms:
+                bound += factor
+            elif factor < 0:
+                bound += factor * math.prod(self._box[atom][1] - self._box[atom][0] for atom in atoms)
+        return bound
+
+    def _sum(self, terms: Iterable[tuple[Monomial, Number]], *, is_upper: bool) -> Polynomial | None:
+        """Return a polynomial in the y that is nowhere greater than the sum of these terms, or nowhere less."""
+        polynomial: Polynomial = {}
+        for atoms, factor in terms:
+            key = atoms, is_upper != (factor < 0)
+            if key not in self._products:
+                self._products[key] = self._product(*key)
+            bound = self._products[key]
+            if bound is None:
+                return None
+            for own, by in bound.items():
+                polynomial[own] = polynomial.get(own, 0) + by * factor
+        return polynomial
+
+    def _product(self, atoms: Monomial, is_upper: bool) -> Polynomial | None:
+        function = next((atom for atom in atoms if atom.args), None)
+        if function is None:
+            return self._from_low_corner(atoms)
+        rest = list(atoms)
+        rest.remove(function)
+        ranges = map(self._atom_range, rest)
+        bounds = self._function_bound(function, is_upper=is_upper)
+        if bounds is None or any(between is None or between[0] < 0 for between in ranges):
+            return None
+        return self._sum([(tuple(sorted((*rest, *own))), by) for own, by in bounds], is_upper=is_upper)
+
+    def _from_low_corner(self, atoms: Monomial) -> Polynomial:
+        """Return a product of dimensions as a polynomial in their distances from their least sizes."""
+        shifted: Polynomial = {(): 1}
+        for atom in atoms:
+            low, high = self._box[atom]
+            grown: Polynomial = {own: by * low for own, by in shifted.items()}
+            if high > low:
+                for own, by in shifted.items():
+                    key = tuple(sorted((*own, atom)))
+                    grown[key] = grown.get(key, 0) + by
+            shifted = grown
+        return shifted
+
+    def _function_bound(self, atom: Atom, *, is_upper: bool) -> list[tuple[Monomial, Number]] | None:
+        """Return an upper or lower bound of an atom that is not a dimension, as terms."""
+        between = self._atom_range(atom)
+        if between is not None and between[0] == between[1]:
+            return [((), between[0])]
+        if atom.kind == "//" and isinstance(atom.args[0], Expr) and isinstance(atom.args[1], int) and atom.args[1] > 0:
+            by = atom.args[1]
+            terms: list[tuple[Monomial, Number]] = [(own, Fraction(factor, by)) for own, factor in atom.args[0].terms]
+            return terms if is_upper else [*terms, ((), Fraction(1 - by, by))]
+        if between is not None and atom.kind == ("min" if is_upper else "max"):
+            # bounded by any argument: that which it equals in the low corner
+            corner = {name: low for name, (low, _) in self._box.items()}
+            nearest = (min if is_upper else max)(atom.args, key=lambda argument: value_of(argument, corner))
+            return [((), nearest)] if isinstance(nearest, int) else list(nearest.terms)
+        return None if between is None else [((), between[1] if is_upper else between[0])]
+
+    def _range(self, size: Size) -> Range | None:
+        if isinstance(size, int):
+            return size, size
+        low = high = 0
+        for atoms, factor in size.terms:
+            least, most = factor, factor
+            for atom in atoms:
+                between = self._atom_range(atom)
+                if between is None:
+                    return None
+                corners = [one * other for one in (least, most) for other in between]
+                least, most = min(corners), max(corners)
+            low, high = low + least, high + most
+        return low, high
+
+    def _atom_range(self, atom: Atom) -> Range | None:
+        if not atom.args:
+            return self._box[atom]
+        if atom not in self._ranges:  # quotients are nested as deeply as strided convolutions, each with several copies
+            one, other = map(self._range, atom.args)
+            self._ranges[atom] = None if one is None or other is None else _function_range(atom.kind, one, other)
+        return self._ranges[atom]
+
+
+def _function_range(kind: str, one: Range, other: Range) -> Range | None:
+    """Return the range of a function of values in these ranges; exact if each is a single value."""
+    if kind in ("//", "%"):
+        if other[0] <= 0:
+            return None
+        corners = [top // bottom for top in one for bottom in other]
+        low, high = min(corners), max(corners)
+        if kind == "//":
+            return low, high
+        is_linear = low == high and other[0] == other[1]
+        return (one[0] - low * other[0], one[1] - low * other[0]) if is_linear else (0, other[1] - 1)
+    if kind in ("max", "min"):
+        pick = max if kind == "max" else min
+        return pick(one[0], other[0]), pick(one[1], other[1])
+    passed = 1 if kind == "broadcast" else 0  # the value of the first at which the result is the second
+    if one == (passed, passed):
+        return other
+    return one if not one[0] <= passed <= one[1] else (min(one[0], other[0]), max(one[1], other[1]))
 
 
 def least(size: Size, box: Box) -> Number | None:
     """Return a lower bound of an expression over the box, or None if none can be derived."""
-    if isinstance(size, int):
-        return size
-    if all(low == high for low, high in box.values()):
-        return value_of(size, {name: low for name, (low, _) in box.items()})
-    terms = _lower_polynomial(size, box, {})
-    if terms is None:
-        return None
-    bound: Number = 0
-    for atoms, factor in _from_low_corner(terms, box).items():
-        if not atoms:
-            bound += factor
-        elif factor < 0:
-            bound += factor * math.prod(box[atom][1] - box[atom][0] for atom in atoms)
-    return bound
+    return Bounds(box).least(size)
 
 
 def without_max(size: Size, most: int = 16) -> list[Size]:
@@ -258,108 +372,6 @@ def _split_max(size: Expr) -> list[Size] | None:
         others = subtract(size, Expr(((atoms, factor),)))
         return [add(others, product((factor, part, *map(alone, rest)))) for part in greater.args]
     return None
-
-
-def _from_low_corner(terms: Mapping[Monomial, Number], box: Box) -> dict[Monomial, Number]:
-    """Return the same polynomial in the distance of each dimension from its least size."""
-    shifted = dict[Monomial, Number]()
-    for atoms, factor in terms.items():
-        part: dict[Monomial, Number] = {(): factor}
-        for atom in atoms:
-            low, high = box[atom]
-            grown: dict[Monomial, Number] = {own: by * low for own, by in part.items()}
-            if high > low:
-                for own, by in part.items():
-                    key = tuple(sorted((*own, atom)))
-                    grown[key] = grown.get(key, 0) + by
-            part = grown
-        for own, by in part.items():
-            shifted[own] = shifted.get(own, 0) + by
-    return shifted
-
-
-def _lower_polynomial(size: Expr, box: Box, ranges: _Ranges) -> dict[Monomial, Number] | None:
-    """Return a polynomial in dimensions only that is nowhere greater, or None.
-
-    Quotients are bounded by themselves without rounding, other functions by their range.
-    """
-    polynomial = dict[Monomial, Number]()
-    pending: list[tuple[Monomial, Number]] = list(size.terms)
-    while pending:
-        atoms, factor = pending.pop()
-        function = next((atom for atom in atoms if atom.args), None)
-        if function is None:
-            polynomial[atoms] = polynomial.get(atoms, 0) + factor
-            continue
-        rest = list(atoms)
-        rest.remove(function)
-        bounds = _function_bound(function, box, ranges, is_upper=factor < 0)
-        if bounds is None or any(_may_be_negative(atom, box, ranges) for atom in rest):
-            return None
-        pending += [(tuple(sorted((*rest, *own))), by * factor) for own, by in bounds]
-    return polynomial
-
-
-def _function_bound(atom: Atom, box: Box, ranges: _Ranges, *, is_upper: bool) -> list[tuple[Monomial, Number]] | None:
-    """Return an upper or lower bound of an atom that is not a dimension, as terms."""
-    between = _atom_range(atom, box, ranges)
-    if between is not None and between[0] == between[1]:
-        return [((), between[0])]
-    if atom.kind == "//" and isinstance(atom.args[0], Expr) and isinstance(atom.args[1], int) and atom.args[1] > 0:
-        by = atom.args[1]
-        terms: list[tuple[Monomial, Number]] = [(own, Fraction(factor, by)) for own, factor in atom.args[0].terms]
-        return terms if is_upper else [*terms, ((), Fraction(1 - by, by))]
-    if between is not None and atom.kind == (
-        "min" if is_upper else "max"
-    ):  # bounded by any argument: that which it equals in the low corner
-        corner = {name: low for name, (low, _) in box.items()}
-        nearest = (min if is_upper else max)(atom.args, key=lambda argument: value_of(argument, corner))
-        return [((), nearest)] if isinstance(nearest, int) else list(nearest.terms)
-    return None if between is None else [((), between[1] if is_upper else between[0])]
-
-
-def _may_be_negative(atom: Atom, box: Box, ranges: _Ranges) -> bool:
-    between = _atom_range(atom, box, ranges)
-    return between is None or between[0] < 0
-
-
-def _range(size: Size, box: Box, ranges: _Ranges) -> tuple[int, int] | None:
-    if isinstance(size, int):
-        return size, size
-    low = high = 0
-    for atoms, factor in size.terms:
-        least_, most = factor, factor
-        for atom in atoms:
-            between = _atom_range(atom, box, ranges)
-            if between is None:
-                return None
-            corners = [one * other for one in (least_, most) for other in between]
-            least_, most = min(corners), max(corners)
-        low, high = low + least_, high + most
-    return low, high
-
-
-def _atom_range(atom: Atom, box: Box, ranges: _Ranges) -> tuple[int, int] | None:
-    if not atom.args:
-        return box[atom]
-    if atom not in ranges:  # quotients are nested as deeply as strided convolutions, each with several copies
-        ranges[atom] = _function_range(atom, box, ranges)
-    return ranges[atom]
-
-
-def _function_range(atom: Atom, box: Box, ranges: _Ranges) -> tuple[int, int] | None:
-    one, other = (_range(arg, box, ranges) for arg in atom.args)
-    if one is None or other is None:
-        return None
-    if atom.kind in ("//", "%"):
-        if other[0] <= 0:
-            return None
-        corners = [top // bottom for top in one for bottom in other]
-        return (min(corners), max(corners)) if atom.kind == "//" else (0, other[1] - 1)
-    if atom.kind == "broadcast":
-        return min(one[0], other[0]), max(one[1], other[1])
-    pick = max if atom.kind == "max" else min
-    return pick(one[0], other[0]), pick(one[1], other[1])
 
 
 LIMIT = 1 << 24  # sizes from 1 to this are considered
@@ -405,15 +417,6 @@ class PeakFunction(Struct, frozen=True):
     program: Program
     candidates: tuple[Candidate, ...]  # in the order of their steps
 
-    def at(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Return the peak in bytes at these sizes, by default the example's."""
-        chosen = chosen_sizes(self.program, sizes)
-        return max((value_of(candidate.bytes, chosen) for candidate in self.candidates), default=0)
-
-    def winner(self, sizes: Mapping[str, int] | None = None) -> Candidate | None:
-        """Return the step that is the peak at these sizes, the earliest of equals."""
-        return _winner(self.candidates, chosen_sizes(self.program, sizes)) if self.candidates else None
-
     @property
     def text(self) -> str:
         """The formula, in bytes."""
@@ -450,18 +453,18 @@ def peak_function(liveness: Liveness) -> PeakFunction:
         if size not in first:
             for part in without_max(size):
                 first.setdefault(part, step)
-    box = dict.fromkeys(program.symbols, (1, LIMIT))
+    bounds = Bounds(dict.fromkeys(program.symbols, (1, LIMIT)))
     candidates = list[Candidate]()
     order = sorted(first, key=lambda size: (-value_of(size, program.symbols), first[size]))
     for size in order:  # by decreasing size at the example: no expression dominates an earlier one
         operation = program.operations[first[size]]
         new = Candidate(size, first[size], operation.name, operation.module)
-        if not any(_beats(candidate, new, box) for candidate in candidates):
+        if not any(_beats(candidate, new, bounds) for candidate in candidates):
             candidates.append(new)
-    return PeakFunction(program, tuple(sorted(_needed(candidates, box), key=lambda candidate: candidate.step)))
+    return PeakFunction(program, tuple(sorted(_needed(candidates, bounds), key=lambda candidate: candidate.step)))
 
 
-def _needed(candidates: Sequence[Candidate], box: Box) -> Sequence[Candidate]:
+def _needed(candidates: Sequence[Candidate], bounds: Bounds) -> Sequence[Candidate]:
     """Return the candidates without those of which a mean of two others is nowhere less: their maximum is not either.
 
     The candidates are sorted by decreasing size at the example; the means are of the first of them.
@@ -469,19 +472,18 @@ def _needed(candidates: Sequence[Candidate], box: Box) -> Sequence[Candidate]:
     kept = list(candidates)
     for one in reversed(candidates):
         rivals = [rival for rival in kept if rival is not one][:_RIVALS]
-        if any(_is_below_a_mean(one, *pair, box) for pair in itertools.combinations(rivals, 2)):
+        if any(_is_below_a_mean(one, *pair, bounds) for pair in itertools.combinations(rivals, 2)):
             kept.remove(one)
     return kept
 
 
-def _is_below_a_mean(one: Candidate, first: Candidate, second: Candidate, box: Box) -> bool:
+def _is_below_a_mean(one: Candidate, first: Candidate, second: Candidate, bounds: Bounds) -> bool:
     by = 0 if max(first.step, second.step) <= one.step else 1
-    return any(
-        _is_above(
-            add(multiply(first.bytes, left), multiply(second.bytes, right)), multiply(one.bytes, left + right), box, by
-        )
-        for left, right in _WEIGHTS
-    )
+    for left, right in _WEIGHTS:
+        mean = add(multiply(first.bytes, left), multiply(second.bytes, right))
+        if _is_above(mean, multiply(one.bytes, left + right), bounds, by):
+            return True
+    return False
 
 
 def compare(
@@ -504,7 +506,7 @@ def compare(
         if not pending:
             break
         low, high = pending.pop()
-        order = _order(ones, others, {**box, dim: (low, high)})
+        order = _order(ones, others, Bounds({**box, dim: (low, high)}))
         if order is None:
             pending += reversed(_halves(low, high))
         elif comparisons and comparisons[-1].order == order:
@@ -522,11 +524,11 @@ def _scaled(function: PeakFunction, percent: int) -> _Scaled:
     return [multiply(size, 100) for size in sizes], [multiply(size, 100 + percent) for size in sizes]
 
 
-def _order(ones: _Scaled, others: _Scaled, box: Box) -> Order | None:
+def _order(ones: _Scaled, others: _Scaled, bounds: Bounds) -> Order | None:
     """Return how the maxima compare everywhere in the box, or None if there is no proof."""
 
     def is_above(high: Sequence[Size], low: Sequence[Size], by: int) -> bool:
-        return any(all(_is_above(top, under, box, by) for under in low) for top in high)
+        return any(all(_is_above(top, under, bounds, by) for under in low) for top in high)
 
     if is_above(ones[0], others[1], 1):
         return "more"
@@ -548,8 +550,8 @@ def _intervals(candidates: Sequence[Candidate], dim: str, box: Box) -> Iterator[
             return
         low, high, rivals = pending.pop()
         piece = {**box, dim: (low, high)}
-        best = _winner(rivals, {name: first for name, (first, _) in piece.items()})
-        unbeaten = [rival for rival in rivals if rival is not best and not _beats(best, rival, piece)]
+        best, bounds = _winner(rivals, {name: first for name, (first, _) in piece.items()}), Bounds(piece)
+        unbeaten = [rival for rival in rivals if rival is not best and not _beats(best, rival, bounds)]
         if not unbeaten:
             yield low, high, best
             continue
@@ -565,11 +567,11 @@ def _winner(candidates: Sequence[Candidate], sizes: Mapping[str, int]) -> Candid
     return min(candidates, key=lambda candidate: (-value_of(candidate.bytes, sizes), candidate.step))
 
 
-def _beats(one: Candidate, other: Candidate, box: Box) -> bool:
+def _beats(one: Candidate, other: Candidate, bounds: Bounds) -> bool:
     """Return whether it is proven that `other` is nowhere the peak in the box; of equal steps the earlier one is."""
-    return _is_above(one.bytes, other.bytes, box, 0 if one.step <= other.step else 1)
+    return _is_above(one.bytes, other.bytes, bounds, 0 if one.step <= other.step else 1)
 
 
-def _is_above(one: Size, other: Size, box: Box, by: int) -> bool:
-    bound = least(subtract(one, other), box)
+def _is_above(one: Size, other: Size, bounds: Bounds, by: int) -> bool:
+    bound = bounds.least(subtract(one, other))
     return bound is not None and bound >= by

@@ -17,34 +17,17 @@ from msgspec import Struct, field
 
 from sardonyx.ir.shapes.expr import Monomial, Size, add, multiply, product, total
 
+_BY_ITEM_BYTES = {
+    1: "bool qint8 quint8 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 float8_e4m3fn float8_e5m2 float8_e4m3fnuz "
+    "float8_e5m2fnuz float8_e8m0fnu float4_e2m1fn_x2",
+    2: "float16 bfloat16 int16 uint16 bits16",
+    4: "float32 int32 uint32 qint32 complex32 bcomplex32",
+    8: "float64 int64 uint64 complex64",
+    16: "complex128",
+}
 ITEM_BYTES = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float4_e2m1fn_x2": 1,
-    **dict.fromkeys([f"{sign}int{bits}" for sign in ("", "u") for bits in range(1, 8)], 1),  # torch pads them to bytes
-    **dict.fromkeys(["qint8", "quint8", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8"], 1),
-    "bits16": 2,
-    "uint16": 2,
-    "int16": 2,
-    "float16": 2,
-    "bfloat16": 2,
-    "uint32": 4,
-    "int32": 4,
-    "float32": 4,
-    "uint64": 8,
-    "int64": 8,
-    "float64": 8,
-    "qint32": 4,
-    "complex32": 4,
-    "bcomplex32": 4,
-    "complex64": 8,
-    "complex128": 16,
+    **{name: size for size, names in _BY_ITEM_BYTES.items() for name in names.split()},
+    **{f"{sign}int{bits}": 1 for sign in ("", "u") for bits in range(1, 9)},  # torch pads those below a byte
 }
 
 
@@ -85,9 +68,7 @@ class Buffer(Struct, frozen=True):
     store: Store
     module: str  # the module that allocates it, or that owns the weight
     born: int | None  # the step that allocates it; None: it exists before the run
-    died: int | None = (
-        None  # the step after which it was freed in the recorded run; None: not recorded, or it outlives the run
-    )
+    died: int | None = None  # the step after which the recorded run freed it; None: unknown, or it outlives the run
 
 
 class Value(Struct, frozen=True):
@@ -163,7 +144,7 @@ def _format_term(atoms: Monomial, factor: int) -> str:
 
 
 ATTENTION_FLOPS = 6  # per score: scaled, and a softmax of five
-_RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
+RECURRENT_FLOPS = {"lstm": 30, "gru": 23, "rnn": 4}
 
 
 class Description(Struct, frozen=True):
@@ -216,7 +197,7 @@ def attention_of(
 def recurrent(rows: Size, matrices: Sequence[Value], hidden: Size, cell: str) -> Description:
     """Describe a recurrent layer: each row of each step is multiplied with all matrices; `hidden` counts the states."""
     macs = product((rows, total(matrix.elements for matrix in matrices)))
-    return Description(OpKind.RECURRENT, macs, multiply(_RECURRENT_FLOPS[cell], hidden))
+    return Description(OpKind.RECURRENT, macs, multiply(RECURRENT_FLOPS[cell], hidden))
 
 
 def einsum(equation: str, operands: Sequence[Value]) -> Description:

@@ -276,9 +276,6 @@ def _count(count: int, thing: str, plural: str = "") -> str:
     return f"{count} {thing if count == 1 else plural or thing + 's'}"
 
 
-__all__ = ["THRESHOLDS", "Family", "Features", "Fingerprint", "Thresholds", "classify", "features", "fingerprint"]
-
-
 def fingerprint(model: ir.Model) -> Fingerprint:
     """Return the family of a model, the confidence of the guess and the evidence; the model is not changed."""
     with gc_pause.paused():  # all objects allocated here live until the end

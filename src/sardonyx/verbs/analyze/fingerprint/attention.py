@@ -34,7 +34,6 @@ class _NoNames(set[str]):
     """A set of names in use that reports every name as free."""
 
     def __contains__(self, name: object) -> bool:
-        """Return False."""
         return False
 
 
@@ -212,10 +211,7 @@ class Attention:
 
     def _weighted_product(self, softmax: ir.Node) -> ir.Node | None:
         """Return the product in which the result of a Softmax weighs activations, otherwise None."""
-        for reader in self._view.downward(softmax.outputs[0], self._ends):
-            if self.is_activation_product(reader):
-                return reader
-        return None
+        return next(filter(self.is_activation_product, self._view.downward(softmax.outputs[0], self._ends)), None)
 
     def _sites(self) -> Iterator[Site]:
         for node in self._view.names:
@@ -320,23 +316,26 @@ class Masks:
 
     def causal(self, value: ir.Value) -> bool:
         """Return whether a value, or one it is computed from up to the nearest layers, is a causal mask."""
-        waiting, seen = [value], {value}
-        while waiting:
-            current = waiting.pop()
+        for current in self._ancestors(value):
             is_causal = self._is_causal.get(current)
             if is_causal is None:
                 is_causal = self._is_causal[current] = self._hides_later(current)
             if is_causal:
                 self._is_causal[value] = True
                 return True
-            producer = current.producer()
-            if producer is None or producer in self._ends or self._view.names[producer] in _LEAVES:
-                continue
-            for source in producer.inputs:
-                if source is not None and source not in seen:
-                    seen.add(source)
-                    waiting.append(source)
         return False
+
+    def _ancestors(self, start: ir.Value, leaves: Container[str] = _LEAVES) -> Iterator[ir.Value]:
+        """Yield a value and what it is computed from, up to the nearest layers and operators in `leaves`."""
+        waiting, seen = [start], {start}
+        while waiting:
+            value = waiting.pop()
+            yield value
+            producer = value.producer()
+            if producer is not None and producer not in self._ends and self._view.names[producer] not in leaves:
+                new = [source for source in producer.inputs if source is not None and source not in seen]
+                seen.update(new)
+                waiting += new
 
     def _hides_later(self, value: ir.Value) -> bool:
         """Return whether a value itself separates later positions from earlier ones."""
@@ -348,37 +347,18 @@ class Masks:
             return False
         if self._view.names[producer] == "Trilu":
             return not self._view.is_data(producer.inputs[0]) and not any(map(_flips, self._view.readers(value)))
-        return self._view.names[producer] in ORDERS and self._compares_positions(producer)
+        # Positions are compared with positions, not with a number or a length.
+        return self._view.names[producer] in ORDERS and all(map(self._is_position, producer.inputs[:2]))
 
-    def _compares_positions(self, comparison: ir.Node) -> bool:
-        """Return whether positions are compared with positions, not with a number or a length."""
-        one, other = comparison.inputs[0], comparison.inputs[1]
-        if one is None or other is None:
-            return False
-        return self._is_position(one) and self._is_position(other)
-
-    def _is_position(self, start: ir.Value) -> bool:
+    def _is_position(self, start: ir.Value | None) -> bool:
         """Return whether a value counts positions: it is computed from a range or a running sum."""
-        waiting, seen = [start], {start}
-        counts = False
-        while waiting:
-            value = waiting.pop()
-            tensor = _tensor(value)
-            if tensor is not None:
-                counts = counts or _is_range(tensor)
-                continue
-            producer = value.producer()
-            if producer is None or producer in self._ends:
-                continue
-            name = self._view.names[producer]
-            if name in _POSITIONS:
-                counts = True
-            elif name not in _LEAVES:
-                for source in producer.inputs:
-                    if source is not None and source not in seen:
-                        seen.add(source)
-                        waiting.append(source)
-        return counts
+        return start is not None and any(map(self._counts, self._ancestors(start, _LEAVES | _POSITIONS)))
+
+    def _counts(self, value: ir.Value) -> bool:
+        tensor, producer = _tensor(value), value.producer()
+        if tensor is not None:
+            return _is_range(tensor)
+        return producer is not None and producer not in self._ends and self._view.names[producer] in _POSITIONS
 
 
 def _tensor(value: ir.Value) -> ir.TensorProtocol | None:

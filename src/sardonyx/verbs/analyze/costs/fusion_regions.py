@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -16,20 +15,13 @@ from sardonyx.verbs.analyze.costs.program import OpKind, Program
 ELEMENTWISE = frozenset((OpKind.ARITHMETIC, OpKind.ACTIVATION, OpKind.SELECT, OpKind.DROPOUT))
 
 
-class Claim(Struct, frozen=True):
-    """The steps of one region, and the rule that formed it."""
-
-    rule: str
-    steps: tuple[int, ...]
-
-
 class Board(Struct):
     """The state while the rules run one after the other: free steps, and the regions so far."""
 
     flow: Flow
     quotient: Quotient
     free: set[int]
-    claims: list[Claim] = field(default_factory=list[Claim])
+    claims: list[tuple[str, tuple[int, ...]]] = field(default_factory=list[tuple[str, tuple[int, ...]]])  # rule, steps
 
     def claim(self, rule: str, match: RegionMatch) -> None:
         """Form a region of a match, without its last steps if other steps would have to run in between."""
@@ -37,7 +29,7 @@ class Board(Struct):
             steps = match.steps[:count]
             if self.quotient.merge(steps):
                 self.free -= set(steps)
-                self.claims.append(Claim(rule, steps))
+                self.claims.append((rule, steps))
                 return
 
 
@@ -46,29 +38,6 @@ class RegionMatch(Struct, frozen=True):
 
     steps: tuple[int, ...]
     least: int
-
-
-class RegionRule(Protocol):
-    """A rule that finds operations that could be one kernel."""
-
-    @property
-    def name(self) -> str:
-        """The name of its regions."""
-        ...
-
-    @property
-    def algebra(self) -> str:
-        """The formula of such a region."""
-        ...
-
-    @property
-    def stops(self) -> str:
-        """Where such a region ends, in words."""
-        ...
-
-    def find(self, board: Board) -> Iterator[RegionMatch]:
-        """Yield matches of free steps; each is claimed before the next is searched."""
-        ...
 
 
 def is_layout_copy(flow: Flow, step: int) -> bool:
@@ -176,27 +145,17 @@ _INSIDE_ATTENTION = ELEMENTWISE | {OpKind.COPY, OpKind.REDUCTION}  # a reduction
 _WORK = frozenset((OpKind.MATMUL, OpKind.CONVOLUTION, OpKind.RECURRENT, OpKind.SOFTMAX))  # end the use of a projection
 
 
-class AttentionRule:
+def find_attention(board: Board) -> Iterator[RegionMatch]:
     """softmax(scale * (q @ k^T) + mask) @ v with dropout and casts anywhere, or an attention kernel."""
-
-    name = "attention"
-    algebra = "softmax(scale * (q @ k^T) + mask) @ v"
-    stops = (
-        "at the products: q, k, v and the mask are computed outside; only scaling by a number and layout copies that "
-        "nothing else reads are included"
-    )
-
-    def find(self, board: Board) -> Iterator[RegionMatch]:
-        """Start at the softmax, and go backwards to the scores and forwards to the product with the values."""
-        for step in board.flow.steps:
-            if step not in board.free:
-                continue
-            kind = board.flow.kind(step)
-            core = [step] if kind is OpKind.ATTENTION else _decomposed(board, step) if kind is OpKind.SOFTMAX else []
-            if core:
-                merged = grow(board, core, lambda one, _: is_layout_copy(board.flow, one))  # joins the heads again
-                prelude = pull(board, core, lambda one, _: _is_prelude(board.flow, one))
-                yield RegionMatch((*merged, *prelude), len(core))
+    for step in board.flow.steps:
+        if step not in board.free:
+            continue
+        kind = board.flow.kind(step)
+        core = [step] if kind is OpKind.ATTENTION else _decomposed(board, step) if kind is OpKind.SOFTMAX else []
+        if core:
+            merged = grow(board, core, lambda one, _: is_layout_copy(board.flow, one))  # joins the heads again
+            prelude = pull(board, core, lambda one, _: _is_prelude(board.flow, one))
+            yield RegionMatch((*merged, *prelude), len(core))
 
 
 def _decomposed(board: Board, softmax: int) -> list[int]:
@@ -255,43 +214,28 @@ def _is_prelude(flow: Flow, step: int) -> bool:
     return is_scaling and same_elements(flow, step, sources[0].value)
 
 
-class ParallelQkvRule:
+def find_parallel_qkv(board: Board) -> Iterator[RegionMatch]:
     """x @ [Wq Wk Wv]: projections of one tensor whose results are used by the same attention."""
-
-    name = "parallel-qkv"
-    algebra = "x @ [Wq Wk Wv] + [bq bk bv]"
-    stops = "after the bias, and at whatever reads a second tensor (rotary tables, norms of q and k, the attention)"
-
-    def find(self, board: Board) -> Iterator[RegionMatch]:
-        """Group linear layers by their input, then by the attention regions that they lead to."""
-        attention_of = {
-            step: index for index, claim in enumerate(board.claims) if claim.rule == "attention" for step in claim.steps
-        }
-        for linears in _siblings(board):
-            by_attention = defaultdict[frozenset[int], list[int]](list)
-            for step in linears:
-                by_attention[_attentions_after(board.flow, step, attention_of)].append(step)
-            for attentions, group in by_attention.items():
-                if attentions and len(group) > 1:
-                    yield _with_epilogues(board, group)
+    claims = enumerate(board.claims)
+    attention_of = {step: index for index, (rule, steps) in claims if rule == "attention" for step in steps}
+    for linears in _siblings(board):
+        by_attention = defaultdict[frozenset[int], list[int]](list)
+        for step in linears:
+            by_attention[_attentions_after(board.flow, step, attention_of)].append(step)
+        for attentions, group in by_attention.items():
+            if attentions and len(group) > 1:
+                yield _with_epilogues(board, group)
 
 
-class ParallelLinearsRule:
+def find_parallel_linears(board: Board) -> Iterator[RegionMatch]:
     """Linear layers of one tensor with results of one size, and the product of these results if there is one."""
-
-    name = "parallel-linears"
-    algebra = "act(x @ W1 + b1) * (x @ W2 + b2), or both separately"
-    stops = "at whatever reads a tensor from outside"
-
-    def find(self, board: Board) -> Iterator[RegionMatch]:
-        """Group linear layers by their input and the size of their output."""
-        for linears in _siblings(board):
-            by_size = defaultdict[object, list[int]](list)
-            for step in linears:
-                by_size[board.flow.elements(board.flow.writes[step][0])].append(step)
-            for group in by_size.values():
-                if len(group) > 1:
-                    yield _with_epilogues(board, group)
+    for linears in _siblings(board):
+        by_size = defaultdict[object, list[int]](list)
+        for step in linears:
+            by_size[board.flow.elements(board.flow.writes[step][0])].append(step)
+        for group in by_size.values():
+            if len(group) > 1:
+                yield _with_epilogues(board, group)
 
 
 def _siblings(board: Board) -> list[list[int]]:
@@ -331,82 +275,58 @@ def _attentions_after(flow: Flow, linear: int, attention_of: dict[int, int]) -> 
     return frozenset(reached)
 
 
-class ConvolutionRule:
+def find_convolution(board: Board) -> Iterator[RegionMatch]:
     """A convolution, its batch normalization, one residual and an activation."""
+    flow = board.flow
+    for start in flow.steps:
+        if start not in board.free or flow.kind(start) is not OpKind.CONVOLUTION:
+            continue
+        result, residuals = flow.writes[start][0], set[int]()
 
-    name = "conv-bn-activation"
-    algebra = "act(batch_norm(conv(x, w) + b) + residual)"
-    stops = "where the size changes, at a second tensor from outside, and at a value that is also read outside"
+        def takes(step: int, inside: set[int], result: int = result, residuals: set[int] = residuals) -> bool:
+            kind = flow.kind(step)
+            if kind is OpKind.BATCH_NORM:
+                return flow.elements(flow.writes[step][0]) == flow.elements(result)
+            if kind not in ELEMENTWISE or not same_elements(flow, step, result):
+                return False
+            others = outside(flow, step, inside)
+            if others == 1 and kind is OpKind.ARITHMETIC and not residuals:
+                residuals.add(step)
+                return True
+            return others == 0
 
-    def find(self, board: Board) -> Iterator[RegionMatch]:
-        """Match every convolution with the operations after it."""
-        flow = board.flow
-        for start in flow.steps:
-            if start not in board.free or flow.kind(start) is not OpKind.CONVOLUTION:
-                continue
-            result, residuals = flow.writes[start][0], set[int]()
-
-            def takes(step: int, inside: set[int], result: int = result, residuals: set[int] = residuals) -> bool:
-                kind = flow.kind(step)
-                if kind is OpKind.BATCH_NORM:
-                    return flow.elements(flow.writes[step][0]) == flow.elements(result)
-                if kind not in ELEMENTWISE or not same_elements(flow, step, result):
-                    return False
-                others = outside(flow, step, inside)
-                if others == 1 and kind is OpKind.ARITHMETIC and not residuals:
-                    residuals.add(step)
-                    return True
-                return others == 0
-
-            steps = grow(board, [start], takes)
-            if len(steps) > 1:
-                yield RegionMatch(tuple(steps), 2)
+        steps = grow(board, [start], takes)
+        if len(steps) > 1:
+            yield RegionMatch(tuple(steps), 2)
 
 
-class LinearRule:
+def find_linear(board: Board) -> Iterator[RegionMatch]:
     """A product, its bias and its activation, which may be decomposed: `0.5 * y * (1 + tanh(…))`."""
-
-    name = "linear-activation"
-    algebra = "act(x @ W + b)"
-    stops = (
-        "at whatever reads a tensor from outside (a residual is left to the norm after it), and at a value that is "
-        "also read outside"
-    )
-
-    def find(self, board: Board) -> Iterator[RegionMatch]:
-        """Match every product with the operations after it."""
-        flow = board.flow
-        for start in flow.steps:
-            if start not in board.free or flow.kind(start) is not OpKind.MATMUL:
-                continue
-            steps = grow(board, [start], _elementwise_on(flow, flow.writes[start][0], alone=True))
-            if len(steps) > 1:
-                yield RegionMatch(tuple(steps), 2)
+    flow = board.flow
+    for start in flow.steps:
+        if start not in board.free or flow.kind(start) is not OpKind.MATMUL:
+            continue
+        steps = grow(board, [start], _elementwise_on(flow, flow.writes[start][0], alone=True))
+        if len(steps) > 1:
+            yield RegionMatch(tuple(steps), 2)
 
 
-class NormRule:
+def find_norm(board: Board) -> Iterator[RegionMatch]:
     """norm(x + residual): a normalization, one operator or decomposed, with the sum before and the scaling after it."""
-
-    name = "norm-residual"
-    algebra = "norm(x + residual) * gamma + beta"
-    stops = "where the size changes; a sum that is also read later is written, and listed as escaping"
-
-    def find(self, board: Board) -> Iterator[RegionMatch]:
-        """Match every normalization with the elementwise operations around it."""
-        flow = board.flow
-        for start in flow.steps:
-            if start not in board.free:
-                continue
-            kind = flow.kind(start)
-            core = [start] if kind in _NORMS else _decomposed_norm(board, start) if kind is OpKind.REDUCTION else []
-            if not core:
-                continue
-            result = flow.writes[core[-1] if kind is OpKind.REDUCTION else start][0]
-            is_alike = _elementwise_on(flow, result)
-            steps = grow(board, [*core, *_sum_before(board, core, result)], is_alike)
-            steps += pull(board, steps, is_alike)
-            if len(steps) > 1:
-                yield RegionMatch(tuple(steps), max(2, len(core)))
+    flow = board.flow
+    for start in flow.steps:
+        if start not in board.free:
+            continue
+        kind = flow.kind(start)
+        core = [start] if kind in _NORMS else _decomposed_norm(board, start) if kind is OpKind.REDUCTION else []
+        if not core:
+            continue
+        result = flow.writes[core[-1] if kind is OpKind.REDUCTION else start][0]
+        is_alike = _elementwise_on(flow, result)
+        steps = grow(board, [*core, *_sum_before(board, core, result)], is_alike)
+        steps += pull(board, steps, is_alike)
+        if len(steps) > 1:
+            yield RegionMatch(tuple(steps), max(2, len(core)))
 
 
 def _sum_before(board: Board, core: list[int], result: int) -> list[int]:
@@ -443,24 +363,17 @@ def _decomposed_norm(board: Board, reduction: int) -> list[int]:
     return steps if steps[-1] != reduction and is_on_rows(steps[-1], set()) else []
 
 
-class ElementwiseRule:
+def find_elementwise(board: Board) -> Iterator[RegionMatch]:
     """f(g(x, …), …): chains of elementwise operations on tensors of one size that no other rule took."""
-
-    name = "elementwise"
-    algebra = "f(g(x, y), z)"
-    stops = "where the size changes, and at a value that is also read outside"
-
-    def find(self, board: Board) -> Iterator[RegionMatch]:
-        """Match chains from their first operation."""
-        flow = board.flow
-        for start in flow.steps:
-            if start not in board.free or flow.kind(start) not in ELEMENTWISE or not flow.writes[start]:
-                continue
-            is_alike = _elementwise_on(flow, flow.writes[start][0])
-            steps = grow(board, [start], is_alike)
-            steps += pull(board, steps, is_alike)
-            if len(steps) > 1:
-                yield RegionMatch(tuple(steps), 2)
+    flow = board.flow
+    for start in flow.steps:
+        if start not in board.free or flow.kind(start) not in ELEMENTWISE or not flow.writes[start]:
+            continue
+        is_alike = _elementwise_on(flow, flow.writes[start][0])
+        steps = grow(board, [start], is_alike)
+        steps += pull(board, steps, is_alike)
+        if len(steps) > 1:
+            yield RegionMatch(tuple(steps), 2)
 
 
 def _elementwise_on(flow: Flow, like: int, *, alone: bool = False) -> Callable[[int, set[int]], bool]:
@@ -475,15 +388,15 @@ def _elementwise_on(flow: Flow, like: int, *, alone: bool = False) -> Callable[[
 
 # The order decides which rule gets an operation that two could take. Attention is the largest; parallel projections are
 # recognized by the attention they lead to; a linear layer takes its bias and activation before a norm or a chain can.
-RULES: tuple[RegionRule, ...] = (
-    AttentionRule(),
-    ParallelQkvRule(),
-    ParallelLinearsRule(),
-    ConvolutionRule(),
-    LinearRule(),
-    NormRule(),
-    ElementwiseRule(),
-)
+RULES: Mapping[str, Callable[[Board], Iterator[RegionMatch]]] = {
+    "attention": find_attention,
+    "parallel-qkv": find_parallel_qkv,
+    "parallel-linears": find_parallel_linears,
+    "conv-bn-activation": find_convolution,
+    "linear-activation": find_linear,
+    "norm-residual": find_norm,
+    "elementwise": find_elementwise,
+}
 
 
 def partition(program: Program) -> Partition:
@@ -491,10 +404,10 @@ def partition(program: Program) -> Partition:
     flow = Flow(program)
     quotient = Quotient(flow.steps, flow.before)
     board = Board(flow, quotient, set(flow.steps))
-    for rule in RULES:
-        for match in rule.find(board):
-            board.claim(rule.name, match)
-    rule_of = {step: claim.rule for claim in board.claims for step in claim.steps}
+    for rule, find in RULES.items():
+        for match in find(board):
+            board.claim(rule, match)
+    rule_of = {step: rule for rule, steps in board.claims for step in steps}
     groups = quotient.groups()
     region_at = {step: index for index, steps in enumerate(groups) for step in steps}
     views = _views_by_region(flow, region_at, len(groups))

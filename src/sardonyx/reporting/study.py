@@ -1,4 +1,4 @@
-"""A study as documents: the page of findings, its tables, and the summary for the terminal.
+"""A study as documents and as files: its tables, its pictures, the page of findings, the summary for the terminal.
 
 Each finding comes from the record with the table that supports it; nothing is concluded here. The page leaves out how
 long the study took and what it reused from an earlier run, so that equal results give equal bytes.
@@ -6,7 +6,7 @@ long the study took and what it reused from an earlier run, so that equal result
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -21,7 +21,6 @@ from sardonyx.reporting.document import (
     Image,
     Notes,
     Paragraph,
-    Row,
     Section,
     Span,
     Table,
@@ -31,6 +30,7 @@ from sardonyx.reporting.document import (
     table_section,
 )
 from sardonyx.reporting.module_rows import listed
+from sardonyx.reporting.plots.study import pictures
 from sardonyx.reporting.writers import csv, markdown
 
 MOST_SHOWN = 200  # rows of a table in Markdown; the CSV has them all
@@ -41,7 +41,8 @@ _FAILURES = 5  # listed unless verbose
 def study_document(study: Study, view: View) -> Document:
     """Return the answer of `study`: findings, open questions and failures; the folder has the rest."""
     shown = study.failures if view.verbose else study.failures[:_FAILURES]
-    failures = [f"{_cell_name(f)}: {formatting.one_line(f.reason)}" for f in shown]
+    cells = (", ".join(map(formatting.name, filter(None, (f.experiment, f.model)))) for f in shown)
+    failures = [f"{cell}: {formatting.one_line(f.reason)}" for cell, f in zip(cells, shown, strict=True)]
     rest = len(study.failures) - len(shown)
     return Document(
         blocks=(
@@ -76,26 +77,31 @@ def _conclusions(title: str, study: Study, *, certain: bool) -> Section:
     return Section(title, (Notes(lines),))
 
 
-def _cell_name(failure: records.Failure) -> str:
-    names = (failure.experiment, failure.model) if failure.model else (failure.experiment,)
-    return ", ".join(map(formatting.name, names))
+def files(study: Study) -> dict[str, bytes]:
+    """Return all files of a study's folder besides its record, by their path within it."""
+    contents = {f"tables/{name}": data for table in study.tables for name, data in table_files(table)}
+    drawn = pictures(study)
+    contents |= {f"pictures/{name}": picture.encode() for name, (_title, picture) in drawn.items()}
+    page = findings_document(study, {name: title for name, (title, _picture) in drawn.items()})
+    return contents | {"findings.md": markdown.write(page).encode()}
 
 
 # The page of findings.
 
 
-def findings_document(study: Study, pictures: Mapping[str, str]) -> Document:
-    """Return the page of findings; `pictures` are titles by file name."""
+def findings_document(study: Study, titles: Mapping[str, str]) -> Document:
+    """Return the page of findings; `titles` are those of pictures by file name."""
     tables = {table.name: table for table in study.tables}
+    models = listed([formatting.name(model) for model in study.models], _LONGEST_LIST)
     certain = [finding for finding in study.findings if finding.certain]
     uncertain = [finding for finding in study.findings if not finding.certain]
     return Document(
         title="Findings",
-        head=(Paragraph(f"{formatting.plural(len(study.models), 'model')}: {_model_names(study.models)}."),),
+        head=(Paragraph(f"{formatting.plural(len(study.models), 'model')}: {models}."),),
         blocks=(
             Section("What the data support", (Notes(_sourced(certain, tables)) if certain else Paragraph("Nothing."),)),
             Section("What the data do not settle", (Notes(_sourced(uncertain, tables)),)),
-            *(Image(title, f"pictures/{name}") for name, title in pictures.items()),
+            *(Image(title, f"pictures/{name}") for name, title in titles.items()),
             _failures(study),
             _measured(study),
             Section("Tables", (Notes([(_link(table), f": {_row_count(table)}") for table in study.tables]),)),
@@ -120,19 +126,14 @@ def _row_count(table: records.Table) -> str:
     return formatting.plural(len(table.rows), "row")
 
 
-def _model_names(models: Iterable[str]) -> str:
-    return listed([formatting.name(model) for model in models], _LONGEST_LIST)
-
-
 def _failures(study: Study) -> Section:
-    counts = Counter((failure.experiment, failure.reason) for failure in study.failures)
-    models: dict[tuple[str, str], dict[str, None]] = {}
+    models = defaultdict[tuple[str, str], list[str]](list)
     for failure in study.failures:
-        models.setdefault((failure.experiment, failure.reason), {})[failure.model] = None
-    rows = [
-        (experiment, ", ".join(models[experiment, reason]), formatting.count(count), formatting.one_line(reason))
-        for (experiment, reason), count in sorted(counts.items())
-    ]
+        models[failure.experiment, failure.reason].append(failure.model)
+    rows = (
+        (experiment, ", ".join(dict.fromkeys(of)), formatting.count(len(of)), formatting.one_line(reason))
+        for (experiment, reason), of in sorted(models.items())
+    )
     above = f"{formatting.plural(len(study.failures), 'cell')} could not be computed and are in no number above."
     headings = ("experiment", "models", "cells", "why")
     return table_section("What could not be run", headings, rows, text_columns=4, above=above)
@@ -191,13 +192,13 @@ def table_document(table: records.Table, most: int = MOST_SHOWN) -> Document:
         Column(column.replace("_", " "), right=all(not isinstance(row[place], str) for row in table.rows))
         for place, column in enumerate(table.columns)
     ]
-    rows = [Row([shown(entry) for entry in row]) for row in table.rows[:most]]
+    rows = ([shown(entry) for entry in row] for row in table.rows[:most])
     rest = len(table.rows) - most
     more = (f"and {formatting.plural(rest, 'more row')} in ", Span(f"{table.name}.csv", code=True)) if rest > 0 else ""
     return Document(
         title=table.title,
         head=(Paragraph(formatting.one_line(table.about)),),
-        blocks=(Table(columns, rows), Paragraph(more)),
+        blocks=(Table.of(columns, rows), Paragraph(more)),
     )
 
 
@@ -210,14 +211,8 @@ def shown(entry: Entry) -> str:
             return "yes" if entry else "no"
         case int():
             return formatting.count(entry)
-        case float():
-            return _four_digits(entry)
+        case float():  # four digits; very small and very large ones with a power of ten
+            form = ".2e" if not 1e-3 <= abs(entry) < 1e6 else ",.4g" if abs(entry) < 1e4 else ",.0f"
+            return format(entry, form) if entry else "0"
         case str():
             return formatting.name(entry, 120)
-
-
-def _four_digits(value: float) -> str:
-    """Return a number in four digits; very small and very large ones with a power of ten."""
-    if value == 0:
-        return "0"
-    return f"{value:.2e}" if not 1e-3 <= abs(value) < 1e6 else f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
