@@ -145,29 +145,28 @@ def _clip(node: ir.Node, ask: Shapes) -> Contents | None:
     return contents
 
 
-def _truth(test: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], Maybe]:
+def _truth(test: Callable[[Size, Size], bool | None], *, when: bool = True) -> Callable[[Size, Size], Maybe]:
+    """Return 1 where the test gives this answer, 0 where it gives the other one."""
+
     def truth(one: Size, other: Size) -> Maybe:
         answer = test(one, other)
-        return None if answer is None else int(answer)
+        return None if answer is None else int(answer == when)
 
     return truth
-
-
-def _negated(test: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], bool | None]:
-    def negation(one: Size, other: Size) -> bool | None:
-        answer = test(one, other)
-        return None if answer is None else not answer
-
-    return negation
 
 
 def _greater(one: Size, other: Size) -> bool | None:
     return expr.less(other, one)
 
 
-def _not(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    return None if contents is None else tuple(1 - item if isinstance(item, int) else None for item in contents)
+def _each(change: Callable[[Size], Maybe]) -> Rule:
+    """Return the rule that applies `change` to each element."""
+
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
+        contents = ask.contents(node.inputs[0])
+        return None if contents is None else tuple(None if item is None else change(item) for item in contents)
+
+    return rule
 
 
 def _both(one: Size, other: Size) -> Maybe:
@@ -176,18 +175,6 @@ def _both(one: Size, other: Size) -> Maybe:
 
 def _either(one: Size, other: Size) -> Maybe:
     return int(bool(one) or bool(other)) if isinstance(one, int) and isinstance(other, int) else None
-
-
-def _negative(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    return None if contents is None else tuple(None if item is None else expr.multiply(item, -1) for item in contents)
-
-
-def _abs(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    if contents is None:
-        return None
-    return tuple(item if item is not None and expr.at_least(item, 0) else None for item in contents)
 
 
 def _where(node: ir.Node, ask: Shapes) -> Contents | None:
@@ -379,13 +366,13 @@ RULES: Mapping[str, Rule] = {
     "Equal": _combined(_truth(expr.equal)),
     "Less": _combined(_truth(expr.less)),
     "Greater": _combined(_truth(_greater)),
-    "LessOrEqual": _combined(_truth(_negated(_greater))),
-    "GreaterOrEqual": _combined(_truth(_negated(expr.less))),
-    "Not": _not,
+    "LessOrEqual": _combined(_truth(_greater, when=False)),
+    "GreaterOrEqual": _combined(_truth(expr.less, when=False)),
+    "Not": _each(lambda item: 1 - item if isinstance(item, int) else None),
     "And": _combined(_both),
     "Or": _combined(_either),
-    "Neg": _negative,
-    "Abs": _abs,
+    "Neg": _each(lambda item: expr.multiply(item, -1)),
+    "Abs": _each(lambda item: item if expr.at_least(item, 0) else None),
     **dict.fromkeys(sorted(KEEPS_ORDER), _same),
     "Cast": _cast,
     "CastLike": _cast,
