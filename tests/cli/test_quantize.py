@@ -76,7 +76,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
         "the metric DIR/task.py:undefined returned nan for sample 6",
     ),
     "no metric": (["--budget", "metric<=0"], 2, "the budget 'metric<=0' needs a metric"),
-    "pattern": (["--keep", "decoder.*"], 2, "there is no module 'decoder.*'"),
+    "pattern": (["--keep-module", "decoder.*"], 2, "there is no module 'decoder.*'"),
     "size": (["--budget", "top1>=0.9", "--size", "length=4"], 2, "no input has a dynamic dimension 'length'"),
 }  # fmt: skip
 

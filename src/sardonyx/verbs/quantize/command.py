@@ -3,7 +3,7 @@
 Example:
   sardonyx quantize model.onnx -o small.onnx --data samples/ --size sequence=128
   sardonyx quantize model.onnx -o int8.onnx --to int8 --data load.py:samples --budget 'relative_l2<=0.02,top1>=99%'
-  sardonyx quantize folder -o folder-int4 --to int4 --keep lm_head
+  sardonyx quantize folder -o folder-int4 --to int4 --keep-module lm_head
   sardonyx quantize models/ --out-dir small --to int8
 
 Chooses the precision of every module by measurement: the fastest model within the budget is written, or the smallest if
@@ -19,9 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace
+
 from sardonyx.cli import files, options
 from sardonyx.cli import files as single
-from sardonyx.cli.console import complain, with_command
+from sardonyx.cli.console import complain
 from sardonyx.cli.options import MORE, OUTPUT, Option, choice, file, listed
 from sardonyx.cli.verb import Given, Verb, later
 from sardonyx.common.errors import GateNotMet, UsageError
@@ -50,9 +52,9 @@ def _run(given: Given) -> int:
 
     unmet: BudgetNotMet | None = None
     try:
-        result: Quantization = with_command(given.call(model, destination))
+        result: Quantization = given.call(model, destination)
     except BudgetNotMet as error:
-        result, unmet = with_command(error.record), error
+        result, unmet = error.record, error
     if given.run_folder is not None:
         from sardonyx.verbs.optimize.run_folder import add_quantization
 
@@ -119,9 +121,9 @@ VERB = Verb(
         choice("scheme", SCHEMES,
             "For int8-static: symmetric has signed activations without zero points, for TensorRT and QNN.",
             default="asymmetric", group=MORE),
-        listed("keep", "NAME", "Leave this module in float32. A path, tag, glob or class; repeatable."),
-        listed("only", "NAME", "Quantize this module alone. A path, tag, glob or class; repeatable.",
-            none="all modules", group=MORE),
+        replace(options.KEEP_MODULES, help="Leave this module in float32. A path, tag, glob or class; repeatable."),
+        listed("only_modules", "NAME", "Quantize this module alone. A path, tag, glob or class; repeatable.",
+            "--only-module", none="all modules", group=MORE),
         listed("data", "SOURCE", "Samples: .npz files, a folder of them, or FILE.py:FUNCTION. Repeatable.",
             none="random inputs"),
         Option("metric", "FILE.py:FUNCTION", "A number for the outputs and the sample of a run; higher is better.",
@@ -133,7 +135,7 @@ VERB = Verb(
         options.SIZES, options.FORCE, options.SEED, options.THREADS,
         file("run_folder",
             "Also write the record and a page to this folder. The page of a run that is there gets a section.",
-            "--run", metavar="FOLDER", group=OUTPUT),
+            "--run", metavar="FOLDER", group=OUTPUT, new=True),
         options.svg("loss against time or bytes of all models that were measured", group=MORE),
         *options.MANY_MODELS, options.RECORD, *options.PRINTING,
     ),

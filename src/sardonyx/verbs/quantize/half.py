@@ -67,7 +67,7 @@ def check_stored(
     if not np.array_equal(tensor.numpy().astype(np.float32), nearest(source.numpy()), equal_nan=True):
         raise VerificationFailed(
             f"the quantized constant {value.name!r} differs from its simulation",
-            hint="nothing was written; `keep` its module, and report this",
+            hint="nothing was written; leave it out with `keep_modules`, and report this",
         )
 
 

@@ -308,7 +308,7 @@ def _comparable(name: str, a: Array, b: Array) -> bool:
     Raises:
         VerificationFailed: The shapes differ, or only the result has NaN or infinities.
     """
-    hint = "nothing was written; `keep` more modules"
+    hint = "nothing was written; `keep_modules` with more modules"
     if a.shape != b.shape:
         raise VerificationFailed(f"the output {name!r} has shape {b.shape} instead of {a.shape}", hint=hint)
     if bool((~np.isfinite(b) & np.isfinite(a)).any()):

@@ -222,7 +222,7 @@ class Job:
             reasons = [refusal.reason for refusal in candidate.log.refusals]
             raise NothingQuantized(
                 "nothing can be quantized" + (f": {reasons[0]}" if reasons else ""),
-                hint="products of activations with constant float32 weights can be; check `keep` and `only`",
+                hint="products of activations with constant float32 weights can be; see `keep_modules`, `only_modules`",
             )
         return candidate, run_tables.pass_records(job.passes, candidate.log)
 

@@ -112,8 +112,8 @@ def quantize(
     to: Precision | Literal["auto"] = "auto",
     target: Target | None = None,
     scheme: Scheme = "asymmetric",
-    keep: Sequence[str] = (),
-    only: Sequence[str] = (),
+    keep_modules: Sequence[str] = (),
+    only_modules: Sequence[str] = (),
     data: Data | None = None,
     metric: str | Callable[..., Any] | None = None,
     budget: str | Sequence[str] = (),
@@ -144,8 +144,8 @@ def quantize(
         scheme: "symmetric" gives activations of "int8-static" signed integers without zero points, and keeps biases in
             float32, as compilers for devices expect it (TensorRT, QNN). "asymmetric" has smaller errors, and kernels on
             CPUs.
-        keep: Modules that stay in float32: paths, tags, globs or class names.
-        only: Modules to quantize, named in the same way; all if empty.
+        keep_modules: Modules that stay in float32: paths, tags, globs or class names.
+        only_modules: Modules to quantize, named in the same way; all if empty.
         data: Samples: .npz files, folders of them, "FILE.py:FUNCTION" that yields arrays by name, or such arrays. A
             quarter of them is used to choose, and the loss is measured on the rest. Generated inputs if None.
         metric: "FILE.py:FUNCTION" or a function that returns a number, higher is better, for the outputs of a run, by
@@ -179,8 +179,8 @@ def quantize(
         to,
         target,
         scheme,
-        tuple(keep),
-        tuple(only),
+        tuple(keep_modules),
+        tuple(only_modules),
         data,
         Metric.of(metric),
         limits,
@@ -478,7 +478,8 @@ def _selection(source: Source, keep: Sequence[str], only: Sequence[str]) -> Sele
 def _unverified(failed: Mapping[str, str]) -> VerificationFailed:
     node, how = next(iter(failed.items()))
     return VerificationFailed(
-        f"the quantized product {node!r} {how}", hint="nothing was written; `keep` its module, and report this"
+        f"the quantized product {node!r} {how}",
+        hint="nothing was written; leave it out with `keep_modules`, and report this",
     )
 
 
