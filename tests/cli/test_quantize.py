@@ -28,7 +28,7 @@ def test_the_command_prints_one_screen_and_writes_its_record(command: Command, t
     assert Quantization.from_json(record.read_bytes()).environment.command[1] == "quantize"
     again = command("quantize", model, "-o", output, "--to", "int4", "--json", "-f", "--fail-if", "relative_l2>0")
     assert (again.code, json.loads(again.out)["options"]["to"]) == (4, "int4")
-    unknown = command("quantize", model, "-o", output, "-f", "--only", "decoder")
+    unknown = command("quantize", model, "-o", output, "-f", "--only-module", "decoder")
     assert (unknown.code, unknown.err.splitlines()[0]) == (2, "error: there is no module 'decoder'")
 
 
