@@ -76,7 +76,7 @@ def exported(name: str, exporter: str, folder: Path) -> Path:
     if not path.exists():
         import architectures  # here: where all exports are there, torch is not needed
 
-        architectures.export(architectures.build(name), path, exporter, verify=False)
+        architectures.export(architectures.build(name), path, exporter, verify="off")
     return path
 
 

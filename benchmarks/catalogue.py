@@ -56,7 +56,7 @@ def warm() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)).eval()
     plainly(module, Example((torch.randn(2, 4),), {}))
     for exporter in EXPORTERS:
-        sardonyx.export(module, torch.randn(2, 4), exporter=exporter, verify=False)
+        sardonyx.export(module, torch.randn(2, 4), exporter=exporter, verify="off")
     gc.freeze()  # so that collecting garbage does not copy what the processes share
 
 

@@ -65,7 +65,7 @@ def counted(config: str, exporter: Exporter, folder: Path) -> dict[str, tuple[in
         source = f"hf-config:{config}{depth}"
         options = sardonyx.ExportOptions(with_past=True)
         sardonyx.export(
-            source, output=path, dynamic="auto", exporter=exporter, verify=False, force=True, options=options
+            source, output=path, dynamic="auto", exporter=exporter, verify="off", force=True, options=options
         )
         for target in TARGETS:
             run = sardonyx.optimize(path, target=target, options=sardonyx.OptimizeOptions(verify_seconds=4))

@@ -173,7 +173,7 @@ def export(subject: Any, variants: Sequence[Variant], folder: Path) -> Row:
             path.parent.mkdir(parents=True, exist_ok=True)
             seeded = resolve(where, task=task or None, seed=seed).module if seed else module
             try:
-                sardonyx.export(seeded, None, path, exporter=exporter, verify=False, threads=1, force=True)
+                sardonyx.export(seeded, None, path, exporter=exporter, verify="off", threads=1, force=True)
             except Exception as error:
                 faults.append(f"{exporter}: {failure(error)['error'][:80]}")
                 continue

@@ -41,7 +41,7 @@ def build():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 64))
 """
-_QUICK = ("--no-verify", "--exporter", "torchscript", "--input", "input=float32[2,64]")
+_QUICK = ("--verify", "off", "--exporter", "torchscript", "--input", "input=float32[2,64]")
 
 
 # Kill a process at one of its file operations.
@@ -250,7 +250,7 @@ class Case(NamedTuple):
             "in-place": [place, "-o", place, "--verify", "off", where],
             "quantize": [source, "-o", place, "--to", "int8"],
             "export": [f"{sources / 'factory.py'}:build", "-o", place, where, *_QUICK],
-            "extract": [source, "--module", "0", "-o", place, "--no-verify"],
+            "extract": [source, "--module", "0", "-o", place, "--verify", "off"],
         }
         return ["optimize" if self.command == "in-place" else self.command, *words[self.command]]
 
@@ -340,7 +340,7 @@ def main() -> int:
 
         namespace: dict[str, Any] = {}
         exec(_FACTORY, namespace)
-        model = sardonyx.export(namespace["build"](), torch.ones(2, 64), verify=False).model
+        model = sardonyx.export(namespace["build"](), torch.ones(2, 64), verify="off").model
         assert model is not None
         for name in ("inline", "external"):
             io.save(model, sources / f"{name}.onnx", external=name == "external")

@@ -48,9 +48,9 @@ def _export(side: str, module: Any, inputs: dict[str, Any], path: Path, exporter
     if side == "torch":
         zoo.export(module, inputs, path, exporter)
     elif "input" in inputs:
-        architectures.export(architectures.Case(module, (inputs["input"],)), path, exporter, verify=False)
+        architectures.export(architectures.Case(module, (inputs["input"],)), path, exporter, verify="off")
     else:
-        architectures.export(architectures.Case(module, kwargs=inputs), path, exporter, verify=False)
+        architectures.export(architectures.Case(module, kwargs=inputs), path, exporter, verify="off")
 
 
 def metadata_bytes(path: Path) -> int:

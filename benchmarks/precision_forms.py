@@ -66,7 +66,7 @@ def _language(to: str, target: str, budget: str, case: Case, path: Path) -> Note
         kept.write_bytes(msgspec.json.encode(note.modules))
         return note
     modules = msgspec.json.decode(kept.read_bytes(), type=list[str])
-    return _ours(to, target, case, path, keep=[module.removeprefix("decoder.") for module in modules])
+    return _ours(to, target, case, path, keep_modules=[module.removeprefix("decoder.") for module in modules])
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def test_a_layer_has_one_attention_with_its_past(config: str, tmp_path: Path) ->
     """Verified with an empty and a filled past; 17 nodes per layer, 26 once."""
     path = tmp_path / "decoder.onnx"
     export(
-        f"hf-config:{config}?{SMALL}", output=path, options=ExportOptions(with_past=True), dynamic="auto", verify=False
+        f"hf-config:{config}?{SMALL}", output=path, options=ExportOptions(with_past=True), dynamic="auto", verify="off"
     )
     run = optimize(path, options=OptimizeOptions(verify_seconds=4))
     assert run.verdict is not None

@@ -185,7 +185,7 @@ def test_the_record_hashes_the_weights_and_the_files(net: Net, tmp_path: Path) -
 
 
 def test_the_graph_differs_from_that_of_torch_by_its_optimizer_only(net: Net) -> None:
-    made = sardonyx.export(net, IDS, verify=False, optimize=True)
+    made = sardonyx.export(net, IDS, verify="off", optimize=True)
     plain: dict[bool, int] = {}
     for optimize in (False, True):
         program = torch.onnx.export(net, (IDS,), dynamo=True, optimize=optimize, verbose=False)
@@ -194,7 +194,7 @@ def test_the_graph_differs_from_that_of_torch_by_its_optimizer_only(net: Net) ->
     assert made.plain_torch is not None
     assert (made.counts.nodes, made.plain_torch.nodes) == (plain[False], plain[True])
     assert plain[True] < plain[False]
-    assert sardonyx.export(net, IDS, verify=False).plain_torch is None, "counted only to compare a result with it"
+    assert sardonyx.export(net, IDS, verify="off").plain_torch is None, "counted only to compare a result with it"
 
 
 def test_the_exported_file_is_loaded_once_for_verification_and_optimization(
@@ -244,7 +244,7 @@ def test_tags_are_short(tmp_path: Path) -> None:
     """Compares the metadata of torch for a small BERT with ours."""
     models.export("bert", "dynamo", tmp_path / "torch.onnx")
     module, inputs = models.build("bert")
-    sardonyx.export(module, inputs, tmp_path / "ours.onnx", verify=False)
+    sardonyx.export(module, inputs, tmp_path / "ours.onnx", verify="off")
     theirs, ours = (_metadata_bytes(tmp_path / f"{name}.onnx") for name in ("torch", "ours"))
     assert ours <= 0.25 * theirs
 
@@ -262,7 +262,7 @@ def test_tags_as_attributes_load_everywhere(net: Net, exporter: Exporter, tmp_pa
 
 def test_tags_may_include_torch_nn_modules(net: Net) -> None:
     made = sardonyx.export(
-        net, IDS, exporter="torchscript", options=sardonyx.ExportOptions(include_torch_nn=True), verify=False
+        net, IDS, exporter="torchscript", options=sardonyx.ExportOptions(include_torch_nn=True), verify="off"
     )
     assert made.model is not None
     tags = {node.metadata_props[p.SOURCE_MODULE] for node in made.model.graph}
@@ -273,7 +273,7 @@ def test_tags_may_include_torch_nn_modules(net: Net) -> None:
     "inputs", [IDS, (IDS,), {"ids": IDS}, {"ids": IDS.numpy()}, {"ids": Spec("ids", "int64", (2, 3))}]
 )
 def test_example_inputs_are_accepted_in_every_form(net: Net, inputs: Inputs) -> None:
-    made = sardonyx.export(net, inputs, exporter="torchscript", verify=False)
+    made = sardonyx.export(net, inputs, exporter="torchscript", verify="off")
     assert [str(each) for each in made.inputs] == ["ids=int64[2,3]"]
 
 
@@ -289,7 +289,7 @@ def test_the_module_is_unchanged(net: Net) -> None:
     hooks = [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()]
     state = {name: value.clone() for name, value in net.state_dict().items()}
     for exporter in EXPORTERS:
-        sardonyx.export(net, IDS, exporter=exporter, verify=False)
+        sardonyx.export(net, IDS, exporter=exporter, verify="off")
     assert [module.training for module in net.modules()] == flags
     assert [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()] == hooks
     assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
@@ -330,7 +330,7 @@ def test_long_sums_may_be_added_in_another_order(wide: nn.Module) -> None:
 
 def test_a_slightly_wrong_weight_is_not_taken_for_rounding(wide: nn.Module) -> None:
     x = torch.randn(2, 50_000)
-    model = sardonyx.export(wide, x, exporter="torchscript", verify=False).model
+    model = sardonyx.export(wide, x, exporter="torchscript", verify="off").model
     assert model is not None
     weight = next(value for value in model.graph.initializers.values() if value.name == "0.weight")
     assert weight.const_value is not None

@@ -198,7 +198,7 @@ def test_large_weights_get_a_file_that_runtimes_map(tmp_path: Path, monkeypatch:
     for external, files in ((None, ["model.onnx.data"]), (False, [])):
         options = sardonyx.ExportOptions(external=external)
         out = tmp_path / str(external)
-        sardonyx.export(source, None, out, exporter="torchscript", for_generation=True, verify=False, options=options)
+        sardonyx.export(source, None, out, exporter="torchscript", for_generation=True, verify="off", options=options)
         assert io.external_files(out / "model.onnx") == files
 
 
@@ -237,7 +237,7 @@ class TestLoading:
 
 
 def test_a_quantized_folder_has_all_files_and_loads(tmp_path: Path) -> None:
-    exported("llama", tmp_path / "out", verify=False)
+    exported("llama", tmp_path / "out", verify="off")
     (tmp_path / "out" / "tokenizer.json").write_text("{}")
     made = sardonyx.quantize(tmp_path / "out", tmp_path / "small", to="int8-weights")
     assert made.options["target"] == "ort", "the folder is for one runtime"
@@ -256,7 +256,7 @@ class TestFaults:
     @classmethod
     def folder(cls, tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder = tmp_path_factory.mktemp("decoder") / "out"
-        exported("mistral", folder, verify=False)
+        exported("mistral", folder, verify="off")
         return folder
 
     @pytest.fixture
@@ -390,7 +390,7 @@ def test_a_folder_that_is_not_empty_is_kept(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(OutputError, match="is not empty"):
         exported("llama", tmp_path)
-    exported("llama", tmp_path, verify=False, force=True)
+    exported("llama", tmp_path, verify="off", force=True)
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert (tmp_path / "genai_config.json").exists()
     with pytest.raises(UsageError, match="writes a folder"):

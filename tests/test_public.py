@@ -40,7 +40,7 @@ def test_type_checkers_see_the_same_names() -> None:
     tree = ast.parse((ROOT / "src" / "sardonyx" / "__init__.py").read_text())
     (block,) = (each for each in tree.body if isinstance(each, ast.If))
     imports = {
-        alias.asname: each.module for each in block.body if isinstance(each, ast.ImportFrom) for alias in each.names
+        alias.name: each.module for each in block.body if isinstance(each, ast.ImportFrom) for alias in each.names
     }
     assert imports == sardonyx._DEFINED_IN  # pyright: ignore[reportPrivateUsage]
     assert {*imports, "__version__"} == {*sardonyx.__all__}

@@ -17,9 +17,9 @@ from sardonyx.common.errors import OutputError, UsageError
 from sardonyx.records.run import Run
 from sardonyx.reporting.run_bundle import record_groups, run_bundles
 from sardonyx.verbs.optimize.pipeline import Optimized
-from sardonyx.verbs.optimize.run_folder import Conditions, add_quantization, check, check_quantization, fill
+from sardonyx.verbs.optimize.run_folder import add_quantization, check, check_quantization, fill
 
-SHORT = Conditions(seconds=0.2, sizes={"batch": 3})
+SHORT = {"seconds": 0.2, "sizes": {"batch": 3}}
 LEFT = ["analysis.json", "bench.json", "profile.json", "report.html", "run.json"]
 
 

@@ -12,77 +12,49 @@ from typing import TYPE_CHECKING, Any
 from sardonyx.common import gc_pause
 
 if TYPE_CHECKING:
-    from sardonyx.common.errors import GateNotMet as GateNotMet
-    from sardonyx.common.errors import ModelError as ModelError
-    from sardonyx.common.errors import OutputError as OutputError
-    from sardonyx.common.errors import RuntimeFailure as RuntimeFailure
-    from sardonyx.common.errors import SardonyxError as SardonyxError
-    from sardonyx.common.errors import UsageError as UsageError
-    from sardonyx.common.errors import VerificationFailed as VerificationFailed
-    from sardonyx.frontend.attention.decompose import decompose as decompose
-    from sardonyx.frontend.attention.decomposed_file import load_decomposed as load_decomposed
-    from sardonyx.frontend.attention.fuse import fuse_attention as fuse_attention
-    from sardonyx.ir.facts import Facts as Facts
-    from sardonyx.ir.rules import Builder as Builder
-    from sardonyx.ir.rules import Drop as Drop
-    from sardonyx.ir.rules import Match as Match
-    from sardonyx.ir.rules import Proposal as Proposal
-    from sardonyx.ir.rules import Refused as Refused
-    from sardonyx.ir.rules import Share as Share
-    from sardonyx.passes.base import Example as Example
-    from sardonyx.passes.base import ModelPass as ModelPass
-    from sardonyx.passes.base import NodePass as NodePass
-    from sardonyx.passes.base import Pass as Pass
-    from sardonyx.records.analysis import Analysis as Analysis
-    from sardonyx.records.analysis import Decomposed as Decomposed
-    from sardonyx.records.bench import Benchmark as Benchmark
-    from sardonyx.records.bench import Placement as Placement
-    from sardonyx.records.bench import Profile as Profile
-    from sardonyx.records.comparison import Comparison as Comparison
-    from sardonyx.records.comparison import Location as Location
-    from sardonyx.records.export import Export as Export
-    from sardonyx.records.export import Extraction as Extraction
-    from sardonyx.records.inspection import Adoption as Adoption
-    from sardonyx.records.inspection import HierarchyDag as HierarchyDag
-    from sardonyx.records.inspection import Inspection as Inspection
-    from sardonyx.records.inspection import ModuleInspection as ModuleInspection
-    from sardonyx.records.inspection import Opportunities as Opportunities
-    from sardonyx.records.quantization import Quantization as Quantization
-    from sardonyx.records.run import Accuracy as Accuracy
-    from sardonyx.records.run import Run as Run
-    from sardonyx.records.run import Verdict as Verdict
-    from sardonyx.records.study import Study as Study
-    from sardonyx.reporting.report import Report as Report
-    from sardonyx.reporting.report import report as report
-    from sardonyx.runtime.library import custom_ops as custom_ops
-    from sardonyx.verbs.adopt.adopt import Adopted as Adopted
-    from sardonyx.verbs.adopt.adopt import adopt as adopt
-    from sardonyx.verbs.analyze.analyze import analyze as analyze
-    from sardonyx.verbs.analyze.inspector import inspect as inspect
-    from sardonyx.verbs.attest.attestation import Rederivation as Rederivation
-    from sardonyx.verbs.attest.attestation import attest as attest
-    from sardonyx.verbs.attest.attestation import rederive as rederive
-    from sardonyx.verbs.bench.bench import bench as bench
-    from sardonyx.verbs.compare.compare import compare as compare
-    from sardonyx.verbs.dag.dag import dag as dag
-    from sardonyx.verbs.export.export import Exported as Exported
-    from sardonyx.verbs.export.export import export as export
-    from sardonyx.verbs.export.extract import Extracted as Extracted
-    from sardonyx.verbs.export.extract import extract as extract
-    from sardonyx.verbs.export.options import ExportOptions as ExportOptions
-    from sardonyx.verbs.locate.locate import locate as locate
-    from sardonyx.verbs.optimize.options import OptimizeOptions as OptimizeOptions
-    from sardonyx.verbs.optimize.options import TuneOptions as TuneOptions
-    from sardonyx.verbs.optimize.pipeline import Optimized as Optimized
-    from sardonyx.verbs.optimize.pipeline import opportunities as opportunities
-    from sardonyx.verbs.optimize.pipeline import optimize as optimize
-    from sardonyx.verbs.placement.placement import placement as placement
-    from sardonyx.verbs.profile.profiler import profile as profile
-    from sardonyx.verbs.quantize.quantize import Quantized as Quantized
-    from sardonyx.verbs.quantize.quantize import quantize as quantize
-    from sardonyx.verbs.study.runner import Studied as Studied
-    from sardonyx.verbs.study.runner import study as study
-    from sardonyx.verification.compare import verify as verify
+    from sardonyx.common.errors import (
+        GateNotMet,
+        ModelError,
+        OutputError,
+        RuntimeFailure,
+        SardonyxError,
+        UsageError,
+        VerificationFailed,
+    )
+    from sardonyx.frontend.attention.decompose import decompose
+    from sardonyx.frontend.attention.decomposed_file import load_decomposed
+    from sardonyx.frontend.attention.fuse import fuse_attention
+    from sardonyx.ir.facts import Facts
+    from sardonyx.ir.rules import Builder, Drop, Match, Proposal, Refused, Share
+    from sardonyx.passes.base import Example, ModelPass, NodePass, Pass
+    from sardonyx.records.analysis import Analysis, Decomposed
+    from sardonyx.records.bench import Benchmark, Placement, Profile
+    from sardonyx.records.comparison import Comparison, Location
+    from sardonyx.records.export import Export, Extraction
+    from sardonyx.records.inspection import Adoption, HierarchyDag, Inspection, ModuleInspection, Opportunities
+    from sardonyx.records.quantization import Quantization
+    from sardonyx.records.run import Accuracy, Run, Verdict
+    from sardonyx.records.study import Study
+    from sardonyx.reporting.report import Report, report
+    from sardonyx.runtime.library import custom_ops
+    from sardonyx.verbs.adopt.adopt import Adopted, adopt
+    from sardonyx.verbs.analyze.analyze import analyze
+    from sardonyx.verbs.analyze.inspector import inspect
+    from sardonyx.verbs.attest.attestation import Rederivation, attest, rederive
+    from sardonyx.verbs.bench.bench import bench
+    from sardonyx.verbs.compare.compare import compare
+    from sardonyx.verbs.dag.dag import dag
+    from sardonyx.verbs.export.export import Exported, export
+    from sardonyx.verbs.export.extract import Extracted, extract
+    from sardonyx.verbs.export.options import ExportOptions
+    from sardonyx.verbs.locate.locate import locate
+    from sardonyx.verbs.optimize.options import OptimizeOptions, TuneOptions
+    from sardonyx.verbs.optimize.pipeline import Optimized, opportunities, optimize
+    from sardonyx.verbs.placement.placement import placement
+    from sardonyx.verbs.profile.profiler import profile
+    from sardonyx.verbs.quantize.quantize import Quantized, quantize
+    from sardonyx.verbs.study.runner import Studied, study
+    from sardonyx.verification.compare import verify
 
     __version__: str
 

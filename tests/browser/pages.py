@@ -24,12 +24,12 @@ from sardonyx.records.bench import Benchmark, Profile
 from sardonyx.records.quantization import Quantization
 from sardonyx.reporting.page import render_page
 from sardonyx.reporting.run_bundle import QuantizationBundle, RunBundle
-from sardonyx.verbs.optimize.run_folder import Conditions, fill
+from sardonyx.verbs.optimize.run_folder import fill
 from sardonyx.verbs.report.model_page import write_page
 
 HASHED = sardonyx.OptimizeOptions(hashes=True)
 SmallModel = Callable[[str, str], Path]
-FEW_SECONDS = Conditions(seconds=0.5, sizes=None)
+FEW_SECONDS = {"seconds": 0.5}
 BEFORE, AFTER = "model.onnx", "small.onnx"  # the file names of the sample Run
 HOSTILE_FILE = '"><img src=x onerror=window.hacked=30>'  # a valid file name where / has another meaning
 

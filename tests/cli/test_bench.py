@@ -77,7 +77,7 @@ def test_every_option_reaches_the_verb(
 ) -> None:
     options = ["--sweep", "seq=16,128", "--sweep", "batch=1,8", "--sweep", "seq=512", "--size", "past=3"]
     more = [
-        "--budget",
+        "--seconds",
         "2m",
         "--threads",
         "4",

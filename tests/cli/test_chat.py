@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     config = "GPT2Config?n_embd=24,n_layer=1,n_head=4,vocab_size=256,n_positions=64,bos_token_id=0,eos_token_id=255"
     folder = tmp_path_factory.mktemp("chat") / "folder"
-    sardonyx.export(f"hf-config:{config}", None, folder, exporter="torchscript", for_generation=True, verify=False)
+    sardonyx.export(f"hf-config:{config}", None, folder, exporter="torchscript", for_generation=True, verify="off")
     write_tokenizer(folder)
     return folder
 

@@ -41,7 +41,7 @@ def test_a_model_with_custom_operators_is_optimized_verified_and_timed(
     assert (done.code, "same outputs on" in done.out) == (0, True)
     assert command("verify", model, small, "--custom-ops", operators).code == 0
     assert "NegPos" in command("profile", model, "--runs", "3", "--custom-ops", operators).out
-    assert command("bench", model, small, "--budget", "1s", "--custom-ops", operators).code == 0  # in worker processes
+    assert command("bench", model, small, "--seconds", "1s", "--custom-ops", operators).code == 0  # in worker processes
     assert not library.custom_op_libraries()
     assert command("verify", model, small).code == 1
 

@@ -75,7 +75,7 @@ def test_a_misspelled_name_gets_a_suggestion(model: Path, command: Command) -> N
     assert (wrong.code, wrong.out, output.exists()) == (2, "", False)
     assert "no module 'encoder.layr'" in wrong.err
     assert "encoder.layer" in wrong.err
-    assert command("dag", model.with_name("none.onnx")).code == 1
+    assert command("dag", model.with_name("none.onnx")).code == 2
     assert command("dag", model, "--format", "svg").code == 2
 
 
@@ -90,7 +90,7 @@ def _record(model: Path, source: Path) -> Path:
 
 def test_data_of_nodes_are_written_beside_the_graph_of_model_explorer(model: Path, command: Command) -> None:
     output, data = model.with_name("m.json"), model.with_name("m.passes.json")
-    words = ("dag", model, "--format", "model-explorer", "-o", output, "--data", _record(model, model))
+    words = ("dag", model, "--format", "model-explorer", "-o", output, "--node-data", _record(model, model))
     done = command(*words)
     assert (done.code, done.err) == (0, "")
     first, second = done.out.splitlines()
@@ -104,9 +104,9 @@ def test_data_of_nodes_are_written_beside_the_graph_of_model_explorer(model: Pat
 
 def test_data_of_nodes_need_the_format_a_file_and_a_record_of_the_model(model: Path, command: Command) -> None:
     other = _record(model, model.with_name("other.onnx"))
-    assert command("dag", model, "--data", other).code == 2
-    assert command("dag", model, "--format", "model-explorer", "--data", other).code == 2
-    refused = command("dag", model, "--format", "model-explorer", "-o", model.with_name("m.json"), "--data", other)
+    assert command("dag", model, "--node-data", other).code == 2
+    assert command("dag", model, "--format", "model-explorer", "--node-data", other).code == 2
+    refused = command("dag", model, "--format", "model-explorer", "-o", model.with_name("m.json"), "--node-data", other)
     assert refused.code == 2
     assert "there are no data of the nodes of" in refused.err
     assert not model.with_name("m.json").exists()

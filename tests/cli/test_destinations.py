@@ -69,7 +69,7 @@ def layer() -> onnx.ModelProto:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [["optimize"], ["quantize", "--to", "int8"], ["adopt"], ["extract", "--module", "fc", "--no-verify"]],
+    [["optimize"], ["quantize", "--to", "int8"], ["adopt"], ["extract", "--module", "fc", "--verify", "off"]],
     ids=lambda words: words[0],
 )
 def test_data_that_another_model_uses_is_kept_and_named(

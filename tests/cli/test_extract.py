@@ -85,7 +85,7 @@ def test_json_is_the_record(command: Command, model: Path) -> None:
 
 
 def test_quiet_is_one_sentence(command: Command, model: Path) -> None:
-    result = command("extract", model, "-m", "layer.0", "-q", "--no-verify")
+    result = command("extract", model, "-m", "layer.0", "-q", "--verify", "off")
     assert len(result.out.splitlines()) == 1
     assert "not verified" in result.out
 
@@ -96,10 +96,10 @@ def test_quiet_is_one_sentence(command: Command, model: Path) -> None:
         (("-m", "layer.3"), 2, "there is no module 'layer.3'", "did you mean layer.1 or layer.0"),
         (("-m", "layer.*"), 2, "names 2 modules where one is needed", "one of layer.0, layer.1"),
         (("-m", "layer.0", "--call", "1"), 2, "layer.0 has no call 1: it was called once", "calls count from 0"),
-        (("-m", "layer.0", "--no-verify", "--source", "a.py:b"), 2, "contradict each other", "give one of them"),
-        (("-m", "layer.0", "--task", "t"), 2, "--task chooses the head of a --source", "give the --source too"),
+        (("-m", "layer.0", "--verify", "off", "--live", "a.py:b"), 2, "contradict each other", "give one of them"),
+        (("-m", "layer.0", "--task", "t"), 2, "--task chooses the head of a --live", "give the --live too"),
         (("-m", "layer.0", "-o", "SELF"), 2, "--output is the model itself", "choose another name"),
-        (("-m", "layer.0", "--source", "nothing"), 2, "'nothing' is not a model source", "forms:"),
+        (("-m", "layer.0", "--live", "nothing"), 2, "'nothing' is not a model source", "forms:"),
         ((), 2, "Missing option '--module'", "sardonyx extract --help"),
     ],
 )
@@ -148,7 +148,7 @@ def live_file(folder: Path, weight: str) -> str:
 
 def test_a_source_gives_the_live_module(command: Command, model: Path, tmp_path: Path) -> None:
     source = live_file(tmp_path, "[1.0, -2.0, 3.0]")
-    result = command("extract", model, "-m", "layer.0", "--source", source)
+    result = command("extract", model, "-m", "layer.0", "--live", source)
     assert result.code == 0, result.err
     assert "Against the live module" in result.out
     assert (
@@ -160,7 +160,7 @@ def test_a_source_that_computes_something_else_fails_verification(
     command: Command, model: Path, tmp_path: Path
 ) -> None:
     source = live_file(tmp_path, "[1.0, -2.0, 4.0]")
-    result = command("extract", model, "-m", "layer.0", "--source", source, "-o", tmp_path / "out.onnx")
+    result = command("extract", model, "-m", "layer.0", "--live", source, "-o", tmp_path / "out.onnx")
     assert (result.code, result.out) == (3, "")
     assert "does not compute what the live module layer.0 computes" in result.err
     assert not (tmp_path / "out.onnx").exists()
@@ -185,7 +185,7 @@ def test_a_source_with_other_weights_is_distinguished_from_another_computation(
     )
     model = tmp_path / "net.onnx"
     assert command("export", f"{tmp_path}/net.py:build", "-o", model, "--seed", "5").code == 0
-    cut = ("extract", model, "-m", "2", "-o", tmp_path / "cut.onnx", "--source")
+    cut = ("extract", model, "-m", "2", "-o", tmp_path / "cut.onnx", "--live")
     result = command(*cut, f"{tmp_path}/net.py:build", "--seed", "6")
     assert (result.code, result.out) == (3, "")
     assert result.err.splitlines()[0] == (

@@ -170,12 +170,12 @@ def test_the_ci_summary_reports_a_failed_verification(command: Command, model: P
 
 @pytest.mark.parametrize("option", [["--summary", "page.md"], ["--summary=page.md"]])
 def test_the_ci_summary_reports_why_a_command_failed(command: Command, model: Path, option: list[str]) -> None:
-    assert command("inspect", "missing.onnx", *option).code == 1
+    assert command("inspect", "missing.onnx", *option).code == 2
     text = Path("page.md").read_text(encoding="utf-8")
     assert text.startswith("### ❌ sardonyx inspect: failed\n\n")
     assert "missing.onnx" in text
     before = model.read_bytes()
-    assert command("inspect", "missing.onnx", "--summary", model).code == 1
+    assert command("inspect", "missing.onnx", "--summary", model).code == 2
     assert model.read_bytes() == before
 
 
@@ -226,6 +226,6 @@ def test_verbs_that_take_torch_models_evaluate_their_gates(command: Command, mod
     assert again.code == 4
     assert again.err.startswith("error: gate not met: max_err>=0 (max_err is ")
     assert again.err.count("\n") == 1
-    unproven = command("export", "net.py:build", "-o", "no.onnx", "--no-verify", "--fail-if", "max_err>1")
+    unproven = command("export", "net.py:build", "-o", "no.onnx", "--verify", "off", "--fail-if", "max_err>1")
     assert (unproven.code, Path("no.onnx").exists()) == (2, False)
     assert command("decompose", "net.py:build", "-q", "--fail-if", "attentions<1").code == 4

@@ -97,9 +97,9 @@ def test_commands_of_the_pages_run_without_torch(page: Path, tmp_path: Path) -> 
             assert (code, output.splitlines()[1:]) == (2, [HINT]), output
             if arguments[0] == "export":
                 write_model(tmp_path / arguments[arguments.index("-o") + 1])
-            if "--source" not in arguments:
+            if "--live" not in arguments:
                 continue
-            arguments = arguments[: arguments.index("--source")]
+            arguments = arguments[: arguments.index("--live")]
         words = ["0.2" if word == "10" else word for word in arguments if word != "export.json"]  # 10 s of a benchmark
         code, output = run(words, tmp_path)
         assert code in (0, 3, 4), f"{words}\n{output}"  # locate finds a difference; a gate is not met

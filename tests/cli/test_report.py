@@ -74,11 +74,11 @@ def test_several_runs_and_two_compared(command: Command, record: Path) -> None:
     page = record.parent / "page.html"
     assert command("report", record, other, "-o", page).out.startswith("model (run), model (other) → ")
     assert 'data-section="overview"' in page.read_text(encoding="utf-8")
-    compared = command("report", other, "--compare", record, "--format", "markdown")
+    compared = command("report", other, "--baseline", record, "--format", "markdown")
     assert compared.out.startswith("### What changed\n\nThe same result both times")
-    page = command("report", other, "--compare", record, "-o", record.parent / "changed.html")
+    page = command("report", other, "--baseline", record, "-o", record.parent / "changed.html")
     assert page.out.startswith("model (run), model (other) → ")  # the old one first
-    alone = command("report", other, record, "--compare", record)
+    alone = command("report", other, record, "--baseline", record)
     assert alone.code == 2
     assert alone.err.startswith("error: two runs can be compared, not 3")
 
@@ -90,7 +90,7 @@ def test_several_runs_and_two_compared(command: Command, record: Path) -> None:
         (("nothing.json",), "nothing.json cannot be read"),
         (("run.json", "-o", "page.pdf"), "the format of page.pdf is unknown"),
         (("run.json", "--format", "pdf"), "'pdf' is not one of"),
-        (("run.json", "--compare", "run.json", "--format", "svg"), "a comparison has no pictures"),
+        (("run.json", "--baseline", "run.json", "--format", "svg"), "a comparison has no pictures"),
         ((), "Missing argument"),
     ],
 )
@@ -111,7 +111,7 @@ def test_optimize_writes_a_run_folder(command: Command, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model.onnx")
     small, folder = tmp_path / "small.onnx", tmp_path / "today"
     asked = ("optimize", model, "-o", small, "--run", folder, "--size", "batch=2")
-    done = command(*asked, "--budget", "0.2s")
+    done = command(*asked, "--seconds", "0.2s")
     assert done.code == 0, done.err
     assert done.out.endswith(f"results in {folder} (open {folder / 'report.html'})\n")
     names = {"analysis.json", "bench.json", "certificate.json.gz", "profile.json", "report.html", "run.json"}
@@ -133,7 +133,7 @@ def test_optimize_writes_a_run_folder(command: Command, tmp_path: Path) -> None:
         (("--run", "r", "--record", "r/run.json"), "name the same file"),
         (("--run", "r", "--size", "seq=3"), "no input has a dynamic dimension 'seq'"),
         (("--size", "batch=3"), "--size is for measurements"),
-        (("--budget", "3s"), "--budget is for measurements"),
+        (("--seconds", "3s"), "--seconds is for measurements"),
     ],
 )
 def test_measurements_that_cannot_run_are_refused_before_any_work(

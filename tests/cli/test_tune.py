@@ -18,7 +18,7 @@ Command = Callable[..., Any]
 
 
 def test_every_flag_reaches_the_verb(stage: Any, command: Command) -> None:
-    flags = ("--tune", "--budget", "1.5m", "--size", "seq=64", "--size", "batch=2", "--threads", 3)
+    flags = ("--tune", "--seconds", "1.5m", "--size", "seq=64", "--size", "batch=2", "--threads", 3)
     assert command("optimize", "m.onnx", "-o", "never.onnx", *flags).code == 0
     ((_, kwargs),) = stage.asked
     assert kwargs["tune"] == TuneOptions(seconds=90.0, sizes={"seq": 64, "batch": 2})
@@ -29,10 +29,10 @@ def test_every_flag_reaches_the_verb(stage: Any, command: Command) -> None:
     ("flags", "message"),
     [
         (("--tune", "--dry-run"), "--dry-run and --tune"),
-        (("--budget", "60s"), "--budget is for measurements"),
+        (("--seconds", "60s"), "--seconds is for measurements"),
         (("--size", "seq=3"), "--size is for measurements"),
-        (("--tune", "--budget", "soon"), "not a length of time"),
-        (("--tune", "--budget", "0"), "not a length of time"),
+        (("--tune", "--seconds", "soon"), "not a length of time"),
+        (("--tune", "--seconds", "0"), "not a length of time"),
         (("--tune", "--size", "seq"), "seq"),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_real_file_is_tuned_and_a_wrong_size_leaves_nothing_behind(command: Co
     assert (wrong.code, [each.name for each in tmp_path.iterdir()]) == (2, ["m.onnx"])
     assert "'M'" in wrong.err
     assert "N" in wrong.err
-    done = command("optimize", path, "--tune", "--budget", "1s", "--size", "N=3", "--json")
+    done = command("optimize", path, "--tune", "--seconds", "1s", "--size", "N=3", "--json")
     assert done.code == 0
     record = json.loads(done.out)
     assert record["tuning"]["sizes"] == {"N": 3}

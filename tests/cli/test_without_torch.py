@@ -41,7 +41,7 @@ report(lambda: sardonyx.analyze("nonsense"))
 sardonyx.optimize, sardonyx.verify, sardonyx.extract
 """
 BERT = "hf-config:BertConfig?num_hidden_layers=1"
-CUT = ("extract", "{model}", "-m", "x", "--source")
+CUT = ("extract", "{model}", "-m", "x", "--live")
 
 
 def hiding(packages: str, *arguments: str) -> tuple[int, str, list[str]]:

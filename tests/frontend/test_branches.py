@@ -160,7 +160,7 @@ def test_notes_say_which_branches_were_compared_on_both_sides() -> None:
     assert note.endswith("inputs that change it were compared")
     (note,) = exported(never).notes
     assert note.endswith("is always False in the file; no input was found that changes it: not compared")
-    (note,) = exported(large_values, verify=False).notes
+    (note,) = exported(large_values, verify="off").notes
     assert "x.max() > 1e4" in note
 
 
@@ -259,14 +259,14 @@ RELATIONS: dict[str, Callable[[Tensor], bool]] = {
 def test_a_condition_on_sizes_that_torch_export_assumes_is_a_note(relation: str) -> None:
     model = Model(lambda model, x, mask: x * 2 if RELATIONS[relation](x) else model.linear(x))
     axes = {"x": {0: "batch", 1: "length"}}
-    made = sardonyx.export(model, (X, MASK), dynamic=axes, verify=False)
+    made = sardonyx.export(model, (X, MASK), dynamic=axes, verify="off")
     assert made.notes == (f"exported for sizes with {relation}",)
 
 
 def test_limits_and_equal_sizes_are_not_noted_twice() -> None:
     model = Model(lambda model, x, mask: x * 2 if 2 * x.shape[1] > 40 else model.linear(x) * mask[..., None])
     axes = {"x": {0: "batch", 1: "length"}, "mask": {0: "batch", 1: "length"}}
-    made = sardonyx.export(model, (X, MASK), dynamic=axes, verify=False)
+    made = sardonyx.export(model, (X, MASK), dynamic=axes, verify="off")
     assert made.notes == ("length at most 20",)
 
 

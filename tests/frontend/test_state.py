@@ -109,7 +109,7 @@ def test_state_is_an_input_and_an_output(exporter: Exporter, tmp_path: Path) -> 
 
 
 def test_the_first_call_alone_is_exported_on_request() -> None:
-    made = sardonyx.export(Streaming().eval(), X, exporter="torchscript", state="fixed", verify=False)
+    made = sardonyx.export(Streaming().eval(), X, exporter="torchscript", state="fixed", verify="off")
     assert made.outputs == ("output",)
     start, _, names = made.notes[0].partition(": ")
     assert start == "every run is a first call, because state is fixed"
@@ -237,7 +237,7 @@ def test_calls_in_a_row_are_the_reference_of_the_graph_in_a_row() -> None:
     row = CallsInARow(with_state(Call(module, (X,), {}), "io")[0])
     expected = [to_array(tensor) for tensor in row.run(row.tensors)]
     assert float(expected[-1]) == 2.5
-    model = sardonyx.export(module, X, exporter="torchscript", verify=False).model
+    model = sardonyx.export(module, X, exporter="torchscript", verify="off").model
     assert model is not None
     graph = states.in_a_row(model, {"count": np.ones((), np.float32)}, 3)
     feeds = dict(zip(row.inputs, map(to_array, row.tensors), strict=True))
@@ -260,7 +260,7 @@ def test_training_mode_is_noted_if_it_computes_something_else() -> None:
         notes = mode_notes(Call(module.eval(), (X,), {}), training=True)
         assert len(notes) == count
         assert mode_notes(Call(module.eval(), (X,), {}), training=False) == ()
-    made = sardonyx.export(dropped.train(), X, exporter="torchscript", verify=False)
+    made = sardonyx.export(dropped.train(), X, exporter="torchscript", verify="off")
     assert any("in training mode, and is exported in eval mode" in note for note in made.notes)
 
 
@@ -289,7 +289,7 @@ def test_random_outputs_are_not_verified_by_the_state_beside_them() -> None:
 
     with pytest.raises(VerificationFailed, match="no element was compared") as caught:
         sardonyx.export(Dropped(), X, training=True, exporter="torchscript")
-    assert "`verify=False`" in str(caught.value.hint)
+    assert "`verify='off'`" in str(caught.value.hint)
 
 
 def test_arguments_that_are_no_tensors_are_reported() -> None:
@@ -300,7 +300,7 @@ def test_arguments_that_are_no_tensors_are_reported() -> None:
             y = x[:, : sizes[0]]
             return y + scale if how == "add" else y * scale
 
-    made = sardonyx.export(Scaled().eval(), (X, [2]), kwargs={"how": "mul"}, exporter="torchscript", verify=False)
+    made = sardonyx.export(Scaled().eval(), (X, [2]), kwargs={"how": "mul"}, exporter="torchscript", verify="off")
     assert made.fixed == {"sizes.0": 2, "how": "mul", "scale": 2.0}
     assert made.model is not None
     assert json.loads(made.model.metadata_props["sardonyx.options"])["export"]["fixed"] == made.fixed

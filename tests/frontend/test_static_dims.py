@@ -100,7 +100,7 @@ class Reserved(nn.Module):
 
 
 def test_a_dimension_has_one_limit_the_lowest() -> None:
-    made = sardonyx.export(Reserved(), (IDS,), dynamic="auto", verify=False)
+    made = sardonyx.export(Reserved(), (IDS,), dynamic="auto", verify="off")
     assert [note for note in made.notes if "at most" in note] == ["sequence at most 18"]
     notes = ("a at most 9, according to the config", "other", "a + b at most 7", "a at most 9", "a at most 12", "other")
     assert with_lowest_limits(notes) == notes[:3]

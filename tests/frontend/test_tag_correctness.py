@@ -70,7 +70,7 @@ def test_a_tag_of_a_neighbouring_module_is_detected(tmp_path: Path) -> None:
     """Sensitivity: moving any decisive node to its parent, a sibling or the root is a disagreement."""
     case = architectures.build("bert")
     path = tmp_path / "model.onnx"
-    architectures.export(case, path, "torchscript", verify=False)
+    architectures.export(case, path, "torchscript", verify="off")
     exported = truth.run_exposed(path, truth.feeds_of(case))
     traced = tracer.trace(case.module, case.args, case.kwargs)
     assert not truth.judge(exported, traced).disagreements

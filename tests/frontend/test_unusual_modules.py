@@ -137,7 +137,7 @@ def test_quantized_modules_are_analyzed_and_exported() -> None:
     picture = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     model = _quantized()
     assert sardonyx.analyze(model, picture).forms[0].work.operations
-    made = sardonyx.export(model, picture, exporter="torchscript", verify=False)
+    made = sardonyx.export(model, picture, exporter="torchscript", verify="off")
     assert made.counts.nodes
     assert made.modules > 1, "torch names the modules of those that it traces twice"
     assert len(state_sha256(model)) == 64

@@ -101,12 +101,12 @@ def test_kept_modules_compute_what_the_live_ones_do(
     torch.manual_seed(0)
     live, inputs = small.build(name)
     raw, fast = tmp_path / "raw.onnx", tmp_path / "small.onnx"
-    sardonyx.export(live, inputs, raw, exporter="torchscript", verify=False)
+    sardonyx.export(live, inputs, raw, exporter="torchscript", verify="off")
     run = sardonyx.optimize(raw, fast, options=sardonyx.OptimizeOptions(keep_modules=tuple(kept)), target=target)
     assert run.options["keep_modules"] == tuple(kept)
     for module in kept:
         extraction = sardonyx.extract(fast, module, exact=True, live=live, kwargs=inputs)
-        before = sardonyx.extract(raw, module, verify=False)
+        before = sardonyx.extract(raw, module, verify="off")
         assert extraction.live is not None
         assert extraction.live.passed
         assert [each.shape for each in extraction.inputs] == [each.shape for each in before.inputs]
@@ -151,7 +151,7 @@ def test_equal_work_of_two_kept_modules_is_not_shared() -> None:
 def test_modules_are_named_by_path_glob_or_class(tmp_path: Path) -> None:
     layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
     path = tmp_path / "model.onnx"
-    sardonyx.export(layers, torch.ones(2, 4), path, exporter="torchscript", verify=False)
+    sardonyx.export(layers, torch.ones(2, 4), path, exporter="torchscript", verify="off")
     free = sardonyx.optimize(path, verify="off", target="ort").after.nodes
     for pattern in ("BatchNorm1d", "1", "?"):
         assert (

@@ -159,7 +159,7 @@ def _tagged_export(tmp_path: Path, exporter: Exporter) -> Path:
 
     torch.manual_seed(0)
     path = tmp_path / "raw.onnx"
-    sardonyx.export(Net(), torch.randn(3, 4), path, exporter=exporter, verify=False)
+    sardonyx.export(Net(), torch.randn(3, 4), path, exporter=exporter, verify="off")
     return path
 
 

@@ -258,7 +258,7 @@ def test_modules_are_measured_in_groups_if_there_are_many(
 
 
 def test_the_default_budget_is_named(model: Path, data: Any, times: dict[str, float]) -> None:
-    made = sardonyx.quantize(model, data=data, only=["encoder.first"])
+    made = sardonyx.quantize(model, data=data, only_modules=["encoder.first"])
     assert made.choice is not None
     assert made.choice.is_default
     assert made.choice.budget == ("relative_l2<=0.01",)

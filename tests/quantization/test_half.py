@@ -130,7 +130,7 @@ def test_bf16_stores_weights_and_computes_in_float32(tmp_path: Path) -> None:
 
 
 def test_kept_modules_stay_in_float32(tmp_path: Path) -> None:
-    made = sardonyx.quantize(build(tmp_path / "m.onnx"), to="fp16", keep=["encoder.second"])
+    made = sardonyx.quantize(build(tmp_path / "m.onnx"), to="fp16", keep_modules=["encoder.second"])
     assert made.model is not None
     second = [node for node in made.model.graph if node.name == "/encoder/second/Gemm"]
     assert [value.dtype for value in second[0].inputs if value is not None and value.const_value is not None] == [1, 1]

@@ -118,7 +118,7 @@ def test_wrong_arithmetic_is_a_fault_and_nothing_is_written(
     to, target, place, name, wrong = FAULTS[fault]
     monkeypatch.setattr(place, name, wrong)
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(model, tmp_path / "q.onnx", to=to, target=target, only=["head"])  # pyright: ignore[reportArgumentType]
+        sardonyx.quantize(model, tmp_path / "q.onnx", to=to, target=target, only_modules=["head"])  # pyright: ignore[reportArgumentType]
     assert not (tmp_path / "q.onnx").exists()
 
 
@@ -167,7 +167,7 @@ def test_wrong_arithmetic_of_compensated_weights_is_a_fault(
     monkeypatch.setattr(place, name, wrong)
     monkeypatch.setattr(weight_only, "SIZES", (32,))  # so that a weight has several blocks
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(model, to=to, target=target, data=SAMPLES, only=["head"])  # pyright: ignore[reportArgumentType]
+        sardonyx.quantize(model, to=to, target=target, data=SAMPLES, only_modules=["head"])  # pyright: ignore[reportArgumentType]
 
 
 def test_an_activation_that_another_recipe_replaced_has_its_moments(model: Path) -> None:
@@ -176,14 +176,14 @@ def test_an_activation_that_another_recipe_replaced_has_its_moments(model: Path)
 
 
 def test_patterns_name_modules(model: Path) -> None:
-    kept = sardonyx.quantize(model, to="int8", keep=["encoder.*", "embed"])
+    kept = sardonyx.quantize(model, to="int8", keep_modules=["encoder.*", "embed"])
     assert {product.module for product in kept.products} == {"head"}
-    alone = sardonyx.quantize(model, to="int8", only=["encoder"], keep=["encoder.second"])
+    alone = sardonyx.quantize(model, to="int8", only_modules=["encoder"], keep_modules=["encoder.second"])
     assert {product.module for product in alone.products} == {"encoder.first"}
     with pytest.raises(sardonyx.UsageError, match="there is no module 'decoder'"):
-        sardonyx.quantize(model, to="int8", keep=["decoder"])
+        sardonyx.quantize(model, to="int8", keep_modules=["decoder"])
     with pytest.raises(sardonyx.UsageError, match="nothing can be quantized"):
-        sardonyx.quantize(model, to="int8", keep=["embed", "encoder", "head"])
+        sardonyx.quantize(model, to="int8", keep_modules=["embed", "encoder", "head"])
 
 
 def test_what_cannot_be_quantized_is_named(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_table_that_is_the_head_as_well_is_stored_once(to: Any, target: Any) -
     ]
     assert len(tables) == (1 if is_shared else 2)
     assert made.after.bytes < (0.18 if in_blocks else 0.35 if is_shared else 0.6) * made.before.bytes
-    kept = sardonyx.quantize(_tied(), to=to, target=target, keep=["head"])
+    kept = sardonyx.quantize(_tied(), to=to, target=target, keep_modules=["head"])
     assert recipes["/head/MatMul_y"] not in {product.recipe for product in kept.products if product.module == "head"}
 
 
@@ -345,7 +345,7 @@ def test_products_of_one_activation_are_merged() -> None:
         ("second.d", 64),
         ("second.e", 64),
     ]
-    kept = sardonyx.quantize(model, to="int4", target="ort", keep=["first.b"])
+    kept = sardonyx.quantize(model, to="int4", target="ort", keep_modules=["first.b"])
     assert (kept.products[0].module, kept.products[0].columns) == ("first.a", 32)
     feeds = {"x": rng.standard_normal((1, 64)).astype(np.float32)}
     results: list[Any] = []
@@ -418,7 +418,7 @@ def test_the_simulations_of_large_models_are_run_in_groups(
         assert (one.error, one.allowed) == pytest.approx((other.error, other.allowed), rel=1e-3)
     monkeypatch.setattr(Blocks if to == "int4" else weights, *_LATE_FAULTS[to])
     with pytest.raises(sardonyx.VerificationFailed, match="differs from its simulation"):
-        sardonyx.quantize(model, to=to, only=["head"])
+        sardonyx.quantize(model, to=to, only_modules=["head"])
 
 
 _LATE_FAULTS: dict[str, Any] = {

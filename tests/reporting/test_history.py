@@ -36,6 +36,12 @@ def test_runs_of_one_model_have_the_same_hash_or_the_same_path() -> None:
     assert [run.name for run in second.runs] == ["2"]
 
 
+def test_results_for_two_targets_are_two_models() -> None:
+    plain, other = _at(2), _at(3)
+    other = replace(other, run=replace(other.run, options=other.run.options | {"target": "other"}))
+    assert [[run.name for run in history.runs] for history in histories([plain, other])] == [["2"], ["3"]]
+
+
 def test_runs_without_a_date_are_models_of_their_own() -> None:
     assert [len(history.runs) for history in histories([sample_run_bundle("a"), sample_run_bundle("b")])] == [1, 1]
 

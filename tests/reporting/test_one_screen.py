@@ -35,7 +35,7 @@ def screen(document: Document) -> list[str]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bert") / "bert-tiny.onnx"
-    sardonyx.export(BERT, output=path, dynamic="auto", verify=False)
+    sardonyx.export(BERT, output=path, dynamic="auto", verify="off")
     return path
 
 

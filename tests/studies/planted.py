@@ -102,11 +102,11 @@ class Hopeless(Planted):
 def conduct(folder: Path, experiments: Sequence[Experiment], *, workers: int = 2, seed: int = 0) -> Studied:
     """A study of the planted experiments on the two files of a folder."""
     from sardonyx.fleet.engines import LocalEngine
-    from sardonyx.fleet.storage import FolderStore  # only here: children import this file too, and start at once
+    from sardonyx.fleet.storage import open_store  # only here: children import this file too, and start at once
     from sardonyx.verbs.study.runner import StudyRunner
 
     with contextlib.closing(LocalEngine(workers)) as engine:
-        runner = StudyRunner(FolderStore(folder / "out"), "planted", StudyOptions(seed=seed), engine)
+        runner = StudyRunner(open_store(folder / "out"), "planted", StudyOptions(seed=seed), engine)
         subjects = [Subject(name, folder / name) for name in ("a", "b")]
         return runner.run(subjects, experiments, {})
 

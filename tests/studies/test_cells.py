@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import draft_name
+from sardonyx.fleet import storage
 from sardonyx.fleet.cells import Cell, CellStore, cell_hash
-from sardonyx.fleet.storage import RemoteStore, open_store
+from sardonyx.fleet.storage import open_store
 from sardonyx.fleet.work import Outcome, code_hash
 
 CELL = Cell("order", "a model/with: odd*names", "shuffle 1", {"target": "ort", "seed": 0})
@@ -117,8 +118,9 @@ def test_cells_at_a_url_are_loaded_at_once(monkeypatch: pytest.MonkeyPatch) -> N
     second.load((cell, "digest") for cell in cells)
     first.store(cells[4], "digest", Outcome({"key": "4"}, None, 0.1))
     read: list[str] = []
-    original = RemoteStore.read
-    monkeypatch.setattr(RemoteStore, "read", lambda store, name: read.append(name) or original(store, name))
+    remote = storage._RemoteStore  # pyright: ignore[reportPrivateUsage]
+    original = remote.read
+    monkeypatch.setattr(remote, "read", lambda store, name: read.append(name) or original(store, name))
     found = [second.find(cell, "digest") for cell in cells]
     assert [outcome and outcome.answer for outcome in found] == [*({"key": str(key)} for key in range(5)), None]
     assert len(read) == 2  # those that were missing when the others were loaded

@@ -10,7 +10,7 @@ import pytest
 
 from sardonyx.common.errors import UsageError
 from sardonyx.fleet.sources import digest
-from sardonyx.fleet.storage import FolderStore
+from sardonyx.fleet.storage import open_store
 from sardonyx.records.inspection import Family
 from sardonyx.verbs.study import runner
 from sardonyx.verbs.study import runner as zoo
@@ -64,7 +64,7 @@ def test_a_file_that_is_no_model_has_a_digest_too(tmp_path: Path) -> None:
 
 def test_the_zoo_plans_one_export_a_model_and_knows_its_own_files(tmp_path: Path) -> None:
     producer = zoo.ZooExport(zoo.recipes("small"))
-    store = FolderStore(tmp_path)
+    store = open_store(tmp_path)
     subjects = producer.subjects(store)
     assert len({subject.name for subject in subjects}) == len(subjects) >= 10
     assert {subject.family for subject in subjects} == set(Family) - {Family.OTHER, Family.ENCODER_DECODER}

@@ -129,7 +129,7 @@ def pooled() -> tuple[torch.nn.Module, torch.Tensor, Any]:
         patch.setattr(
             exporting.traced, "export", lambda *args, **kwargs: kept.append(right(*args, **kwargs)) or kept[0]
         )
-        sardonyx.export(module, image, verify=False, optimize=False)
+        sardonyx.export(module, image, verify="off", optimize=False)
     return module, image, kept[0]
 
 

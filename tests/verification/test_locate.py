@@ -178,7 +178,7 @@ def test_two_runtimes(runtime: str) -> None:
 def test_a_quantized_file(small_model: Callable[[str, str], Path]) -> None:
     """The first quantized module differs, and only quantized modules have a share."""
     source = small_model("bert", "torchscript")
-    quantized = sardonyx.quantize(source, to="int4", keep=["m.encoder.layer.0", "m.embeddings"], threads=1)
+    quantized = sardonyx.quantize(source, to="int4", keep_modules=["m.encoder.layer.0", "m.embeddings"], threads=1)
     location = sardonyx.locate(source, quantized.to_proto(), threads=1)
     assert location.module is not None
     assert location.module.module.startswith("m.encoder.layer.1.attention.")

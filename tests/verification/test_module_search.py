@@ -20,11 +20,8 @@ class Chain:
     def __init__(self, arrays: Sequence[np.ndarray], fault: int, outputs: tuple[np.ndarray, np.ndarray]) -> None:
         self._arrays, self._fault, (self._right, self._wrong) = arrays, fault, outputs
 
-    def values(self, places: Sequence[int]) -> dict[int, Value]:
+    def values_from(self, given: Mapping[int, np.ndarray] | None, places: Sequence[int]) -> dict[int, Value]:
         return {place: self._arrays[place] for place in places}
-
-    def values_from(self, given: Mapping[int, np.ndarray], places: Sequence[int]) -> dict[int, Value]:
-        return self.values(places)
 
     def outputs_after(self, values: Mapping[int, np.ndarray]) -> list[Value]:
         return [self._right if max(values) >= self._fault else self._wrong]

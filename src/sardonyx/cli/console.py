@@ -8,9 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TextIO, TypeVar
-
-from msgspec import structs
+from typing import TYPE_CHECKING, TextIO
 
 from sardonyx.common.errors import OutputError, SardonyxError
 from sardonyx.records.progress import duration
@@ -23,14 +21,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sardonyx.fleet.engines import Status
-    from sardonyx.records.comparison import Location
-    from sardonyx.records.export import Export
-    from sardonyx.records.quantization import Quantization
-    from sardonyx.records.run import Run
 
 Progress = Callable[[str, float | None], None]
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())  # the words of this command
-_Made = TypeVar("_Made", "Run", "Export", "Quantization", "Location")
+CONFIGURATION: ContextVar[str] = ContextVar("CONFIGURATION", default="")  # the file with defaults of its options
 
 # For terminals that only show ASCII; other characters become escape sequences.
 _IN_ASCII = str.maketrans(
@@ -126,11 +120,6 @@ def show(
         put(terminal.sentence(document(), style))
     else:
         put(terminal.write(document(), style) + after)
-
-
-def with_command(record: _Made) -> _Made:
-    """Return a record with the command line that made it."""
-    return structs.replace(record, environment=structs.replace(record.environment, command=COMMAND_LINE.get()))
 
 
 def complain(error: SardonyxError) -> None:

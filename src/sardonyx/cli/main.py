@@ -23,6 +23,7 @@ from msgspec import Struct
 
 from sardonyx.cli.console import (
     COMMAND_LINE,
+    CONFIGURATION,
     check_stdout,
     complain,
     complain_unexpected,
@@ -160,15 +161,15 @@ def _not_loaded() -> None:
     """Stand for a subcommand in the list of all of them."""
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+def run(arguments: Sequence[str], *, configured: bool = True) -> int:
+    """Run one command line and return its exit code; `configured`: with the defaults of the nearest file."""
     COMMAND_LINE.set(("sardonyx", *arguments))
     debug = "--debug" in arguments  # read here, since the parsed options are gone after a failure
     try:
         check_stdout()
         arguments = _with_command(arguments)
         _check_command(arguments)
-        code = _run(arguments)
+        code = _run(arguments, configured=configured)
     except SardonyxError as error:
         if debug:
             note(traceback.format_exc().rstrip())
@@ -197,20 +198,27 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _run(arguments: Sequence[str]) -> object:
+def _run(arguments: Sequence[str], *, configured: bool) -> object:
     is_verbose = bool({"-v", "--verbose"} & set(arguments))  # help is printed before options are parsed
-    run_app = functools.partial(
-        _app(_completed() or arguments),
-        args=list(arguments),
-        prog_name="sardonyx",
-        standalone_mode=False,
-        obj=is_verbose,
-    )
+    app = _app(_completed() or arguments)
+    run_app = functools.partial(app, args=list(arguments), prog_name="sardonyx", standalone_mode=False, obj=is_verbose)
     if _HELP_FLAGS.isdisjoint(arguments):
-        return run_app()
+        return run_app(default_map=_defaults(app) if configured and not _completed() else None)
     # Typer prints the help itself, and exits with 1 if the pipe was closed, as `| head` does.
     with guarded_stdout(), contextlib.suppress(SystemExit):
         return run_app()
+
+
+def _defaults(app: typer.Typer) -> dict[str, dict[str, Any]]:
+    """Return the defaults of the command that a file sets, by its name."""
+    from sardonyx.cli.configuration import defaults, find  # nothing that a command has not loaded
+
+    path = find(Path.cwd())
+    CONFIGURATION.set("" if path is None else str(path))
+    if path is None:
+        return {}
+    group: Any = typer.main.get_command(app)
+    return {name: defaults(path, command, (*VERBS, *outside())) for name, command in group.commands.items()}
 
 
 def _completed() -> list[str]:

@@ -13,19 +13,22 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import typer
+import typer.main
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.cli.console import COMMAND_LINE, complain, live_table, note, put, style_for
+from sardonyx.cli.console import complain, live_table, note, put, style_for
 from sardonyx.cli.gates import Gating, about_all
-from sardonyx.cli.manifest import NOT_FOR_ONE, check_manifests
-from sardonyx.cli.options import parse_duration, parse_memory, reject_both
+from sardonyx.cli.main import INTERRUPTED, load, run
+from sardonyx.cli.options import parse_duration, parse_memory
+from sardonyx.cli.parser import callback
+from sardonyx.cli.verb import Given
 from sardonyx.common.errors import GateNotMet, OutputError, RuntimeFailure, UsageError, VerificationFailed, install_hint
 from sardonyx.fleet.cells import Cell, CellStore, stored_models
 from sardonyx.fleet.engines import STATUS, LocalEngine, Status, Tracker, connect, run_all
@@ -52,25 +55,6 @@ _CHANGED = "another process changed its record"
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class ManyOptions(Struct, frozen=True):
-    """The options of a command about many models."""
-
-    out_dir: str | None = None
-    workers: int | None = None
-    cluster: str | None = None
-    seconds: float | None = None  # for each model
-    memory: int | None = None  # bytes for each model
-    keep_going: bool = True
-    force: bool = False
-    as_json: bool = False
-    quiet: bool = False
-    verbose: bool = False
-    debug: bool = False
-
-
-_SAME_NAME = ("out_dir", "workers", "cluster", "keep_going", "force", "as_json", "quiet", "verbose", "debug")
-
-
 class Shown(Struct, frozen=True):
     """How the record of one model is shown."""
 
@@ -81,14 +65,17 @@ class Shown(Struct, frozen=True):
 class Job(Struct, frozen=True):
     """A command about many models."""
 
-    verb: str
+    given: Given
     sources: Sequence[Source]
     words: tuple[str, ...]  # options that the command for every model gets
     writes: bool  # models
     gating: Gating  # about each model
-    gating_all: Gating
     shown: Shown
-    options: ManyOptions
+
+    @property
+    def verb(self) -> str:
+        """Return the name of the command."""
+        return str(self.given.context.command.name)
 
 
 def words_of(context: typer.Context) -> tuple[str, ...]:
@@ -97,7 +84,7 @@ def words_of(context: typer.Context) -> tuple[str, ...]:
     for parameter in context.command.params:
         name = str(parameter.name)
         value = context.params.get(name)
-        if name in NOT_FOR_ONE or value is None or value == parameter.get_default(context):
+        if name in NOT_FOR_ONE or value is None or value == parameter.default:
             continue
         if isinstance(value, bool):
             words.append(parameter.opts[-1] if value else parameter.secondary_opts[-1])
@@ -106,6 +93,71 @@ def words_of(context: typer.Context) -> tuple[str, ...]:
             text = str(os.path.realpath(one) if isinstance(one, Path) else getattr(one, "value", one))
             words += (max(parameter.opts, key=len), text)
     return tuple(words)
+
+
+# Manifests.
+
+NOT_FOR_ONE = frozenset(
+    (
+        *("models", "reference", "candidate", "model", "source", "output", "out_dir", "workers", "cluster", "timeout"),
+        *("memory", "keep_going", "allow_code", "force", "as_json", "quiet", "verbose", "debug", "fail_if", "baseline"),
+        *("summary", "record", "run_folder", "svg"),
+    )
+)  # options of the command about many that the command about one does not get, from a manifest neither
+_CODE = re.compile(r".+\.py:\w+", re.DOTALL)
+_LIBRARIES = "custom_ops"
+
+
+def check_manifests(context: typer.Context, sources: Iterable[Source], *, allow_code: bool) -> None:
+    """Raise an error if a manifest sets where results go, or names code although that is not allowed.
+
+    A manifest may come from somebody else, as models do.
+    """
+    for source in sources:
+        if not source.line:
+            continue
+        given = _given(context, source.options)
+        given += _given(_context("export"), source.export) if source.export else []
+        for parameter, _ in given:
+            if parameter.name in NOT_FOR_ONE:
+                option = max(parameter.opts, key=len)
+                hint = "give it to the command: lines have options that change the result of one model"
+                raise UsageError(f"{source.line}: a manifest cannot set {option}", hint=hint)
+        code = [] if allow_code else _code(source, given)
+        if code:
+            hint = "add --allow-code if you trust everything that the manifest names"
+            raise UsageError(f"{source.line}: {code[0]} is code, which would run here", hint=hint)
+
+
+def _given(context: typer.Context, words: Sequence[str]) -> list[tuple[Any, Any]]:
+    """Return the parameters that words of a command line set, with their values.
+
+    Words that are not valid set nothing: the command for this model says why, before it does anything.
+    """
+    parser = context.command.make_parser(context)
+    try:
+        values, _, parameters = parser.parse_args(list(words))
+    except typer.TyperException:
+        return []
+    pairs = ((parameter, values.get(str(parameter.name))) for parameter in parameters)
+    return [(parameter, value) for parameter, value in pairs if value is not None and value != ()]
+
+
+def _context(name: str) -> typer.Context:
+    """Return a context of another command."""
+    command, app = load(name), typer.Typer()
+    assert command is not None
+    app.command(name)(callback(command.verb))
+    return typer.Context(typer.main.get_command(app))  # pyright: ignore[reportArgumentType]
+
+
+def _code(source: Source, given: Sequence[tuple[Any, Any]]) -> list[str]:
+    """Return the code that a line names."""
+    code = [text for text in (source.location, source.candidate or "") if _CODE.fullmatch(text)]
+    for parameter, value in given:
+        texts = map(str, cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else (value,))
+        code += [text for text in texts if parameter.name == _LIBRARIES or _CODE.fullmatch(text)]
+    return code
 
 
 # One model.
@@ -139,17 +191,7 @@ class CommandWork(Work):
         self._debug = ["--debug"] if debug else []
         self._folder = folder.rstrip("/")
         self.words = (*words, *source.options)
-        self._memory = _memory(source)
-
-    @property
-    def name(self) -> str:
-        """Return the name of the model."""
-        return self.source.name
-
-    @property
-    def needs(self) -> Needs:
-        """Return the estimated memory."""
-        return Needs(memory=self._memory)
+        self.name, self.needs = source.name, Needs(memory=_memory(source))
 
     @contextlib.contextmanager
     def scratch(self) -> Generator[Path]:
@@ -247,11 +289,9 @@ class _Done(Struct, frozen=True):
 
 def _run(words: Sequence[str], shown: dict[str, str]) -> _Done:
     """Run a command line in this process; what it prints names the files of the user."""
-    from sardonyx.cli.main import INTERRUPTED, run  # it imports the commands, which import this
-
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        code = run(words)
+        code = run(words, configured=False)  # the words say what a file with defaults set
         if code == INTERRUPTED:  # not by the user: Ctrl-C does not reach this process
             code = 1
             complain(RuntimeFailure("the model's code raised KeyboardInterrupt"))
@@ -277,11 +317,11 @@ def _memory(source: Source) -> int:
 # All models.
 
 
-def run_many(context: typer.Context, sources: Sequence[Source], gating: Gating, shown: Shown, *, writes: bool) -> int:
+def run_many(given: Given, sources: Sequence[Source], gating: Gating, shown: Shown, *, writes: bool) -> int:
     """Run a command about many models, write and print the summary, and return the exit code of the worst.
 
     Args:
-        context: of the command, with its options.
+        given: the options of the command.
         sources: the models.
         gating: the gates for each model.
         shown: how its record is shown.
@@ -291,31 +331,21 @@ def run_many(context: typer.Context, sources: Sequence[Source], gating: Gating, 
         UsageError: a result would replace a source, or a manifest asks for what it may not.
         OutputError: a file exists that the command has not written.
     """
-    given = context.params
-    reject_both("--workers", given["workers"] is not None, "--cluster", given["cluster"] is not None)
-    check_manifests(context, sources, allow_code=given["allow_code"])
-    options = ManyOptions(
-        seconds=None if given["timeout"] is None else parse_duration(given["timeout"]),
-        memory=parse_memory(given["memory"]),
-        **{name: given[name] for name in _SAME_NAME},
-    )
-    gating_all = Gating.of("fleet", about_all(given["fail_if"]), None, None)
-    job = Job(str(context.command.name), sources, words_of(context), writes, gating, gating_all, shown, options)
-    store = None if options.out_dir is None else open_store(options.out_dir)
+    given.reject("workers", "cluster")
+    check_manifests(given.context, sources, allow_code=given.allow_code)
+    gating_all = Gating.of("fleet", about_all(given.fail_if), None, None)
+    job = Job(given, sources, words_of(given.context), writes, gating, shown)
+    store = None if given.out_dir is None else open_store(given.out_dir)
     if store is not None:
         _check_destinations(job, store)
-    return _run_job(job, store)
-
-
-def _run_job(job: Job, store: Store | None) -> int:
     start = time.monotonic()
     results = _Results(job, store)
     try:
-        with live_table(not job.options.quiet) as report:
+        with live_table(not given.quiet) as report:
             results.run(report)
     except KeyboardInterrupt:
-        if job.options.out_dir is not None:
-            note(f"finished models are in {job.options.out_dir}: repeat the command to continue")
+        if given.out_dir is not None:
+            note(f"finished models are in {given.out_dir}: repeat the command to continue")
         raise
     fleet = results.fleet(time.monotonic() - start)
     fleet = replace(fleet, models=tuple(replace(row, code=_gated(job, row, results)) for row in fleet.models))
@@ -323,7 +353,7 @@ def _run_job(job: Job, store: Store | None) -> int:
         fleet = _write_summary(fleet, store)
     _show(job, fleet, results)
     code = max((row.code for row in fleet.models), key=_severity)
-    return max(code, job.gating_all.outcome(fleet, fleet_sentence(fleet)), key=_severity)
+    return max(code, gating_all.outcome(fleet, fleet_sentence(fleet)), key=_severity)
 
 
 def _severity(code: int) -> int:
@@ -351,11 +381,11 @@ def _check_destinations(job: Job, store: Store) -> None:
     known = store.read(own_files)
     names = {source.name for source in sources}
     own = _own_models(store, job.verb, known, names)
-    if not job.options.force:
+    if not job.given.force:
         taken = sorted({f"{name}{end}" for name in names - own for end in (".onnx", ".json")} & set(store.names()))
         if taken:
             hint = "choose another folder, or overwrite it with --force"
-            raise OutputError(f"{job.options.out_dir}/{taken[0]} exists", hint=hint)
+            raise OutputError(f"{job.given.out_dir}/{taken[0]} exists", hint=hint)
     if (encoded := msgspec.json.encode(sorted(own | names))) != known:
         store.write(own_files, encoded)
 
@@ -375,7 +405,7 @@ class _Results:
 
     def __init__(self, job: Job, store: Store | None) -> None:
         self._job, self._store = job, store
-        folder, debug = job.options.out_dir or "", job.options.debug
+        folder, debug = job.given.out_dir or "", job.given.debug
         self._works = [
             CommandWork(job.verb, source, job.words, store, folder, writes=job.writes, debug=debug)
             for source in job.sources
@@ -388,14 +418,15 @@ class _Results:
 
     def run(self, report: Callable[[Status], object] | None) -> None:
         """Run all models; without `keep_going`, until one fails."""
-        options = self._job.options
-        engine = LocalEngine(options.workers, options.memory) if options.cluster is None else connect(options.cluster)
+        options = self._job.given
+        memory = parse_memory(options.memory)
+        engine = LocalEngine(options.workers, memory) if options.cluster is None else connect(options.cluster)
         if engine.address:
             note(f"dashboard: {engine.address}")
         store = self._store
         tracker = Tracker(report, store and (lambda data: store.write(STATUS, data)), engine)
         tracker.expect(len(self._works))
-        limits = Limits(options.seconds, options.memory, code_hash())
+        limits = Limits(options.timeout and parse_duration(options.timeout), memory, code_hash())
         if self._cells is not None:
             self._cells.load((self._cell(index), self._digest(index) or "") for index in range(len(self._works)))
         with contextlib.closing(engine):
@@ -413,7 +444,7 @@ class _Results:
 
     def _keep(self, index: int, outcome: Outcome, *, found: bool) -> None:
         self._outcomes[index] = outcome, found
-        if self._job.options.debug and outcome.log:
+        if self._job.given.debug and outcome.log:
             note(outcome.log.rstrip())
         if self._cells is not None and not found:
             stored = outcome if outcome.reason is None else replace(outcome, answer=None)  # so that it is tried again
@@ -456,8 +487,8 @@ class _Results:
         return Fleet(
             command=job.verb,
             options=job.words,
-            environment=replace(environment(), command=COMMAND_LINE.get()),
-            folder=job.options.out_dir,
+            environment=environment(),
+            folder=job.given.out_dir,
             machines=tuple(machines),
             models=tuple(self._row(index, machines) for index in range(len(self._works))),
             seconds=round(seconds, 3),
@@ -547,7 +578,7 @@ def _write_summary(fleet: Fleet, store: Store) -> Fleet:
 
 def _show(job: Job, fleet: Fleet, results: _Results) -> None:
     """Print the table, or a JSON list, and the errors."""
-    style, options = style_for(sys.stdout), job.options
+    style, options = style_for(sys.stdout), job.given
     folder = options.out_dir
     where = "" if folder is None else f"results in {folder} (open {folder.rstrip('/')}/{PAGE})"
     document = fleet_document(fleet, where=where)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -112,9 +112,14 @@ def file(
     metavar: str = "FILE",
     group: str | None = None,
     writes: bool = False,
+    new: bool = False,
 ) -> Option:
-    """Return an option that names a file or a folder."""
-    return Option(name, metavar, help, flags, group, Path, None, none, writes=writes)
+    """Return an option that names a file or a folder, which must exist unless the command `writes` it.
+
+    A `new` one is written too, but checked by the command itself.
+    """
+    read = None if writes or new else check_readable
+    return Option(name, metavar, help, flags, group, Path, None, none, writes=writes, read=read)
 
 
 def choice(name: str, values: Any, help: str, *flags: str, default: Any = None, group: str | None = None) -> Option:
@@ -147,6 +152,11 @@ def svg(content: str, *, group: str = OUTPUT) -> Option:
     return file("svg", f"Also plot {content} to this SVG file.", group=group, writes=True)
 
 
+def seconds(default: str | None, help: str = "Time limit for measurements: 60, 90s, 2m.", *, none: str = "") -> Option:
+    """Return the option `--seconds` of a command that measures."""
+    return Option("seconds", "TIME", help, type=str, default=default, none=none, read=parse_duration)
+
+
 def table_format(rows: str) -> Option:
     """Return the option `--format` of a command that prints tables, whose CSV has these rows."""
     return choice("format", TABLES, f"Format of the output; csv has {rows}.", default="text", group=OUTPUT)
@@ -157,14 +167,33 @@ def is_there(path: Path) -> bool:
     return os.path.exists(path)  # unlike exists, False for a name that is too long
 
 
-def check_readable(models: Path | list[Path]) -> Path | list[Path]:
-    """Return the models after checking that they exist, which comes before any check of the output."""
-    for path in [models] if isinstance(models, Path) else models:
+_Paths = TypeVar("_Paths", Path, list[Path])
+
+
+class MissingFile(ModelError):
+    """A file that the command line names does not exist."""
+
+    exit_code = UsageError.exit_code
+
+
+def check_readable(paths: _Paths) -> _Paths:
+    """Return the paths after checking that there is something at each, which comes before any check of the output.
+
+    Raises:
+        MissingFile: there is nothing at one of them.
+    """
+    for path in [paths] if isinstance(paths, Path) else paths:
         if not is_there(path):
-            near = [file.name for file in path.parent.glob("*.onnx")] if path.parent.is_dir() else []
+            near = [file.name for file in path.parent.glob(f"*{path.suffix}")] if path.parent.is_dir() else []
             close = suggest(path.name, near) or "check the path"
-            raise ModelError(f"{path} cannot be read: there is no such file", hint=close)
-    return models
+            raise MissingFile(f"{path} cannot be read: there is no such file", hint=close)
+    return paths
+
+
+def check_sources(sources: list[str]) -> list[str]:
+    """Return the sources after checking that the ONNX files exist that they name."""
+    check_readable([Path(source) for source in sources if source.endswith(".onnx") and "://" not in source])
+    return sources
 
 
 def _custom_ops(libraries: Sequence[Path]) -> AbstractContextManager[object]:
@@ -218,11 +247,13 @@ TASK = Option("task", "TASK", "Head of a Hugging Face model: text-classification
 DTYPE = replace(choice("dtype", DTYPES, "Floating-point type of the PyTorch model.", group=MORE),
     none="float32 for hf:, otherwise keep")
 INPUT = listed("input_specs", "NAME=DTYPE[DIMS]", "Type and shape, or a VALUE. Repeatable.", "--input", none="derived")
-INPUT_FILE = file("input_file", "Example inputs, as of numpy.savez.", "--inputs", metavar="FILE.npz", none="derived")
+INPUT_FILE = file("inputs", "Example inputs, as of numpy.savez.", metavar="FILE.npz", none="derived")
 DYNAMIC = listed("dynamic", "NAME:AXIS=DIM|auto", "A dynamic dimension; auto finds all. Repeatable.")
 EXTERNAL = Option("external", None, "Store weights in a separate file, or in the model.",
     ("--external-data/--inline",), MORE, bool, None)
-VERIFY = Option("verify", None, "Verify before writing the file.", ("--verify/--no-verify",), None, bool, True)
+VERIFY = choice("verify", Literal["end", "off"], "Verify before writing the file.", default="end")
+KEEP_MODULES = listed("keep_modules", "NAME", "Leave this module as it is. A path, tag, glob or class; repeatable.",
+    "--keep-module")
 TORCH_NN = switch("include_torch_nn", "Also treat torch's own modules (Linear, …) as modules.", group=MORE)
 TAG_ATTRIBUTES = switch("tag_attributes", "Also write tags as node attributes, for tools that drop metadata.",
     group=MORE)
@@ -244,7 +275,7 @@ MANY_MODELS = (WORKERS, CLUSTER, TIMEOUT, MEMORY, KEEP_GOING, ALLOW_CODE)
 GATING = (
     listed("fail_if", "EXPR", "Exit with 4 if true: 'nodes>120'. Repeatable.", group=GATES),
     file("baseline", "An earlier record to compare with.", group=GATES),
-    file("summary", "Append gates and numbers to this Markdown page.", group=GATES),
+    file("summary", "Append gates and numbers to this Markdown page.", group=GATES, new=True),
 )
 # fmt: on
 

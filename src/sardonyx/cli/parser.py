@@ -15,6 +15,7 @@ import typer
 from msgspec import UNSET
 from typer.core import TyperCommand
 
+from sardonyx.cli.console import COMMAND_LINE, CONFIGURATION
 from sardonyx.cli.options import GATES, MANY, MORE, OUTPUT, Option
 from sardonyx.cli.verb import Given, Verb, parameters
 
@@ -31,8 +32,16 @@ def callback(verb: Verb) -> Callable[..., int]:
     options = [option.completed(known.get(option.name)) for option in verb.all_options]
 
     def command(context: typer.Context, **values: Any) -> int:
+        from sardonyx.records.environment import INVOCATION  # not for --help
+
         with Given(verb, options, values, context) as given:
-            return verb.run(given)
+            file = CONFIGURATION.get() if given.configured else ""
+            told = {"command": COMMAND_LINE.get(), "configured": given.configured, "configuration": file}
+            token = INVOCATION.set(told)
+            try:
+                return verb.run(given)
+            finally:
+                INVOCATION.reset(token)
 
     signature = [Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context), *map(_parameter, options)]
     vars(command)["__signature__"] = Signature(signature)

@@ -188,6 +188,10 @@ class Given:
     ) -> None:
         self.verb, self.context = verb, context
         self._options, self._values = {option.name: option for option in options}, dict(values)
+        found = (context.get_parameter_source(name) for name in self._options)
+        sources = {name: source.name for name, source in zip(self._options, found, strict=True) if source is not None}
+        set_by_file = [name for name, source in sources.items() if source == "DEFAULT_MAP"]
+        self.configured = {name: context.params[name] for name in set_by_file}  # what a file with defaults set
         self._resources, self._gating = ExitStack(), Gating()
 
     def __enter__(self) -> Self:
@@ -215,6 +219,10 @@ class Given:
         """Return whether an option has another value than its default."""
         return name in self._values and self.context.params[name] not in (self._options[name].default, None, [], ())
 
+    def is_typed(self, name: str) -> bool:
+        """Return whether an option with another value than its default was given on the command line, not in a file."""
+        return self.is_given(name) and name not in self.configured
+
     def flag(self, name: str) -> str:
         """Return an option as messages name it."""
         return self._options[name].flag
@@ -222,8 +230,11 @@ class Given:
     def reject(self, first: str, *others: str) -> None:
         """Raise an error if an option and another that contradicts it are both given."""
         for other in others:
-            names = (self.flag(name) for name in (first, other))
-            reject_both(next(names), self.is_given(first), next(names), self.is_given(other))
+            for name, typed in ((first, other), (other, first)):
+                if name in self.configured and self.is_typed(typed):  # the command line wins
+                    del self.configured[name]
+                    self._values[name] = self.context.params[name] = self._options[name].default
+            reject_both(self.flag(first), self.is_given(first), self.flag(other), self.is_given(other))
 
     def check(
         self, record: str = "", *, beside: Iterable[Path] = (), many: bool = False, outputs: bool = True
@@ -350,4 +361,4 @@ class Given:
             sentence or (lambda record, _: self.verb.sentence(record)),
             document or (lambda record, _: self.verb.document(record, view)),
         )
-        return run_many(self.context, sources, self._gating, shows, writes=writes)
+        return run_many(self, sources, self._gating, shows, writes=writes)

@@ -51,7 +51,8 @@ _BINARY: dict[str, tuple[Callable[[Numbers, Real, Real], Real], Callable[[Array,
 }
 
 
-def _combined(call: Call, name: str, a: Value, b: Value) -> Value:
+def combined(call: Call, name: str, a: Value, b: Value) -> Value:
+    """Return the result of a binary operator on two tensors."""
     a, b = both(a, b)
     on_reals, on_integers = _BINARY[name]
     try:
@@ -70,24 +71,17 @@ def _placed(call: Call, a: Value, b: Value) -> Value:
     return b.moved(lambda x: x.reshape(sizes)) if isinstance(b, Real) else b.reshape(sizes)
 
 
-@defines("Add", "Sub", "Mul", "Div")
-def binary(call: Call) -> Value:
-    """Return a sum, difference, product or quotient."""
-    return _combined(call, call.node.op_type, call[0], _placed(call, call[0], call[1]))
-
-
 @defines("Max", "Min", "Sum", "Mean")
-def variadic(call: Call) -> Value:
-    """Return the largest, the smallest, the sum or the mean of any number of tensors."""
+def _variadic(call: Call) -> Value:
     name = {"Sum": "Add", "Mean": "Add"}.get(call.node.op_type, call.node.op_type)
-    result = functools.reduce(lambda a, b: _combined(call, name, a, b), call.operands)
+    result = functools.reduce(lambda a, b: combined(call, name, a, b), call.operands)
     if call.node.op_type == "Mean":
         return call.numbers.divide(result, _scalar(len(call.operands), result))
     return result
 
 
 @defines("Neg", "Abs", "Sign", "Reciprocal", "Sqrt", "Relu")
-def unary(call: Call) -> Value:
+def _unary(call: Call) -> Value:
     """Return a function of each element that needs no random one."""
     name, x, numbers = call.node.op_type, call[0], call.numbers
     if not isinstance(x, Real):
@@ -109,20 +103,8 @@ def unary(call: Call) -> Value:
     return Real.of(positive.astype(np.int64) - negative, x.dtype)
 
 
-@defines(*FUNCTIONS)
-def function(call: Call) -> Value:
-    """Return a function without an algebraic definition."""
-    return call.numbers.apply(call.node.op_type, call.real(0))
-
-
-@defines("Floor", "Ceil", "Round")
-def whole(call: Call) -> Value:
-    """Return the whole number below, above or next to each element."""
-    return call.numbers.whole(call.node.op_type, call.real(0))
-
-
 @defines("Pow")
-def power(call: Call) -> Value:
+def _power(call: Call) -> Value:
     """Return powers; the exponent may have another type."""
     base, exponent = call[0], call[1]
     if not isinstance(base, Real):
@@ -136,7 +118,7 @@ def power(call: Call) -> Value:
 
 
 @defines("Mod")
-def modulo(call: Call) -> Value:
+def _modulo(call: Call) -> Value:
     """Return the rest of a division: with the sign of the divisor, or of the dividend."""
     a, b = both(call[0], call[1])
     if not isinstance(a, Real):
@@ -152,15 +134,14 @@ def modulo(call: Call) -> Value:
 
 
 @defines("Clip")
-def clip(call: Call) -> Value:
-    """Return each element limited from below and from above."""
+def _clip(call: Call) -> Value:
     x = call[0]
     for index, name, default in ((1, "Max", "min"), (2, "Min", "max")):
         bound = call[index]
         if bound is None and call.get(default) is not None:
             bound = call.numbers.attribute(call.get(default), x.dtype)
         if bound is not None:
-            x = _combined(
+            x = combined(
                 call, name, x, bound.moved(lambda v: v.reshape(())) if isinstance(bound, Real) else bound.reshape(())
             )
     return x
@@ -169,7 +150,7 @@ def clip(call: Call) -> Value:
 @defines(
     "LeakyRelu", "PRelu", "ThresholdedRelu", "Elu", "Celu", "Selu", "HardSigmoid", "HardSwish", "Softsign", "Shrink"
 )
-def activation(call: Call) -> Value:
+def _activation(call: Call) -> Value:
     """Return an activation of each element; the standard gives these definitions."""
     name, x, n = call.node.op_type, call.real(0), call.numbers
     zero, one = _scalar(0.0, x), _scalar(1.0, x)
@@ -204,8 +185,7 @@ def activation(call: Call) -> Value:
 
 
 @defines("And", "Or", "Xor", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitShift")
-def logic(call: Call) -> Value:
-    """Return a logical operation on truth values, or one on bits."""
+def _logic(call: Call) -> Value:
     a, b = call[0], _placed(call, call[0], call[1])
     name = call.node.op_type
     if name == "BitShift":
@@ -215,14 +195,8 @@ def logic(call: Call) -> Value:
     return a | b if name in ("Or", "BitwiseOr") else a ^ b
 
 
-@defines("Not", "BitwiseNot")
-def negation(call: Call) -> Value:
-    """Return the opposite of truth values or bits."""
-    return np.invert(call[0])
-
-
 @defines("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")
-def comparison(call: Call) -> Value:
+def _comparison(call: Call) -> Value:
     """Return where a relation holds; for numbers that are not NaN, one order answers all."""
     name = call.node.op_type
     a, b = both(call[0], _placed(call, call[0], call[1]))
@@ -239,8 +213,7 @@ def comparison(call: Call) -> Value:
 
 
 @defines("IsNaN", "IsInf")
-def special(call: Call) -> Value:
-    """Return where elements are NaN, or infinite."""
+def _special(call: Call) -> Value:
     x = call.real(0).doubles
     if call.node.op_type == "IsNaN":
         return np.isnan(x)
@@ -249,7 +222,7 @@ def special(call: Call) -> Value:
 
 
 @defines("Cast", "CastLike")
-def cast(call: Call) -> Value:
+def _cast(call: Call) -> Value:
     """Return the elements in another type; all floating-point types hold the same real numbers here."""
     to = call.get("to") if call.node.op_type == "Cast" else dtype_of(call[1])
     return converted(call.numbers, call[0], to)
@@ -287,8 +260,7 @@ def _axes(call: Call, rank: int) -> tuple[int, ...] | None:
 
 
 @defines("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
-def reduce_sum(call: Call) -> Value:
-    """Return sums along axes: of the elements, of their squares, of what they are the logarithms of."""
+def _reduce_sum(call: Call) -> Value:
     name, x, numbers = call.node.op_type, call[0], call.numbers
     axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
     if not isinstance(x, Real):
@@ -318,8 +290,7 @@ def _refuse(call: Call) -> Value:
 
 
 @defines("ReduceMax", "ReduceMin")
-def reduce_order(call: Call) -> Value:
-    """Return the largest or smallest element along axes."""
+def _reduce_order(call: Call) -> Value:
     x, least = call[0], call.node.op_type == "ReduceMin"
     axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
     if axes is None:
@@ -342,8 +313,7 @@ def extreme(numbers: Numbers, x: Real, axes: tuple[int, ...], *, keepdims: bool,
 
 
 @defines("ReduceProd")
-def reduce_product(call: Call) -> Value:
-    """Return products along axes."""
+def _reduce_product(call: Call) -> Value:
     x = call[0]
     axes, keepdims = _axes(call, len(x.shape)), bool(call.get("keepdims", 1))
     if axes is None:
@@ -355,8 +325,7 @@ def reduce_product(call: Call) -> Value:
 
 
 @defines("ArgMax", "ArgMin")
-def arg_extreme(call: Call) -> Value:
-    """Return the index of the largest or smallest element."""
+def _arg_extreme(call: Call) -> Value:
     x = call[0]
     axis = axis_of(call.get("axis", 0), len(x.shape))
     keys = call.numbers.keys(x) if isinstance(x, Real) else x
@@ -369,8 +338,7 @@ def arg_extreme(call: Call) -> Value:
 
 
 @defines("TopK")
-def top_k(call: Call) -> tuple[Value, Value]:
-    """Return the largest or smallest elements in order, with their indices."""
+def _top_k(call: Call) -> tuple[Value, Value]:
     x, count = call[0], (call.integers(1, "k") or [0])[0]
     axis = axis_of(call.get("axis", -1), len(x.shape))
     if not call.get("sorted", 1):
@@ -388,8 +356,7 @@ def top_k(call: Call) -> tuple[Value, Value]:
 
 
 @defines("CumSum")
-def cumulative_sum(call: Call) -> Value:
-    """Return running sums, from either end, with or without each element itself."""
+def _cumulative_sum(call: Call) -> Value:
     x = call[0]
     axis = axis_of((call.integers(1) or [0])[0], len(x.shape))
     backwards, exclusive = bool(call.get("reverse", 0)), bool(call.get("exclusive", 0))
@@ -410,7 +377,7 @@ def cumulative_sum(call: Call) -> Value:
 
 
 @defines("Softmax", "LogSoftmax", "Hardmax")
-def softmax(call: Call) -> Value:
+def _softmax(call: Call) -> Value:
     """Return each row as positive numbers that add up to 1; before opset 13, a row is all axes from one on."""
     x, numbers, shape = call.real(0), call.numbers, call.real(0).shape
     old = call.opset < 13
@@ -434,3 +401,11 @@ def softmax(call: Call) -> Value:
         if call.node.op_type == "LogSoftmax":
             result = numbers.subtract(numbers.subtract(x, highest), numbers.apply("Log", total))
     return result.moved(lambda v: v.reshape(shape))
+
+
+defines("Add", "Sub", "Mul", "Div")(
+    lambda call: combined(call, call.node.op_type, call[0], _placed(call, call[0], call[1]))
+)
+defines(*FUNCTIONS)(lambda call: call.numbers.apply(call.node.op_type, call.real(0)))
+defines("Floor", "Ceil", "Round")(lambda call: call.numbers.whole(call.node.op_type, call.real(0)))
+defines("Not", "BitwiseNot")(lambda call: np.invert(call[0]))

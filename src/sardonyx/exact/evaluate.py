@@ -43,7 +43,7 @@ def _activated(call: Call, x: Value, *, parameters: str) -> Value:
 
 
 @defines(_DOMAIN + "FusedConv")
-def fused_conv(call: Call) -> Value:
+def _fused_conv(call: Call) -> Value:
     """Return a convolution, plus a tensor, then an activation."""
     x = convolved(call, call.real(0), call.real(1), None if call[2] is None else call.real(2))
     x = x if call[3] is None else call.numbers.add(x, call.real(3))
@@ -51,15 +51,13 @@ def fused_conv(call: Call) -> Value:
 
 
 @defines(_DOMAIN + "FusedGemm")
-def fused_gemm(call: Call) -> Value:
-    """Return a Gemm, then an activation."""
+def _fused_gemm(call: Call) -> Value:
     plain = {key: call.get(key) for key in ("alpha", "beta", "transA", "transB") if call.get(key) is not None}
     return _activated(call, call.op("Gemm", *call.operands, **plain), parameters="activation_")
 
 
 @defines(_DOMAIN + "FusedMatMul")
-def fused_matmul(call: Call) -> Value:
-    """Return a matrix product of operands that may be transposed, times a number."""
+def _fused_matmul(call: Call) -> Value:
     if call.get("transBatchA", 0) or call.get("transBatchB", 0):
         raise Undecided("FusedMatMul that transposes batches")
     a, b = (
@@ -71,14 +69,14 @@ def fused_matmul(call: Call) -> Value:
 
 
 @defines(_DOMAIN + "BiasGelu", _DOMAIN + "FastGelu")
-def bias_gelu(call: Call) -> Value:
+def _bias_gelu(call: Call) -> Value:
     """Return the Gelu of a sum; FastGelu is its form with tanh."""
     x = call.real(0) if call[1] is None else call.numbers.add(call.real(0), call.real(1))
     return call.op("Gelu", x, approximate="tanh" if call.node.op_type == "FastGelu" else "none")
 
 
 @defines(_DOMAIN + "QuickGelu")
-def quick_gelu(call: Call) -> Value:
+def _quick_gelu(call: Call) -> Value:
     """Return x times the sigmoid of alpha · x."""
     x, n = call.real(0), call.numbers
     alpha = n.attribute(call.get("alpha", 1.702), x.dtype)
@@ -86,7 +84,7 @@ def quick_gelu(call: Call) -> Value:
 
 
 @defines(_DOMAIN + "SkipLayerNormalization", _DOMAIN + "SkipSimplifiedLayerNormalization")
-def skip_norm(call: Call) -> Value:
+def _skip_norm(call: Call) -> Value:
     """Return the normalization of a sum, and the sum as the last of four outputs."""
     n, simplified = call.numbers, call.node.op_type == "SkipSimplifiedLayerNormalization"
     total = n.add(call.real(0), call.real(1))
@@ -102,7 +100,7 @@ def skip_norm(call: Call) -> Value:
 
 
 @defines(_DOMAIN + "Attention")
-def packed_attention(call: Call) -> Value:
+def _packed_attention(call: Call) -> Value:
     """Return attention of one tensor to itself; queries, keys and values come from one product."""
     if call[3] is not None or call[4] is not None or call.get("unidirectional", 0) or call.get("do_rotary", 0):
         raise Undecided("packed Attention with an index mask, a past or an order")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
+from sardonyx.exact.arithmetic import combined
 from sardonyx.exact.call import (
     FLOATS,
     Array,
@@ -47,7 +48,7 @@ def constant(numbers: Numbers, proto: TensorProto) -> Value:
 
 
 @defines("Identity", "Dropout")
-def identity(call: Call) -> Value:
+def _identity(call: Call) -> Value:
     """Return the operand; a mask of Dropout is all true."""
     if call.node.op_type == "Dropout":
         training = call[2]
@@ -58,8 +59,7 @@ def identity(call: Call) -> Value:
 
 
 @defines("Constant")
-def make_constant(call: Call) -> Value:
-    """Return the tensor of any of the attributes."""
+def _make_constant(call: Call) -> Value:
     (name, value), *_ = call.attributes.items()
     if name == "value":
         return constant(call.numbers, value)
@@ -74,22 +74,8 @@ def make_constant(call: Call) -> Value:
     raise Undecided(name)
 
 
-@defines("Shape")
-def shape(call: Call) -> Value:
-    """Return the sizes of a tensor, or some of them."""
-    sizes = call[0].shape
-    return np.array(sizes[slice(call.get("start", 0), call.get("end"))], np.int64)
-
-
-@defines("Size")
-def size(call: Call) -> Value:
-    """Return the number of elements."""
-    return np.array(math.prod(call[0].shape), np.int64)
-
-
 @defines("Reshape")
-def reshape(call: Call) -> Value:
-    """Return the elements in another shape; 0 keeps a size and -1 is computed."""
+def _reshape(call: Call) -> Value:
     data, wanted = call[0], call.integers(1, "shape")
     if wanted is None:
         raise Invalid("no shape")
@@ -112,8 +98,7 @@ def _reshaped(x: Array, sizes: Sequence[int]) -> Array:
 
 
 @defines("Flatten")
-def flatten(call: Call) -> Value:
-    """Return a matrix of the axes before and from an axis."""
+def _flatten(call: Call) -> Value:
     data, axis = call[0], call.get("axis", 1)
     axis = axis + len(data.shape) if axis < 0 else axis
     sizes = (math.prod(data.shape[:axis]), math.prod(data.shape[axis:]))
@@ -121,8 +106,7 @@ def flatten(call: Call) -> Value:
 
 
 @defines("Squeeze")
-def squeeze(call: Call) -> Value:
-    """Return a tensor without axes of size 1."""
+def _squeeze(call: Call) -> Value:
     data, axes = call[0], call.integers(1, "axes")
     rank = len(data.shape)
     dropped = [i for i, n in enumerate(data.shape) if n == 1] if axes is None else [axis_of(a, rank) for a in axes]
@@ -133,8 +117,7 @@ def squeeze(call: Call) -> Value:
 
 
 @defines("Unsqueeze")
-def unsqueeze(call: Call) -> Value:
-    """Return a tensor with more axes of size 1."""
+def _unsqueeze(call: Call) -> Value:
     data, axes = call[0], call.integers(1, "axes") or []
     rank = len(data.shape) + len(axes)
     new = {axis_of(axis, rank) for axis in axes}
@@ -143,18 +126,6 @@ def unsqueeze(call: Call) -> Value:
     old = iter(data.shape)
     sizes = [1 if axis in new else next(old) for axis in range(rank)]
     return moved(data, lambda x: x.reshape(sizes))
-
-
-@defines("Transpose")
-def transpose(call: Call) -> Value:
-    """Return a tensor with its axes in another order."""
-    return moved(call[0], lambda x: np.transpose(x, call.get("perm")))
-
-
-@defines("Concat")
-def concat(call: Call) -> Value:
-    """Return tensors one after another."""
-    return concatenated(call.operands, call.get("axis", 1))
 
 
 def concatenated(parts: Sequence[Value], axis: int) -> Value:
@@ -166,8 +137,7 @@ def concatenated(parts: Sequence[Value], axis: int) -> Value:
 
 
 @defines("Split")
-def split(call: Call) -> tuple[Value, ...]:
-    """Return parts of a tensor along an axis."""
+def _split(call: Call) -> tuple[Value, ...]:
     data, axis, sizes = call[0], call.get("axis", 0), call.integers(1, "split")
     length = data.shape[axis]
     if sizes is None:
@@ -186,8 +156,7 @@ def _parts(data: Value, axis: int, sizes: Sequence[int]) -> list[Value]:
 
 
 @defines("Slice")
-def cut(call: Call) -> Value:
-    """Return a part of a tensor with a step."""
+def _cut(call: Call) -> Value:
     data = call[0]
     starts, ends = call.integers(1, "starts"), call.integers(2, "ends")
     if starts is None or ends is None:
@@ -214,20 +183,13 @@ def _slice(start: int, end: int, step: int, length: int) -> slice:
 
 
 @defines("Expand")
-def expand(call: Call) -> Value:
-    """Return a tensor repeated along axes of size 1."""
+def _expand(call: Call) -> Value:
     data, sizes = call[0], call.integers(1) or []
     try:
         target = np.broadcast_shapes(data.shape, tuple(sizes))
     except ValueError as error:
         raise Invalid(str(error)) from None
     return moved(data, lambda x: np.broadcast_to(x, target))
-
-
-@defines("Tile")
-def tile(call: Call) -> Value:
-    """Return a tensor repeated along its axes."""
-    return moved(call[0], lambda x: np.tile(x, call.integers(1) or []))
 
 
 def _indices(value: Array, length: int) -> Array:
@@ -238,8 +200,7 @@ def _indices(value: Array, length: int) -> Array:
 
 
 @defines("Gather")
-def gather(call: Call) -> Value:
-    """Return slices at indices along an axis."""
+def _gather(call: Call) -> Value:
     data = call[0]
     axis = axis_of(call.get("axis", 0), len(data.shape))
     indices = _indices(np.asarray(call[1]), data.shape[axis])
@@ -247,8 +208,7 @@ def gather(call: Call) -> Value:
 
 
 @defines("GatherElements")
-def gather_elements(call: Call) -> Value:
-    """Return single elements at indices along an axis."""
+def _gather_elements(call: Call) -> Value:
     data = call[0]
     axis = axis_of(call.get("axis", 0), len(data.shape))
     indices = _indices(np.asarray(call[1]), data.shape[axis])
@@ -257,8 +217,7 @@ def gather_elements(call: Call) -> Value:
 
 
 @defines("GatherND")
-def gather_nd(call: Call) -> Value:
-    """Return slices at rows of indices."""
+def _gather_nd(call: Call) -> Value:
     data, rows, batch = call[0], np.asarray(call[1]), call.get("batch_dims", 0)
     return moved(data, lambda x: _at_rows(x, rows, batch))
 
@@ -275,7 +234,7 @@ def _at_rows(x: Array, rows: Array, batch: int) -> Array:
 
 
 @defines("ScatterElements", "Scatter")
-def scatter_elements(call: Call) -> Value:
+def _scatter_elements(call: Call) -> Value:
     """Return a copy with single elements replaced, or combined with what is there."""
     data, indices, updates = call[0], np.asarray(call[1]), call[2]
     axis = axis_of(call.get("axis", 0), len(data.shape))
@@ -285,8 +244,7 @@ def scatter_elements(call: Call) -> Value:
 
 
 @defines("ScatterND")
-def scatter_nd(call: Call) -> Value:
-    """Return a copy with slices replaced, or combined with what is there."""
+def _scatter_nd(call: Call) -> Value:
     data, rows, updates = call[0], np.asarray(call[1]), call[2]
     depth = rows.shape[-1]
     flat = rows.reshape(-1, depth)
@@ -296,11 +254,11 @@ def scatter_nd(call: Call) -> Value:
 
 def _scattered(call: Call, data: Value, places: tuple[Array, ...], updates: Value) -> Value:
     how = call.text("reduction", "none")
-    combine = _combination(call, how)
-    if how != "none" and combine is None:
+    operation = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}.get(how)
+    if how != "none" and operation is None:
         raise Undecided(f"{call.node.op_type} with {how}")
     both(data, updates)
-    if combine is None:
+    if operation is None:
 
         def put(x: Array, y: Array) -> Array:
             copy = np.array(x)
@@ -314,7 +272,7 @@ def _scattered(call: Call, data: Value, places: tuple[Array, ...], updates: Valu
     for number in range(len(places[0])):  # one after another: an index may occur more than once
         place = tuple(axis[number] for axis in places)
         old = moved(result, lambda x, place=place: x[place])
-        new = combine(old, moved(updates, lambda x, number=number: x[number]))
+        new = combined(call, operation, old, moved(updates, lambda x, number=number: x[number]))
         result = _with(result, place, new)
     return result
 
@@ -329,24 +287,8 @@ def _with(data: Value, place: tuple[Any, ...], new: Value) -> Value:
     return copy
 
 
-def _combination(call: Call, how: str) -> Callable[[Value, Value], Value] | None:
-    """Return how an update is combined with what is there."""
-    numbers = call.numbers
-    table: dict[str, tuple[Callable[[Real, Real], Real], Callable[[Array, Array], Array]]] = {
-        "add": (numbers.add, np.add),
-        "mul": (numbers.multiply, np.multiply),
-        "max": (numbers.largest, np.maximum),
-        "min": (numbers.smallest, np.minimum),
-    }
-    if how not in table:
-        return None
-    on_reals, on_integers = table[how]
-    return lambda a, b: on_reals(a, b) if isinstance(a, Real) else on_integers(a, b)
-
-
 @defines("Pad")
-def pad(call: Call) -> Value:
-    """Return a tensor with elements added or removed at its borders."""
+def _pad(call: Call) -> Value:
     data, amounts = call[0], call.integers(1, "pads")
     if amounts is None:
         raise Invalid("no pads")
@@ -372,8 +314,7 @@ def pad(call: Call) -> Value:
 
 
 @defines("Where")
-def where(call: Call) -> Value:
-    """Return elements of one tensor where a condition holds, otherwise of the other."""
+def _where(call: Call) -> Value:
     a, b = both(call[1], call[2])
     return (
         chosen(call[0], a, b)
@@ -382,15 +323,8 @@ def where(call: Call) -> Value:
     )
 
 
-@defines("Compress")
-def compress(call: Call) -> Value:
-    """Return the slices at which a condition holds."""
-    return moved(call[0], lambda x: np.compress(np.asarray(call[1]), x, call.get("axis")))
-
-
 @defines("Trilu")
-def trilu(call: Call) -> Value:
-    """Return the upper or lower triangle, with zeros elsewhere."""
+def _trilu(call: Call) -> Value:
     offset = (call.integers(1) or [0])[0]
     rows, columns = call[0].shape[-2:]
     distance: Array = np.subtract.outer(-np.arange(rows, dtype=np.int64), -np.arange(columns, dtype=np.int64))
@@ -399,8 +333,7 @@ def trilu(call: Call) -> Value:
 
 
 @defines("DepthToSpace")
-def depth_to_space(call: Call) -> Value:
-    """Return channels as blocks of pixels."""
+def _depth_to_space(call: Call) -> Value:
     b, c, h, w = call[0].shape
     n = call.get("blocksize", 1)
     if call.text("mode", "DCR") == "DCR":
@@ -417,8 +350,7 @@ def depth_to_space(call: Call) -> Value:
 
 
 @defines("SpaceToDepth")
-def space_to_depth(call: Call) -> Value:
-    """Return blocks of pixels as channels."""
+def _space_to_depth(call: Call) -> Value:
     if call.text("mode", "DCR") != "DCR":
         raise Undecided("SpaceToDepth in another order")
     b, c, h, w = call[0].shape
@@ -432,8 +364,7 @@ def space_to_depth(call: Call) -> Value:
 
 
 @defines("ReverseSequence")
-def reverse_sequence(call: Call) -> Value:
-    """Return sequences with their first elements in reverse."""
+def _reverse_sequence(call: Call) -> Value:
     batch, time = call.get("batch_axis", 1), call.get("time_axis", 0)
     lengths = np.asarray(call[1])
     steps: Array = np.arange(call[0].shape[time], dtype=np.int64)
@@ -445,8 +376,7 @@ def reverse_sequence(call: Call) -> Value:
 
 
 @defines("ConstantOfShape")
-def constant_of_shape(call: Call) -> Value:
-    """Return a tensor that repeats one element."""
+def _constant_of_shape(call: Call) -> Value:
     proto = call.get("value")
     fill = Real.of(np.zeros(1, np.float32), TensorProto.FLOAT) if proto is None else constant(call.numbers, proto)
     sizes = tuple(call.integers(0) or [])
@@ -454,8 +384,7 @@ def constant_of_shape(call: Call) -> Value:
 
 
 @defines("EyeLike")
-def eye_like(call: Call) -> Value:
-    """Return a diagonal of ones."""
+def _eye_like(call: Call) -> Value:
     dtype = call.get("dtype", dtype_of(call[0]))
     return tensor(
         call.numbers,
@@ -465,8 +394,7 @@ def eye_like(call: Call) -> Value:
 
 
 @defines("Range")
-def count(call: Call) -> Value:
-    """Return numbers with equal steps."""
+def _count(call: Call) -> Value:
     start, limit, step = (moved(call[index], lambda x: x.reshape(())) for index in range(3))
     if isinstance(start, Real):
         length = max(0, math.ceil((limit.doubles.item() - start.doubles.item()) / step.doubles.item()))
@@ -477,17 +405,14 @@ def count(call: Call) -> Value:
 
 
 @defines("NonZero")
-def non_zero(call: Call) -> Value:
-    """Return the indices of elements that are not 0."""
+def _non_zero(call: Call) -> Value:
     data = call[0]
-    return np.array(np.nonzero(data.residues if isinstance(data, Real) else data), np.int64).reshape(
-        len(data.shape), -1
-    )
+    found = np.nonzero(data.residues if isinstance(data, Real) else data)
+    return np.array(found, np.int64).reshape(len(data.shape), -1)
 
 
 @defines("OneHot")
-def one_hot(call: Call) -> Value:
-    """Return one of two values: at the index, and elsewhere."""
+def _one_hot(call: Call) -> Value:
     depth = (call.integers(1) or [0])[0]
     places = np.asarray(call.integers(0)).reshape(call[0].shape)
     axis = axis_of(call.get("axis", -1), places.ndim + 1)
@@ -496,27 +421,8 @@ def one_hot(call: Call) -> Value:
     return moved(call[2], lambda x: np.where(hot, np.asarray(x[1]), np.asarray(x[0])))
 
 
-@defines("SequenceConstruct")
-def sequence_construct(call: Call) -> Value:
-    """Return a sequence of tensors."""
-    return list(call.operands)
-
-
-@defines("SequenceEmpty")
-def sequence_empty(_: Call) -> Value:
-    """Return a sequence without elements."""
-    return []
-
-
-@defines("SequenceLength")
-def sequence_length(call: Call) -> Value:
-    """Return the number of tensors."""
-    return np.array(len(call[0]), np.int64)
-
-
 @defines("SequenceAt")
-def sequence_at(call: Call) -> Value:
-    """Return one tensor of a sequence."""
+def _sequence_at(call: Call) -> Value:
     index = (call.integers(1) or [0])[0]
     if not -len(call[0]) <= index < len(call[0]):
         raise Invalid("an index lies outside")
@@ -524,8 +430,7 @@ def sequence_at(call: Call) -> Value:
 
 
 @defines("SequenceInsert")
-def sequence_insert(call: Call) -> Value:
-    """Return a sequence with one more tensor."""
+def _sequence_insert(call: Call) -> Value:
     items = list(call[0])
     index = len(items) if call[2] is None else (call.integers(2) or [0])[0]
     items.insert(index + len(items) if index < 0 else index, call[1])
@@ -533,16 +438,14 @@ def sequence_insert(call: Call) -> Value:
 
 
 @defines("SequenceErase")
-def sequence_erase(call: Call) -> Value:
-    """Return a sequence without one of its tensors."""
+def _sequence_erase(call: Call) -> Value:
     items = list(call[0])
     del items[-1 if call[1] is None else (call.integers(1) or [0])[0]]
     return items
 
 
 @defines("ConcatFromSequence")
-def concat_from_sequence(call: Call) -> Value:
-    """Return the tensors of a sequence one after another."""
+def _concat_from_sequence(call: Call) -> Value:
     items, axis = call[0], call.get("axis", 0)
     if not items:
         raise Invalid("an empty sequence")
@@ -552,8 +455,7 @@ def concat_from_sequence(call: Call) -> Value:
 
 
 @defines("SplitToSequence")
-def split_to_sequence(call: Call) -> Value:
-    """Return parts of a tensor as a sequence."""
+def _split_to_sequence(call: Call) -> Value:
     data = call[0]
     axis = axis_of(call.get("axis", 0), len(data.shape))
     length, sizes = data.shape[axis], call.integers(1)
@@ -564,3 +466,14 @@ def split_to_sequence(call: Call) -> Value:
         sizes = [min(sizes[0], length - start) for start in range(0, length, sizes[0])]
     parts = _parts(data, axis, sizes)
     return [moved(part, lambda x: x.squeeze(axis)) for part in parts] if drop else parts
+
+
+defines("Shape")(lambda call: np.array(call[0].shape[slice(call.get("start", 0), call.get("end"))], np.int64))
+defines("Size")(lambda call: np.array(math.prod(call[0].shape), np.int64))
+defines("Transpose")(lambda call: moved(call[0], lambda x: np.transpose(x, call.get("perm"))))
+defines("Concat")(lambda call: concatenated(call.operands, call.get("axis", 1)))
+defines("Tile")(lambda call: moved(call[0], lambda x: np.tile(x, call.integers(1) or [])))
+defines("Compress")(lambda call: moved(call[0], lambda x: np.compress(np.asarray(call[1]), x, call.get("axis"))))
+defines("SequenceConstruct")(lambda call: list(call.operands))
+defines("SequenceEmpty")(lambda _: [])
+defines("SequenceLength")(lambda call: np.array(len(call[0]), np.int64))

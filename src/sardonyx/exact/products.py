@@ -33,15 +33,8 @@ def product(numbers: Numbers, a: Value, b: Value) -> Value:
         raise Invalid(str(error)) from None
 
 
-@defines("MatMul")
-def matmul(call: Call) -> Value:
-    """Return the matrix product."""
-    return product(call.numbers, call[0], call[1])
-
-
 @defines("MatMulInteger")
-def matmul_integer(call: Call) -> Value:
-    """Return the product of integers less their zero points."""
+def _matmul_integer(call: Call) -> Value:
     a, b = call[0].astype(np.int32), call[1].astype(np.int32)
     if call[2] is not None:
         zero = call[2].astype(np.int32)
@@ -52,8 +45,7 @@ def matmul_integer(call: Call) -> Value:
 
 
 @defines("Gemm")
-def gemm(call: Call) -> Value:
-    """Return alpha · a · b + beta · c."""
+def _gemm(call: Call) -> Value:
     n = call.numbers
     a, b = call.real(0), call.real(1)
     result = product(n, turned(a) if call.get("transA", 0) else a, turned(b) if call.get("transB", 0) else b)
@@ -62,7 +54,7 @@ def gemm(call: Call) -> Value:
 
 
 @defines("Einsum")
-def einsum(call: Call) -> Value:
+def _einsum(call: Call) -> Value:
     """Return a sum of products over named axes, two operands at a time."""
     equation = call.text("equation", "").replace(" ", "")
     left, _, right = equation.partition("->")
@@ -203,12 +195,6 @@ class _Window:
         )
 
 
-@defines("Conv")
-def conv(call: Call) -> Value:
-    """Return a convolution: the product of every window with the kernels of its group."""
-    return convolved(call, call.real(0), call.real(1), None if call[2] is None else call.real(2))
-
-
 def convolved(call: Call, x: Real, weight: Real, bias: Real | None) -> Real:
     """Return a convolution with the attributes of a call."""
     n, groups = call.numbers, call.get("group", 1)
@@ -236,7 +222,7 @@ def _per_channel(x: Real, rank: int) -> Real:
 
 
 @defines("ConvTranspose")
-def conv_transpose(call: Call) -> Value:
+def _conv_transpose(call: Call) -> Value:
     """Return the adjoint of a convolution: every element is spread over a window."""
     x, weight, n, groups = call.real(0), call.real(1), call.numbers, call.get("group", 1)
     spatial, kernel = x.shape[2:], weight.shape[2:]
@@ -290,8 +276,7 @@ def _spread(part: Real, shape: tuple[int, ...], at: tuple[slice, ...]) -> Real:
 
 
 @defines("AveragePool", "MaxPool", "LpPool")
-def pool(call: Call) -> Value:
-    """Return the mean, the largest element or the norm of every window."""
+def _pool(call: Call) -> Value:
     name, x, n = call.node.op_type, call.real(0), call.numbers
     window = _Window(call, x.shape[2:], call.get("kernel_shape"))
     if name == "MaxPool":
@@ -315,8 +300,7 @@ def pool(call: Call) -> Value:
 
 
 @defines("GlobalAveragePool", "GlobalMaxPool")
-def global_pool(call: Call) -> Value:
-    """Return the mean or the largest element of every channel."""
+def _global_pool(call: Call) -> Value:
     x, n = call.real(0), call.numbers
     axes = tuple(range(2, x.ndim))
     if call.node.op_type == "GlobalMaxPool":
@@ -326,8 +310,7 @@ def global_pool(call: Call) -> Value:
 
 
 @defines("BatchNormalization")
-def batch_normalization(call: Call) -> Value:
-    """Return every channel scaled by statistics that are given."""
+def _batch_normalization(call: Call) -> Value:
     if call.get("training_mode", 0) or len([name for name in call.node.output if name]) > 1:
         raise Undecided("BatchNormalization in training mode")
     n, x = call.numbers, call.real(0)
@@ -342,8 +325,7 @@ def _deviation(call: Call, variance: Real) -> Real:
 
 
 @defines("InstanceNormalization")
-def instance_normalization(call: Call) -> Value:
-    """Return every channel of every sample scaled by its own statistics."""
+def _instance_normalization(call: Call) -> Value:
     n, x = call.numbers, call.real(0)
     axes = tuple(range(2, x.ndim))
     count = Real.of(np.array(math.prod(x.shape[2:])), x.dtype)
@@ -355,7 +337,7 @@ def instance_normalization(call: Call) -> Value:
 
 
 @defines("LRN")
-def local_response(call: Call) -> Value:
+def _local_response(call: Call) -> Value:
     """Return every element divided by a power of the squares of nearby channels."""
     n, x, size = call.numbers, call.real(0), call.get("size")
     squares = n.multiply(x, x)
@@ -376,8 +358,7 @@ def _along_axis(v: Array, axis: int, rank: int) -> Array:
 
 
 @defines("DequantizeLinear")
-def dequantize(call: Call) -> Value:
-    """Return the real numbers that quantized ones stand for."""
+def _dequantize(call: Call) -> Value:
     x, scale, zero = call[0], call.real(1), call[2]
     if isinstance(x, Real) or call.get("block_size", 0):
         raise Undecided("DequantizeLinear of floats or in blocks")
@@ -387,7 +368,7 @@ def dequantize(call: Call) -> Value:
 
 
 @defines("LSTM", "GRU", "RNN")
-def recurrent(call: Call) -> Value:
+def _recurrent(call: Call) -> Value:
     """Return the states of a recurrent layer, step by step, in one or both directions."""
     if call.get("layout", 0) or call.get("clip") or call[4] is not None or call.get("activations"):
         raise Undecided(f"{call.node.op_type} with lengths, a limit or activations of its own")
@@ -495,16 +476,23 @@ _REPEATS = {"asymmetric": ("floor",)} | dict.fromkeys(
 
 
 @defines("Upsample", "Resize")
-def resize(call: Call) -> Value:
+def _resize(call: Call) -> Value:
     """Return an image of other sizes: the nearest pixel, or a mean of pixels weighted by distance."""
     x = call[0]
-    if call.text("mode", "nearest") != "nearest" or not _is_whole(call):
-        raise Undecided("Resize other than by whole numbers to the nearest pixel")
-    factors = _factors(call)
+    undecided = Undecided("Resize other than by whole numbers to the nearest pixel")
+    way = call.text("coordinate_transformation_mode", "half_pixel" if call.opset >= 11 else "asymmetric")
+    rounding = call.text("nearest_mode", "round_prefer_floor" if call.opset >= 11 else "floor")
+    if call.text("mode", "nearest") != "nearest" or rounding not in _REPEATS.get(way, ()):
+        raise undecided
+    if call.get("axes") is not None or call.text("keep_aspect_ratio_policy", "stretch") != "stretch":
+        raise undecided
+    scales = _scales(call)
+    if not all(scale >= 1 and scale == round(scale) for scale in scales):
+        raise undecided
 
     def repeated(v: Array) -> Array:
-        for axis, factor in enumerate(factors):
-            v = np.repeat(v, factor, axis)
+        for axis, scale in enumerate(scales):
+            v = np.repeat(v, round(scale), axis)
         return v
 
     return x.moved(repeated) if isinstance(x, Real) else repeated(x)
@@ -523,20 +511,8 @@ def _scales(call: Call) -> list[float]:
     return [new / old for new, old in zip(sizes, x.shape, strict=True)]
 
 
-def _is_whole(call: Call) -> bool:
-    plain = call.get("axes") is None and call.text("keep_aspect_ratio_policy", "stretch") == "stretch"
-    way = call.text("coordinate_transformation_mode", "half_pixel" if call.opset >= 11 else "asymmetric")
-    known = call.text("nearest_mode", "round_prefer_floor" if call.opset >= 11 else "floor") in _REPEATS.get(way, ())
-    return plain and known and all(scale >= 1 and scale == round(scale) for scale in _scales(call))
-
-
-def _factors(call: Call) -> list[int]:
-    return [round(scale) for scale in _scales(call)]
-
-
 @defines("QuantizeLinear")
-def quantize(call: Call) -> Value:
-    """Return quantized numbers: the nearest whole number of steps, within the limits of the type."""
+def _quantize(call: Call) -> Value:
     x, scale, zero = call.real(0), call.real(1), call[2]
     if call.get("block_size", 0) or isinstance(zero, Real):
         raise Undecided("QuantizeLinear in blocks or to floats")
@@ -546,3 +522,7 @@ def quantize(call: Call) -> Value:
     limits = np.iinfo(target)
     whole = converted(call.numbers, steps, TensorProto.INT64) + (0 if zero is None else placed(zero).astype(np.int64))
     return np.clip(whole, limits.min, limits.max).astype(target)
+
+
+defines("MatMul")(lambda call: product(call.numbers, call[0], call[1]))
+defines("Conv")(lambda call: convolved(call, call.real(0), call.real(1), None if call[2] is None else call.real(2)))

@@ -134,21 +134,18 @@ def open_store(where: str | Path) -> Store:
     if isinstance(where, str) and "://" in where:
         parts = urlsplit(where)
         if parts.scheme != "file":
-            # only when it is used: fsspec is an extra
-
-            return RemoteStore(where)
+            return _RemoteStore(where)
         where = unquote(parts.path)
-    return FolderStore(Path(where))
+    return _FolderStore(Path(where))
 
 
-class FolderStore(Store):
+class _FolderStore(Store):
     """A folder on a local or shared disk; it is created when the first file is written."""
 
     def __init__(self, folder: Path) -> None:
         self.url = os.path.abspath(folder)  # a worker may have another working directory
 
     def read(self, name: str) -> bytes | None:
-        """Return the contents of a file, or None if there is none."""
         path = self.path(name)
         try:
             return path.read_bytes()
@@ -171,7 +168,6 @@ class FolderStore(Store):
         return True
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the names that begin with a prefix, sorted."""
         found: list[str] = []
         for folder, folders, files in os.walk(os.path.join(self.url, prefix.rpartition("/")[0])):
             folders[:] = [name for name in folders if not is_draft(name)]
@@ -181,13 +177,11 @@ class FolderStore(Store):
         return sorted(name for name in found if name.startswith(prefix))
 
     def remove(self, name: str) -> None:
-        """Delete a file, if it exists."""
         path = self.path(name)
         with explained(str(path)), contextlib.suppress(*ABSENT):
             path.unlink()
 
     def download(self, name: str, path: Path) -> None:
-        """Copy a file of the store to a path."""
         source = self.path(name)
         if not source.is_file():
             raise OutputError(f"{source} does not exist")
@@ -210,7 +204,6 @@ class FolderStore(Store):
                     draft.commit(replace=True)
 
     def tag(self, name: str) -> str | None:
-        """Return the size and date of a file."""
         try:
             status = self.path(name).stat()
         except ABSENT:
@@ -218,7 +211,6 @@ class FolderStore(Store):
         return f"{status.st_size}-{status.st_mtime_ns}"
 
     def matches(self, name: str, contents: Contents) -> bool:
-        """Return whether a file has this size and this hash."""
         path = self.path(name)
         with contextlib.suppress(OSError):
             return path.is_file() and path.stat().st_size == contents.size and Contents.of(path) == contents
@@ -230,7 +222,6 @@ class FolderStore(Store):
 
     @contextlib.contextmanager
     def scratch(self) -> Generator[Path]:
-        """Make a hidden folder inside the store."""
         folder = Path(self.url, draft_name("scratch"))
         with explained(str(folder)):
             folder.mkdir(parents=True)
@@ -295,7 +286,7 @@ _Result = TypeVar("_Result")
 _creating = threading.Lock()  # lookup and write are one step at least within a process
 
 
-class RemoteStore(Store):
+class _RemoteStore(Store):
     """A folder of a file system that fsspec opens.
 
     Raises:
@@ -310,7 +301,6 @@ class RemoteStore(Store):
         self._whole = {"max_concurrency": 1} if self._protocol in _S3 else {}
 
     def read(self, name: str) -> bytes | None:
-        """Return the contents of a file, or None if there is none."""
         where = self._where(name)
         try:
             return self._try("read", name, lambda system: system.cat_file(where, **self._whole), ABSENT)
@@ -318,7 +308,6 @@ class RemoteStore(Store):
             return None
 
     def read_all(self, names: Sequence[str]) -> list[bytes | None]:
-        """Return the contents of many files, several at once."""
         with ThreadPoolExecutor(_READERS) as readers:
             return list(readers.map(self.read, names))
 
@@ -333,7 +322,6 @@ class RemoteStore(Store):
         return True
 
     def names(self, prefix: str = "") -> list[str]:
-        """Return the names that begin with a prefix, sorted."""
         folder = prefix.rpartition("/")[0]
         where = f"{self._root}/{folder}" if folder else self._root
         try:
@@ -344,13 +332,11 @@ class RemoteStore(Store):
         return sorted(name for name in names if name.startswith(prefix) and not any(map(is_draft, name.split("/"))))
 
     def remove(self, name: str) -> None:
-        """Delete a file, if it exists."""
         where = self._where(name)
         with contextlib.suppress(*ABSENT):
             self._try("deleted", name, lambda system: system.rm_file(where), ABSENT)
 
     def download(self, name: str, path: Path) -> None:
-        """Copy a file of the store to a path."""
         where = self._where(name)
         try:
             self._try("read", name, lambda system: system.get_file(where, str(path), **self._whole), ABSENT)
@@ -372,7 +358,6 @@ class RemoteStore(Store):
             self._write_beside(name, lambda system, draft: system.put_file(str(path), draft), replace=True)
 
     def tag(self, name: str) -> str | None:
-        """Return what the file system knows of a file: size, date, and in S3 its tag."""
         where = self._where(name)
         with contextlib.suppress(*ABSENT):
             return str(self._try("read", name, lambda system: system.ukey(where), ABSENT))
@@ -390,7 +375,6 @@ class RemoteStore(Store):
 
     @contextlib.contextmanager
     def scratch(self) -> Generator[Path]:
-        """Make a temporary folder on the local disk."""
         with temporary_folder() as folder:
             yield Path(folder)
 

@@ -65,15 +65,8 @@ class Outcome(Struct, frozen=True):
 class Work(ABC):
     """A piece of work; it is pickled, so its class must be importable where it runs."""
 
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """Return a name for progress and log files."""
-
-    @property
-    def needs(self) -> Needs:
-        """Return what it needs of a machine."""
-        return Needs()
+    name: str  # for progress and log files
+    needs: Needs = Needs()
 
     @contextmanager
     def scratch(self) -> Generator[Path]:

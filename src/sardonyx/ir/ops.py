@@ -16,110 +16,95 @@ from msgspec import Struct
 
 Operators: TypeAlias = frozenset[str]
 
+
+def _named(names: str) -> Operators:
+    return frozenset(names.split())
+
+
 # Operators that only move data: every element of their results is an element of their first operand. Further operands
 # are shapes, axes, repeats and indices.
 
-VIEWS: Operators = frozenset({"Flatten", "Reshape", "Squeeze", "Unsqueeze"})
+VIEWS: Operators = _named("Flatten Reshape Squeeze Unsqueeze")
 KEEPS_ORDER = VIEWS | {"Identity"}  # the same elements in the same order
-PERMUTES: Operators = frozenset({"DepthToSpace", "ReverseSequence", "SpaceToDepth", "Transpose"})
+PERMUTES: Operators = _named("DepthToSpace ReverseSequence SpaceToDepth Transpose")
 REARRANGES = KEEPS_ORDER | PERMUTES  # every element once
-REPEATS: Operators = frozenset({"Expand", "Tile"})
-LOOKUPS: Operators = frozenset(
-    {"Gather", "GatherElements", "GatherND"}
-)  # elements at the indices of the second operand
-PARTS: Operators = frozenset({"Gather", "Slice", "Split"})  # the elements at some positions of an axis
+REPEATS: Operators = _named("Expand Tile")
+LOOKUPS: Operators = _named("Gather GatherElements GatherND")  # elements at the indices of the second operand
+PARTS: Operators = _named("Gather Slice Split")  # the elements at some positions of an axis
 SELECTS = LOOKUPS | PARTS  # some of the elements
 MOVES_DATA = REARRANGES | REPEATS | SELECTS
 
-FILLS: Operators = frozenset({"CenterCropPad", "Pad", "Trilu"})  # elements of the first operand, or one other number
-CASTS: Operators = frozenset({"Cast", "CastLike"})
+FILLS: Operators = _named("CenterCropPad Pad Trilu")  # elements of the first operand, or one other number
+CASTS: Operators = _named("Cast CastLike")
 
 # Operators that compute element by element.
 
-ARITHMETIC: Operators = frozenset({"Add", "Div", "Mul", "Sub"})
-ORDERS: Operators = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+ARITHMETIC: Operators = _named("Add Div Mul Sub")
+ORDERS: Operators = _named("Greater GreaterOrEqual Less LessOrEqual")
 COMPARISONS = ORDERS | {"Equal"}
-LOGIC: Operators = frozenset({"And", "Or", "Xor"})
-BITWISE: Operators = frozenset({"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"})
+LOGIC: Operators = _named("And Or Xor")
+BITWISE: Operators = _named("BitShift BitwiseAnd BitwiseOr BitwiseXor")
 BINARY = ARITHMETIC | COMPARISONS | LOGIC | BITWISE | {"Mod", "Pow"}
-VARIADIC: Operators = frozenset({"Max", "Mean", "Min", "Sum"})  # of any number of operands
+VARIADIC: Operators = _named("Max Mean Min Sum")  # of any number of operands
 BROADCASTS = BINARY | VARIADIC | {"Where"}  # every operand is broadcast to the shape of the result
 PREDICATES = COMPARISONS | LOGIC | {"IsInf", "IsNaN", "Not"}  # results are true or false
 
 # The same result, bit by bit, with the operands in another order. Not Max and Min, whose result for 0.0 and -0.0 or for
 # two NaN may be either, and not Sum and Mean, which round after every operand.
-COMMUTATIVE: Operators = frozenset({"Add", "And", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Equal", "Mul", "Or", "Xor"})
+COMMUTATIVE: Operators = _named("Add And BitwiseAnd BitwiseOr BitwiseXor Equal Mul Or Xor")
 
-ACTIVATIONS: Operators = frozenset(
-    {
-        "Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu", "Selu", "Shrink", "Sigmoid",
-        "Softplus", "Softsign", "Swish", "Tanh", "ThresholdedRelu",
-    }
-)  # fmt: skip
-TRIGONOMETRIC: Operators = frozenset(
-    {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan"}
+ACTIVATIONS: Operators = _named(
+    "Celu Elu Gelu HardSigmoid HardSwish LeakyRelu Mish Relu Selu Shrink Sigmoid Softplus Softsign Swish Tanh "
+    "ThresholdedRelu"
 )
+TRIGONOMETRIC: Operators = _named("Acos Acosh Asin Asinh Atan Atanh Cos Cosh Sin Sinh Tan")
 # Unary operators whose results are exact: an element of the operand, its negative, a bound, an integer or a bool.
-EXACT_UNARY: Operators = frozenset(
-    {
-        "Abs", "BitwiseNot", "Ceil", "Clip", "Floor", "IsInf", "IsNaN", "Neg", "Not", "Relu", "Round", "Sign",
-        "ThresholdedRelu",
-    }
-)  # fmt: skip
+EXACT_UNARY: Operators = _named("Abs BitwiseNot Ceil Clip Floor IsInf IsNaN Neg Not Relu Round Sign ThresholdedRelu")
 # A function of the element at the same position of the first operand; other operands (the bounds of Clip) are scalars.
 UNARY = ACTIVATIONS | TRIGONOMETRIC | EXACT_UNARY | {"Cast", "Erf", "Exp", "Log", "Reciprocal", "Sqrt"}
 
 # Operators that combine elements.
 
-REDUCES: Operators = frozenset(
-    {
-        "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin",
-        "ReduceProd", "ReduceSum", "ReduceSumSquare",
-    }
-)  # fmt: skip
-SOFTMAXES: Operators = frozenset({"Hardmax", "LogSoftmax", "Softmax"})
-LAYER_NORMS: Operators = frozenset({"LayerNormalization", "SkipLayerNormalization", "EmbedLayerNormalization"})
-RMS_NORMS: Operators = frozenset(
-    {"RMSNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"}
+REDUCES: Operators = _named(
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
 )
+SOFTMAXES: Operators = _named("Hardmax LogSoftmax Softmax")
+LAYER_NORMS: Operators = _named("LayerNormalization SkipLayerNormalization EmbedLayerNormalization")
+RMS_NORMS: Operators = _named("RMSNormalization SimplifiedLayerNormalization SkipSimplifiedLayerNormalization")
 NORMALIZES = LAYER_NORMS | RMS_NORMS | {
     "BatchNormalization", "GroupNorm", "GroupNormalization", "InstanceNormalization", "LpNormalization",
     "MeanVarianceNormalization",
 }  # fmt: skip
-POOLS: Operators = frozenset({"AveragePool", "LpPool", "MaxPool"})
-GLOBAL_POOLS: Operators = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
-RECURRENT: Operators = frozenset({"GRU", "LSTM", "RNN"})
+POOLS: Operators = _named("AveragePool LpPool MaxPool")
+GLOBAL_POOLS: Operators = _named("GlobalAveragePool GlobalLpPool GlobalMaxPool")
+RECURRENT: Operators = _named("GRU LSTM RNN")
 
-MATRIX_PRODUCTS: Operators = frozenset({"Gemm", "MatMul"})  # of floating-point numbers, with a weight of rank 2
-CONVOLUTIONS: Operators = frozenset({"Conv", "ConvTranspose"})
-QUANTIZED_PRODUCTS: Operators = frozenset({"MatMulInteger", "QLinearMatMul"})
-QUANTIZED_CONVOLUTIONS: Operators = frozenset({"ConvInteger", "QLinearConv"})
+MATRIX_PRODUCTS: Operators = _named("Gemm MatMul")  # of floating-point numbers, with a weight of rank 2
+CONVOLUTIONS: Operators = _named("Conv ConvTranspose")
+QUANTIZED_PRODUCTS: Operators = _named("MatMulInteger QLinearMatMul")
+QUANTIZED_CONVOLUTIONS: Operators = _named("ConvInteger QLinearConv")
 # Including operators of com.microsoft and of the runtime's layout domain.
 ALL_PRODUCTS = MATRIX_PRODUCTS | QUANTIZED_PRODUCTS | {
     "DynamicQuantizeMatMul", "Einsum", "FusedGemm", "FusedMatMul", "FusedMatMulActivation", "GemmFastGelu",
     "MatMulIntegerToFloat", "MatMulNBits", "QGemm", "TransposeMatMul",
 }  # fmt: skip
 ALL_CONVOLUTIONS = CONVOLUTIONS | QUANTIZED_CONVOLUTIONS | {"DeformConv", "FusedConv", "NhwcConv", "NhwcFusedConv"}
-GELUS: Operators = frozenset({"BiasGelu", "FastGelu", "Gelu", "QuickGelu"})  # the others are of com.microsoft
+GELUS: Operators = _named("BiasGelu FastGelu Gelu QuickGelu")  # the others are of com.microsoft
 
 # What results depend on besides the values of the operands.
 
-RANDOM: Operators = frozenset(
-    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-)
-READS_SHAPE: Operators = frozenset({"Shape", "Size"})  # the result depends on the shape of the operand alone
-READS_SHAPE_AND_TYPE: Operators = frozenset({"EyeLike"})
-READS_TYPE_OF_SECOND: Operators = frozenset({"CastLike"})
+RANDOM: Operators = _named("Bernoulli Multinomial RandomNormal RandomNormalLike RandomUniform RandomUniformLike")
+READS_SHAPE: Operators = _named("Shape Size")  # the result depends on the shape of the operand alone
+READS_SHAPE_AND_TYPE: Operators = _named("EyeLike")
+READS_TYPE_OF_SECOND: Operators = _named("CastLike")
 
 # Operators with bodies, on quantized numbers, and on values that are not tensors.
 
-LOOPS: Operators = frozenset({"Loop", "Scan"})
+LOOPS: Operators = _named("Loop Scan")
 CONTROL_FLOW = LOOPS | {"If"}
-QUANTIZES: Operators = frozenset({"DequantizeLinear", "DynamicQuantizeLinear", "QuantizeLinear"})
-MAKES_SEQUENCE: Operators = frozenset(
-    {"SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"}
-)
-OPTIONALS: Operators = frozenset({"Optional", "OptionalGetElement", "OptionalHasElement"})
+QUANTIZES: Operators = _named("DequantizeLinear DynamicQuantizeLinear QuantizeLinear")
+MAKES_SEQUENCE: Operators = _named("SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SplitToSequence")
+OPTIONALS: Operators = _named("Optional OptionalGetElement OptionalHasElement")
 
 
 class AttentionOperands(Struct, frozen=True):

@@ -7,18 +7,23 @@ import os
 import platform
 import sys
 import time
+from contextvars import ContextVar
 from importlib import metadata
+from typing import Any
 
 from msgspec.structs import replace
 
 from sardonyx.records.run import Environment
 
+# Fields of the environment that the command line sets: none for a call from Python.
+INVOCATION: ContextVar[dict[str, Any]] = ContextVar("INVOCATION", default={})  # noqa: B039 (never changed)
 _PACKAGES = ("numpy", "onnx", "onnx-ir", "onnxruntime", "torch", "transformers")
 
 
 def environment() -> Environment:
     """Return this machine, the versions of the packages that affect results, and the time now."""
-    return replace(_installed(), date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    date = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return replace(_installed(), date=date, **INVOCATION.get())
 
 
 @functools.cache

@@ -408,6 +408,8 @@ class Environment(msgspec.Struct, frozen=True):
     packages: dict[str, str]
     date: str = ""  # UTC in ISO 8601: "2026-11-17T07:50:03Z"; "": not recorded
     command: tuple[str, ...] = ()  # words of the command line; empty for a call from Python
+    configured: dict[str, Any] = {}  # options of the command that a file set: sardonyx.toml or pyproject.toml
+    configuration: str = ""  # that file
 
 
 class ArchitectureGuess(msgspec.Struct, frozen=True):

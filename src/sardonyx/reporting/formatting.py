@@ -167,12 +167,15 @@ _PARAMETER = re.compile(r"`(?P<name>[a-z_]+)(?:=(?P<value>[^`]+))?`")
 _ENTRY = re.compile(r"\{'(?P<key>[^']*)': (?P<value>[^`]*)\}")  # the value of a parameter that is a mapping
 _AXIS = re.compile(r"\{'(?P<key>[^']*)': \{(?P<axis>\d+): (?P<value>[^`{}]*)\}\}")  # the same, by axis
 _LIST = re.compile(r"\[(?P<items>[^\[\]]*)\]")
-_FLAG_NAMES = {"keep_modules": "keep-module"}  # flags whose name differs from the parameter's
+_FLAG_NAMES = {
+    "keep_modules": "keep-module",
+    "only_modules": "only-module",
+}  # flags whose name differs from the parameter's
 _TRACEBACK = "see the traceback"
 
 
 def with_flags(text: str) -> str:
-    """Return a text with every Python parameter replaced by the flag that sets it: `verify=False` by --no-verify."""
+    """Return a text with every Python parameter replaced by the flag that sets it: `optimize=True` by --optimize."""
     return _PARAMETER.sub(_flag, text.replace(_TRACEBACK, "--debug shows the traceback"))
 
 

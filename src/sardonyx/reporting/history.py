@@ -286,7 +286,8 @@ class Tracked(Struct, frozen=True, eq=False):
 def histories(bundles: Sequence[RunBundle]) -> list[History]:
     """Return the runs grouped by model, each group with the newest run first.
 
-    Two runs are of one model if their sources have the same hash or the same path. Runs without a date are not grouped.
+    Two runs are of one model if their sources have the same hash or the same path, and they have the same target:
+    results for two targets are two models. Runs without a date are not grouped.
     """
     groups: list[list[RunBundle]] = []
     for bundle in bundles:
@@ -308,7 +309,7 @@ def _date(bundle: RunBundle) -> str:
 
 
 def _is_one_model(one: RunBundle, other: RunBundle) -> bool:
-    if not (_date(one) and _date(other)):
+    if not _date(one) or not _date(other) or one.run.options.get("target") != other.run.options.get("target"):
         return False
     sources = (one.run.source, other.run.source)
     hashes, paths = {each.sha256 for each in sources}, {each.path for each in sources}

@@ -299,6 +299,7 @@ _OUTPUTS = 4
 _REASONS = 3
 _POINTS = 8
 _KEPT = 5
+_RISKS = 6
 
 
 def quantization_document(quantization: Quantization, view: View) -> Document:
@@ -317,7 +318,8 @@ def _blocks(quantization: Quantization, view: View) -> tuple[Section, ...]:
     choice, loss = quantization.choice, loss_section(quantization, view)
     rest = (module_section(quantization, view), skipped_section(quantization, view))
     if choice is None:
-        return loss, *rest
+        risks = (risk_section(quantization, view),) if quantization.risks else ()
+        return *risks, loss, *rest
     return point_section(choice, view), _kept(choice, view), loss, *(rest if view.verbose else ())
 
 
@@ -444,6 +446,19 @@ def _head(quantization: Quantization) -> list[str]:
     if quantization.data.weak is not None:
         lines.append(f"weak claim: {quantization.data.weak}")
     return lines + [f"note: {formatting.one_line(note)}" for note in quantization.notes]
+
+
+def risk_section(quantization: Quantization, view: View) -> Section:
+    """Return the numbers that can leave the range of float16, by module; those that stay in float32 first."""
+    risks = sorted(quantization.risks, key=lambda risk: not risk.kept)
+    rows: list[tuple[str, ...]] = [
+        (formatting.module(risk.module), "float32" if risk.kept else "float16", formatting.one_line(risk.reason))
+        for risk in risks
+    ]
+    kept = sum(risk.kept for risk in risks)
+    title = f"Can leave the range of float16: {formatting.plural(len(risks), 'node')}, {kept} of them in float32"
+    headings = ("module", "stays in", "why")
+    return table_section(title, headings, rows, text_columns=3, most=None if view.verbose else _RISKS)
 
 
 def loss_section(quantization: Quantization, view: View) -> Section:

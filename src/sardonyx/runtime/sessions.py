@@ -155,20 +155,11 @@ def _normalized(value: Any) -> Value:
     return array.astype(object) if array.dtype.kind in "US" else array
 
 
-# Types that the runtime supports without a numpy name: onnx element type, bits, and the name in ml_dtypes.
-_RAW_TYPES: dict[str, tuple[int, int, str]] = {
-    "tensor(bfloat16)": (16, 16, "bfloat16"),
-    "tensor(float8e4m3fn)": (17, 8, "float8_e4m3fn"),
-    "tensor(float8e4m3fnuz)": (18, 8, "float8_e4m3fnuz"),
-    "tensor(float8e5m2)": (19, 8, "float8_e5m2"),
-    "tensor(float8e5m2fnuz)": (20, 8, "float8_e5m2fnuz"),
-    "tensor(uint4)": (21, 4, "uint4"),
-    "tensor(int4)": (22, 4, "int4"),
-    "tensor(float4e2m1)": (23, 4, "float4_e2m1fn"),
-    "tensor(float8e8m0)": (24, 8, "float8_e8m0fnu"),
-    "tensor(uint2)": (25, 2, "uint2"),
-    "tensor(int2)": (26, 2, "int2"),
-}
+# The element types of ONNX that the runtime supports without a numpy name.
+_RAW_NAMES = (
+    "bfloat16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4 float4e2m1 float8e8m0 uint2 int2"
+)
+_RAW_TYPES = {f"tensor({name})": number for number, name in enumerate(_RAW_NAMES.split(), 16)}
 
 
 def _to_ort_value(value: Value, type_name: str) -> Any:
@@ -176,47 +167,28 @@ def _to_ort_value(value: Value, type_name: str) -> Any:
     if not isinstance(value, np.ndarray):
         raise ValueError("sequences and optionals are not supported together with types without a numpy name")
     ort = library.onnxruntime()
-    raw_type = _RAW_TYPES.get(type_name)
-    if raw_type is None:
+    element = _RAW_TYPES.get(type_name)
+    if element is None:
         return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value))
-    element, bits, _ = raw_type
-    words = np.ascontiguousarray(value).view(np.uint16 if bits == 16 else np.uint8)
-    if bits < 8:  # the runtime reads packed bytes from the start of a buffer of the unpacked shape
-        packed = _pack(words.reshape(-1), bits)
-        words = np.zeros(value.shape, np.uint8)
-        words.reshape(-1)[: packed.size] = packed
+    from sardonyx.ir import storage  # slow to import, for rare types
+
+    words = np.zeros(value.shape, np.uint16 if value.itemsize == 2 else np.uint8)
+    data = np.frombuffer(storage.packed(value, storage.ir.DataType(element)), np.uint8)
+    words.reshape(-1).view(np.uint8)[: data.size] = data  # elements of less than a byte are packed at the start
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(words, element)
 
 
 def _from_ort_value(value: Any) -> Value:
     """Return a value of the runtime as an array."""
-    raw_type = _RAW_TYPES.get(value.data_type())
-    if raw_type is None:
+    element = _RAW_TYPES.get(value.data_type())
+    if element is None:
         array: Array = value.numpy()
         return array
-    _, bits, name = raw_type
-    shape = tuple(value.shape())
-    count = int(np.prod(shape, dtype=np.int64))
-    size = (count * bits + 7) // 8
-    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size), np.uint8)
-    dtype = np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
-    words = _unpack(raw, bits, count) if bits < 8 else raw
-    if name in ("int4", "int2"):  # ml_dtypes stores one sign-extended integer per byte
-        return ((words.astype(np.int8) << (8 - bits)) >> (8 - bits)).astype(dtype).reshape(shape)
-    return words.view(dtype).reshape(shape).copy()
+    from sardonyx.ir import storage
 
-
-def _pack(words: Array, bits: int) -> Array:
-    per_byte = 8 // bits
-    padded = np.zeros(-(-words.size // per_byte) * per_byte, np.uint8)
-    padded[: words.size] = words & ((1 << bits) - 1)
-    shifts = np.arange(per_byte, dtype=np.uint8) * bits
-    return np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
-
-
-def _unpack(raw: Array, bits: int, count: int) -> Array:
-    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
-    return ((raw[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count].astype(np.uint8)
+    shape, dtype = tuple(value.shape()), storage.ir.DataType(element)
+    data = np.frombuffer(ctypes.string_at(value.data_ptr(), storage.stored_bytes(dtype, shape)), np.uint8)
+    return storage.unpacked(data, dtype, shape).copy()
 
 
 class Runtime(StrEnum):

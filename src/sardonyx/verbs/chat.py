@@ -103,7 +103,7 @@ class _Conversation:
 
 VERB = Verb(
     options=(
-        argument("folder", "FOLDER", "A folder of `export --for-generation`.", Path),
+        argument("folder", "FOLDER", "A folder of `export --for-generation`.", Path, checked=True),
         Option("max_tokens", "N", "Tokens of an answer at most.", type=int, default=256, least=1),
         THREADS,
     ),

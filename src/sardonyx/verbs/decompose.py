@@ -21,14 +21,14 @@ from sardonyx.cli.verb import Given, Verb, later
 
 
 def _run(given: Given) -> int:
-    given.reject("input_specs", "input_file")
+    given.reject("input_specs", "inputs")
     given.check()
 
     from sardonyx.frontend.installed import require_torch
     from sardonyx.frontend.sources import parse_source
 
     parse_source(given.source, task=given.task)
-    inputs = options.parse_example(given.input_specs, given.input_file)
+    inputs = options.parse_example(given.input_specs, given.inputs)
     with progress(not given.quiet) as report:
         if report is not None:
             report("loading torch and the model", None)

@@ -35,8 +35,6 @@ from sardonyx.reporting.document import Column, Row, Table, text_column
 from sardonyx.reporting.formatting import seconds, size
 from sardonyx.reporting.writers.terminal import table_lines
 
-Say = Callable[[str], None]
-
 TRANSFORMER = "hf-config:BertConfig?hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512"
 CNN = (
     "hf-config:ResNetForImageClassification"
@@ -61,33 +59,30 @@ class DemoStep(Struct, frozen=True):
     arguments: Sequence[str]
 
 
-class _DemoFile(Struct, frozen=True):
-    """A file that the demo writes."""
-
-    path: Path
-    description: str
-
-
 def steps(folder: Path) -> list[DemoStep]:
     """Return every command of the demo, in order."""
-    one, two = folder / "transformer", folder / "cnn"
-    page, small = str(folder / "report.html"), str(_small(one))
+    one, small = folder / "transformer", str(_small(folder / "transformer"))
     layer, decomposed, memory = (str(one / name) for name in ("layer0.onnx", "decomposed.safetensors", "memory.svg"))
-    extract = ["extract", small, "--module", LAYER, "-o", layer, "--source", TRANSFORMER, "--force"]
+    cut = ["extract", small, "--module", LAYER, "-o", layer, "--live", TRANSFORMER]
+    report = ["report", str(one), str(folder / "cnn"), "-o", str(folder / "report.html")]
+    listed = [
+        *_made("a small transformer (2 layers, width 128)", TRANSFORMER, one),
+        ("Decompose its attention into primitive operations", ["decompose", TRANSFORMER, "-o", decomposed]),
+        ("Count its costs as it is, decomposed and fused", ["analyze", TRANSFORMER, "--svg", memory]),
+        ("Extract one layer of the optimized file and verify it against the PyTorch module", cut),
+        *_made("a small CNN (ResNet, 20 convolutions)", CNN, folder / "cnn"),
+        ("Write one report about both models", report),
+    ]
+    return [DemoStep(description, [*words, "--force"]) for description, words in listed]
+
+
+def _made(what: str, source: str, folder: Path) -> list[tuple[str, list[str]]]:
+    """Return the steps from a source to an optimized file."""
+    model, record = str(_model(folder)), str(folder / "export.json")
     optimized = "Optimize it, verify the result, time and profile both files, and write a report"
     return [
-        DemoStep("Export a small transformer (2 layers, width 128) and verify it", _export(TRANSFORMER, one)),
-        DemoStep(optimized, _optimize(one)),
-        DemoStep(
-            "Decompose its attention into primitive operations", ["decompose", TRANSFORMER, "-o", decomposed, "--force"]
-        ),
-        DemoStep(
-            "Count its costs as it is, decomposed and fused", ["analyze", TRANSFORMER, "--svg", memory, "--force"]
-        ),
-        DemoStep("Extract one layer of the optimized file and verify it against the PyTorch module", extract),
-        DemoStep("Export a small CNN (ResNet, 20 convolutions) and verify it", _export(CNN, two)),
-        DemoStep(optimized, _optimize(two)),
-        DemoStep("Write one report about both models", ["report", str(one), str(two), "-o", page, "--force"]),
+        (f"Export {what} and verify it", ["export", source, "-o", model, "--dynamic", "auto", "--record", record]),
+        (optimized, ["optimize", model, "-o", str(_small(folder)), "--run", str(folder)]),
     ]
 
 
@@ -99,26 +94,15 @@ def _small(folder: Path) -> Path:
     return folder / f"{NAMES[folder.name]}.small.onnx"
 
 
-def _export(source: str, folder: Path) -> list[str]:
-    record = ["--record", str(folder / "export.json")]
-    return ["export", source, "-o", str(_model(folder)), "--dynamic", "auto", *record, "--force"]
-
-
-def _optimize(folder: Path) -> list[str]:
-    run = ["--run", str(folder), "--force"]
-    return ["optimize", str(_model(folder)), "-o", str(_small(folder)), *run]
-
-
-def run(folder: Path, *, say: Say | None = None) -> None:
+def run(folder: Path, *, say: Callable[[str], object]) -> None:
     """Run every command of the demo; models, records and reports are written to `folder`.
 
     Args:
         folder: created if it does not exist; files of an earlier demo in it are replaced.
-        say: receives each line of output; by default it goes to standard output.
+        say: receives each line of output.
     """
     for package in ("torch", "transformers", "onnxscript"):
         require_installed(package, "the demo needs")
-    say = say or _print
     demo_steps = steps(folder)
     for model in NAMES:
         (folder / model).mkdir(parents=True, exist_ok=True)
@@ -129,12 +113,14 @@ def run(folder: Path, *, say: Say | None = None) -> None:
         say(f"[{number}/{len(demo_steps)}] {step.description}")
         _run_command(step.arguments, log, say)
     say(f"Done in {seconds(perf_counter() - start)}, every result verified. Files:")
-    for line in _listed(folder):
+    files = [(path, what) for path, what in _files(folder).items() if path.is_file()]
+    rows = [Row((str(path), size(path.stat().st_size), what)) for path, what in files]
+    for line in table_lines(Table((text_column("file"), Column("size"), text_column("what it is")), rows)):
         say(line)
     say(f"\nOpen {folder / 'report.html'} in a browser.")
 
 
-def _run_command(arguments: Sequence[str], log: Path, say: Say) -> None:
+def _run_command(arguments: Sequence[str], log: Path, say: Callable[[str], object]) -> None:
     """Run one command: its progress goes to the terminal, its output to the log, and its last lines to `say`."""
     command_line = f"$ sardonyx {shlex.join(arguments)}"
     say(command_line)
@@ -150,42 +136,28 @@ def _run_command(arguments: Sequence[str], log: Path, say: Say) -> None:
     say(output.rpartition("\n\n")[2] + "\n")
 
 
-def _listed(folder: Path) -> list[str]:
-    """Return a table of the files that the demo wrote."""
-    files = [file for file in _files(folder) if file.path.is_file()]
-    lines = [Row((str(file.path), size(file.path.stat().st_size), file.description)) for file in files]
-    return table_lines(Table((text_column("file"), Column("size"), text_column("what it is")), lines))
-
-
-def _files(folder: Path) -> list[_DemoFile]:
+def _files(folder: Path) -> dict[Path, str]:
+    """Return what each file is that the demo writes."""
     one = folder / "transformer"
-    return [
-        _DemoFile(folder / "report.html", "the report about both models: start here"),
-        *(file for model in NAMES for file in _model_files(folder / model)),
-        _DemoFile(one / "layer0.onnx", f"{LAYER} as a model of its own"),
-        _DemoFile(one / "decomposed.safetensors", "decomposed attention: sardonyx.load_decomposed(…)"),
-        _DemoFile(one / "memory.svg", "memory over time: as it is, decomposed, fused"),
-        _DemoFile(folder / "log.txt", "the whole output of every command"),
-    ]
-
-
-def _model_files(folder: Path) -> list[_DemoFile]:
-    return [
-        _DemoFile(_model(folder), "the exported model, every node tagged with its module"),
-        _DemoFile(_small(folder), "the optimized model, verified against the exported one"),
-        _DemoFile(folder / "export.json", "record of the export, with its verification against PyTorch"),
-        _DemoFile(folder / "run.json", "record of the optimization: rewrites, missed fusions, verification"),
-        _DemoFile(folder / "certificate.json.gz", "every rewrite, for sardonyx-check"),
-        _DemoFile(folder / "bench.json", "record of the times, every round"),
-        _DemoFile(folder / "profile.json", "record of the time by module"),
-        _DemoFile(folder / "analysis.json", "record of operations, bytes and memory"),
-        _DemoFile(folder / "report.html", "the report about this model alone"),
-    ]
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+    files = {folder / "report.html": "the report about both models: start here"}
+    for each in (folder / model for model in NAMES):
+        files |= {
+            _model(each): "the exported model, every node tagged with its module",
+            _small(each): "the optimized model, verified against the exported one",
+            each / "export.json": "record of the export, with its verification against PyTorch",
+            each / "run.json": "record of the optimization: rewrites, missed fusions, verification",
+            each / "certificate.json.gz": "every rewrite, for sardonyx-check",
+            each / "bench.json": "record of the times, every round",
+            each / "profile.json": "record of the time by module",
+            each / "analysis.json": "record of operations, bytes and memory",
+            each / "report.html": "the report about this model alone",
+        }
+    return files | {
+        one / "layer0.onnx": f"{LAYER} as a model of its own",
+        one / "decomposed.safetensors": "decomposed attention: sardonyx.load_decomposed(…)",
+        one / "memory.svg": "memory over time: as it is, decomposed, fused",
+        folder / "log.txt": "the whole output of every command",
+    }
 
 
 def _run(given: Given) -> int:

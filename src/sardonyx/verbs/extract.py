@@ -2,12 +2,12 @@
 
 Example:
   sardonyx extract model.onnx --module /BertModel/BertEncoder/BertLayer.0 -o layer0.onnx
-  sardonyx extract model.onnx --module encoder.layer.0 --source hf-config:BertConfig
+  sardonyx extract model.onnx --module encoder.layer.0 --live hf-config:BertConfig
   sardonyx extract small.onnx --module 'layer4.*.conv1' --exact
 
 Tensors that cross the module's boundary become inputs and outputs and keep their names; constants and computations of
 shapes are copied along. The result is verified: it must compute what the module computes in the whole model and, with
---source, what the PyTorch module computes; otherwise nothing is written. In an optimized file a fused node may do the
+--live, what the PyTorch module computes; otherwise nothing is written. In an optimized file a fused node may do the
 work of several modules: the smallest module that contains it is extracted then, or with --exact the command fails.
 
 Exit: 0 done, 1 failed, 2 usage, 3 verification failed, 4 gate not met.
@@ -27,11 +27,11 @@ from sardonyx.common.errors import UsageError
 
 
 def _run(given: Given) -> int:
-    model, source, task = given.model, given.source, given.task
-    reject_both("--no-verify", not given.verify, "--source", source is not None)
-    for option, what in (("task", "--task chooses the head of a --source"), ("dtype", "--dtype converts a --source")):
-        if given.is_given(option) and source is None:
-            raise UsageError(what, hint="give the --source too")
+    model, source, task = given.model, given.live, given.task
+    reject_both("--verify off", given.verify == "off", "--live", source is not None)
+    for option, what in (("task", "--task chooses the head of a --live"), ("dtype", "--dtype converts a --live")):
+        if given.is_typed(option) and source is None:
+            raise UsageError(what, hint="give the --live too")
     if source is not None:
         from sardonyx.frontend.installed import require_torch
         from sardonyx.frontend.sources import parse_source
@@ -41,7 +41,7 @@ def _run(given: Given) -> int:
     destination = given.output or _beside(model, given.module)
     if destination.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
-    given.check(beside=[destination], outputs=False).check_verified(given.verify, "drop --no-verify")
+    given.check(beside=[destination], outputs=False).check_verified(given.verify != "off", "drop --verify off")
     with progress(not given.quiet) as report:
         live = {} if source is None else _live(source, task, given.dtype, given.seed, model)
         return given.finish(given.call(model, given.module, destination, progress=report, **live))
@@ -80,7 +80,7 @@ VERB = Verb(
         options.MODEL,
         Option("module", "NAME", "The module: a tag, an instance path, or a glob.", ("--module", "-m"), type=str),
         options.output("MODEL.PATH.onnx beside it"),
-        Option("source", "SOURCE", "Also compare with this PyTorch model (see `export`).", type=str, default=None,
+        Option("live", "SOURCE", "Also compare with this PyTorch model (see `export`).", type=str, default=None,
             none="none"),
         options.TASK, options.DTYPE,
         Option("call", "N", "Number of the call, if the module is called several times.", least=0),

@@ -47,7 +47,7 @@ def _run(given: Given) -> int:
     many = planned is None or given.out_dir is not None
     given.check(kind, many=many)
     given.reject("opportunities", "module", "depth")
-    if given.target is not None and not given.opportunities:
+    if given.is_typed("target") and not given.opportunities:
         raise UsageError("--target is for --opportunities", hint="add --opportunities")
     if planned is None or many:
         one = ("module", "baseline", "opportunities")

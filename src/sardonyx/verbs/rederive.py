@@ -31,7 +31,7 @@ def _run(given: Given) -> int:
 VERB = Verb(
     of=("rederive",),
     options=(
-        argument("result", "RESULT", "An optimized file, its record, run folder or statement.", Path),
+        argument("result", "RESULT", "An optimized file, its record, run folder or statement.", Path, checked=True),
         file("source", "The file that was optimized.", none="as the record says"),
     ),
     run=_run,

@@ -70,8 +70,6 @@ def test_a_linear_layer_and_its_activation_by_hand() -> None:
     assert (down.bytes_in, down.weight_bytes, down.bytes_out, down.internal_bytes) == (4 * ROWS, 4 * SQUARE, ROWS, 0)
     assert up.macs == B * S * D * 4 * D
     assert up.bytes == 5 * ROWS + 4 * SQUARE + 16 * D
-    assert "matmul" in up.ended
-    assert "outlives" in down.ended
 
 
 def test_attention_and_its_projections_by_hand() -> None:

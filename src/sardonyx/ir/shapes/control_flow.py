@@ -9,13 +9,17 @@ iteration, so a fresh unknown takes its place outside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.ir.shapes import expr
+from sardonyx.ir.shapes.attributes import Shape, Typed, body, number, numbers
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.operators import OutputShapes, Rule
-from sardonyx.ir.shapes.queries import Shape, ShapeQueries, Typed, body, number, numbers
+
+if TYPE_CHECKING:
+    from sardonyx.ir.shapes.engine import Shapes
 
 _MAX_ITERATIONS = 4  # of the induction; after that the state may have any shape
 _MAX_NESTED = 2  # nested loops for which the induction is tried: the iterations multiply
@@ -23,19 +27,19 @@ _COUNTER: Typed = (ir.DataType.INT64, ())
 _CONDITION: Typed = (ir.DataType.BOOL, ())
 
 
-def _branches(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _branches(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Return the dimensions on which both branches agree."""
     one, other = (body(node, name).outputs for name in ("then_branch", "else_branch"))
     return [_agreed(ask.shape(a), ask.shape(b), ask) for a, b in zip(one, other, strict=True)]
 
 
-def _agreed(one: Shape | None, other: Shape | None, ask: ShapeQueries) -> Shape | None:
+def _agreed(one: Shape | None, other: Shape | None, ask: Shapes) -> Shape | None:
     if one is None or other is None or len(one) != len(other):
         return None
     return tuple(a if a == b else ask.unknown() for a, b in zip(one, other, strict=True))
 
 
-def _loop(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _loop(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     inner, state = body(node, "body"), node.inputs[2:]
     starts = [(None, None) if value is None else ask.typed(value) for value in state]
     state_shapes = _invariant_state(inner, [_COUNTER, _CONDITION], starts, [], 1, ask)
@@ -43,7 +47,7 @@ def _loop(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return [*state_shapes, *(None if shape is None else (ask.unknown(), *shape) for shape in scan_shapes)]
 
 
-def _scan(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _scan(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     inner, count = body(node, "body"), number(node, "num_scan_inputs", 0)
     if ask.opset(node) < 9:  # another operator, with batches
         return [None] * len(node.outputs)
@@ -85,7 +89,7 @@ def _invariant_state(
     state: Sequence[Typed],
     after: Sequence[Typed],
     first: int,
-    ask: ShapeQueries,
+    ask: Shapes,
 ) -> list[Shape | None]:
     """Return the shapes that the state has in every iteration; `first` is its index among the outputs of the body."""
     shapes, changing = [shape for _, shape in state], set[Size]()
@@ -105,7 +109,7 @@ def _invariant_state(
     return [None] * len(state)
 
 
-def _weakened(shape: Shape | None, result: Shape | None, changing: set[Size], ask: ShapeQueries) -> Shape | None:
+def _weakened(shape: Shape | None, result: Shape | None, changing: set[Size], ask: Shapes) -> Shape | None:
     """Return the shape with a new unknown for each dimension that differs from the result of the body."""
     if shape is None or result is None or len(shape) != len(result):
         return None
@@ -118,12 +122,12 @@ def _weakened(shape: Shape | None, result: Shape | None, changing: set[Size], as
     return tuple(dims)
 
 
-def _only_rank(shape: Shape | None, ask: ShapeQueries) -> Shape | None:
+def _only_rank(shape: Shape | None, ask: Shapes) -> Shape | None:
     """Return unknown dimensions: if a loop makes no iterations, the runtime sets them to 0."""
     return None if shape is None else tuple(ask.unknown() for _ in shape)
 
 
-def _without_unknowns(shape: Shape | None, ask: ShapeQueries) -> Shape | None:
+def _without_unknowns(shape: Shape | None, ask: Shapes) -> Shape | None:
     if shape is None:
         return None
     return tuple(ask.unknown() if isinstance(dim, expr.Expr) and dim.is_vague else dim for dim in shape)

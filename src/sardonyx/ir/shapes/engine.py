@@ -20,13 +20,9 @@ import onnx_ir as ir
 from sardonyx.ir.ops import MAKES_SEQUENCE, PREDICATES, RANDOM, READS_SHAPE
 from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes import control_flow, expr, movement, operators, value_propagation
-from sardonyx.ir.shapes import operators as attention
-from sardonyx.ir.shapes import operators as pooling
-from sardonyx.ir.shapes.expr import Atom, Expr, Size
-from sardonyx.ir.shapes.queries import (
+from sardonyx.ir.shapes.attributes import (
     Contents,
     Shape,
-    ShapeQueries,
     Typed,
     attributes,
     body,
@@ -35,6 +31,7 @@ from sardonyx.ir.shapes.queries import (
     sparse_constant,
     tensor,
 )
+from sardonyx.ir.shapes.expr import Atom, Expr, Size
 
 Source = int | ir.DataType  # the index of the input with the same type, or a fixed type
 _INT64, _BOOL, _FLOAT, _INT32 = ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.INT32
@@ -68,7 +65,7 @@ _BODIES = {"If": ("then_branch", 0), "Loop": ("body", 1), "Scan": ("body", 0)}
 _SPECIAL = frozenset({*_OUTPUTS, *_NAMED, *_ASK_ONNX, *_BODIES, "ConstantOfShape", "SequenceAt"})
 
 
-def dtype_of_output(node: ir.Node, index: int, ask: ShapeQueries) -> ir.DataType | None:
+def dtype_of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | None:
     """Return the element type of one output, or None if unknown."""
     op_type = node.op_type
     if op_type not in _SPECIAL and (not index or op_type == "Split"):
@@ -95,7 +92,7 @@ def dtype_of_output(node: ir.Node, index: int, ask: ShapeQueries) -> ir.DataType
     return None
 
 
-def _of_first(node: ir.Node, ask: ShapeQueries) -> ir.DataType | None:
+def _of_first(node: ir.Node, ask: Shapes) -> ir.DataType | None:
     return ask.dtype(node.inputs[0]) if node.inputs else None
 
 
@@ -146,14 +143,7 @@ def producers_first(value: ir.Value, known: Container[ir.Value]) -> Iterator[ir.
                 yield last
 
 
-_RULES: Mapping[str, operators.Rule] = {
-    **operators.RULES,
-    **pooling.POOLING_RULES,
-    **attention.ATTENTION_RULES,
-    **movement.RULES,
-    **movement.INDEXING_RULES,
-    **control_flow.RULES,
-}
+_RULES: Mapping[str, operators.Rule] = {**operators.RULES, **movement.RULES, **control_flow.RULES}
 _MAX_INSPECTED_BYTES = 1 << 12  # of a constant that is passed to onnx
 _MAX_CONTENTS = 64  # elements of a tensor whose contents are inferred
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes import expr
+from sardonyx.ir.shapes.attributes import Contents, Shape, attributes, number, numbers, tensor
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.operators import OutputShapes, Rule, broadcast_shapes
-from sardonyx.ir.shapes.queries import Contents, Shape, ShapeQueries, attributes, number, numbers, tensor
+
+if TYPE_CHECKING:
+    from sardonyx.ir.shapes.engine import Shapes
 
 
-def _sizes(contents: Contents | None, ask: ShapeQueries) -> Shape | None:
+def _sizes(contents: Contents | None, ask: Shapes) -> Shape | None:
     """Return the shape that a tensor holds, or None if its contents are unknown."""
     if contents is None:
         return None
     return tuple(ask.unknown() if item is None or item == -1 else item for item in contents)
 
 
-def _unknown_dims(value: ir.Value | None, ask: ShapeQueries) -> Shape | None:
+def _unknown_dims(value: ir.Value | None, ask: Shapes) -> Shape | None:
     """Return as many unknown dimensions as the tensor has elements, or None if that number is unknown."""
     shape = ask.shape(value)
     if shape is None or len(shape) != 1 or not isinstance(shape[0], int):
@@ -28,7 +32,7 @@ def _unknown_dims(value: ir.Value | None, ask: ShapeQueries) -> Shape | None:
     return tuple(ask.unknown() for _ in range(shape[0]))
 
 
-def _transpose(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _transpose(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, perm = ask.shape(node.inputs[0]), numbers(node, "perm")
     if shape is None:
         return (None if perm is None else tuple(ask.unknown() for _ in perm),)
@@ -37,7 +41,7 @@ def _transpose(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (tuple([shape[axis] for axis in perm]) if sorted(perm) == list(range(len(shape))) else None,)
 
 
-def _reshape(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _reshape(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     if "shape" in attributes(node):  # before opset 5
         target: Contents | None = tuple(numbers(node, "shape") or ())
     else:
@@ -50,7 +54,7 @@ def _reshape(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (resolve_target(source, target, ask, zeros=zeros),)
 
 
-def _resolve_copies(node: ir.Node, source: Shape, target: Contents, ask: ShapeQueries) -> None:
+def _resolve_copies(node: ir.Node, source: Shape, target: Contents, ask: Shapes) -> None:
     """Resolve dimensions "size or copied" of the input whose `size` is also in the target beyond the rank of the input.
 
     There a 0 has nothing to copy and is an error, so `size` is never 0 and the dimension is `size`.
@@ -62,7 +66,7 @@ def _resolve_copies(node: ir.Node, source: Shape, target: Contents, ask: ShapeQu
                 ask.resolve(node, atom, atom.args[0])
 
 
-def resolve_target(source: Shape | None, target: Contents, ask: ShapeQueries, *, zeros: bool) -> Shape:
+def resolve_target(source: Shape | None, target: Contents, ask: Shapes, *, zeros: bool) -> Shape:
     """Return the shape that a Reshape target results in: 0 copies a dimension (unless `zeros` is set), -1 is inferred.
 
     A symbolic size that may be 0 becomes the atom "size or copied". The inferred dimension is
@@ -111,7 +115,7 @@ def _has_unknowns(sizes: Sequence[Size]) -> bool:
     return any(isinstance(size, expr.Expr) and size.is_vague for size in sizes)
 
 
-def _squeeze(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _squeeze(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None,)
@@ -124,7 +128,7 @@ def _squeeze(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (tuple([dim for axis, dim in enumerate(shape) if axis not in removed]),)
 
 
-def _unsqueeze(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _unsqueeze(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, axes = ask.shape(node.inputs[0]), ask.ints(node, "axes", 1)
     if shape is None or axes is None:
         return (None,)
@@ -133,7 +137,7 @@ def _unsqueeze(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (tuple([1 if axis in new else next(remaining) for axis in range(rank)]) if len(new) == len(axes) else None,)
 
 
-def _flatten(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _flatten(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return ((ask.unknown(), ask.unknown()),)
@@ -142,7 +146,7 @@ def _flatten(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((expr.product(shape[:axis]), expr.product(shape[axis:])),)
 
 
-def _expand(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _expand(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     target = _sizes(ask.contents(node.inputs[1]), ask)
     shape = ask.shape(node.inputs[0])
     if target is None or shape is None:
@@ -151,7 +155,7 @@ def _expand(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (broadcast_shapes((shape, target)),)
 
 
-def _tile(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _tile(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None or len(node.inputs) > 2:  # opset 1 has a repeat count and an axis as inputs
         return (None if shape is None else tuple(ask.unknown() for _ in shape),)
@@ -161,12 +165,12 @@ def _tile(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (tuple(expr.multiply(dim, by) for dim, by in zip(shape, repeats, strict=True)),)
 
 
-def _constant_of_shape(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _constant_of_shape(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     sizes = _sizes(ask.contents(node.inputs[0]), ask)
     return (_unknown_dims(node.inputs[0], ask) if sizes is None else sizes,)
 
 
-def _range(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _range(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     start, limit, step = ((ask.contents(value) or (None,))[0] for value in node.inputs)
     if start is None or limit is None or not isinstance(step, int) or not step:
         return ((ask.unknown(),),)
@@ -176,7 +180,7 @@ def _range(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((expr.floor_quotient(expr.add(length, step - 1), step) if step != 1 else length,),)
 
 
-def _shape(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _shape(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return ((ask.unknown(),),)
@@ -190,30 +194,13 @@ def shape_window(node: ir.Node, rank: int) -> slice:
     return slice(first, max(first, last))
 
 
-def _size(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _size(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     return ((),)
 
 
-def _random(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _random(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     sizes = numbers(node, "shape")
     return (None if sizes is None else tuple(sizes),)
-
-
-RULES: Mapping[str, Rule] = {
-    "Transpose": _transpose,
-    "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Flatten": _flatten,
-    "Expand": _expand,
-    "Tile": _tile,
-    "ConstantOfShape": _constant_of_shape,
-    "Range": _range,
-    "Shape": _shape,
-    "Size": _size,
-    "RandomNormal": _random,
-    "RandomUniform": _random,
-}
 
 
 END = 2**31 - 1  # a Slice end that means "to the end of the axis"; the standard recommends it
@@ -221,7 +208,7 @@ _LARGEST = (2**31 - 1, 2**63 - 1)
 Range = tuple[int, Size | None, Size | None, int | None]  # axis, start, end, step
 
 
-def _concat(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _concat(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shapes = [ask.shape(value) for value in node.inputs]
     known = [shape for shape in shapes if shape is not None]
     if not known or not known[0]:
@@ -244,7 +231,7 @@ def _uncertainty(size: Size) -> int:
     return 0 if isinstance(size, int) else 1 + size.is_vague
 
 
-def split_sizes(node: ir.Node, whole: Size, ask: ShapeQueries) -> Sequence[Size] | None:
+def split_sizes(node: ir.Node, whole: Size, ask: Shapes) -> Sequence[Size] | None:
     """Return the sizes of the parts of a Split, or None if unknown."""
     count = len(node.outputs)
     if "split" in attributes(node) or operand(node, 1) is not None:
@@ -263,7 +250,7 @@ def split_sizes(node: ir.Node, whole: Size, ask: ShapeQueries) -> Sequence[Size]
     return None if part is None else [part] * count
 
 
-def _split(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _split(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, count = ask.shape(node.inputs[0]), len(node.outputs)
     if shape is None:
         return (None,) * count
@@ -272,7 +259,7 @@ def _split(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return [(*shape[:axis], part, *shape[axis + 1 :]) for part in parts]
 
 
-def slice_ranges(node: ir.Node, ask: ShapeQueries) -> list[Range] | None:
+def slice_ranges(node: ir.Node, ask: Shapes) -> list[Range] | None:
     """Return the ranges of a Slice as they are written, or None if its axes are unknown."""
     shape = ask.shape(node.inputs[0])
     if shape is None:
@@ -308,7 +295,7 @@ def slice_positions(size: int, start: int, end: int, step: int) -> range | None:
     return range(*slice(start, None if step < 0 and end < -size else end, step).indices(size))
 
 
-def _slice(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _slice(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None,)
@@ -321,7 +308,7 @@ def _slice(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (tuple(dims),)
 
 
-def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, ask: ShapeQueries) -> Size:
+def _sliced(size: Size, start: Size | None, end: Size | None, step: int | None, ask: Shapes) -> Size:
     if start is None or end is None or not step:
         return ask.unknown()
     if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
@@ -357,7 +344,7 @@ def _clamped(bound: Size, size: Size) -> Size | None:
     return None
 
 
-def _gather(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _gather(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, indices = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     if shape is None or indices is None or not shape:
         return (None,)
@@ -365,11 +352,11 @@ def _gather(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((*shape[:axis], *indices, *shape[axis + 1 :]),)
 
 
-def _gather_elements(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _gather_elements(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     return (ask.shape(node.inputs[1]),)
 
 
-def _gather_nd(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _gather_nd(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, indices = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     batch = number(node, "batch_dims", 0)
     if shape is None or not indices or not isinstance(indices[-1], int):
@@ -377,7 +364,7 @@ def _gather_nd(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((*indices[:-1], *shape[batch + indices[-1] :]),)
 
 
-def _pad(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _pad(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     attribute = numbers(node, "pads")
     pads: Contents | None = tuple(attribute) if attribute is not None else ask.contents(operand(node, 1))
@@ -396,7 +383,7 @@ def _pad(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (tuple(dims),)
 
 
-def _top_k(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _top_k(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None, None)
@@ -407,7 +394,7 @@ def _top_k(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (tuple(dims),) * 2
 
 
-def _one_hot(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _one_hot(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     indices, depth = ask.shape(node.inputs[0]), (ask.contents(node.inputs[1]) or (None,))[0]
     if indices is None:
         return (None,)
@@ -415,7 +402,7 @@ def _one_hot(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((*indices[:axis], ask.unknown() if depth is None else depth, *indices[axis:]),)
 
 
-def _non_zero(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _non_zero(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Return (rank, count); the count is known if the operand was filled with one non-zero number."""
     value = node.inputs[0]
     shape, producer = ask.shape(value), None if value is None else value.producer()
@@ -426,7 +413,7 @@ def _non_zero(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((len(shape), expr.product(shape) if is_full else ask.unknown()),)
 
 
-def _sequence_at(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _sequence_at(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Return the shape of one part of a split tensor, or of one element of a constructed sequence."""
     producer = node.inputs[0].producer() if node.inputs[0] is not None else None
     position = (ask.contents(operand(node, 1)) or (None,))[0]
@@ -462,7 +449,20 @@ def _part(whole: Size, parts: Contents | None, position: int, *, is_list: bool) 
     return min(step, whole - position % count * step)
 
 
-INDEXING_RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Flatten": _flatten,
+    "Expand": _expand,
+    "Tile": _tile,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "Shape": _shape,
+    "Size": _size,
+    "RandomNormal": _random,
+    "RandomUniform": _random,
     "Concat": _concat,
     "Split": _split,
     "Slice": _slice,

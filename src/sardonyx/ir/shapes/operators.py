@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -11,12 +12,15 @@ import onnx_ir as ir
 from sardonyx.ir.ops import BROADCASTS, CASTS, GLOBAL_POOLS, POOLS, RECURRENT, REDUCES, SOFTMAXES, UNARY
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
+from sardonyx.ir.shapes.attributes import Shape, attributes, number, numbers, text
 from sardonyx.ir.shapes.expr import Size
-from sardonyx.ir.shapes.queries import Shape, ShapeQueries, attributes, number, numbers, text
+
+if TYPE_CHECKING:
+    from sardonyx.ir.shapes.engine import Shapes
 
 # One shape for each output; None if onnx should infer them.
 OutputShapes = Sequence["Shape | None"]
-Rule = Callable[[ir.Node, ShapeQueries], "OutputShapes | None"]
+Rule = Callable[[ir.Node, "Shapes"], "OutputShapes | None"]
 
 
 # Operators whose result has the shape of the first operand.
@@ -28,16 +32,16 @@ _SAME_SHAPE = UNARY | SOFTMAXES | CASTS | {
 }  # fmt: skip
 
 
-def same_shape(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def same_shape(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Return the shape of the first input for the first output."""
     return (ask.shape(node.inputs[0]),) if node.inputs else None
 
 
-def _dropout(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _dropout(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     return (ask.shape(node.inputs[0]),) * 2
 
 
-def _layer_norm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _layer_norm(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None or len(node.outputs) == 1:
         return (shape,)
@@ -46,7 +50,7 @@ def _layer_norm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return shape, statistics, statistics
 
 
-def _batch_norm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _batch_norm(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, channels = ask.shape(node.inputs[0]), ask.shape(operand(node, 1))
     return shape, channels, channels, channels, channels
 
@@ -71,7 +75,7 @@ def broadcast_shapes(shapes: Sequence[Shape | None]) -> Shape | None:
     return tuple(dims)
 
 
-def _broadcast(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _broadcast(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     attribute_map = attributes(node)
     if (
         "axis" in attribute_map or "broadcast" in attribute_map
@@ -82,7 +86,7 @@ def _broadcast(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (broadcast_shapes(shapes),)
 
 
-def _resolve_copies(node: ir.Node, shapes: Sequence[Shape | None], ask: ShapeQueries) -> None:
+def _resolve_copies(node: ir.Node, shapes: Sequence[Shape | None], ask: Shapes) -> None:
     """Resolve dimensions "size or copied" (from a Reshape target) that are broadcast with `size`.
 
     Where `size` is 0, `copied` would have to fit 0, which it does not: in every run that completes the dimension is
@@ -98,7 +102,7 @@ def _resolve_copies(node: ir.Node, shapes: Sequence[Shape | None], ask: ShapeQue
 def matmul_with(right: int) -> Rule:
     """Return the rule for matrix products of the first operand with the one at this index."""
 
-    def rule(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    def rule(node: ir.Node, ask: Shapes) -> OutputShapes | None:
         first, second = ask.shape(node.inputs[0]), ask.shape(node.inputs[right])
         if not first or not second:
             return (None,)
@@ -109,7 +113,7 @@ def matmul_with(right: int) -> Rule:
     return rule
 
 
-def gemm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def gemm(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Return (rows of the first, columns of the second), each possibly transposed."""
     first, second = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     if first is None or second is None or len(first) != 2 or len(second) != 2:
@@ -117,7 +121,7 @@ def gemm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((first[number(node, "transA", 0)], second[1 - number(node, "transB", 0)]),)
 
 
-def _reduce(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _reduce(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     keeps_dims = number(node, "keepdims", 1) == 1
     has_axes = "axes" in attributes(node) or operand(node, 1) is not None
@@ -130,7 +134,7 @@ def _reduce(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (_without(shape, axes if axes or is_noop else range(len(shape)), keeps_dims),)
 
 
-def _arg(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _arg(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     if shape is None:
         return (None,)
@@ -142,7 +146,7 @@ def _without(shape: Shape, axes: Sequence[int], keeps_dims: bool) -> Shape:
     return tuple(1 if axis in reduced else dim for axis, dim in enumerate(shape) if keeps_dims or axis not in reduced)
 
 
-def _einsum(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _einsum(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Return the dimension of each letter of the result; equations with an ellipsis are left to onnx."""
     equation = text(node, "equation", "").replace(" ", "")
     if "." in equation:
@@ -160,7 +164,7 @@ def _einsum(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (tuple(dims[letter] for letter in result),)
 
 
-def _recurrent(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _recurrent(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Return the shapes of the states of all steps, the last state, and the last cell state of an LSTM."""
     steps, weight = ask.shape(node.inputs[0]), ask.shape(node.inputs[2])
     if steps is None or weight is None or len(steps) != 3 or len(weight) != 3:
@@ -172,28 +176,10 @@ def _recurrent(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (steps[0], *last), last, last
 
 
-RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_SAME_SHAPE, same_shape),
-    **dict.fromkeys(BROADCASTS, _broadcast),
-    **dict.fromkeys(REDUCES, _reduce),
-    "Dropout": _dropout,
-    "LayerNormalization": _layer_norm,
-    "BatchNormalization": _batch_norm,
-    "MatMul": matmul_with(1),
-    "MatMulInteger": matmul_with(1),
-    "QLinearMatMul": matmul_with(3),
-    "Gemm": gemm,
-    "ArgMax": _arg,
-    "ArgMin": _arg,
-    "Einsum": _einsum,
-    **dict.fromkeys(RECURRENT, _recurrent),
-}
-
-
 def conv_of(weights: int) -> Rule:
     """Return the rule for convolutions whose weights are the input at this index."""
 
-    def rule(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+    def rule(node: ir.Node, ask: Shapes) -> OutputShapes | None:
         shape, weight = ask.shape(node.inputs[0]), ask.shape(node.inputs[weights])
         if shape is None or weight is None or len(shape) < 3 or len(shape) != len(weight):
             return None
@@ -202,14 +188,14 @@ def conv_of(weights: int) -> Rule:
     return rule
 
 
-def _pool(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _pool(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, kernel = ask.shape(node.inputs[0]), numbers(node, "kernel_shape")
     if shape is None or kernel is None or len(shape) != len(kernel) + 2:
         return None
     return ((*shape[:2], *_windows(node, shape[2:], tuple(kernel), ask)),) * 2
 
 
-def _windows(node: ir.Node, sizes: Shape, kernel: Shape, ask: ShapeQueries) -> Shape:
+def _windows(node: ir.Node, sizes: Shape, kernel: Shape, ask: Shapes) -> Shape:
     """Return the number of window positions on each axis.
 
     That is (size + pads - reach) // stride + 1, where a window reaches over (width - 1) * dilation + 1 elements.
@@ -235,7 +221,7 @@ def _windows(node: ir.Node, sizes: Shape, kernel: Shape, ask: ShapeQueries) -> S
     return tuple(dims)
 
 
-def _rounded_up(span: Size, start: Size, stride: int, ask: ShapeQueries) -> Size:
+def _rounded_up(span: Size, start: Size, stride: int, ask: Shapes) -> Size:
     """Return the number of positions if the last, partial window counts, unless it starts in the trailing padding."""
     if not isinstance(span, int) or not isinstance(start, int):
         return ask.unknown()
@@ -243,12 +229,12 @@ def _rounded_up(span: Size, start: Size, stride: int, ask: ShapeQueries) -> Size
     return count - 1 if (count - 1) * stride >= start else count
 
 
-def _global_pool(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _global_pool(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     return (None if shape is None else (*shape[:2], *([1] * len(shape[2:]))),)
 
 
-def _conv_transpose(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _conv_transpose(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, weight = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     if shape is None or weight is None or len(shape) != len(weight) or text(node, "auto_pad", "NOTSET") != "NOTSET":
         return None
@@ -266,7 +252,7 @@ def _conv_transpose(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((shape[0], channels, *dims),)
 
 
-def _resize(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _resize(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Infer the result from the sizes, or from the factors if they are integers."""
     shape = ask.shape(node.inputs[0])
     if shape is None or len(node.inputs) < 3 or text(node, "keep_aspect_ratio_policy", "stretch") != "stretch":
@@ -288,13 +274,13 @@ def _resize(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (tuple(dims),)
 
 
-def _scaled(size: Size, factor: np.floating, ask: ShapeQueries) -> Size:
+def _scaled(size: Size, factor: np.floating, ask: Shapes) -> Size:
     if factor == int(factor):
         return expr.multiply(size, int(factor))
     return int(np.floor(np.float32(size) * np.float32(factor))) if isinstance(size, int) else ask.unknown()
 
 
-def _depth_to_space(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _depth_to_space(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, block = ask.shape(node.inputs[0]), number(node, "blocksize", 0)
     if shape is None or len(shape) != 4 or block < 1:
         return None
@@ -302,7 +288,7 @@ def _depth_to_space(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((shape[0], channels, *(expr.multiply(size, block) for size in shape[2:])),)
 
 
-def _space_to_depth(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _space_to_depth(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, block = ask.shape(node.inputs[0]), number(node, "blocksize", 0)
     if shape is None or len(shape) != 4 or block < 1:
         return None
@@ -310,26 +296,12 @@ def _space_to_depth(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((shape[0], channels, *(expr.floor_quotient(size, block) for size in shape[2:])),)
 
 
-def _grid_sample(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _grid_sample(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape, grid = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     return None if shape is None or grid is None else ((*shape[:2], *grid[1:-1]),)
 
 
-POOLING_RULES: Mapping[str, Rule] = {
-    "Conv": conv_of(1),
-    "ConvInteger": conv_of(1),
-    "QLinearConv": conv_of(3),
-    "ConvTranspose": _conv_transpose,
-    **dict.fromkeys(POOLS, _pool),
-    **dict.fromkeys(GLOBAL_POOLS, _global_pool),
-    "Resize": _resize,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
-    "GridSample": _grid_sample,
-}
-
-
-def _attention(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _attention(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Return the shapes of the result, the present keys, the present values and the scores.
 
     Operands have the shape (batch, heads, length, width), or (batch, length, heads * width) with the number of heads as
@@ -364,14 +336,14 @@ def _with_heads(shape: Shape | None, heads: int) -> Shape | None:
     return shape[0], heads, shape[1], expr.floor_quotient(shape[2], heads)
 
 
-def _multi_head_attention(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _multi_head_attention(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     query, value = ask.shape(node.inputs[0]), ask.shape(operand(node, 2))
     if query is None or value is None or len(query) != 3 or len(value) != 3:
         return (None,) * len(node.outputs)
     return ((*query[:2], value[2]),)
 
 
-def _packed_attention(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _packed_attention(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Split the packed width into queries, keys and values: equally, unless `qkv_hidden_sizes` is set."""
     source, weight = ask.shape(node.inputs[0]), ask.shape(operand(node, 1))
     widths = numbers(node, "qkv_hidden_sizes")
@@ -380,16 +352,16 @@ def _packed_attention(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((*source[:2], expr.floor_quotient(weight[1], 3) if widths is None else widths[2]),)
 
 
-def _group_query_attention(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _group_query_attention(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     return (ask.shape(node.inputs[0]) if operand(node, 1) is not None else None,)
 
 
-def _skip_norm(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _skip_norm(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     shape = ask.shape(node.inputs[0])
     return shape, None, None, shape
 
 
-def _fused_matmul(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _fused_matmul(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     first, second = ask.shape(node.inputs[0]), ask.shape(node.inputs[1])
     transposed, batches = [number(node, name, 0) for name in ("transA", "transB")], ("transBatchA", "transBatchB")
     if first is None or second is None or len(first) < 2 or len(second) < 2:
@@ -401,13 +373,13 @@ def _fused_matmul(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return (None if batch is None else (*batch, rows, columns),)
 
 
-def _matmul_packed(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _matmul_packed(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Read the number of columns from the attribute `N`, because the weights are packed bits."""
     shape = ask.shape(node.inputs[0])
     return (None if not shape else (*shape[:-1], number(node, "N", 0)),)
 
 
-def _lookup_packed(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
+def _lookup_packed(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Read the width of a table from its scales, because its numbers are packed bits."""
     rows, scales = ask.shape(node.inputs[1]), ask.shape(node.inputs[2])
     places = number(node, "gather_axis", 0), number(node, "quantize_axis", 1)
@@ -416,7 +388,31 @@ def _lookup_packed(node: ir.Node, ask: ShapeQueries) -> OutputShapes | None:
     return ((*rows, expr.multiply(scales[1], number(node, "block_size", 128))),)
 
 
-ATTENTION_RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(_SAME_SHAPE, same_shape),
+    **dict.fromkeys(BROADCASTS, _broadcast),
+    **dict.fromkeys(REDUCES, _reduce),
+    "Dropout": _dropout,
+    "LayerNormalization": _layer_norm,
+    "BatchNormalization": _batch_norm,
+    "MatMul": matmul_with(1),
+    "MatMulInteger": matmul_with(1),
+    "QLinearMatMul": matmul_with(3),
+    "Gemm": gemm,
+    "ArgMax": _arg,
+    "ArgMin": _arg,
+    "Einsum": _einsum,
+    **dict.fromkeys(RECURRENT, _recurrent),
+    "Conv": conv_of(1),
+    "ConvInteger": conv_of(1),
+    "QLinearConv": conv_of(3),
+    "ConvTranspose": _conv_transpose,
+    **dict.fromkeys(POOLS, _pool),
+    **dict.fromkeys(GLOBAL_POOLS, _global_pool),
+    "Resize": _resize,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "GridSample": _grid_sample,
     "Attention": _attention,
     "com.microsoft::Attention": _packed_attention,
     "com.microsoft::MultiHeadAttention": _multi_head_attention,

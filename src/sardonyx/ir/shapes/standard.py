@@ -8,6 +8,7 @@ even then are ignored.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx.checker
@@ -15,8 +16,11 @@ import onnx_ir as ir
 from onnx.shape_inference import infer_node_outputs
 
 from sardonyx.ir.scopes import has_references
+from sardonyx.ir.shapes.attributes import Shape, Typed
 from sardonyx.ir.shapes.expr import Expr
-from sardonyx.ir.shapes.queries import Shape, ShapeQueries, Typed
+
+if TYPE_CHECKING:
+    from sardonyx.ir.shapes.engine import Shapes
 
 _DTYPES = {dtype.value: dtype for dtype in ir.DataType if dtype != ir.DataType.UNDEFINED}
 _FAILURES = (
@@ -35,7 +39,7 @@ _PROBE = 60  # the concrete size: it has many divisors, so few splits and groups
 Types = dict[str, onnx.TypeProto]
 
 
-def infer(node: ir.Node, ask: ShapeQueries) -> list[Typed]:
+def infer(node: ir.Node, ask: Shapes) -> list[Typed]:
     """Return the element type and shape of each output as far as onnx infers them."""
     unknown: list[Typed] = [(ask.declared(output), None) for output in node.outputs]
     if not ask.opset(node) or not all(output.name for output in node.outputs) or has_references(node):
@@ -70,7 +74,7 @@ def infer(node: ir.Node, ask: ShapeQueries) -> list[Typed]:
 
 
 def _infer(
-    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: ShapeQueries
+    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Shapes
 ) -> Mapping[str, onnx.TypeProto]:
     version = ask.opset(node)
     schema = onnx.defs.get_schema(node.op_type, version, node.domain)
@@ -78,7 +82,7 @@ def _infer(
 
 
 def _infer_with_numbers(
-    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: ShapeQueries
+    node: ir.Node, proto: onnx.NodeProto, types: Types, data: dict[str, onnx.TensorProto], ask: Shapes
 ) -> Mapping[str, onnx.TypeProto]:
     """Return what onnx infers with numbers in place of the names, or nothing if that fails."""
     numbered: Types = {}
@@ -95,7 +99,7 @@ def _infer_with_numbers(
         return {}
 
 
-def _type_proto(value: ir.Value, ask: ShapeQueries, dims: dict[str, Expr]) -> onnx.TypeProto | None:
+def _type_proto(value: ir.Value, ask: Shapes, dims: dict[str, Expr]) -> onnx.TypeProto | None:
     """Return the type of an input, with a name for every dimension that is not a number; None if unknown."""
     dtype, shape = ask.typed(value)
     if dtype is None:
@@ -117,7 +121,7 @@ def _type_proto(value: ir.Value, ask: ShapeQueries, dims: dict[str, Expr]) -> on
 def _typed(
     proto: onnx.TypeProto | None,
     confirmed: Mapping[str, onnx.TypeProto],
-    ask: ShapeQueries,
+    ask: Shapes,
     dims: Mapping[str, Expr],
     name: str = "",
 ) -> Typed:

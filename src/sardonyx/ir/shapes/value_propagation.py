@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -13,17 +13,20 @@ import onnx_ir as ir
 from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
+from sardonyx.ir.shapes.attributes import Contents, attributes, number, numbers, tensor
 from sardonyx.ir.shapes.expr import Size
 from sardonyx.ir.shapes.movement import shape_window, slice_positions, slice_ranges, split_sizes
-from sardonyx.ir.shapes.queries import Contents, ShapeQueries, attributes, number, numbers, tensor
 
-Rule = Callable[[ir.Node, ShapeQueries], Contents | None]
-_MaybeSize = Size | None
+if TYPE_CHECKING:
+    from sardonyx.ir.shapes.engine import Shapes
+
+Rule = Callable[[ir.Node, "Shapes"], Contents | None]
+Maybe = Size | None
 _DOUBLE = 2**53  # double precision represents every integer up to this
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
-def _broadcast_operands(node: ir.Node, ask: ShapeQueries) -> list[Contents] | None:
+def _broadcast_operands(node: ir.Node, ask: Shapes) -> list[Contents] | None:
     """Return the contents of the operands, scalars repeated to the common length; None if unknown."""
     parts: list[Contents] = []
     count = 1
@@ -38,10 +41,10 @@ def _broadcast_operands(node: ir.Node, ask: ShapeQueries) -> list[Contents] | No
     return [part * count if len(part) == 1 else part for part in parts]
 
 
-def _combined(combine: Callable[[Size, Size], _MaybeSize]) -> Rule:
+def _combined(combine: Callable[[Size, Size], Maybe]) -> Rule:
     """Return the rule that applies `combine` element by element, over two or more operands."""
 
-    def rule(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
         operands = _broadcast_operands(node, ask)
         if operands is None or len(operands) < 2:
             return None
@@ -54,7 +57,7 @@ def _combined(combine: Callable[[Size, Size], _MaybeSize]) -> Rule:
     return rule
 
 
-def _quotient(one: Size, other: Size) -> _MaybeSize:
+def _quotient(one: Size, other: Size) -> Maybe:
     """Return the quotient of integers, which ONNX rounds towards zero: down if both are non-negative."""
     if isinstance(one, int) and isinstance(other, int) and other:
         whole = abs(one) // abs(other)
@@ -62,16 +65,16 @@ def _quotient(one: Size, other: Size) -> _MaybeSize:
     return expr.floor_quotient(one, other) if other != 0 and expr.at_least(one, 0) and expr.at_least(other, 0) else None
 
 
-def _rounded_down(one: Size, other: Size) -> _MaybeSize:
+def _rounded_down(one: Size, other: Size) -> Maybe:
     return expr.floor_quotient(one, other) if expr.at_least(other, 1) else None
 
 
-def _rounded_up(one: Size, other: Size) -> _MaybeSize:
+def _rounded_up(one: Size, other: Size) -> Maybe:
     down = _rounded_down(expr.multiply(one, -1), other)
     return None if down is None else expr.multiply(down, -1)
 
 
-def _float_quotient(one: Size, other: Size) -> _MaybeSize:
+def _float_quotient(one: Size, other: Size) -> Maybe:
     """Return the quotient of floats if it is exact; a float division by zero is not an error."""
     return expr.exact_quotient(one, other) if _is_never_zero(other) else None
 
@@ -83,15 +86,15 @@ def _is_never_zero(size: Size) -> bool:
 _whole_quotients, _float_quotients = _combined(_quotient), _combined(_float_quotient)
 
 
-def _div(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _div(node: ir.Node, ask: Shapes) -> Contents | None:
     return (_float_quotients if ask.dtype(node.inputs[0]) in _FLOATS else _whole_quotients)(node, ask)
 
 
-def _rounded(rounding: Callable[[Size, Size], _MaybeSize]) -> Rule:
+def _rounded(rounding: Callable[[Size, Size], Maybe]) -> Rule:
     """Return the rule for Floor or Ceil, which rounds a Div of floats that hold integers."""
     quotients = _combined(rounding)
 
-    def rule(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
         value = node.inputs[0]
         producer = None if value is None else value.producer()
         if producer is not None and producer.op_type == "Div" and not producer.domain:
@@ -101,18 +104,18 @@ def _rounded(rounding: Callable[[Size, Size], _MaybeSize]) -> Rule:
     return rule
 
 
-def _positive_remainder(one: Size, other: Size) -> _MaybeSize:
+def _positive_remainder(one: Size, other: Size) -> Maybe:
     return expr.remainder(one, other) if other != 0 and expr.at_least(other, 0) else None
 
 
-def _remainder_of_positive(one: Size, other: Size) -> _MaybeSize:
+def _remainder_of_positive(one: Size, other: Size) -> Maybe:
     """Return the remainder of a non-negative dividend, which runtimes compute in double precision."""
     if expr.magnitude(one) > _DOUBLE or expr.magnitude(other) > _DOUBLE:
         return None
     return _positive_remainder(one, other) if expr.at_least(one, 0) else None
 
 
-def _float_remainder(one: Size, other: Size) -> _MaybeSize:
+def _float_remainder(one: Size, other: Size) -> Maybe:
     return _remainder_of_positive(one, other) if expr.at_least(other, 1) else None
 
 
@@ -120,18 +123,18 @@ _by_divisor, _by_dividend = _combined(_positive_remainder), _combined(_remainder
 _of_floats = _combined(_float_remainder)
 
 
-def _mod(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _mod(node: ir.Node, ask: Shapes) -> Contents | None:
     """Return the remainder with the sign of the divisor, or of the dividend if `fmod` is set."""
     if ask.dtype(node.inputs[0]) in _FLOATS:
         return _of_floats(node, ask)
     return (_by_dividend if number(node, "fmod", 0) else _by_divisor)(node, ask)
 
 
-def _power(one: Size, other: Size) -> _MaybeSize:
+def _power(one: Size, other: Size) -> Maybe:
     return expr.product([one] * other) if isinstance(other, int) and 0 <= other <= 3 else None
 
 
-def _clip(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _clip(node: ir.Node, ask: Shapes) -> Contents | None:
     contents = ask.contents(node.inputs[0])
     if contents is None or "min" in attributes(node) or "max" in attributes(node):
         return None
@@ -142,52 +145,39 @@ def _clip(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     return contents
 
 
-def _truth(test: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], _MaybeSize]:
-    def truth(one: Size, other: Size) -> _MaybeSize:
+def _truth(test: Callable[[Size, Size], bool | None], *, when: bool = True) -> Callable[[Size, Size], Maybe]:
+    """Return 1 where the test gives this answer, 0 where it gives the other one."""
+
+    def truth(one: Size, other: Size) -> Maybe:
         answer = test(one, other)
-        return None if answer is None else int(answer)
+        return None if answer is None else int(answer == when)
 
     return truth
-
-
-def _negated(test: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], bool | None]:
-    def negation(one: Size, other: Size) -> bool | None:
-        answer = test(one, other)
-        return None if answer is None else not answer
-
-    return negation
 
 
 def _greater(one: Size, other: Size) -> bool | None:
     return expr.less(other, one)
 
 
-def _not(node: ir.Node, ask: ShapeQueries) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    return None if contents is None else tuple(1 - item if isinstance(item, int) else None for item in contents)
+def _each(change: Callable[[Size], Maybe]) -> Rule:
+    """Return the rule that applies `change` to each element."""
+
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
+        contents = ask.contents(node.inputs[0])
+        return None if contents is None else tuple(None if item is None else change(item) for item in contents)
+
+    return rule
 
 
-def _both(one: Size, other: Size) -> _MaybeSize:
+def _both(one: Size, other: Size) -> Maybe:
     return int(bool(one) and bool(other)) if isinstance(one, int) and isinstance(other, int) else None
 
 
-def _either(one: Size, other: Size) -> _MaybeSize:
+def _either(one: Size, other: Size) -> Maybe:
     return int(bool(one) or bool(other)) if isinstance(one, int) and isinstance(other, int) else None
 
 
-def _negative(node: ir.Node, ask: ShapeQueries) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    return None if contents is None else tuple(None if item is None else expr.multiply(item, -1) for item in contents)
-
-
-def _abs(node: ir.Node, ask: ShapeQueries) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    if contents is None:
-        return None
-    return tuple(item if item is not None and expr.at_least(item, 0) else None for item in contents)
-
-
-def _where(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _where(node: ir.Node, ask: Shapes) -> Contents | None:
     operands = _broadcast_operands(node, ask)
     if operands is None:
         return None
@@ -195,38 +185,8 @@ def _where(node: ir.Node, ask: ShapeQueries) -> Contents | None:
                  for condition, one, other in zip(*operands, strict=True))  # fmt: skip
 
 
-def _agreed(one: _MaybeSize, other: _MaybeSize) -> _MaybeSize:
+def _agreed(one: Maybe, other: Maybe) -> Maybe:
     return one if one is not None and one == other else None
-
-
-ARITHMETIC_RULES: Mapping[str, Rule] = {
-    "Where": _where,
-    "Add": _combined(expr.add),
-    "Sum": _combined(expr.add),
-    "Sub": _combined(expr.subtract),
-    "Mul": _combined(expr.multiply),
-    "Max": _combined(expr.larger),
-    "Min": _combined(expr.smaller),
-    "Mod": _mod,
-    "Div": _div,
-    "Floor": _rounded(_rounded_down),
-    "Ceil": _rounded(_rounded_up),
-    "Pow": _combined(_power),
-    "Clip": _clip,
-    "Equal": _combined(_truth(expr.equal)),
-    "Less": _combined(_truth(expr.less)),
-    "Greater": _combined(_truth(_greater)),
-    "LessOrEqual": _combined(_truth(_negated(_greater))),
-    "GreaterOrEqual": _combined(_truth(_negated(expr.less))),
-    "Not": _not,
-    "And": _combined(_both),
-    "Or": _combined(_either),
-    "Neg": _negative,
-    "Abs": _abs,
-}
-
-
-Maybe = Size | None
 
 
 _WHOLE = (ir.DataType.INT64, ir.DataType.INT32)
@@ -271,16 +231,16 @@ def are_numbers(sizes: Contents) -> bool:
     return all(type(size) is int for size in sizes)
 
 
-def _same(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _same(node: ir.Node, ask: Shapes) -> Contents | None:
     return ask.contents(node.inputs[0])
 
 
-def _is_list(node: ir.Node, ask: ShapeQueries) -> bool:
+def _is_list(node: ir.Node, ask: Shapes) -> bool:
     """Return whether the first operand has rank 1."""
     return len(ask.shape(node.inputs[0]) or ()) == 1
 
 
-def _cast(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _cast(node: ir.Node, ask: Shapes) -> Contents | None:
     contents = ask.contents(node.inputs[0])
     if contents is None or ask.dtype(node.outputs[0]) != ir.DataType.BOOL:
         return contents
@@ -289,17 +249,17 @@ def _cast(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     )
 
 
-def _shape(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _shape(node: ir.Node, ask: Shapes) -> Contents | None:
     shape = ask.shape(node.inputs[0])
     return None if shape is None else shape[shape_window(node, len(shape))]
 
 
-def _size(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _size(node: ir.Node, ask: Shapes) -> Contents | None:
     shape = ask.shape(node.inputs[0])
     return None if shape is None else (expr.product(shape),)
 
 
-def _gather(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _gather(node: ir.Node, ask: Shapes) -> Contents | None:
     contents, indices = ask.contents(node.inputs[0]), ask.contents(node.inputs[1])
     if contents is None or indices is None or not _is_list(node, ask):
         return None
@@ -310,7 +270,7 @@ def _gather(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     return tuple(selected)
 
 
-def _slice(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _slice(node: ir.Node, ask: Shapes) -> Contents | None:
     grid, ranges = _grid(node, ask), slice_ranges(node, ask)
     if grid is None or ranges is None:
         return None
@@ -325,12 +285,12 @@ def _slice(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     return tuple(grid[np.ix_(*(np.array(positions, np.int64) for positions in selected))].reshape(-1))
 
 
-def _transpose(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _transpose(node: ir.Node, ask: Shapes) -> Contents | None:
     grid = _grid(node, ask)
     return None if grid is None else tuple(grid.transpose(numbers(node, "perm")).reshape(-1))
 
 
-def _split(node: ir.Node, ask: ShapeQueries) -> Sequence[Contents] | None:
+def _split(node: ir.Node, ask: Shapes) -> Sequence[Contents] | None:
     contents = ask.contents(node.inputs[0])
     if contents is None or not _is_list(node, ask):
         return None
@@ -341,7 +301,7 @@ def _split(node: ir.Node, ask: ShapeQueries) -> Sequence[Contents] | None:
     return [contents[start:end] for start, end in zip((0, *ends), ends, strict=False)]
 
 
-def _grid(node: ir.Node, ask: ShapeQueries) -> np.ndarray | None:
+def _grid(node: ir.Node, ask: Shapes) -> np.ndarray | None:
     """Return the contents of the first operand as an array of its shape."""
     contents, shape = ask.contents(node.inputs[0]), ask.shape(node.inputs[0])
     if contents is None or shape is None:
@@ -351,19 +311,19 @@ def _grid(node: ir.Node, ask: ShapeQueries) -> np.ndarray | None:
     return grid.reshape(cast("tuple[int, ...]", shape))
 
 
-def _concat(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _concat(node: ir.Node, ask: Shapes) -> Contents | None:
     parts = [ask.contents(value) for value in node.inputs]
     if any(part is None for part in parts) or not _is_list(node, ask):
         return None
     return tuple(item for part in parts if part is not None for item in part)
 
 
-def _expand(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _expand(node: ir.Node, ask: Shapes) -> Contents | None:
     contents = ask.contents(node.inputs[0])
     return contents if contents is not None and len(contents) == 1 else None
 
 
-def _constant_of_shape(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _constant_of_shape(node: ir.Node, ask: Shapes) -> Contents | None:
     value = tensor(node, "value")
     if value is None:
         return (0,)
@@ -371,7 +331,7 @@ def _constant_of_shape(node: ir.Node, ask: ShapeQueries) -> Contents | None:
     return (int(element),) if element == int(element) else None
 
 
-def _range(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+def _range(node: ir.Node, ask: Shapes) -> Contents | None:
     bounds = [(ask.contents(value) or (None,))[0] for value in node.inputs]
     if not all(isinstance(bound, int) for bound in bounds):
         return None
@@ -380,7 +340,7 @@ def _range(node: ir.Node, ask: ShapeQueries) -> Contents | None:
 
 
 def _reduce(combine: Callable[[Size, Size], Size], empty: int | None) -> Rule:
-    def rule(node: ir.Node, ask: ShapeQueries) -> Contents | None:
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
         contents = ask.contents(node.inputs[0])
         if contents is None or None in contents or not _is_list(node, ask):
             return None
@@ -390,7 +350,29 @@ def _reduce(combine: Callable[[Size, Size], Size], empty: int | None) -> Rule:
 
 
 RULES: Mapping[str, Rule] = {
-    **ARITHMETIC_RULES,
+    "Where": _where,
+    "Add": _combined(expr.add),
+    "Sum": _combined(expr.add),
+    "Sub": _combined(expr.subtract),
+    "Mul": _combined(expr.multiply),
+    "Max": _combined(expr.larger),
+    "Min": _combined(expr.smaller),
+    "Mod": _mod,
+    "Div": _div,
+    "Floor": _rounded(_rounded_down),
+    "Ceil": _rounded(_rounded_up),
+    "Pow": _combined(_power),
+    "Clip": _clip,
+    "Equal": _combined(_truth(expr.equal)),
+    "Less": _combined(_truth(expr.less)),
+    "Greater": _combined(_truth(_greater)),
+    "LessOrEqual": _combined(_truth(_greater, when=False)),
+    "GreaterOrEqual": _combined(_truth(expr.less, when=False)),
+    "Not": _each(lambda item: 1 - item if isinstance(item, int) else None),
+    "And": _combined(_both),
+    "Or": _combined(_either),
+    "Neg": _each(lambda item: expr.multiply(item, -1)),
+    "Abs": _each(lambda item: item if expr.at_least(item, 0) else None),
     **dict.fromkeys(sorted(KEEPS_ORDER), _same),
     "Cast": _cast,
     "CastLike": _cast,
@@ -411,7 +393,7 @@ RULES: Mapping[str, Rule] = {
 COMPUTES_SIZES = tuple(RULES)
 
 
-def of_output(node: ir.Node, value: ir.Value, ask: ShapeQueries) -> Contents | None:
+def of_output(node: ir.Node, value: ir.Value, ask: Shapes) -> Contents | None:
     """Return the elements of one output, or None if unknown."""
     if node.domain:
         return None

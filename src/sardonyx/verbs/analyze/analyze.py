@@ -72,14 +72,11 @@ def analyze(
     """
     clock = Clock(progress)
     if is_onnx(source):
-        _refuse_for_onnx(
-            {
-                "inputs": inputs is not None or bool(kwargs),
-                "task": task is not None,
-                "dtype": dtype != "keep",
-                "dynamic dimensions": dynamic is not None,
-            }
-        )
+        given = {"inputs": inputs is not None or kwargs, "task": task is not None, "dtype": dtype != "keep"}
+        given["dynamic dimensions"] = dynamic is not None
+        wrong = next((option for option, is_set in given.items() if is_set), None)
+        if wrong is not None:
+            raise UsageError(f"an ONNX model takes no {wrong}", hint="leave it out, or analyze the torch model")
         with gc_pause.paused():
             results = analyze_onnx([cast("OnnxSource", source), *beside], sizes or {}, clock, formulas=formulas)
     else:
@@ -101,12 +98,6 @@ def analyze(
         **asdict(results),
         seconds=clock.seconds,
     )
-
-
-def _refuse_for_onnx(options: Mapping[str, bool]) -> None:
-    wrong = next((option for option, is_set in options.items() if is_set), None)
-    if wrong is not None:
-        raise UsageError(f"an ONNX model takes no {wrong}", hint="leave it out, or analyze the torch model")
 
 
 # Analyze ONNX models: each is one form of the analysis. Only the graph is read; nothing is run.

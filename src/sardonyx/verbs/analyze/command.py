@@ -15,6 +15,8 @@ Exit: 0 done, 1 failed, 2 usage, 4 gate not met.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from sardonyx.cli import options
 from sardonyx.cli.options import argument, choice, svg, table_format
 from sardonyx.cli.verb import Given, Verb, later
@@ -22,12 +24,12 @@ from sardonyx.records.analysis import Analysis
 
 
 def _run(given: Given) -> int:
-    given.reject("input_specs", "input_file")
+    given.reject("input_specs", "inputs")
     given.check()
 
     from sardonyx.records.input_specs import parse_dynamic
 
-    inputs = options.parse_example(given.input_specs, given.input_file)
+    inputs = options.parse_example(given.input_specs, given.inputs)
     dynamic = parse_dynamic(given.dynamic) if given.dynamic else None
     first, *beside = given.sources
     return given.finish(given.call(first, inputs=inputs, beside=beside, dynamic=dynamic))
@@ -43,7 +45,8 @@ def _svg(analysis: Analysis) -> str:
 VERB = Verb(
     of=("analyze",),
     options=(
-        argument("sources", "SOURCE...", "A model, or several ONNX files to show side by side.", list[str]),
+        replace(argument("sources", "SOURCE...", "A model, or several ONNX files to show side by side.", list[str]),
+            read=options.check_sources),
         options.TASK,
         choice("dtype", options.DTYPES, "Floating-point type of a torch model; keep: the type it was saved in.",
             default="keep"),

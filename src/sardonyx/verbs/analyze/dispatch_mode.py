@@ -26,27 +26,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from sardonyx.common.errors import ModelError
 from sardonyx.frontend.module_state import is_control_flow, run_under_mode
 from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
-from sardonyx.verbs.analyze.costs.program import Store
-
-
-class LoggedBuffer(Struct):
-    """A storage."""
-
-    bytes: Any
-    store: Store
-    module: str
-    born: int | None
-    died: int | None = None
-
-
-class LoggedValue(Struct, frozen=True):
-    """A tensor, its strides and its storage."""
-
-    name: str
-    shape: tuple[Any, ...]
-    strides: tuple[Any, ...]
-    dtype: str
-    buffer: int
+from sardonyx.verbs.analyze.costs.program import Buffer, Store, Value
 
 
 class TraceStep(Struct, frozen=True):
@@ -66,8 +46,10 @@ class TraceLog(Struct):
 
     device: torch.device  # memory on other devices is not counted
     steps: list[TraceStep] = field(default_factory=list[TraceStep])
-    values: list[LoggedValue] = field(default_factory=list[LoggedValue])
-    buffers: list[LoggedBuffer] = field(default_factory=list[LoggedBuffer])
+    values: list[Value] = field(default_factory=list[Value])  # with the sizes of torch
+    strides: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])  # of each value
+    buffers: list[Buffer] = field(default_factory=list[Buffer])
+    died: dict[int, int] = field(default_factory=dict[int, int])  # buffer -> the step after which it was freed
     inputs: list[int] = field(default_factory=list[int])
     outputs: list[int] = field(default_factory=list[int])
     busy: bool = False  # an operation is being executed
@@ -118,7 +100,8 @@ class TraceLog(Struct):
     def _add_value(self, tensor: torch.Tensor, name: str, buffer: int) -> int:
         dtype = str(tensor.dtype).removeprefix("torch.")
         dense = tensor.layout is torch.strided
-        self.values.append(LoggedValue(name, tuple(tensor.shape), tensor.stride() if dense else (), dtype, buffer))
+        self.values.append(Value(name, tuple(tensor.shape), dtype, buffer))
+        self.strides.append(tensor.stride() if dense else ())
         self._value_of[tensor] = len(self.values) - 1
         return len(self.values) - 1
 
@@ -126,19 +109,19 @@ class TraceLog(Struct):
         address = _address(tensor)
         elsewhere = tensor.device.type not in (self.device.type, "meta")
         size = 0 if elsewhere else tensor.untyped_storage().nbytes()
-        self.buffers.append(LoggedBuffer(size, store, module, born))
+        self.buffers.append(Buffer(size, store, module, born))
         self._storages[address] = len(self.buffers) - 1
-        self._watch(tensor, address, None if born is None else self.buffers[-1])
+        self._watch(tensor, address, None if born is None else len(self.buffers) - 1)
         return len(self.buffers) - 1
 
-    def _watch(self, tensor: torch.Tensor, address: int, buffer: LoggedBuffer | None) -> None:
+    def _watch(self, tensor: torch.Tensor, address: int, buffer: int | None) -> None:
         """Log when the storage is freed; its address may be used for another one afterwards."""
 
         def freed(_reference: object) -> None:
             self._storages.pop(address, None)
             self._watches.pop(address, None)
             if buffer is not None:
-                buffer.died = len(self.steps) - (0 if self.busy else 1)
+                self.died[buffer] = len(self.steps) - (0 if self.busy else 1)
 
         self._watches[address] = weakref.ref(tensor.untyped_storage(), freed)
 

@@ -47,7 +47,7 @@ from sardonyx.ir.shapes.expr import (
     unknown,
 )
 from sardonyx.verbs.analyze.costs.aten_operators import describe
-from sardonyx.verbs.analyze.costs.program import ITEM_BYTES, Buffer, Operation, Program, Store, Value
+from sardonyx.verbs.analyze.costs.program import ITEM_BYTES, Operation, Program, Store, Value
 from sardonyx.verbs.analyze.dispatch_mode import ModuleTracker, NeedsData, RecordingMode, TraceLog
 
 Convert = Callable[[Any], Size]  # converts sizes of torch
@@ -55,17 +55,18 @@ Convert = Callable[[Any], Size]  # converts sizes of torch
 
 def _to_program(log: TraceLog, convert: Convert, symbols: dict[str, int], notes: Iterable[str]) -> Program:
     """Convert the log of a run to a program."""
-    values = [Value(value.name, tuple(map(convert, value.shape)), value.dtype, value.buffer) for value in log.values]
+    values = [replace(value, shape=tuple(map(convert, value.shape))) for value in log.values]
     buffers = [
-        Buffer(convert(buffer.bytes), buffer.store, buffer.module, buffer.born, buffer.died) for buffer in log.buffers
+        replace(buffer, bytes=convert(buffer.bytes), died=log.died.get(index))
+        for index, buffer in enumerate(log.buffers)
     ]
     machine, unknown_operators = Machine.here(log.device.type), dict[str, None]()
     operations: list[Operation] = []
     for step in log.steps:
         reads, writes = ([values[index] for index in indices] for indices in (step.reads, step.writes))
         scalars = {name: _plain(value, convert) for name, value in step.scalars.items()}
-        first = log.values[step.reads[0]] if step.reads else None  # a batch of images in channels-last order?
-        last = first is not None and len(first.strides) == 4 and first.strides[1] == 1 and first.shape[1] != 1
+        strides = log.strides[step.reads[0]] if step.reads else ()  # is it a batch of images in channels-last order?
+        last = len(strides) == 4 and strides[1] == 1 and log.values[step.reads[0]].shape[1] != 1
         cost = describe(step.operator, reads, writes, scalars)
         if not cost.known:
             unknown_operators[step.operator] = None

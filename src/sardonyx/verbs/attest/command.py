@@ -34,7 +34,7 @@ def _run(given: Given) -> int:
 VERB = Verb(
     of=("attest",),
     options=(
-        argument("result", "RESULT", "An optimized file, its record, or the folder of its run.", Path),
+        argument("result", "RESULT", "An optimized file, its record, or the folder of its run.", Path, checked=True),
         file("source", "The file that was optimized.", none="as the record says"),
         file("certificate", "The certificate of the result.", none="that of the run"),
         output("standard output"),

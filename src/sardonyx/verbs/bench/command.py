@@ -29,7 +29,6 @@ from sardonyx.cli.options import (
     choice,
     file,
     listed,
-    parse_duration,
     svg,
     table_format,
 )
@@ -65,8 +64,7 @@ VERB = Verb(
     of=("bench",),
     options=(
         argument("models", "MODEL...", "ONNX files, the reference first.", list[Path], checked=True),
-        Option("seconds", "N", "Time limit for all runs together: 60, 90s, 2m.", ("--seconds", "--budget"), type=str,
-            default="60", read=parse_duration),
+        options.seconds("60"),
         options.SIZES,
         listed("sweep", "DIM=N,N", "Sizes to try for a dynamic dimension. Repeatable; dimensions are combined.",
             read=_parse_sweep),

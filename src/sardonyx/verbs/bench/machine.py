@@ -145,8 +145,7 @@ def resident() -> int | None:
 
 def high_water() -> int | None:
     """Return the largest number of bytes that were resident at once, or None if unknown."""
-    linux = _linux("VmHWM")
-    if linux is not None:
+    if (linux := _linux("VmHWM")) is not None:
         return linux
     try:
         resource: Any = importlib.import_module("resource")
@@ -163,9 +162,5 @@ def grown_since(before: int | None) -> int | None:
 
 
 def _linux(field: str) -> int | None:
-    try:
-        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return None
-    words = next((line.split() for line in lines if line.startswith(f"{field}:")), None)
-    return int(words[1]) * 1024 if words is not None else None
+    lines = (_read(_STATUS) or "").splitlines()
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), None)

@@ -3,13 +3,13 @@
 Example:
   sardonyx dag model.onnx -o hierarchy.json
   sardonyx dag model.onnx --module '/BertModel/BertEncoder/BertLayer.0' | jq '.modules | keys'
-  sardonyx dag small.onnx --format model-explorer -o small.json --data runs/today
+  sardonyx dag small.onnx --format model-explorer -o small.json --node-data runs/today
   sardonyx dag model.onnx --module '/BertModel/BertEncoder/BertLayer.0' --format mermaid
 
 Lists every module by its tag, with its operations, inputs and outputs; every operation with its modules; and every
 weight with all modules that use it. Weight values are not read. GraphML opens in yEd and NetworkX, model-explorer JSON
-in Model Explorer, with modules as groups; --data adds the time, FLOPs and pass of each node. Mermaid is a chart of one
-module for Markdown.
+in Model Explorer, with modules as groups; --node-data adds the time, FLOPs and pass of each node. Mermaid is a chart of
+one module for Markdown.
 
 Exit: 0 done, 1 failed, 2 usage.
 """
@@ -36,11 +36,11 @@ Format = Literal["json", "graphml", "model-explorer", "mermaid"]
 
 
 def _run(given: Given) -> int:
-    output, as_format, data = given.output, given.format, given.data
+    output, as_format, data = given.output, given.format, given.node_data
     if output is not None and output.resolve() == given.model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
     if data and (output is None or as_format != "model-explorer"):
-        raise UsageError("--data is for files of Model Explorer", hint="add --format model-explorer and -o FILE")
+        raise UsageError("--node-data is for files of Model Explorer", hint="add --format model-explorer and -o FILE")
     check_free(output, *(_data_files(output).values() if data else ()), force=given.force)
     graphs = given.call()
     document = _rendered(graphs, as_format)
@@ -119,7 +119,8 @@ VERB = Verb(
         MODEL,
         options.output("standard output"),
         choice("format", Format, "Format of the file.", default="json", group=OUTPUT),
-        listed("data", "SOURCE", "Record or run folder with data of nodes. Repeatable.", group=OUTPUT, type=Path),
+        listed("node_data", "SOURCE", "Record or run folder with data of nodes. Repeatable.", group=OUTPUT, type=Path,
+            read=options.check_readable),
         options.MODULE, options.TORCH_NN, options.FORCE, options.QUIET,
     ),
     run=_run,

@@ -22,20 +22,20 @@ from typing import Literal
 from msgspec.structs import replace
 
 from sardonyx.cli import files, options
-from sardonyx.cli.console import progress, with_command
+from sardonyx.cli.console import progress
 from sardonyx.cli.options import MORE, Option, choice
 from sardonyx.cli.verb import Given, Verb, later
 from sardonyx.common.errors import UsageError
 
 
 def _run(given: Given) -> int:
-    given.reject("input_specs", "input_file")
-    given.reject("for_generation", "with_past", "dynamic", "input_specs", "input_file")
-    if given.target is not None and not given.optimize:
+    given.reject("input_specs", "inputs")
+    given.reject("for_generation", "with_past", "dynamic", "input_specs", "inputs")
+    if given.is_typed("target") and not given.optimize:
         raise UsageError("--target is for an optimized model", hint="add --optimize")
     destination = given.output or Path("model" if given.for_generation else "model.onnx")
     gating = given.check(beside=[destination], outputs=False)
-    gating.check_verified(given.verify, "drop --no-verify")
+    gating.check_verified(given.verify != "off", "drop --verify off")
     files.check_destinations(destination, given.record, force=given.force, folder=given.for_generation)
 
     from sardonyx.frontend.sources import parse_source
@@ -43,7 +43,7 @@ def _run(given: Given) -> int:
 
     parse_source(given.source, task=given.task)  # a malformed source is reported before torch is loaded
     dynamic = parse_dynamic(given.dynamic or ())
-    inputs = options.parse_example(given.input_specs, given.input_file)
+    inputs = options.parse_example(given.input_specs, given.inputs)
     with progress(not given.quiet) as report:
         if report is not None:
             report("loading torch and the model", None)
@@ -52,9 +52,6 @@ def _run(given: Given) -> int:
         os.environ.setdefault("MIMALLOC_PURGE_DELAY", "0")
         settings = given.settings(target=given.target or "portable", keep_stack_traces=not given.compact)
         exported = given.call(given.source, inputs, destination, dynamic=dynamic, options=settings, progress=report)
-    exported = with_command(exported)
-    if exported.optimized is not None:
-        exported = replace(exported, optimized=with_command(exported.optimized))
     return given.finish(exported)
 
 

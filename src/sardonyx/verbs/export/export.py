@@ -74,7 +74,7 @@ from sardonyx.verification.upcast import narrow_types, upcast
 _VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
 _SHOWN_PLACES = 3  # of branches in a hint
 _MAPPED = 1 << 26  # bytes of weights of a language model above which they get a file of their own
-_ANYWAY = "`verify=False` writes it anyway"
+_ANYWAY = "`verify='off'` writes it anyway"
 _RANDOM_TRIALS = 3  # signed, large, and wide-ranging numbers, each at sizes of its own
 
 
@@ -98,7 +98,7 @@ def export(
     for_generation: bool = False,
     state: StateMode = "io",
     training: bool = False,
-    verify: bool = True,
+    verify: Literal["end", "off"] = "end",
     optimize: bool = False,
     seed: int = 0,
     threads: int | None = None,
@@ -127,7 +127,8 @@ def export(
         state: What forward writes and reads in its next call (buffers, attributes with tensors) becomes inputs and
             outputs ("io"), or stays as it is before the first call ("fixed").
         training: Export the module in training mode. Otherwise in eval mode, with a note if that makes a difference.
-        verify: Compare with the module on the example and on random inputs, and with state over several calls in a row.
+        verify: Compare with the module on the example and on random inputs, and with state over several calls in a
+            row, or not at all.
         optimize: Optimize the result and verify it again.
         seed: Seed of the random inputs and weights.
         threads: Threads of the runtime and of PyTorch; if None, all, but one for the steps of `for_generation`.
@@ -147,7 +148,7 @@ def export(
         given = {"inputs": inputs, "kwargs": kwargs, "task": task, "dtype": dtype, "dynamic": dynamic}
         modes = {"training": training or None, "for_generation": for_generation or None}
         return Exported(**export_program(
-            source, output, of_module=given | modes, opset=opset, verify=verify, optimize=optimize, seed=seed,
+            source, output, of_module=given | modes, opset=opset, verify=verify != "off", optimize=optimize, seed=seed,
             threads=threads, force=force, options=options, clock=clock,
         ))  # fmt: skip
     assert isinstance(source, (nn.Module, str))
@@ -176,9 +177,9 @@ def export(
             dims = resolve_dynamic(call, "auto" if for_generation else dynamic)
             if for_generation:
                 require_dynamic(example_inputs(call, dims.axes))
-        variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify else []
+        variants = example.variants(module, seeds_from(seed + 1)[:_VARIANTS]) if verify != "off" else []
         others = (call.with_arguments(variant.args, variant.kwargs).feeds for variant in variants)
-        ordinary = unpadded(call) if verify else None
+        ordinary = unpadded(call) if verify != "off" else None
         examples = [*filter(None, [ordinary]), call.feeds, *others]  # the most ordinary inputs first
         given = {*(inputs if isinstance(inputs, Mapping) else ()), *(kwargs or {}), *(resolved.kwargs or {})}
         fixed = {name: value for name, value in call.fixed.items() if name not in SWITCHES.keys() - given}
@@ -196,7 +197,8 @@ def export(
             "optimize": optimize,
         }
         target = options.target
-        settings = _Settings(arguments, exporter, opset, style, seed, threads, verify, optimize, target, folder, clock)
+        checks = verify != "off"
+        settings = _Settings(arguments, exporter, opset, style, seed, threads, checks, optimize, target, folder, clock)
         job, dims = _export(call, examples, dims, settings)
         missed = unreached(module, call.memory_read())
         described = example_inputs(call, dims.axes)
@@ -210,7 +212,7 @@ def export(
             status="done",
             environment=environment(),
             options=arguments,
-            module=source_module(module, resolved.label, hashed=verify),
+            module=source_module(module, resolved.label, hashed=settings.verify),
             inputs=described,
             outputs=tuple(call.outputs),
             result=written.artifact,
@@ -371,7 +373,7 @@ class _ExportJob:
         if untested := _seen_at_one_size(dims.named, verdict):
             raise ModelError(
                 f"dimension '{untested[0]}' could not be verified as dynamic: the module accepted no other size",
-                hint="leave it out of `dynamic`, or skip verification with `verify=False`",
+                hint="leave it out of `dynamic`, or skip verification with `verify='off'`",
             )
         self.verdict = verdict
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -61,7 +61,7 @@ def extract(
     call: int = 0,
     exact: bool = False,
     force: bool = False,
-    verify: bool = True,
+    verify: Literal["end", "off"] = "end",
     seed: int = 0,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -78,7 +78,7 @@ def extract(
         call: Which call of the module to extract, if it is called more than once.
         exact: Refuse if fused nodes would make the extracted part larger than the module.
         force: Overwrite an existing output.
-        verify: Verify the result before it is written.
+        verify: Verify the result before it is written, or not at all.
         seed: Seed of the random inputs.
         threads: Threads of the runtime.
         progress: Called with the current phase, and the completed fraction if known.
@@ -98,7 +98,7 @@ def extract(
     cut = cutting.extract(whole.model, whole.hierarchy, _path(whole, module), call=call, exact=exact)
     cut_seconds = time.perf_counter() - began
     verified = _Verified()
-    if verify:
+    if verify != "off":
         args, keywords = tuple[Any, ...](), dict[str, Any]()
         if live is not None:
             from sardonyx.frontend.inputs.examples import call_arguments
@@ -248,7 +248,7 @@ def _check_weights(whole: Tagged, live: nn.Module) -> None:
 def _require_passed(verdict: Verdict, message: str) -> None:
     if not verdict.passed:
         raise VerificationFailed(
-            f"{message}: {verdict.failures[0]}", hint="nothing was written; `verify=False` writes it"
+            f"{message}: {verdict.failures[0]}", hint="nothing was written; `verify='off'` writes it"
         )
 
 

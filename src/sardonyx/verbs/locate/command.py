@@ -2,7 +2,7 @@
 
 Example:
   sardonyx locate model.onnx small.onnx
-  sardonyx locate model.onnx int8.onnx --data batch.npz
+  sardonyx locate model.onnx int8.onnx --inputs batch.npz
   sardonyx locate model.py:build model.onnx
   sardonyx locate model.onnx model.onnx --runtime ort --runtime openvino
 
@@ -22,7 +22,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from sardonyx.cli import options
-from sardonyx.cli.console import with_command
 from sardonyx.cli.options import Option, argument, check_readable, file
 from sardonyx.cli.verb import Given, Verb, later
 
@@ -30,9 +29,9 @@ from sardonyx.cli.verb import Given, Verb, later
 def _run(given: Given) -> int:
     given.check()
     model, example = _first(given.a, given.task, given.dtype, given.seed)
-    inputs = {"inputs": given.data} if given.data is not None else example
+    inputs = {"inputs": given.inputs} if given.inputs is not None else example
     runtimes = given.runtime or ("ort",)
-    location = with_command(given.call(model, given.b, most_runs=given.runs, runtimes=runtimes, **inputs))
+    location = given.call(model, given.b, runtimes=runtimes, **inputs)
     return given.finish(location, differs="" if location.same else "the two models do not compute the same")
 
 
@@ -58,9 +57,8 @@ VERB = Verb(
     options=(
         argument("a", "A", "The reference: an ONNX file or a PyTorch model (see `export`)."),
         argument("b", "B", "The ONNX file to check.", Path, checked=True),
-        file("data", "Compare on these arrays, one for each input.", metavar="FILE.npz", none="random inputs"),
-        Option("runs", "N", "Largest number of runs that measure the shares of modules.", type=int, default=24,
-            least=0),
+        file("inputs", "Compare on these arrays, one for each input.", metavar="FILE.npz", none="random inputs"),
+        Option("most_runs", "N", "Largest number of runs that measure the shares of modules.", least=0),
         replace(options.RUNTIME, help="Runtime of A, then that of B if it is another one."),
         options.TASK, options.DTYPE, options.SEED, options.THREADS, options.RECORD, options.FORCE, *options.PRINTING,
     ),

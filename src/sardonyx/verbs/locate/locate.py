@@ -123,21 +123,20 @@ class _First:
         self._probe, self._feeds = probe, feeds
         self._names = [(pair.first.name or "") if pair.first is not None else "" for pair in pairs]
 
-    def values(self, places: Sequence[int]) -> Mapping[int, Value]:
-        """Return the values at some borders."""
-        _, values = self._probe.run(self._feeds, [self._names[place] for place in places])
-        return {place: values[self._names[place]] for place in places}
-
-    def values_from(self, given: Mapping[int, Array], places: Sequence[int]) -> Mapping[int, Value]:
+    def values_from(self, given: Mapping[int, Array] | None, places: Sequence[int]) -> Mapping[int, Value]:
         """Return the values at some borders if those at earlier ones are replaced."""
         names = [self._names[place] for place in places]
-        values = self._probe.between(self._feeds, {self._names[place]: array for place, array in given.items()}, names)
+        if given is not None:
+            replaced = {self._names[place]: array for place, array in given.items()}
+            values = self._probe.between(self._feeds, replaced, names)
+        else:
+            _, values = self._probe.run(self._feeds, names)
         return {place: values[self._names[place]] for place in places}
 
     def rounded(self, places: Sequence[int]) -> tuple[Mapping[int, Value], Mapping[int, Value]] | None:
         """Return the values at some borders, and those in double precision; None if the model does not run in it."""
         exact = self._probe.in_double(self._feeds, [self._names[place] for place in places])
-        return exact and (self.values(places), {place: exact[1][self._names[place]] for place in places})
+        return exact and (self.values_from(None, places), {place: exact[1][self._names[place]] for place in places})
 
 
 class _Second(_First):
@@ -159,13 +158,9 @@ class _LiveFirst:
         self._live = live
         self._keys = [keys[pair.second] for pair in pairs]
 
-    def values(self, places: Sequence[int]) -> Mapping[int, Value]:
-        """Return the values at some borders."""
-        return self.values_from({}, places)
-
-    def values_from(self, given: Mapping[int, Array], places: Sequence[int]) -> Mapping[int, Value]:
+    def values_from(self, given: Mapping[int, Array] | None, places: Sequence[int]) -> Mapping[int, Value]:
         """Return the values at some borders if those at earlier ones are replaced."""
-        replaced = {self._keys[place]: array for place, array in given.items()}
+        replaced = {self._keys[place]: array for place, array in (given or {}).items()}
         try:
             values = self._live.values([self._keys[place] for place in places], replaced)
         except UsageError as error:

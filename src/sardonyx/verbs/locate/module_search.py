@@ -131,10 +131,12 @@ def pair_borders(
     for one, other in outputs:
         if is_data(first, one) and is_data(second, other):
             add(one, other)
-    if has_modules(first) and has_modules(second):
-        _pair_names(first, second, [*_values(a), *_values(b)], add)
-    else:
-        _pair_all_names(first, second, add)
+    has_owners = has_modules(first) and has_modules(second)  # tools that drop the tags keep most of the names
+    known, others = _by_name(first), _by_name(second)
+    for name in dict.fromkeys(value.name for value in (*_values(a), *_values(b))) if has_owners else others:
+        one, other = known.get(name), others.get(name)
+        if one is not None and other is not None and (not has_owners or owner(first, one) == owner(second, other)):
+            add(one, other)
     for path in sorted(a.calls.keys() & b.calls.keys(), key=lambda path: -path.count(".")):
         for one, other in (
             (a.calls[path].outputs, b.calls[path].outputs),
@@ -177,25 +179,6 @@ def has_modules(flow: Flow) -> bool:
 
 def _values(borders: Borders) -> Iterable[ir.Value]:
     return (value for border in borders.calls.values() for value in (*border.inputs, *border.outputs))
-
-
-def _pair_names(
-    first: Flow, second: Flow, borders: Sequence[ir.Value], add: Callable[[ir.Value, ir.Value], None]
-) -> None:
-    names = dict.fromkeys(value.name for value in borders)
-    one, other = _by_name(first), _by_name(second)
-    for name in names:
-        left, right = one.get(name), other.get(name)
-        if left is not None and right is not None and owner(first, left) == owner(second, right):
-            add(left, right)
-
-
-def _pair_all_names(first: Flow, second: Flow, add: Callable[[ir.Value, ir.Value], None]) -> None:
-    """Pair every value of the same name: tools that drop the tags keep most of the names."""
-    known = _by_name(first)
-    for name, value in _by_name(second).items():
-        if name in known:
-            add(known[name], value)
 
 
 def _by_name(flow: Flow) -> dict[str | None, ir.Value]:
@@ -285,23 +268,15 @@ _UNDIVIDED_SHARE = 0.05  # a share of the error that is not divided further
 
 
 class FirstModel(Protocol):
-    """The model whose values are right by definition."""
+    """The model whose values are right by definition; values are those at some borders."""
 
-    def values(self, places: Sequence[int]) -> Mapping[int, Value]:
-        """Return the values at some borders."""
-        ...
-
-    def values_from(self, given: Mapping[int, Array], places: Sequence[int]) -> Mapping[int, Value]:
+    def values_from(self, given: Mapping[int, Array] | None, places: Sequence[int]) -> Mapping[int, Value]:
         """Return the values at some borders if those at earlier ones are replaced."""
         ...
 
 
-class SecondModel(Protocol):
+class SecondModel(FirstModel, Protocol):
     """The model that is compared with it."""
-
-    def values(self, places: Sequence[int]) -> Mapping[int, Value]:
-        """Return the values at some borders."""
-        ...
 
     def outputs_after(self, values: Mapping[int, Array]) -> list[Value]:
         """Return the outputs if the values at some borders are replaced."""
@@ -427,11 +402,8 @@ class ModuleSearch:
 
     def _live(self, index: int) -> list[int]:
         """Return the borders whose values form the cut after one."""
-        return [
-            other
-            for other in range(index + 1)
-            if other not in self._left_out and (other == index or self.borders[other].last_use > index)
-        ]
+        before = (other for other in range(index + 1) if other not in self._left_out)
+        return [other for other in before if other == index or self.borders[other].last_use > index]
 
     def _search(self) -> Finding | None:
         """Return the first border whose cut differs, by a search with several cuts a run."""
@@ -454,7 +426,7 @@ class ModuleSearch:
         places = [index for index in places if index not in self._differs]
         if not places:
             return
-        one, other = self._first.values(places), self._second.values(places)
+        one, other = self._first.values_from(None, places), self._second.values_from(None, places)
         held = max(sum(_bytes(value) for value in values.values()) for values in (one, other))
         self._cuts = max(2, min(_MOST_CUTS, int(_HELD_BYTES / max(held / len(places), 1))))
         rounded = functools.cache(lambda: self._rounded(places))
@@ -495,7 +467,7 @@ class ModuleSearch:
         """Return the error of the outputs with the first model's values at a cut; None: the second one does not run."""
         if index not in self._errors:
             live = self._live(index)
-            values = _arrays(self._first.values(live))
+            values = _arrays(self._first.values_from(None, live))
             try:
                 outputs = self._second.outputs_after(values)
             except RuntimeFailure:
@@ -515,7 +487,7 @@ class ModuleSearch:
 
         None: one of the models does not run on the values of the other one.
         """
-        inputs: Mapping[int, Value] = self._second.values(self._live(start)) if start >= 0 else {}
+        inputs: Mapping[int, Value] = self._second.values_from(None, self._live(start)) if start >= 0 else {}
         try:
             values = self._first.values_from(_arrays(inputs), [place for place in self._live(end) if place > start])
             error = relative_error(self._expected, self._second.outputs_after(_arrays(values)))
@@ -571,7 +543,8 @@ class ModuleSearch:
         """Return the relative error of the values at a border, or None if they cannot be compared."""
         if index < 0 or index in self._left_out:
             return None
-        comparable = comparable_arrays(self._first.values([index])[index], self._second.values([index])[index])
+        one, other = (model.values_from(None, [index])[index] for model in (self._first, self._second))
+        comparable = comparable_arrays(one, other)
         return None if comparable is None else relative_error([comparable[0]], [comparable[1]])
 
 

@@ -19,9 +19,9 @@ from msgspec.structs import replace
 
 from sardonyx.cli import files, options
 from sardonyx.cli import files as single
-from sardonyx.cli.console import Progress, announce, note, progress, with_command
+from sardonyx.cli.console import Progress, announce, note, progress
 from sardonyx.cli.files import STREAM, on_disk
-from sardonyx.cli.options import MORE, OUTPUT, Option, file, listed, parse_duration, reject_both
+from sardonyx.cli.options import MORE, OUTPUT, Option, file, parse_duration, reject_both
 from sardonyx.cli.verb import Given, Verb, later
 from sardonyx.common.atomic_write import explained
 from sardonyx.common.errors import UsageError
@@ -29,7 +29,6 @@ from sardonyx.reporting.formatting import one_line
 
 if TYPE_CHECKING:
     from sardonyx.records.run import Run
-    from sardonyx.verbs.optimize.run_folder import Conditions
 
 _WRONG = "the result does not compute the same as the original, so nothing was written"
 
@@ -39,9 +38,9 @@ def _run(given: Given) -> int:
     given.reject("max_opset", "keep_opset")
     given.reject("dry_run", "record", "tune", "run_folder", "certificate", "reproducer")
     reject_both("--verify off", given.verify == "off", "--reproducer", given.reproducer is not None)
-    if (given.budget or given.sizes) and not given.tune and folder is None:
-        option = "--budget" if given.budget else "--size"
-        raise UsageError(f"{option} is for measurements", hint="add --tune, or --run FOLDER")
+    for name in ("seconds", "sizes"):
+        if given.is_typed(name) and not given.tune and folder is None:
+            raise UsageError(f"{given.flag(name)} is for measurements", hint="add --tune, or --run FOLDER")
     planned = single.plan(models, given.output, given.out_dir, ".optimized.onnx", writes=not dry_run)
     if planned is None:
         one = ("record", "run_folder", "certificate", "reproducer", "baseline")
@@ -78,7 +77,7 @@ def _check_files(given: Given, planned: single.Planned) -> Path | None:
 
 def _limit(given: Given) -> float | None:
     """Return the time limit of the timing for --run; None: the default."""
-    return given.budget if not given.tune else None
+    return given.seconds if not given.tune else None
 
 
 def _optimize(given: Given, planned: single.Planned, certificate: Path | None) -> int:
@@ -88,21 +87,21 @@ def _optimize(given: Given, planned: single.Planned, certificate: Path | None) -
     to_stream = planned.destination == STREAM
     hashed = given.record is not None or folder is not None or given.as_json
     settings = given.settings(
-        keep_modules=tuple(given.keep_module or ()),
+        keep_modules=tuple(given.keep_modules or ()),
         runtimes=tuple(given.runtime or ("ort",)),
         external=False if to_stream else given.external,
         reproducer=None if given.reproducer is None else str(given.reproducer),
         hashes=True if hashed else None,
     )
-    tune: Any = given.tune and TuneOptions(seconds=given.budget or parse_duration("2m"), sizes=sizes)
+    tune: Any = given.tune and TuneOptions(seconds=given.seconds or parse_duration("2m"), sizes=sizes)
     with on_disk(planned.source, None if dry_run else planned.destination) as (source, result):
         with progress(not given.quiet) as report:
             run = given.call(source, result, certificate=certificate, tune=tune, options=settings, progress=report)
-            run = with_command(run)
             if folder is not None and run.status == "done":
-                from sardonyx.verbs.optimize.run_folder import SECONDS, Conditions
+                from sardonyx.verbs.optimize.run_folder import SECONDS
 
-                conditions = Conditions(_limit(given) or SECONDS, sizes, given.threads or 1, given.seed)
+                seconds, threads = _limit(given) or SECONDS, given.threads or 1
+                conditions = {"seconds": seconds, "sizes": sizes, "threads": threads, "seed": given.seed}
                 run = _fill_folder(folder, run, conditions, report, force=given.force)
         run = _with_streams(run, planned.source, planned.destination)
         return given.finish(run, differs="" if run.status == "done" else _WRONG, after=files.results_line(folder))
@@ -160,7 +159,7 @@ def _announce_run(folder: Path | None, source: Path, limit: float | None, *, sho
         announce("timing both models for --run", run_seconds((source, source), limit or SECONDS), shown=shown)
 
 
-def _fill_folder(folder: Path, run: Run, conditions: Conditions, report: Progress | None, *, force: bool) -> Run:
+def _fill_folder(folder: Path, run: Run, conditions: dict[str, Any], report: Progress | None, *, force: bool) -> Run:
     """Write the run, measurements of its files and a report to a folder, and print why a measurement failed."""
     from sardonyx.verbs.optimize.run_folder import fill
 
@@ -185,22 +184,22 @@ VERB = Verb(
         Option("allow_growth", help="Allow rewrites that save nodes but make the file more than 1 % and 64 kB larger.",
             group=MORE),
         Option("freeze_inputs", None, "Make initializers that are also inputs constants, and drop these inputs."),
-        listed("keep_module", "NAME", "Do not fuse this module with others. A path, tag, glob or class; repeatable."),
+        replace(options.KEEP_MODULES,
+            help="Do not fuse this module with others. A path, tag, glob or class; repeatable."),
         Option("verify", None, "When to verify the result.", any_case=True),
         options.VERIFY_SECONDS, options.RUNTIME, options.INPUTS, options.SEED, options.THREADS, options.CUSTOM_OPS,
         replace(options.EXTERNAL, none="as in the source"),
         Option("dry_run", None, "Show what would be rewritten, and what not and why."),
         Option("tune", None,
             "Time rewrites here and undo those that are slower. Uses one thread unless --threads is given.", type=bool),
-        Option("budget", "TIME", "Time limit for measurements: 90s, 5m.", group=MORE, type=str, default=None,
-            none="2m for --tune, 6s for --run", read=parse_duration),
+        replace(options.seconds(None, none="2m for --tune, 6s for --run"), group=MORE),
         options.SIZES,
         file("run_folder", "Also write a report here, with times and records.", "--run", metavar="FOLDER",
-            group=OUTPUT),
+            group=OUTPUT, new=True),
         file("certificate", "Write all rewrites here, for sardonyx-check.",
-            none="certificate.json.gz in the folder of --run", group=MORE),
+            none="certificate.json.gz in the folder of --run", group=MORE, new=True),
         file("reproducer", "Write each wrong rewrite here, as two small models with inputs on which they differ.",
-            metavar="FOLDER", group=MORE),
+            metavar="FOLDER", group=MORE, new=True),
         *options.MANY_MODELS, options.RECORD, *options.PRINTING,
     ),
     record="run",

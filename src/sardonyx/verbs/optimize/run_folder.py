@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import explained, write_whole
@@ -29,15 +29,6 @@ RUN, QUANTIZATION, PAGE = "run.json", "quantization.json", "report.html"
 SECONDS = 6.0  # default time limit for timing both files
 CERTIFICATE = "certificate.json.gz"
 _NAMES = (RUN, "bench.json", "profile.json", "analysis.json", PAGE)
-
-
-class Conditions(Struct, frozen=True):
-    """How both files are timed."""
-
-    seconds: float = SECONDS
-    sizes: Mapping[str, int] | None = None  # of dynamic dimensions, by name; None: the defaults
-    threads: int = 1
-    seed: int = 0
 
 
 def check(
@@ -98,7 +89,7 @@ def fill(
     folder: str | Path,
     run: Run,
     *,
-    conditions: Conditions | None = None,
+    conditions: Mapping[str, Any] | None = None,
     force: bool = False,
     progress: Progress | None = None,
 ) -> Run:
@@ -107,7 +98,7 @@ def fill(
     Args:
         folder: created if it does not exist; an export.json in it that belongs to the run is included in the report.
         run: its two files must be at the paths it names.
-        conditions: how both files are timed; None: for six seconds, on one thread.
+        conditions: how both files are timed: seconds (six if not given), sizes, threads (one), seed.
         force: overwrite an earlier run in the folder.
         progress: called with the phase, and the fraction done or None.
 
@@ -127,7 +118,7 @@ def fill(
         for name in _NAMES:  # files of an earlier run must not be mistaken for this one's
             (path / name).unlink(missing_ok=True)
     _write(path / RUN, run.to_json())
-    failures = list(_measure(path, (source, result), conditions or Conditions(), progress))
+    failures = list(_measure(path, (source, result), conditions or {}, progress))
     if failures:
         run = replace(run, notes=(*run.notes, *failures))
         _write(path / RUN, run.to_json())
@@ -137,7 +128,7 @@ def fill(
     return run
 
 
-def _measure(folder: Path, files: Sequence[str], how: Conditions, progress: Progress | None) -> Iterator[str]:
+def _measure(folder: Path, files: Sequence[str], how: Mapping[str, Any], progress: Progress | None) -> Iterator[str]:
     """Write a record of each measurement to the folder, and yield one line for each that fails."""
     from sardonyx import analyze, bench
     from sardonyx.verbs.profile.profiler import profile_timed
@@ -145,17 +136,17 @@ def _measure(folder: Path, files: Sequence[str], how: Conditions, progress: Prog
     plain_ms: list[float] = []  # of a run of each file, as the benchmark measured it with the same settings and inputs
 
     def run_bench() -> Benchmark:
-        timed = bench(
-            files, seconds=how.seconds, sizes=how.sizes, threads=how.threads, seed=how.seed, progress=progress
-        )
+        settings: dict[str, Any] = {"seconds": SECONDS, **how}
+        timed = bench(files, **settings, progress=progress)
         plain_ms.extend(1000 * timing.median for timing in timed.points[0].timings)
         return timed
 
     def run_profile() -> Profile:
-        return profile_timed(files, plain_ms, how.sizes, threads=how.threads, seed=how.seed, progress=progress)
+        rest = {name: value for name, value in how.items() if name not in ("seconds", "sizes")}
+        return profile_timed(files, plain_ms, how.get("sizes"), **rest, progress=progress)
 
     def run_analyze() -> Analysis:
-        return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.sizes, progress=progress)
+        return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.get("sizes"), progress=progress)
 
     measurements: dict[str, tuple[str, Callable[[], Benchmark | Profile | Analysis]]] = {
         "bench.json": ("not timed", run_bench),

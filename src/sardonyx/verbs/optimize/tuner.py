@@ -31,6 +31,7 @@ from sardonyx.records.run import Decision, RelativeTime, RewriteKind, Tuning, Tu
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.verbs.analyze.census import Census
+from sardonyx.verbs.bench import machine
 from sardonyx.verbs.bench.interleaving import MIN_ROUNDS, SLOT, Race, Run, race, slot
 from sardonyx.verbs.bench.statistics import Comparison, Finding
 from sardonyx.verbs.optimize.candidates import WHOLE_PASS, Candidate, Forbidden, Progress, RewriteJob, VerifiedCandidate
@@ -288,7 +289,7 @@ class Tuner:
         Raises:
             RuntimeFailure: The runtime cannot run the source or the result.
         """
-        self._began, load = time.perf_counter(), os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        self._began, load = time.perf_counter(), machine.load()
         left_out = sorted(name for name, _ in self._options.left_out)
         self._units = find_units(untuned.candidate, self._job.passes, left_out)
         self._rolled_back = untuned.forbidden - self._options.left_out

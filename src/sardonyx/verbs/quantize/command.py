@@ -3,7 +3,7 @@
 Example:
   sardonyx quantize model.onnx -o small.onnx --data samples/ --size sequence=128
   sardonyx quantize model.onnx -o int8.onnx --to int8 --data load.py:samples --budget 'relative_l2<=0.02,top1>=99%'
-  sardonyx quantize folder -o folder-int4 --to int4 --keep lm_head
+  sardonyx quantize folder -o folder-int4 --to int4 --keep-module lm_head
   sardonyx quantize models/ --out-dir small --to int8
 
 Chooses the precision of every module by measurement: the fastest model within the budget is written, or the smallest if
@@ -19,9 +19,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from msgspec.structs import replace
+
 from sardonyx.cli import files, options
 from sardonyx.cli import files as single
-from sardonyx.cli.console import complain, with_command
+from sardonyx.cli.console import complain
 from sardonyx.cli.options import MORE, OUTPUT, Option, choice, file, listed
 from sardonyx.cli.verb import Given, Verb, later
 from sardonyx.common.errors import GateNotMet, UsageError
@@ -34,9 +36,11 @@ SCHEMES = Literal["asymmetric", "symmetric"]
 
 def _run(given: Given) -> int:
     models, output, out_dir = given.models, given.output, given.out_dir
-    planned = _decoder_folder(models, output) or single.plan(models, output, out_dir, ".quantized.onnx", writes=True)
+    writes = not given.dry_run
+    planned = _decoder_folder(models, output) or single.plan(models, output, out_dir, ".quantized.onnx", writes=writes)
     if planned is None:
-        one = {"--record": given.record, "--run": given.run_folder, "--svg": given.svg, "--baseline": given.baseline}
+        one: dict[str, object] = {"--dry-run": given.dry_run or None}
+        one |= {"--record": given.record, "--run": given.run_folder, "--svg": given.svg, "--baseline": given.baseline}
         single.reject(one)
         given.check(many=True)
         from sardonyx.fleet.sources import find_sources
@@ -50,9 +54,9 @@ def _run(given: Given) -> int:
 
     unmet: BudgetNotMet | None = None
     try:
-        result: Quantization = with_command(given.call(model, destination))
+        result: Quantization = given.call(model, destination if writes else None)
     except BudgetNotMet as error:
-        result, unmet = with_command(error.record), error
+        result, unmet = error.record, error
     if given.run_folder is not None:
         from sardonyx.verbs.optimize.run_folder import add_quantization
 
@@ -73,7 +77,8 @@ def _check(given: Given, model: Path, destination: Path) -> None:
     single.make_folder(given.out_dir)
     if destination.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
-    files.check_destinations(destination, record, force=given.force, folder=is_folder)
+    if not given.dry_run:
+        files.check_destinations(destination, record, force=given.force, folder=is_folder)
     files.check_apart(output=destination, record=record, svg=svg)
     if svg is not None and given.to != "auto" and not given.budget:
         raise UsageError("there is nothing to plot without a choice", hint="use --to auto or --budget with --svg")
@@ -119,9 +124,9 @@ VERB = Verb(
         choice("scheme", SCHEMES,
             "For int8-static: symmetric has signed activations without zero points, for TensorRT and QNN.",
             default="asymmetric", group=MORE),
-        listed("keep", "NAME", "Leave this module in float32. A path, tag, glob or class; repeatable."),
-        listed("only", "NAME", "Quantize this module alone. A path, tag, glob or class; repeatable.",
-            none="all modules", group=MORE),
+        replace(options.KEEP_MODULES, help="Leave this module in float32. A path, tag, glob or class; repeatable."),
+        listed("only_modules", "NAME", "Quantize this module alone. A path, tag, glob or class; repeatable.",
+            "--only-module", none="all modules", group=MORE),
         listed("data", "SOURCE", "Samples: .npz files, a folder of them, or FILE.py:FUNCTION. Repeatable.",
             none="random inputs"),
         Option("metric", "FILE.py:FUNCTION", "A number for the outputs and the sample of a run; higher is better.",
@@ -130,10 +135,12 @@ VERB = Verb(
             none="by the outputs for auto"),
         Option("objective", None, "What to make small within the budget.", ("--for",), MORE, Literal["time", "bytes"],
             none="bytes for int8-weights and int4, otherwise time"),
+        Option("dry_run", None, "Measure, but write no model; fp16: which numbers can leave its range, by module.",
+            group=MORE, type=bool, default=False),
         options.SIZES, options.FORCE, options.SEED, options.THREADS,
         file("run_folder",
             "Also write the record and a page to this folder. The page of a run that is there gets a section.",
-            "--run", metavar="FOLDER", group=OUTPUT),
+            "--run", metavar="FOLDER", group=OUTPUT, new=True),
         options.svg("loss against time or bytes of all models that were measured", group=MORE),
         *options.MANY_MODELS, options.RECORD, *options.PRINTING,
     ),

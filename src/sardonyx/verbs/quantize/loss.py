@@ -1,6 +1,6 @@
 """The loss of a quantized model against the outputs of the source on samples, and the metric of the user.
 
-The outputs of the source on samples, kept in files, so that memory holds those of one sample at a time.
+The outputs of the source wait in files, so that memory holds those of one sample at a time.
 """
 
 from __future__ import annotations
@@ -308,7 +308,7 @@ def _comparable(name: str, a: Array, b: Array) -> bool:
     Raises:
         VerificationFailed: The shapes differ, or only the result has NaN or infinities.
     """
-    hint = "nothing was written; `keep` more modules"
+    hint = "nothing was written; `keep_modules` with more modules"
     if a.shape != b.shape:
         raise VerificationFailed(f"the output {name!r} has shape {b.shape} instead of {a.shape}", hint=hint)
     if bool((~np.isfinite(b) & np.isfinite(a)).any()):

@@ -5,7 +5,7 @@ Example:
   sardonyx report run.json -o report.html
   sardonyx report runs/bert runs/resnet runs/llama -o overview.html
   sardonyx report nightly/* -o history.html
-  sardonyx report today.json --compare yesterday.json -o changed.html
+  sardonyx report today.json --baseline yesterday.json -o changed.html
   sardonyx report run.json --format markdown >> "$GITHUB_STEP_SUMMARY"
 
 SOURCE is an ONNX file, whoever exported it: the page has its graph, modules, operators, costs, memory, and what
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sardonyx.cli.console import note, progress, put
-from sardonyx.cli.options import FORCE, OUTPUT, Option, argument, check_readable, file, output, switch
+from sardonyx.cli.options import FORCE, OUTPUT, Option, argument, file, output, switch
 from sardonyx.cli.verb import Given, Verb
 from sardonyx.common.atomic_write import check_free
 from sardonyx.common.errors import UsageError
@@ -45,8 +45,8 @@ def _run(given: Given) -> int:
     path = given.output or (None if form == "markdown" else _beside(given.sources[0], form))
     if given.open and (form == "svg" or path is None):
         raise UsageError("--open shows a page", hint="leave out --format, or name a page with -o")
-    sources = given.sources if given.compare is None else [given.compare, *given.sources]
-    result = run_report(sources, path, format=form, compare=given.compare is not None, force=given.force)
+    sources = given.sources if given.baseline is None else [given.baseline, *given.sources]
+    result = run_report(sources, path, format=form, compare=given.baseline is not None, force=given.force)
     put(result.text if path is None else f"{_sentence(result, path)}\n")
     _open(path, asked=given.open)
     return 0
@@ -59,11 +59,10 @@ def _report_models(given: Given, models: list[Path]) -> int:
 
     if len(models) < len(given.sources):
         raise UsageError("a report is about models or about records, not both", hint="run the command for each")
-    if given.compare is not None:
-        raise UsageError("--compare is for records", hint="`sardonyx compare` compares two models")
+    if given.baseline is not None:
+        raise UsageError("--baseline is for records", hint="`sardonyx compare` compares two models")
     if format_of(given.output, given.format) != "html":
         raise UsageError("the report of a model is a page", hint="`sardonyx inspect` prints text and JSON")
-    check_readable(models)
     page = given.output or models[0].with_suffix(".html")
     check_free(str(page), force=given.force)
     with progress(shown=True) as report:
@@ -101,11 +100,11 @@ def _sentence(result: Report, path: Path) -> str:
 
 VERB = Verb(
     options=(
-        argument("sources", "SOURCE...", "ONNX files, records, or folders with records.", list[Path]),
+        argument("sources", "SOURCE...", "ONNX files, records, or folders with records.", list[Path], checked=True),
         output("MODEL.html, or report.html beside the run; Markdown: standard output"),
         Option("format", None, "Format of the report; svg: a folder of pictures.", group=OUTPUT,
             type=Literal["html", "markdown", "svg"], default=None, none="by the name of -o"),
-        file("compare", "Show what changed since this earlier run.", metavar="OLD"),
+        file("baseline", "An earlier record to compare with."),
         switch("open", "Open the page in a browser."),
         FORCE,
     ),

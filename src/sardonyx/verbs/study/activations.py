@@ -23,7 +23,7 @@ from sardonyx.ir.scopes import operator
 from sardonyx.records.study import Finding, Table
 from sardonyx.runtime import Session
 from sardonyx.runtime.timed import Level, Settings, TimedModel
-from sardonyx.verbs.study.experiment import NO_MODEL, Answer, CellAnswer, Experiment, StudyOptions, Subject, several
+from sardonyx.verbs.study.experiment import Answer, Answers, Experiment, StudyOptions, Subject, Tables, several
 
 _SHAPE = (1, 3, 12, 12)
 _CUSTOM = "ai.example.fused"  # a domain that no runtime knows
@@ -71,38 +71,25 @@ def _last(node: onnx.NodeProto) -> onnx.NodeProto:
     return node
 
 
-def _attribute(name: str, *, keeps_relu: bool) -> Callable[[], onnx.ModelProto]:
-    def build() -> onnx.ModelProto:
-        conv = _conv(**{name: "Relu"})
-        return _model([conv, _relu()] if keeps_relu else [_last(conv)])
-
-    return build
+def _attribute(name: str, *, keeps_relu: bool) -> onnx.ModelProto:
+    conv = _conv(**{name: "Relu"})
+    return _model([conv, _relu()] if keeps_relu else [_last(conv)])
 
 
-def _metadata(*, keeps_relu: bool) -> Callable[[], onnx.ModelProto]:
-    def build() -> onnx.ModelProto:
-        conv = _conv()
-        conv.metadata_props.add(key="activation", value="Relu")
-        return _model([conv, _relu()] if keeps_relu else [_last(conv)])
-
-    return build
+def _metadata(*, keeps_relu: bool) -> onnx.ModelProto:
+    conv = _conv()
+    conv.metadata_props.add(key="activation", value="Relu")
+    return _model([conv, _relu()] if keeps_relu else [_last(conv)])
 
 
-def _after(op_type: str, **constants: float) -> Callable[[], onnx.ModelProto]:
-    """Return a factory for Conv → another operator, with scalars as its other inputs."""
-
-    def build() -> onnx.ModelProto:
-        scalars = {name: np.array(value, np.float32) for name, value in constants.items()}
-        return _model([_conv(), helper.make_node(op_type, ["c", *scalars], ["y"], "after")], scalars)
-
-    return build
+def _after(op_type: str, **constants: float) -> onnx.ModelProto:
+    """Return Conv → another operator, with scalars as its other inputs."""
+    scalars = {name: np.array(value, np.float32) for name, value in constants.items()}
+    return _model([_conv(), helper.make_node(op_type, ["c", *scalars], ["y"], "after")], scalars)
 
 
-def _with_fused(activation: str, *parameters: float) -> Callable[[], onnx.ModelProto]:
-    def build() -> onnx.ModelProto:
-        return _model([_fused(activation, **({"activation_params": list(parameters)} if parameters else {}))])
-
-    return build
+def _with_fused(activation: str, *parameters: float) -> onnx.ModelProto:
+    return _model([_fused(activation, **({"activation_params": list(parameters)} if parameters else {}))])
 
 
 _CALL = helper.make_node("ConvRelu", ["x", "w", "b"], ["y"], "fused", domain=_CUSTOM)
@@ -120,22 +107,22 @@ _HARD = "Conv → HardSigmoid(0.2, 0.5)"
 OTHER_REFERENCE = {_HARD: _HARD, "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": _HARD}
 ENCODINGS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     REFERENCE: lambda: _model([_conv(), _relu()]),
-    "Conv with the attribute activation, no Relu": _attribute("activation", keeps_relu=False),
-    "Conv with the attribute activation_hint → Relu": _attribute("activation_hint", keeps_relu=True),
-    "Conv with the attribute __activation, no Relu": _attribute("__activation", keeps_relu=False),
-    "Conv with the attribute __activation → Relu": _attribute("__activation", keeps_relu=True),
-    "Conv with metadata, no Relu": _metadata(keeps_relu=False),
-    "Conv with metadata → Relu": _metadata(keeps_relu=True),
-    "Conv → Clip(0, ∞)": _after("Clip", low=0.0, high=float("inf")),
-    "Conv → Clip(0)": _after("Clip", low=0.0),
-    "Conv → Max(0)": _after("Max", zero=0.0),
-    "Conv → PRelu(0)": _after("PRelu", slope=0.0),
+    "Conv with the attribute activation, no Relu": lambda: _attribute("activation", keeps_relu=False),
+    "Conv with the attribute activation_hint → Relu": lambda: _attribute("activation_hint", keeps_relu=True),
+    "Conv with the attribute __activation, no Relu": lambda: _attribute("__activation", keeps_relu=False),
+    "Conv with the attribute __activation → Relu": lambda: _attribute("__activation", keeps_relu=True),
+    "Conv with metadata, no Relu": lambda: _metadata(keeps_relu=False),
+    "Conv with metadata → Relu": lambda: _metadata(keeps_relu=True),
+    "Conv → Clip(0, ∞)": lambda: _after("Clip", low=0.0, high=float("inf")),
+    "Conv → Clip(0)": lambda: _after("Clip", low=0.0),
+    "Conv → Max(0)": lambda: _after("Max", zero=0.0),
+    "Conv → PRelu(0)": lambda: _after("PRelu", slope=0.0),
     _HARD: lambda: _model([_conv(), helper.make_node("HardSigmoid", ["c"], ["y"], "after", alpha=0.2, beta=0.5)]),
-    "com.microsoft FusedConv, activation Relu": _with_fused("Relu"),
-    "com.microsoft FusedConv, activation Clip(0, 3.4e38)": _with_fused("Clip", 0.0, 3.4e38),
-    "com.microsoft FusedConv, activation LeakyRelu(0)": _with_fused("LeakyRelu", 0.0),
-    "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": _with_fused("HardSigmoid", 0.2, 0.5),
-    "com.microsoft FusedConv, activation Gelu": _with_fused("Gelu"),
+    "com.microsoft FusedConv, activation Relu": lambda: _with_fused("Relu"),
+    "com.microsoft FusedConv, activation Clip(0, 3.4e38)": lambda: _with_fused("Clip", 0.0, 3.4e38),
+    "com.microsoft FusedConv, activation LeakyRelu(0)": lambda: _with_fused("LeakyRelu", 0.0),
+    "com.microsoft FusedConv, activation HardSigmoid(0.2, 0.5)": lambda: _with_fused("HardSigmoid", 0.2, 0.5),
+    "com.microsoft FusedConv, activation Gelu": lambda: _with_fused("Gelu"),
     "a function of the model itself": _function,
     "an operator of a domain that the runtime does not know": lambda: _model([_CALL]),
 }
@@ -152,10 +139,8 @@ class ConvRelu(Experiment):
 
     name = "conv-relu"
     of_models = False
-
-    def cells(self, subject: Subject, options: StudyOptions) -> Sequence[Cell]:
-        """Return one cell for all encodings: they take a second."""
-        return (Cell(self.name, NO_MODEL.name, "encodings", options.only("seed")),)
+    key = "encodings"
+    reads = ("seed",)
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Run every encoding, and optimize Conv → Relu with the runtime at every level."""
@@ -168,22 +153,11 @@ class ConvRelu(Experiment):
         levels = [{"level": level, "operators": _optimized(models[REFERENCE], level)} for level in LEVELS]
         return {"tried": tried, "levels": levels}
 
-    def tables(
-        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
-    ) -> Sequence[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return the encodings, and what the runtime does by itself."""
         tried = [entry for answer in answers for entry in answer.answer["tried"]]
         levels = [entry for answer in answers for entry in answer.answer["levels"]]
-        columns = (
-            "encoding",
-            "against",
-            "nodes",
-            "accepted",
-            "max_difference",
-            "runs",
-            "runs_extended",
-            "runtime_says",
-        )
+        columns = ("encoding", "against", "nodes", "accepted", "max_difference", *_RUNS, "runtime_says")
         return (
             Table(
                 "conv_relu",
@@ -203,36 +177,26 @@ class ConvRelu(Experiment):
             ),
         )
 
-    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return which encodings need one kernel, which are rejected or wrong, and what the runtime does itself."""
         table = tables["conv_relu"]
         rows = table.named_rows()
         if not rows:
             return ()
         right = [row for row in rows if row["max_difference"] == 0 and row["encoding"] != row["against"]]
-        groups = (
-            ("Accepted, and bit-identical results", right),
-            (
-                "Of these, one kernel without the runtime's optimizations",
-                [row for row in right if _ARROW not in str(row["runs"])],
-            ),
-            (
-                "Accepted, but different results",
-                [row for row in rows if row["accepted"] and row["max_difference"] != 0],
-            ),
-            ("Rejected", [row for row in rows if not row["accepted"]]),
-        )
-        count = several(len(rows), "encoding")
-        return (
-            *(
-                Finding(
-                    f"{title} ({len(group)} of {count}): {'; '.join(str(row['encoding']) for row in group) or 'none'}.",
-                    table.name,
-                )
-                for title, group in groups
-            ),
-            *_runtime_findings(tables["conv_relu_levels"]),
-        )
+        one_kernel = [row for row in right if _ARROW not in str(row["runs"])]
+        groups = {
+            "Accepted, and bit-identical results": right,
+            "Of these, one kernel without the runtime's optimizations": one_kernel,
+            "Accepted, but different results": [r for r in rows if r["accepted"] and r["max_difference"] != 0],
+            "Rejected": [row for row in rows if not row["accepted"]],
+        }
+        texts: list[str] = []
+        for title, group in groups.items():
+            names = "; ".join(str(row["encoding"]) for row in group) or "none"
+            texts.append(f"{title} ({len(group)} of {several(len(rows), 'encoding')}): {names}.")
+        own = _runtime_finding(tables["conv_relu_levels"])
+        return (*(Finding(text, table.name) for text in texts), own)
 
 
 def _try(model: onnx.ModelProto, baseline: onnx.ModelProto, seed: int) -> Answer:
@@ -266,10 +230,10 @@ def _fuses(operators: str) -> bool:
     return not any(name.rpartition("::")[2] == "Relu" for name in operators.split(_ARROW))
 
 
-def _runtime_findings(table: Table) -> Sequence[Finding]:
+def _runtime_finding(table: Table) -> Finding:
     fusing = [str(level) for level, _, fuses in table.rows if fuses]
     levels = several(len(table.rows), "level")
     if not fusing:
-        return (Finding(f"The runtime fuses Conv → Relu by itself at none of {levels}.", table.name),)
+        return Finding(f"The runtime fuses Conv → Relu by itself at none of {levels}.", table.name)
     text = f"The runtime fuses Conv → Relu by itself at {', '.join(fusing)} ({len(fusing)} of {levels})"
-    return (Finding(f"{text}: at these levels, one node in the file saves no kernel.", table.name),)
+    return Finding(f"{text}: at these levels, one node in the file saves no kernel.", table.name)

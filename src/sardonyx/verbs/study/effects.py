@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
+
 from sardonyx.fleet.cells import Cell
 from sardonyx.ir.opset_raising import RAISE
 from sardonyx.ir.rewriter import Tally
@@ -17,18 +19,22 @@ from sardonyx.verbs.bench.statistics import correlation
 from sardonyx.verbs.optimize import pipeline
 from sardonyx.verbs.optimize.candidates import WHOLE_PASS, RewriteJob
 from sardonyx.verbs.optimize.pipeline import select
-from sardonyx.verbs.study import experiment
 from sardonyx.verbs.study.experiment import (
     TIMES,
     Answer,
+    Answers,
     CellAnswer,
     Experiment,
     StudyOptions,
     Subject,
+    Tables,
     candidate,
     costs,
+    graph_sizes,
     integer,
     several,
+    shape_of,
+    time_models,
 )
 
 _SIZES = ("nodes", "constants", "bytes")
@@ -65,39 +71,28 @@ class Overview(Experiment):
         )
         if timed:
             assert run.model is not None
-            comparisons = experiment.time_models(
-                subject.path,
-                {"optimized": run.model},
-                {"optimized": None},
-                threads=options["threads"],
-                seconds=options["seconds"],
-                seed=options["seed"],
-            )
-            return comparisons["optimized"]
+            return time_models(subject.path, {"optimized": run.model}, {"optimized": None}, options)["optimized"]
         assert run.verdict is not None
         return {
-            "before": experiment.count_sizes(run.before),
-            "after": experiment.count_sizes(run.after),
+            "before": asdict(run.before),
+            "after": asdict(run.after),
             "max_error": max((output.max_abs for output in run.verdict.outputs), default=0.0),
             "passed": run.verdict.passed,
             "rolled_back": [event.pass_name for event in run.rolled_back],
         }
 
-    def tables(self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]) -> list[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return one table with results and latencies."""
         by_model: dict[str, dict[str, Answer]] = {}
         for answer in answers:
             by_model.setdefault(answer.subject.name, {})[answer.cell.key] = answer.answer
         columns = ("model", *(f"{name}_{when}" for name in _SIZES for when in ("before", "after")))
-        columns += ("nodes_removed", "max_error", "passed", *experiment.TIMES)
-        rows = tuple(
-            _row(model, parts["result"], parts.get("latency", {}))
-            for model, parts in by_model.items()
-            if "result" in parts
-        )
+        columns += ("nodes_removed", "max_error", "passed", *TIMES)
+        whole = [(model, parts) for model, parts in by_model.items() if "result" in parts]
+        rows = tuple(_row(model, parts["result"], parts.get("latency", {})) for model, parts in whole)
         return [Table("overview", "Effect of the pipeline on each model", columns, rows, _ABOUT, timed=True)]
 
-    def findings(self, tables: Mapping[str, Table]) -> list[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return how many models get smaller, and how many faster."""
         rows = tables["overview"].named_rows()
         if not rows:
@@ -118,19 +113,12 @@ def _row(model: str, result: Answer, latency: Answer) -> tuple[Entry, ...]:
     before, after = result["before"], result["after"]
     removed = 1 - after["nodes"] / before["nodes"] if before["nodes"] else 0.0
     counts = (sizes[name] for name in _SIZES for sizes in (before, after))
-    return (
-        model,
-        *counts,
-        removed,
-        result["max_error"],
-        result["passed"],
-        *(latency.get(name) for name in experiment.TIMES),
-    )
+    times = (latency.get(name) for name in TIMES)
+    return (model, *counts, removed, result["max_error"], result["passed"], *times)
 
 
 ALONE, WITHOUT = "alone", "without"
 WHOLE = "all"
-_MEASURED = ("nodes", "constants", "bytes")
 
 
 def representatives(answer: Answer, how: str) -> dict[str, str]:
@@ -147,8 +135,8 @@ def representatives(answer: Answer, how: str) -> dict[str, str]:
 def counts(graphs: Sequence[CellAnswer]) -> Table:
     """Return one row for each pass and model that the pass changes, alone or within the pipeline."""
     columns = ("model", "pass", "accuracy")
-    columns += tuple(f"{how}_{what}" for how in (ALONE, "within") for what in ("rewrites", *_MEASURED))
-    columns += (*(f"{WITHOUT}_{what}" for what in _MEASURED), "needed")
+    columns += tuple(f"{how}_{what}" for how in (ALONE, "within") for what in ("rewrites", *_SIZES))
+    columns += (*(f"{WITHOUT}_{what}" for what in _SIZES), "needed")
     rows: list[tuple[Entry, ...]] = []
     for graph in graphs:
         whole = graph.answer["whole"]
@@ -156,8 +144,8 @@ def counts(graphs: Sequence[CellAnswer]) -> Table:
             alone, within, without = entry.get(ALONE, {}), entry["within"], entry.get(WITHOUT)
             row: list[Entry] = [graph.subject.name, entry["name"], entry["accuracy"]]
             for tally in (alone, within):
-                row += [tally.get("rewrites"), *(_negated(tally.get(what)) for what in _MEASURED)]
-            row += [without[what] - whole[what] if without else None for what in _MEASURED]
+                row += [tally.get("rewrites"), *(-tally[what] if tally else None for what in _SIZES)]
+            row += [without[what] - whole[what] if without else None for what in _SIZES]
             row.append(without["shape"] != whole["shape"] if without else None)
             rows.append(tuple(row))
     about = (
@@ -166,10 +154,6 @@ def counts(graphs: Sequence[CellAnswer]) -> Table:
         "the result differs at all. Passes that change nothing, alone or within the pipeline, are not listed."
     )
     return Table("attribution", "What each pass does", columns, tuple(rows), about)
-
-
-def _negated(change: int | None) -> int | None:
-    return None if change is None else -change
 
 
 def matrix(graphs: Sequence[CellAnswer]) -> Table:
@@ -263,18 +247,12 @@ class Attribution(Experiment):
     """The effect of every pass on every model."""
 
     name = "attribution"
+    key = "graphs"
 
-    def cells(self, subject: Subject, options: StudyOptions) -> list[Cell]:
-        """Return the cell that builds the graphs; `then` plans the times of those that differ."""
-        return [Cell(self.name, subject.name, "graphs", options.only("target"))]
-
-    def then(self, subject: Subject, answers: Sequence[CellAnswer], options: StudyOptions) -> list[Cell]:
+    def then(self, subject: Subject, answers: Answers, options: StudyOptions) -> list[Cell]:
         """Return one cell that times all graphs of a model that differ from each other."""
-        timed = {
-            how: sorted(set(representatives(answer.answer, how).values()))
-            for answer in answers
-            for how in (ALONE, WITHOUT)
-        }
+        graphs = [answer.answer for answer in answers]
+        timed = {how: sorted({*representatives(each, how).values()}) for each in graphs for how in (ALONE, WITHOUT)}
         if not any(timed.values()):
             return []
         cell_options = options.only("target", "seed", "threads", "seconds") | timed
@@ -285,20 +263,20 @@ class Attribution(Experiment):
         passes = select(cell.options["target"])
         return _times(cell, subject, passes) if cell.timed else _graphs(subject, passes, cell.options["target"])
 
-    def tables(self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]) -> list[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return all counts, the matrix of nodes removed, and times."""
         graphs = [answer for answer in answers if not answer.cell.timed]
         times = {answer.subject.name: answer.answer for answer in answers if answer.cell.timed}
         return [counts(graphs), matrix(graphs), timings(graphs, times)]
 
-    def findings(self, tables: Mapping[str, Table]) -> list[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return which passes remove most, and which save or cost time."""
         return [*count_findings(tables["attribution"]), *time_findings(tables["attribution_time"])]
 
 
 def _graphs(subject: Subject, passes: Sequence[Pass], target: str) -> Answer:
     """Return the sizes of the source, of the whole pipeline, and of each pass alone and left out."""
-    whole = experiment.candidate(subject.path, target, passes)
+    whole = candidate(subject.path, target, passes)
     matching = _matching_alone(subject, passes, target)
     entries: list[dict[str, Any]] = []
     for rule in (*passes, RAISE):
@@ -308,20 +286,14 @@ def _graphs(subject: Subject, passes: Sequence[Pass], target: str) -> Answer:
             continue
         entry: dict[str, Any] = {"name": rule.name, "accuracy": str(rule.accuracy), "within": _tally(tally)}
         if isinstance(rule, Pass):
-            alone = experiment.candidate(subject.path, target, (rule,))
-            entry[ALONE] = _tally(alone.log.tallies[rule.name]) | {
-                "shape": experiment.graph_sizes(alone.model)["shape"]
-            }
+            alone = candidate(subject.path, target, (rule,))
+            entry[ALONE] = _tally(alone.log.tallies[rule.name]) | {"shape": shape_of(alone.model)}
             if acted:
                 rest = [other for other in passes if other is not rule]
-                entry[WITHOUT] = experiment.graph_sizes(experiment.candidate(subject.path, target, rest).model)
+                entry[WITHOUT] = graph_sizes(candidate(subject.path, target, rest).model)
         entries.append(entry)
-    source = experiment.candidate(subject.path, target, ())
-    return {
-        "source": experiment.graph_sizes(source.model),
-        "whole": experiment.graph_sizes(whole.model),
-        "passes": entries,
-    }
+    source = candidate(subject.path, target, ())
+    return {"source": graph_sizes(source.model), "whole": graph_sizes(whole.model), "passes": entries}
 
 
 class _ForbidAll(frozenset[tuple[str, str]]):
@@ -351,34 +323,19 @@ def _matching_alone(subject: Subject, passes: Sequence[Pass], target: str) -> se
 
 
 def _tally(tally: Tally) -> dict[str, int]:
-    return {
-        "rewrites": tally.rewrites,
-        "nodes": tally.nodes,
-        "constants": tally.constants,
-        "bytes": tally.bytes,
-    }
+    return {name: getattr(tally, name) for name in ("rewrites", *_SIZES)}
 
 
 def _times(cell: Cell, subject: Subject, passes: Sequence[Pass]) -> Answer:
     target, options = cell.options["target"], cell.options
-    others = {WHOLE: experiment.candidate(subject.path, target, passes).model}
+    others = {WHOLE: candidate(subject.path, target, passes).model}
     pairs: dict[str, str | None] = {WHOLE: None}
-    for name in options[ALONE]:
-        chosen = [rule for rule in passes if rule.name == name]
-        others[f"{ALONE} {name}"] = experiment.candidate(subject.path, target, chosen).model
-        pairs[f"{ALONE} {name}"] = None
-    for name in options[WITHOUT]:
-        chosen = [rule for rule in passes if rule.name != name]
-        others[f"{WITHOUT} {name}"] = experiment.candidate(subject.path, target, chosen).model
-        pairs[f"{WITHOUT} {name}"] = WHOLE
-    return experiment.time_models(
-        subject.path,
-        others,
-        pairs,
-        threads=options["threads"],
-        seconds=options["seconds"],
-        seed=options["seed"],
-    )
+    for how, against in ((ALONE, None), (WITHOUT, WHOLE)):
+        for name in options[how]:
+            chosen = [rule for rule in passes if (rule.name == name) == (how == ALONE)]
+            others[f"{how} {name}"] = candidate(subject.path, target, chosen).model
+            pairs[f"{how} {name}"] = against
+    return time_models(subject.path, others, pairs, options)
 
 
 MIN_MODELS = 4  # needed for a correlation, with times that differ beyond the noise
@@ -393,19 +350,14 @@ class Correlation(Experiment):
 
     name = "correlation"
     uses = ("overview",)
-
-    def cells(self, subject: Subject, options: StudyOptions) -> Sequence[Cell]:
-        """Return one cell for each model; the times come from the overview."""
-        return (Cell(self.name, subject.name, "costs", options.only("target")),)
+    key = "costs"
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Count the costs before and after the passes."""
         after = candidate(subject.path, cell.options["target"]).model
         return {"before": costs(subject.path), "after": costs(after)}
 
-    def tables(
-        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
-    ) -> Sequence[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return the points, and their correlations."""
         points = Table(
             "correlation_points",
@@ -428,7 +380,7 @@ class Correlation(Experiment):
             timed=True,
         )  # fmt: skip
 
-    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return one finding for each cost, or one for all if there are too few models."""
         table, points = tables["correlation"], tables["correlation_points"].rows
         timed, changed = len(points), sum(row[-1] in _CHANGED for row in points)

@@ -18,12 +18,12 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import onnx
 import onnx_ir as ir
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.fleet.cells import Cell
@@ -37,7 +37,6 @@ from sardonyx.ir.origins import tagged
 from sardonyx.ir.shapes.expr import symbol, total, value_of
 from sardonyx.ir.tensors import FileTensor
 from sardonyx.passes import Pass
-from sardonyx.records.run import Counts
 from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.runtime.timed import Settings, TimedModel
 from sardonyx.verbs.analyze.census import Census, default_attributes
@@ -45,7 +44,6 @@ from sardonyx.verbs.analyze.costs.dataflow import moved
 from sardonyx.verbs.analyze.costs.onnx_program import program_of
 from sardonyx.verbs.analyze.costs.program import OpKind
 from sardonyx.verbs.bench import interleaving
-from sardonyx.verbs.bench.statistics import Comparison
 from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
 from sardonyx.verbs.optimize.pipeline import select
 
@@ -87,32 +85,36 @@ class CellAnswer(Struct, frozen=True):
     answer: Answer
 
 
+Answers: TypeAlias = Sequence[CellAnswer]
+Tables: TypeAlias = Mapping[str, Table]  # by name
+
+
 class Experiment(ABC):
-    """An experiment: one file of `experiments/` with one instance in the list `experiments.ALL`."""
+    """An experiment: a class with one instance in the list `runner.ALL`."""
 
     name: ClassVar[str]  # for `only` and `skip`, and the folder of its cells
+    key: ClassVar[str] = ""  # of the only cell of each model
+    reads: ClassVar[tuple[str, ...]] = ("target",)  # the options that change the answer of that cell
     uses: ClassVar[tuple[str, ...]] = ()  # earlier experiments in the list whose tables it reads
     of_models: ClassVar[bool] = True  # False: it needs no model, and `cells` is called once with NO_MODEL
 
-    @abstractmethod
     def cells(self, subject: Subject, options: StudyOptions) -> Sequence[Cell]:
         """Return the cells for one model, without any heavy computation."""
+        return (Cell(self.name, subject.name, self.key, options.only(*self.reads)),)
 
     @abstractmethod
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Compute the answer of one cell from its fields and the model's file."""
 
-    def then(self, subject: Subject, answers: Sequence[CellAnswer], options: StudyOptions) -> Sequence[Cell]:
+    def then(self, subject: Subject, answers: Answers, options: StudyOptions) -> Sequence[Cell]:
         """Return further cells for a model that depend on the answers of the first ones."""
         return ()
 
     @abstractmethod
-    def tables(
-        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
-    ) -> Sequence[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return all answers of this experiment as tables; `others` are the tables of earlier experiments."""
 
-    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return the conclusions of this experiment from all tables of the study."""
         return ()
 
@@ -131,21 +133,12 @@ class CellWork(Work):
         self, experiment: Experiment, cell: Cell, subject: Subject, makes: tuple[Store, str] | None = None
     ) -> None:
         self._experiment, self._cell, self._makes = experiment, cell, makes
+        self.name = f"{cell.experiment} of {cell.model}" if cell.model else cell.experiment
         path = subject.path.absolute()  # a worker of a cluster has another working directory
         self._subject = replace(subject, path=path)
         files = [file for file in path.parent.glob(f"{path.name}*") if file.is_file()] if path.is_file() else []
         size = sum(file.stat().st_size for file in files)
-        self._needs = Needs(estimated_memory(size), cell.timed)
-
-    @property
-    def name(self) -> str:
-        """Return the experiment and the model."""
-        return f"{self._cell.experiment} of {self._cell.model}" if self._cell.model else self._cell.experiment
-
-    @property
-    def needs(self) -> Needs:
-        """Return what it needs of a machine; the memory is estimated from the size of the files."""
-        return self._needs
+        self.needs = Needs(estimated_memory(size), cell.timed)
 
     def fetch(self, folder: Path) -> None:
         """Copy a model at a URL."""
@@ -282,25 +275,15 @@ def candidate(path: Path, target: str, passes: Sequence[Pass] | None = None) -> 
 
 def graph_sizes(model: ir.Model) -> dict[str, Any]:
     """Return the counts of a graph and the hash of its structure."""
-    return count_sizes(Census.of(model).counts) | {"shape": shape_of(model)}
-
-
-def count_sizes(counts: Counts) -> dict[str, int]:
-    """Return counts as part of an answer."""
-    return {
-        "nodes": counts.nodes,
-        "constants": counts.constants,
-        "initializers": counts.initializers,
-        "bytes": counts.bytes,
-    }
+    return asdict(Census.of(model).counts) | {"shape": shape_of(model)}
 
 
 def costs(source: Path | onnx.ModelProto | ir.Model) -> dict[str, int]:
     """Return nodes, bytes, FLOPs and bytes moved of a graph, with default sizes for dynamic dimensions."""
     model = tagged(source).model
-    counts = Census.of(model).counts
-    program = program_of(model)
-    first = _first_dimensions(model)
+    counts, program = Census.of(model).counts, program_of(model)
+    shapes = ((value.name, value.shape[0]) for value in model.graph.inputs if value.shape)
+    first = {repr(symbol(dim.value or f"{name}_0")) for name, dim in shapes if not isinstance(dim, int)}
     sizes = {dim: BATCH if dim in first else LENGTH for dim in program.symbols}
     flops = (operation.flops for operation in program.operations if operation.kind is not OpKind.VIEW)
     return {
@@ -311,24 +294,8 @@ def costs(source: Path | onnx.ModelProto | ir.Model) -> dict[str, int]:
     }
 
 
-def _first_dimensions(model: ir.Model) -> set[str]:
-    """Return the dynamic dimensions that are the first of some input, as symbols."""
-    names: set[str] = set()
-    for value in model.graph.inputs:
-        first = value.shape[0] if value.shape else None
-        if first is not None and not isinstance(first, int):
-            names.add(repr(symbol(first.value or f"{value.name}_0")))
-    return names
-
-
 def time_models(
-    source: Path,
-    others: Mapping[str, ir.Model],
-    pairs: Mapping[str, str | None],
-    *,
-    threads: int,
-    seconds: float,
-    seed: int,
+    source: Path, others: Mapping[str, ir.Model], pairs: Mapping[str, str | None], options: Mapping[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """Time models against each other in one process, in interleaved turns.
 
@@ -336,35 +303,35 @@ def time_models(
         source: the reference; all models get its inputs.
         others: the other models by name.
         pairs: the comparisons, as a model and the model to compare it with; None: the source.
-        threads: of the runtime.
-        seconds: time limit for all comparisons.
-        seed: of the inputs and of the order.
+        options: of the cell: threads of the runtime, seconds for all comparisons, seed of the inputs and of the order.
 
     Returns:
         The comparison of each pair, by the name of its model.
     """
+    seed = options["seed"]
     inputs = at_size(io.load(source), seed=seed)
-    settings = Settings(threads=threads)
     at_once = max(1, int(_LOADED_AT_ONCE // max(1, source.stat().st_size)) - 3)
     names = list(pairs)
+
+    def slot(file: Path) -> interleaving.Run:
+        return interleaving.slot(TimedModel(file, Settings(threads=options["threads"])).ready(inputs), seconds=SLOT)
+
     groups = [names[start : start + at_once] for start in range(0, len(names), at_once)]
     comparisons: dict[str, dict[str, Any]] = {}
     for group in groups:
         loaded = dict.fromkeys((*filter(None, (pairs[name] for name in group)), *group))
         with temporary_folder() as folder:
-            runs = {"": interleaving.slot(TimedModel(source, settings).ready(inputs), seconds=SLOT)}
-            twin = interleaving.slot(TimedModel(source, settings).ready(inputs), seconds=SLOT)
+            runs, twin = {"": slot(source)}, slot(source)
             for index, name in enumerate(loaded):
                 file = Path(folder) / f"{index}.onnx"
                 io.save(others[name], file, durable=False)
-                runs[name] = interleaving.slot(TimedModel(file, settings).ready(inputs), seconds=SLOT)
-            race = interleaving.race(runs, seconds=seconds / len(groups), narrow=NARROW, twin=twin, seed=seed)
-        comparisons |= {name: _comparison(race.comparison(name, against=pairs[name])) for name in group}
+                runs[name] = slot(file)
+            limit = options["seconds"] / len(groups)
+            race = interleaving.race(runs, seconds=limit, narrow=NARROW, twin=twin, seed=seed)
+        for name in group:
+            one = race.comparison(name, against=pairs[name])
+            comparisons[name] = {each: getattr(one, each) for each in TIMES} | {"finding": str(one.finding)}
     return comparisons
-
-
-def _comparison(comparison: Comparison) -> dict[str, Any]:
-    return {name: getattr(comparison, name) for name in TIMES} | {"finding": str(comparison.finding)}
 
 
 def integer(entry: Entry) -> int:

@@ -8,9 +8,10 @@ are then run by themselves in both orders.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,15 @@ from sardonyx.records.run import Event
 from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.verbs.analyze.census import Census
 from sardonyx.verbs.optimize.pipeline import select
-from sardonyx.verbs.study import experiment
 from sardonyx.verbs.study.experiment import (
     Answer,
+    Answers,
     CellAnswer,
     Experiment,
     StudyOptions,
     Subject,
+    Tables,
+    candidate,
     defaults,
     shape_of,
     values_of,
@@ -67,42 +70,35 @@ class Order(Experiment):
 
     def cells(self, subject: Subject, options: StudyOptions) -> list[Cell]:
         """Return one cell for each shuffled order."""
-        first = options.seed * 1000
-        return [
-            Cell(
-                self.name, subject.name, f"shuffle {first + index}", options.only("target") | {"shuffle": first + index}
-            )
-            for index in range(_SHUFFLES[options.thorough])
-        ]
+        numbers = range(options.seed * 1000, options.seed * 1000 + _SHUFFLES[options.thorough])
+        chosen = ({**options.only("target"), "shuffle": number} for number in numbers)
+        return [Cell(self.name, subject.name, f"shuffle {each['shuffle']}", each) for each in chosen]
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Compare one shuffled order with the usual one."""
-        orders = _Orders(subject.path, cell.options["target"])
+        run = functools.partial(_result, subject.path, cell.options["target"])
         usual = tuple(self._passes if self._passes is not None else select(cell.options["target"]))
         shuffled = list(usual)
         random.Random(cell.options["shuffle"]).shuffle(shuffled)
-        expected, actual = orders.result(usual), orders.result(tuple(shuffled))
-        answer: Answer = {
-            "outcome": expected.outcome(actual),
-            "usual": expected.as_json(),
-            "shuffled": actual.as_json(),
-        }
+        expected, actual = run(usual), run(tuple(shuffled))
+        answer: Answer = {"outcome": expected.outcome(actual)}
+        answer |= {"usual": expected.as_json(), "shuffled": actual.as_json()}
         if expected.endless:
             answer["why"] = expected.endless  # the usual order has no result to compare with
         elif answer["outcome"] in (OTHER, ENDLESS):
             nodes = _differing_nodes(expected, actual)
             answer["difference"] = " / ".join(nodes) if any(nodes) else "the same nodes with other inputs"
             acting = {event.pass_name for event in (*expected.events, *actual.events)}
-            answer |= _deciding_pair(orders, usual, tuple(shuffled), acting)
+            answer |= _deciding_pair(run, usual, tuple(shuffled), acting)
         return answer
 
-    def tables(self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]) -> list[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return one row for each shuffled order."""
         columns = ("model", "shuffle", "outcome", "nodes_usual", "nodes_shuffled")
         rows = tuple(_row(answer) for answer in answers)
         return [Table("order", "Shuffled orders of the passes", (*columns, *_DECIDED), rows, _ABOUT)]
 
-    def findings(self, tables: Mapping[str, Table]) -> list[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return how often the order matters, and the pairs of passes that decide."""
         rows = tables["order"].named_rows()
         if not rows:
@@ -142,24 +138,16 @@ class _Result(Struct, frozen=True):
         return {"nodes": self.nodes, "endless": self.endless}
 
 
-class _Orders:
-    """Runs orders of passes on one model."""
+def _result(path: Path, target: str, passes: Sequence[Pass]) -> _Result:
+    try:
+        made = candidate(path, target, passes)
+    except EndlessRewriting as error:
+        return _Result("", "", None, Counter(), (), endless=str(error))
+    nodes, texts = Census.of(made.model).counts.nodes, Counter(map(_node_text, made.model.graph.all_nodes()))
+    return _Result(shape_of(made.model), values_of(made.model), nodes, texts, tuple(made.log.events))
 
-    def __init__(self, path: Path, target: str) -> None:
-        self._path, self._target = path, target
 
-    def result(self, passes: Sequence[Pass]) -> _Result:
-        try:
-            candidate = experiment.candidate(self._path, self._target, passes)
-        except EndlessRewriting as error:
-            return _Result("", "", None, Counter(), (), endless=str(error))
-        return _Result(
-            shape_of(candidate.model),
-            values_of(candidate.model),
-            Census.of(candidate.model).counts.nodes,
-            Counter(_node_text(node) for node in candidate.model.graph.all_nodes()),
-            tuple(candidate.log.events),
-        )
+_Run = Callable[[Sequence[Pass]], _Result]
 
 
 def _node_text(node: ir.Node) -> str:
@@ -174,33 +162,33 @@ def _node_text(node: ir.Node) -> str:
     return f"{node.op_type}({attributes})"
 
 
-def _deciding_pair(orders: _Orders, usual: Sequence[Pass], shuffled: Sequence[Pass], acting: set[str]) -> Answer:
+def _deciding_pair(run: _Run, usual: Sequence[Pass], shuffled: Sequence[Pass], acting: set[str]) -> Answer:
     """Return two passes whose order decides, whether they do so alone, and why.
 
     Args:
-        orders: runs orders of passes.
+        run: returns the result of an order of passes.
         usual: the usual order.
         shuffled: an order with another result.
         acting: the names of passes that rewrote something in either order.
     """
     reduced = [tuple(rule for rule in order if rule.name in acting) for order in (usual, shuffled)]
-    expected = orders.result(reduced[0])
-    if expected.outcome(orders.result(reduced[1])) in (OTHER, ENDLESS):  # the other passes do not matter
+    expected = run(reduced[0])
+    if expected.outcome(run(reduced[1])) in (OTHER, ENDLESS):  # the other passes do not matter
         usual, shuffled = reduced
     else:
-        expected = orders.result(usual)
+        expected = run(usual)
     swaps = _swaps_between(usual, shuffled)
     low, high = 0, len(swaps)  # invariant: the order after `low` swaps gives `expected`, that after `high` does not
     while high - low > 1:
         middle = (low + high) // 2
-        same = orders.result(_swapped(usual, swaps[:middle])).outcome(expected) in (SAME, ROUNDING)
+        same = run(_swapped(usual, swaps[:middle])).outcome(expected) in (SAME, ROUNDING)
         low, high = (middle, high) if same else (low, middle)
     before, after = _swapped(usual, swaps[:low]), _swapped(usual, swaps[:high])
     first, then = before[swaps[low]], before[swaps[low] + 1]
-    one, two = orders.result((first, then)), orders.result((then, first))
+    one, two = run((first, then)), run((then, first))
     alone = one.outcome(two) in (OTHER, ENDLESS)
     if not alone:
-        one, two = orders.result(before), orders.result(after)
+        one, two = run(before), run(after)
     return {"first": first.name, "then": then.name, "alone": alone, "why": _reason(first, then, one, two)}
 
 

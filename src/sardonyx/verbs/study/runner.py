@@ -37,11 +37,13 @@ from sardonyx.verbs.study.experiment import (
     NO_MODEL,
     SECONDS,
     Answer,
+    Answers,
     CellAnswer,
     CellWork,
     Experiment,
     StudyOptions,
     Subject,
+    Tables,
 )
 from sardonyx.verbs.study.order import Order
 from sardonyx.verbs.study.static import Families, Forensics, ShapeChains
@@ -198,7 +200,7 @@ class ZooExport(Experiment):
         """Return whether the exported file still exists, unchanged."""
         return store.matches(file_name(subject.name), Contents(answer.get("bytes", -1), answer.get("sha256", "")))
 
-    def tables(self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]) -> list[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return no table: an export is not a result."""
         return []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -22,10 +22,12 @@ from sardonyx.verbs.analyze.fingerprint import fingerprint
 from sardonyx.verbs.optimize.pipeline import opportunities
 from sardonyx.verbs.study.experiment import (
     Answer,
+    Answers,
     CellAnswer,
     Experiment,
     StudyOptions,
     Subject,
+    Tables,
     candidate,
     integer,
     several,
@@ -38,10 +40,7 @@ class Forensics(Experiment):
     """Matches of each pass by model, rewritten and skipped, with the reasons."""
 
     name = "forensics"
-
-    def cells(self, subject: Subject, options: StudyOptions) -> Sequence[Cell]:
-        """Return one cell for each model."""
-        return (Cell(self.name, subject.name, "places", options.only("target")),)
+    key = "places"
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Run the passes on a copy."""
@@ -59,9 +58,7 @@ class Forensics(Experiment):
             ],
         }
 
-    def tables(
-        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
-    ) -> Sequence[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return all counts, the skipped matches as a matrix, and the reasons."""
         about = f"Every pass of the target {options.target} was run on a copy."
         return (
@@ -82,7 +79,7 @@ class Forensics(Experiment):
             ),
         )
 
-    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return how many matches are skipped, and the most frequent reasons."""
         table = tables["forensics"]
         models = several(len(tables["forensics_matrix"].columns) - 1, "model")
@@ -124,6 +121,7 @@ def _reason_findings(table: Table) -> Iterator[Finding]:
 
 
 STATIC, DYNAMIC, DATA = "static sizes", "dynamic dimensions", "sizes that depend on data"
+_COUNTED = ("chains", "nodes", "longest")
 NOTHING, OUTPUT = "nothing", "an output"
 _ARITHMETIC = (
     *("Gather", "Slice", "Concat", "Unsqueeze", "Squeeze", "Reshape", "Cast", "Identity", "Where", "Equal"),
@@ -135,22 +133,15 @@ class ShapeChains(Experiment):
     """The number of chains, their consumers, and the dimensions they depend on."""
 
     name = "shape-chains"
-
-    def cells(self, subject: Subject, options: StudyOptions) -> Sequence[Cell]:
-        """Return one cell for each model."""
-        return (Cell(self.name, subject.name, "chains", options.only("target")),)
+    key = "chains"
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Find the chains before and after the passes."""
+        states = {"before": (), "after": None}
         target = cell.options["target"]
-        return {
-            "before": chains_of(candidate(subject.path, target, ()).model),
-            "after": chains_of(candidate(subject.path, target).model),
-        }
+        return {name: chains_of(candidate(subject.path, target, passes).model) for name, passes in states.items()}
 
-    def tables(
-        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
-    ) -> Sequence[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return the number of chains by model, and kinds of chains by model and state."""
         return (
             Table(
@@ -158,12 +149,7 @@ class ShapeChains(Experiment):
                 "Chains of shape arithmetic",
                 (
                     "model",
-                    "chains_before",
-                    "chains_after",
-                    "nodes_before",
-                    "nodes_after",
-                    "longest_before",
-                    "longest_after",
+                    *(f"{what}_{when}" for what in ("chains", "nodes", "longest") for when in ("before", "after")),
                 ),
                 tuple(_sums(answer) for answer in answers),
                 "A chain is a Shape node and the arithmetic on small integer tensors that depends on it; nodes that "
@@ -179,7 +165,7 @@ class ShapeChains(Experiment):
             ),
         )
 
-    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return how many chains are left, and for which reason."""
         table = tables["shape_chains"]
         models = several(len(table.rows), "model")
@@ -212,14 +198,8 @@ def chains_of(model: ir.Model) -> list[dict[str, object]]:
         inside = set(chain)
         ends = [value for node in chain for value in node.outputs if _leaves(value, inside)]
         kind, dims = _depends(ends, inside, facts)
-        chains.append(
-            {
-                "nodes": [label(node) for node in chain],
-                "feeds": sorted(_consumers(ends, inside)),
-                "depends_on": kind,
-                "dims": dims,
-            }
-        )
+        feeds = sorted(_consumers(ends, inside))
+        chains.append({"nodes": [*map(label, chain)], "feeds": feeds, "depends_on": kind, "dims": dims})
     return chains
 
 
@@ -307,19 +287,14 @@ class Families(Experiment):
     """Fingerprints before and after the passes, compared with the known families."""
 
     name = "families"
-
-    def cells(self, subject: Subject, options: StudyOptions) -> Sequence[Cell]:
-        """Return one cell for each model."""
-        return (Cell(self.name, subject.name, "fingerprints", options.only("target")),)
+    key = "fingerprints"
 
     def run(self, cell: Cell, subject: Subject) -> Answer:
         """Compute the fingerprint of the file, and of the graph after the passes."""
         after = candidate(subject.path, cell.options["target"]).model
         return {"before": _guess(io.load(subject.path)), "after": _guess(after)}
 
-    def tables(
-        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
-    ) -> Sequence[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return one row for each model."""
         return (
             Table(
@@ -333,7 +308,7 @@ class Families(Experiment):
             ),
         )  # fmt: skip
 
-    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return how often the guess is right, and whether fusion changes it."""
         return tuple(_findings(tables["families"]))
 
@@ -382,6 +357,5 @@ def wilson(successes: int, count: int) -> tuple[float, float]:
     share, square = successes / count, _Z * _Z / count
     centre = (share + square / 2) / (1 + square)
     reach = _Z * math.sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
-    return min(share, max(0.0, centre - reach)), max(
-        share, min(1.0, centre + reach)
-    )  # the proportion lies inside despite rounding
+    # The proportion lies inside despite rounding.
+    return min(share, max(0.0, centre - reach)), max(share, min(1.0, centre + reach))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,12 @@ from sardonyx.verbs.optimize.pipeline import select
 from sardonyx.verbs.optimize.run_tables import loosest
 from sardonyx.verbs.study.experiment import (
     Answer,
+    Answers,
     CellAnswer,
     Experiment,
     StudyOptions,
     Subject,
+    Tables,
     candidate,
     costs,
     several,
@@ -184,9 +186,7 @@ class Tolerance(Experiment):
             answer[str(accuracy)] = _measure(optimized, accuracy, oracles)
         return answer
 
-    def tables(
-        self, answers: Sequence[CellAnswer], options: StudyOptions, others: Mapping[str, Table]
-    ) -> Sequence[Table]:
+    def tables(self, answers: Answers, options: StudyOptions, others: Tables) -> Sequence[Table]:
         """Return the differences by output, by class, and as the histogram of the plot."""
         points = tuple(f"{point}_{measure}" for measure in _MEASURES for point in _POINTS)
         return (
@@ -210,7 +210,7 @@ class Tolerance(Experiment):
             ),
         )  # fmt: skip
 
-    def findings(self, tables: Mapping[str, Table]) -> Sequence[Finding]:
+    def findings(self, tables: Tables) -> Sequence[Finding]:
         """Return the tolerance that each class requires, and whether that of the verification is sufficient."""
         table = tables["tolerance_by_class"]
         findings = [_finding(row, table.name) for row in table.named_rows()]

@@ -255,7 +255,6 @@ class Region(Struct, frozen=True):
     internal_bytes: Size  # written and read back inside, without fusion
     reread_bytes: Size  # inputs that are read again by a second operation, without fusion
     escapes: tuple[int, ...]  # values that are read both inside and outside; part of `bytes_out`
-    ended: str  # why it ends
 
     @property
     def bytes(self) -> Size:
@@ -299,7 +298,6 @@ def region_of(flow: Flow, rule: str, steps: Sequence[int], views: Sequence[int],
         internal_bytes=total((*internal, *(flow.write_bytes(value) for value in inner))),
         reread_bytes=subtract(total(reads), add(weights, activations)),
         escapes=tuple(dict.fromkeys(escapes)),
-        ended=_ended(flow, inside),
     )
 
 
@@ -316,17 +314,6 @@ def _classify_writes(flow: Flow, steps: set[int]) -> tuple[list[int], list[int],
         if write in leaving and not steps.isdisjoint(readers):
             escapes.append(write[1])
     return out, inner, escapes
-
-
-def _ended(flow: Flow, steps: set[int]) -> str:
-    leaving = flow.leaving(steps)
-    readers = sorted({reader for write in leaving for reader in flow.readers.get(write, ()) if reader not in steps})
-    reasons = ["its result outlives the run"] if any(write in flow.persistent for write in leaving) else []
-    if readers:
-        first = flow.program.operations[readers[0]]
-        more = f" and {len(readers) - 1} more" if len(readers) > 1 else ""
-        reasons.append(f"read by {first.name} ({first.kind}){more}")
-    return ", ".join(reasons) or "nothing reads its result"
 
 
 class Quotient:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -147,11 +147,8 @@ _WORK = frozenset((OpKind.MATMUL, OpKind.CONVOLUTION, OpKind.RECURRENT, OpKind.S
 
 def find_attention(board: Board) -> Iterator[RegionMatch]:
     """softmax(scale * (q @ k^T) + mask) @ v with dropout and casts anywhere, or an attention kernel."""
-    for step in board.flow.steps:
-        if step not in board.free:
-            continue
-        kind = board.flow.kind(step)
-        core = [step] if kind is OpKind.ATTENTION else _decomposed(board, step) if kind is OpKind.SOFTMAX else []
+    for step, _ in _free(board, (OpKind.ATTENTION, OpKind.SOFTMAX)):
+        core = [step] if board.flow.kind(step) is OpKind.ATTENTION else _decomposed(board, step)
         if core:
             merged = grow(board, core, lambda one, _: is_layout_copy(board.flow, one))  # joins the heads again
             prelude = pull(board, core, lambda one, _: _is_prelude(board.flow, one))
@@ -275,13 +272,19 @@ def _attentions_after(flow: Flow, linear: int, attention_of: dict[int, int]) -> 
     return frozenset(reached)
 
 
+def _free(board: Board, kinds: Container[OpKind]) -> Iterator[tuple[int, int]]:
+    """Yield the steps of these kinds that are free when they are reached, with their first results."""
+    flow = board.flow
+    for step in flow.steps:
+        if step in board.free and flow.kind(step) in kinds and flow.writes[step]:
+            yield step, flow.writes[step][0]
+
+
 def find_convolution(board: Board) -> Iterator[RegionMatch]:
     """A convolution, its batch normalization, one residual and an activation."""
     flow = board.flow
-    for start in flow.steps:
-        if start not in board.free or flow.kind(start) is not OpKind.CONVOLUTION:
-            continue
-        result, residuals = flow.writes[start][0], set[int]()
+    for start, result in _free(board, (OpKind.CONVOLUTION,)):
+        residuals = set[int]()
 
         def takes(step: int, inside: set[int], result: int = result, residuals: set[int] = residuals) -> bool:
             kind = flow.kind(step)
@@ -295,38 +298,26 @@ def find_convolution(board: Board) -> Iterator[RegionMatch]:
                 return True
             return others == 0
 
-        steps = grow(board, [start], takes)
-        if len(steps) > 1:
-            yield RegionMatch(tuple(steps), 2)
+        yield RegionMatch(tuple(grow(board, [start], takes)), 2)
 
 
 def find_linear(board: Board) -> Iterator[RegionMatch]:
     """A product, its bias and its activation, which may be decomposed: `0.5 * y * (1 + tanh(…))`."""
-    flow = board.flow
-    for start in flow.steps:
-        if start not in board.free or flow.kind(start) is not OpKind.MATMUL:
-            continue
-        steps = grow(board, [start], _elementwise_on(flow, flow.writes[start][0], alone=True))
-        if len(steps) > 1:
-            yield RegionMatch(tuple(steps), 2)
+    for start, result in _free(board, (OpKind.MATMUL,)):
+        yield RegionMatch(tuple(grow(board, [start], _elementwise_on(board.flow, result, alone=True))), 2)
 
 
 def find_norm(board: Board) -> Iterator[RegionMatch]:
     """norm(x + residual): a normalization, one operator or decomposed, with the sum before and the scaling after it."""
     flow = board.flow
-    for start in flow.steps:
-        if start not in board.free:
-            continue
-        kind = flow.kind(start)
-        core = [start] if kind in _NORMS else _decomposed_norm(board, start) if kind is OpKind.REDUCTION else []
+    for start, _ in _free(board, (OpKind.REDUCTION, *_NORMS)):
+        core = [start] if flow.kind(start) in _NORMS else _decomposed_norm(board, start)
         if not core:
             continue
-        result = flow.writes[core[-1] if kind is OpKind.REDUCTION else start][0]
+        result = flow.writes[core[-1]][0]
         is_alike = _elementwise_on(flow, result)
         steps = grow(board, [*core, *_sum_before(board, core, result)], is_alike)
-        steps += pull(board, steps, is_alike)
-        if len(steps) > 1:
-            yield RegionMatch(tuple(steps), max(2, len(core)))
+        yield RegionMatch((*steps, *pull(board, steps, is_alike)), max(2, len(core)))
 
 
 def _sum_before(board: Board, core: list[int], result: int) -> list[int]:
@@ -365,15 +356,10 @@ def _decomposed_norm(board: Board, reduction: int) -> list[int]:
 
 def find_elementwise(board: Board) -> Iterator[RegionMatch]:
     """f(g(x, …), …): chains of elementwise operations on tensors of one size that no other rule took."""
-    flow = board.flow
-    for start in flow.steps:
-        if start not in board.free or flow.kind(start) not in ELEMENTWISE or not flow.writes[start]:
-            continue
-        is_alike = _elementwise_on(flow, flow.writes[start][0])
+    for start, result in _free(board, ELEMENTWISE):
+        is_alike = _elementwise_on(board.flow, result)
         steps = grow(board, [start], is_alike)
-        steps += pull(board, steps, is_alike)
-        if len(steps) > 1:
-            yield RegionMatch(tuple(steps), 2)
+        yield RegionMatch((*steps, *pull(board, steps, is_alike)), 2)
 
 
 def _elementwise_on(flow: Flow, like: int, *, alone: bool = False) -> Callable[[int, set[int]], bool]:

@@ -204,7 +204,9 @@ def classify(counts: Features, at: Thresholds = THRESHOLDS) -> Fingerprint:
     if counts.attention and counts.recurrences <= counts.attention:
         family, share, evidence = _with_attention(counts, at)
     elif counts.recurrences:
-        family, share, evidence = Family.RECURRENT, _recurrent_share(counts), [_count(counts.recurrences, "recurrence")]
+        family, evidence = Family.RECURRENT, [_count(counts.recurrences, "recurrence")]
+        share = counts.recurrences / (counts.recurrences + counts.attention)
+        share *= 1.0 if counts.convolutions <= 4 * counts.recurrences else 0.7
     else:
         family, share, evidence = _feed_forward(counts, at)
     return Fingerprint(family, round(share, 2), tuple(evidence), counts)
@@ -244,11 +246,6 @@ def _stage_convolutions(counts: Features, at: Thresholds) -> int:
     if not counts.pictures:
         return counts.convolutions
     return total if total > at.stem else 0
-
-
-def _recurrent_share(counts: Features) -> float:
-    mixing = counts.recurrences + counts.attention
-    return counts.recurrences / mixing * (1.0 if counts.convolutions <= 4 * counts.recurrences else 0.7)
 
 
 def _feed_forward(counts: Features, at: Thresholds) -> tuple[Family, float, list[str]]:

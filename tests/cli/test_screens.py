@@ -1,0 +1,96 @@
+"""The answer of every command about real small models: at most 30 lines of at most 80 columns without -v."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sardonyx.cli.main import VERBS, run
+
+pytest.importorskip("transformers")
+Command = Callable[..., Any]
+LINES, COLUMNS = 30, 80
+BERT = (
+    "hf-config:BertConfig?hidden_size=128,num_hidden_layers=2,num_attention_heads=2,intermediate_size=512,vocab_size=99"
+)
+RESNET = (
+    "hf-config:ResNetForImageClassification"
+    "?embedding_size=16,hidden_sizes=[16,32,64,128],depths=[2,2,2,2],layer_type=basic"
+)
+LAYER = "encoder.layer.0"
+SIZES = ("--size", "batch=1", "--size", "sequence=16")
+WITHOUT_A_SCREEN = {
+    "chat": "prints what a model says",
+    "completion": "prints a script for a shell",
+    "demo": "prints the answers of other commands",
+    "mcp": "serves until its input ends",
+    "passes": "is a list",
+}
+ANSWERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "adopt": (("bert.onnx", "-o", "adopted.onnx"),),
+    "analyze": (("bert.onnx", *SIZES), ("bert.onnx", "small.onnx", *SIZES), (BERT,), ("resnet.onnx",)),
+    "attest": (("run", "-o", "small.intoto.json"),),
+    "bench": (("bert.onnx", "small.onnx", "--seconds", "1", "--starts", "0", *SIZES),),
+    "compare": (("bert.onnx", "small.onnx"), ("bert.onnx", "resnet.onnx")),
+    "dag": (("bert.onnx", "-o", "bert.json"),),
+    "decompose": ((BERT,), (BERT, "-o", "bert.safetensors")),
+    "export": ((BERT, "-o", "again.onnx", "--dynamic", "auto", "--optimize"),),
+    "extract": (("small.onnx", "-m", LAYER, "-o", "layer.onnx"),),
+    "inspect": (
+        ("bert.onnx",), ("resnet.onnx",), ("bert.onnx", "small.onnx", "resnet.onnx"), ("bert.onnx", "-m", LAYER),
+        ("bert.onnx", "--opportunities"),
+    ),
+    "locate": (("bert.onnx", "int8.onnx"), ("bert.onnx", "small.onnx")),
+    "optimize": (
+        ("resnet.onnx", "-o", "r.onnx"), ("bert.onnx", "--dry-run"), ("bert.onnx", "resnet.onnx", "--out-dir", "o"),
+    ),
+    "placement": (("bert.onnx", "cuda"), ("resnet.onnx", "webgpu")),
+    "profile": (("bert.onnx", "small.onnx", "--runs", "2", *SIZES), ("resnet.onnx", "--runs", "2")),
+    "quantize": (("bert.onnx", "-o", "q.onnx", "--to", "int8", *SIZES),),
+    "rederive": (("run",),),
+    "report": (("bert.onnx", "-o", "bert.html"), ("run", "-o", "run.html")),
+    "study": (("resnet.onnx", "-o", "study", "--only", "forensics", "--no-timing"),),
+    "verify": (("bert.onnx", "small.onnx"), ("bert.onnx", "int8.onnx")),
+}  # fmt: skip
+CASES = [(verb, words) for verb, answers in ANSWERS.items() for words in answers]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two models, an optimized one with its run, and a quantized one."""
+    folder = tmp_path_factory.mktemp("screens")
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        for words in (
+            ["export", BERT, "-o", "bert.onnx", "--dynamic", "auto", "--verify", "off"],
+            ["export", RESNET, "-o", "resnet.onnx", "--verify", "off"],
+            ["optimize", "bert.onnx", "-o", "small.onnx", "--run", "run", "--seconds", "1"],
+            ["quantize", "bert.onnx", "-o", "int8.onnx", "--to", "int8", *SIZES],
+        ):
+            assert run([*words, "--quiet"]) == 0
+    finally:
+        os.chdir(here)
+    return folder
+
+
+def test_every_command_is_here() -> None:
+    assert {*ANSWERS, *WITHOUT_A_SCREEN} == {*VERBS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("verb", "words"), CASES, ids=[f"{verb} {' '.join(words)[:40]}" for verb, words in CASES])
+def test_the_answer_is_one_screen(
+    verb: str, words: tuple[str, ...], folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    result = command(verb, *words)
+    assert result.code in (0, 3), result.err
+    lines = (result.out + result.err).splitlines()
+    assert len(lines) <= LINES, result.out
+    assert [line for line in lines if len(line) > COLUMNS] == [], result.out
