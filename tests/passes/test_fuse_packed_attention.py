@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from passes.util import assert_same, op_types, reasons, run_passes
+from sardonyx.passes.attention.merge_attention_heads import MergeAttentionHeads
 from sardonyx.passes.ort.fuse_packed_attention import FusePackedAttention
 
 FUSE = [FusePackedAttention()]
@@ -130,7 +131,7 @@ FUSED = {
 @pytest.mark.parametrize("case", FUSED)
 def test_it_fuses(case: str) -> None:
     source = FUSED[case].model()
-    model, _ = run_passes(source, FUSE, target="ort")
+    model, _ = run_passes(source, [MergeAttentionHeads(), *FUSE], target="ort")
     assert op_types(model)[-1] == "Attention"
     assert {"Attention"} <= set(op_types(model)) <= {"Attention", "Unsqueeze", "Greater", "Where"}
     assert model.graph.node(-1).domain == "com.microsoft"

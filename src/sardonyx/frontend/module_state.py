@@ -263,13 +263,19 @@ class _SavedTensor:
         self._data, self._requires_grad = tensor.data, tensor.requires_grad
         self._grad = tensor.grad if tensor.is_leaf else None
 
+    def _is_same_view(self) -> bool:
+        tensor, data = self.tensor, self._data
+        if type(tensor) is not self._kind or is_lazy(tensor):
+            return type(tensor) is self._kind
+        if tensor.shape != data.shape or _memory(tensor) != _memory(data):
+            return False
+        is_plain = _memory(tensor) is not None
+        return not is_plain or (tensor.stride(), tensor.storage_offset()) == (data.stride(), data.storage_offset())
+
     def restore(self) -> None:
         """Set class, view and flags back."""
-        tensor, data = self.tensor, self._data
-        is_same = is_lazy(tensor) or (tensor.shape == data.shape and _memory(tensor) == _memory(data))
-        if is_same and _memory(tensor) is not None:
-            is_same = (tensor.stride(), tensor.storage_offset()) == (data.stride(), data.storage_offset())
-        if type(tensor) is not self._kind or not is_same:
+        tensor = self.tensor
+        if not self._is_same_view():
             tensor.data = self._data
             tensor.__class__ = self._kind
         if not tensor.is_leaf:

@@ -1,16 +1,39 @@
 """ONNX in memory and on disk, without torch and without a runtime.
 
-The import of sympy is deferred, which onnx_ir needs for arithmetic on dimensions only and which takes 0.4 s. While
-onnx_ir is imported, a stand-in module takes the place of sympy and forwards every later use to the real one. It is
-removed from `sys.modules` right after, so torch and user code import the real package.
+What onnx_ir imports and hardly any run needs is deferred while onnx_ir is imported. A stand-in module takes the place
+of sympy, which it needs for arithmetic on dimensions only and which takes 0.4 s, and forwards later uses to the real
+one. It is removed from `sys.modules` right after, so torch and user code import the real package. Parts of onnx and
+protobuf are executed when one of their names is first read.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
 from types import ModuleType
 from typing import Any
+
+_DEFERRED = frozenset(
+    f"{package}.{name}"
+    for package, names in {
+        "google.protobuf": "json_format text_format internal.python_message",  # texts, and protobuf in pure Python
+        "onnx": "compose gen_proto parser printer serialization utils version_converter",
+    }.items()
+    for name in names.split()
+)
+
+
+class _Deferring(MetaPathFinder):
+    """Finds modules whose import is deferred to the first use."""
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in _DEFERRED else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
 
 
 class _Deferred:
@@ -37,16 +60,15 @@ class _StandIn(ModuleType):
 def _import_onnx_ir() -> None:
     if "onnx_ir" in sys.modules or "sympy" in sys.modules:
         return
-    stand_in = _StandIn("sympy")
+    stand_in, finder = _StandIn("sympy"), _Deferring()
     sys.modules["sympy"] = stand_in
+    sys.meta_path.insert(0, finder)
     try:
         importlib.import_module("onnx_ir")
     finally:
+        sys.meta_path.remove(finder)
         del sys.modules["sympy"]
         stand_in.importing = False
 
 
-_import_onnx_ir()
-
-
-# before anything here imports onnx_ir: it keeps sympy out of start-up
+_import_onnx_ir()  # before anything here imports it

@@ -34,6 +34,11 @@ _WIDE: Types = _FLOATS | {_D.INT32, _D.INT64, _D.UINT32, _D.UINT64}
 _MOST: Types = _WIDE | {_D.INT8, _D.UINT8}
 _NUMBERS: Types = _MOST | {_D.INT16, _D.UINT16}
 
+
+def _ort(names: str) -> list[str]:
+    return [f"com.microsoft::{name}" for name in names.split()]
+
+
 KERNELS: Mapping[str, Types] = MappingProxyType(
     {
         **dict.fromkeys(ARITHMETIC, _NUMBERS),
@@ -49,17 +54,10 @@ KERNELS: Mapping[str, Types] = MappingProxyType(
         **dict.fromkeys(
             ("Conv", "ConvTranspose", "Gelu", "HardSigmoid", "HardSwish", "RotaryEmbedding"), _HALF_AND_SINGLE
         ),
-        **dict.fromkeys((f"com.microsoft::{name}" for name in ("FastGelu", "FusedMatMul", "QuickGelu")), _FLOATS),
+        **dict.fromkeys(_ort("FastGelu FusedMatMul QuickGelu"), _FLOATS),
+        **dict.fromkeys(_ort("Attention BiasGelu FusedConv FusedGemm Gelu MultiHeadAttention"), _HALF_AND_SINGLE),
         **dict.fromkeys(
-            (
-                f"com.microsoft::{name}"
-                for name in ("Attention", "BiasGelu", "FusedConv", "FusedGemm", "Gelu", "MultiHeadAttention")
-            ),
-            _HALF_AND_SINGLE,
-        ),
-        **dict.fromkeys(
-            ("com.microsoft::SkipLayerNormalization", "com.microsoft::SkipSimplifiedLayerNormalization"),
-            _HALF_AND_SINGLE | {_D.BFLOAT16},
+            _ort("SkipLayerNormalization SkipSimplifiedLayerNormalization"), _HALF_AND_SINGLE | {_D.BFLOAT16}
         ),
     }
 )

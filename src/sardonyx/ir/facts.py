@@ -151,6 +151,11 @@ class Facts:
             self._positions.update((node, position) for position, node in enumerate(graph))
         return min(nodes, key=self._positions.__getitem__)
 
+    def in_order(self, nodes: Collection[ir.Node]) -> list[ir.Node]:
+        """Return some nodes of one graph in the order of the graph."""
+        self.first(nodes)
+        return sorted(nodes, key=self._positions.__getitem__)
+
     # Uses
 
     def is_output(self, value: ir.Value) -> bool:

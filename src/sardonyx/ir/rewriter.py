@@ -14,6 +14,7 @@ Invariants that undo relies on:
 from __future__ import annotations
 
 import functools
+import inspect
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -317,6 +318,6 @@ def _around(nodes: Iterable[ir.Node]) -> Iterator[ir.Node]:
 
 @functools.cache
 def _source(rule: type[Rule]) -> str:
-    work = getattr(rule, "rewrite", None) or getattr(rule, "propose", None)
+    work = next((item for item in vars(rule).values() if inspect.isfunction(item)), None)
     file, code = rule.__module__.replace(".", "/"), getattr(work, "__code__", None)
     return f"{file}.py:{code.co_firstlineno}" if code is not None else file

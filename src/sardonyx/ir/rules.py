@@ -112,12 +112,16 @@ class Builder:
         return value
 
 
+Replacement = ir.Value | Sequence[ir.Value | None]
+
+
 class Match(Struct, frozen=True, eq=False):
     """Nodes that a rewrite replaces; the new nodes are inserted at the last of them.
 
-    Matched nodes that are still read elsewhere stay. `details` passes data from `match` to `rewrite`. If an existing
-    node computes the result from now on, it is the `survivor` and inherits the origins of the matched nodes. The
-    origins of the `separate` nodes are inherited only by nodes built within `op.separate()`.
+    Matched nodes that are still read elsewhere stay. `build` builds the replacements; a rule with a `rewrite` of its
+    own passes data to it in `details` instead. If an existing node computes the result from now on, it is the
+    `survivor` and inherits the origins of the matched nodes. The origins of the `separate` nodes are inherited only by
+    nodes built within `op.separate()`.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -125,6 +129,7 @@ class Match(Struct, frozen=True, eq=False):
     outputs: tuple[ir.Value, ...] | None = None  # the values to replace; the outputs of the root if None
     survivor: ir.Node | None = None
     separate: frozenset[ir.Node] = frozenset()
+    build: Callable[[Builder], Replacement] | None = None
 
     @property
     def root(self) -> ir.Node:
@@ -142,9 +147,6 @@ class Refused(Struct, frozen=True, eq=False):
 
     reason: str
     nodes: tuple[ir.Node, ...]
-
-
-Replacement = ir.Value | Sequence[ir.Value | None]
 
 
 class Drop(Struct, frozen=True, eq=False):
@@ -185,9 +187,11 @@ class NodeRule(Rule):
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         """Return a match if the rule applies at this node, `Refused` for a near miss to report, otherwise None."""
 
-    @abstractmethod
     def rewrite(self, match: Match, op: Builder) -> Replacement:
         """Build and return the replacements of the matched outputs."""
+        if match.build is None:
+            raise NotImplementedError(f"{self.name} has no rewrite, and its match no build")
+        return match.build(op)
 
 
 class ModelRule(Rule):

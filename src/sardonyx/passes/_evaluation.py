@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import onnx
@@ -272,13 +272,9 @@ def _with_producers(roots: Sequence[ir.Node], order: Mapping[ir.Node, int], cons
 def as_tensor(array: np.ndarray, dtype: ir.DataType | None) -> ir.TensorProtocol:
     """Return a computed array as a tensor."""
     if array.dtype.kind in "OUS":
-        texts = [text if isinstance(text, bytes) else str(text).encode() for text in _items(array)]
+        texts = [text if isinstance(text, bytes) else str(text).encode() for text in array.reshape(-1).tolist()]
         return ir.StringTensor(texts, shape=ir.Shape(array.shape))
     return ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=dtype)
-
-
-def _items(array: np.ndarray) -> list[Any]:
-    return array.reshape(-1).tolist()
 
 
 def _form(proto: onnx.TypeProto.Tensor) -> Form:

@@ -6,7 +6,6 @@ parameter of the enclosing function, since the value of such an attribute is unk
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container, Sequence
 
 import numpy as np
@@ -51,6 +50,11 @@ def _is_one_of(node: ir.Node, op_types: Container[str]) -> bool:
     return node.op_type in op_types and not node.domain and not has_references(node)
 
 
+def with_operand(node: ir.Node, index: int, value: ir.Value | None) -> tuple[ir.Value | None, ...]:
+    """Return the inputs of a node with one of them replaced."""
+    return (*node.inputs[:index], value, *node.inputs[index + 1 :])
+
+
 def ints(node: ir.Node, name: str, index: int, graph: Facts) -> tuple[int, ...] | None:
     """Return integers that newer opsets take as an input and older ones as an attribute; None if absent or computed."""
     attribute = node.attributes.get(name)
@@ -83,24 +87,6 @@ def reversed_axes(rank: int) -> tuple[int, ...]:
     return tuple(range(rank))[::-1]
 
 
-def viewed_shape(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[int, ...] | None:
-    """Return the result shape of a view of a static shape, or None if it is unknown."""
-    match node.op_type:
-        case "Reshape":
-            target = graph.ints(operand(node, 1))
-            return None if target is None else _reshaped(shape, target, node.attributes.get_int("allowzero", 0) == 1)
-        case "Squeeze":
-            return _squeezed(node, shape, graph)
-        case "Unsqueeze":
-            return _unsqueezed(node, shape, graph)
-        case "Flatten":
-            axis = node.attributes.get_int("axis", 1)
-            axis = axis if axis >= 0 else axis + len(shape)
-            return math.prod(shape[:axis]), math.prod(shape[axis:])
-        case _:
-            return None
-
-
 def reshape_target(source: Shape | None, result: Shape | None, *, open_at: int | None = None) -> tuple[int, ...] | None:
     """Return a constant Reshape target that turns `source` into `result` for all symbolic dims, if there is one.
 
@@ -120,44 +106,6 @@ def reshape_target(source: Shape | None, result: Shape | None, *, open_at: int |
     if open_dims > 1 or (open_dims and 0 in target and target.index(-1) != open_at):
         return None
     return tuple(target)
-
-
-def _reshaped(shape: tuple[int, ...], target: tuple[int, ...], allow_zero: bool) -> tuple[int, ...] | None:
-    if not allow_zero:
-        if any(dim == 0 and index >= len(shape) for index, dim in enumerate(target)):
-            return None
-        target = tuple(shape[index] if dim == 0 else dim for index, dim in enumerate(target))
-    if -1 in target:
-        others = math.prod(dim for dim in target if dim != -1)
-        if others <= 0:
-            return None
-        target = tuple(math.prod(shape) // others if dim == -1 else dim for dim in target)
-    valid = all(dim >= 0 for dim in target) and math.prod(target) == math.prod(shape)
-    return target if valid else None
-
-
-def _squeezed(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[int, ...] | None:
-    if not is_specified(node, "axes", 1):
-        return tuple(dim for dim in shape if dim != 1)
-    axes = ints(node, "axes", 1, graph)
-    if not axes:  # computed, or an empty list, which engines interpret in two ways
-        return None
-    axes = normal_axes(axes, len(shape))
-    if axes is None or any(not 0 <= axis < len(shape) or shape[axis] != 1 for axis in axes):
-        return None
-    return tuple(dim for axis, dim in enumerate(shape) if axis not in axes)
-
-
-def _unsqueezed(node: ir.Node, shape: tuple[int, ...], graph: Facts) -> tuple[int, ...] | None:
-    named_axes = ints(node, "axes", 1, graph)
-    if named_axes is None:
-        return None
-    rank = len(shape) + len(named_axes)
-    axes = normal_axes(named_axes, rank)
-    if axes is None or len(set(axes)) != len(axes) or any(not 0 <= axis < rank for axis in axes):
-        return None
-    remaining = iter(shape)
-    return tuple(1 if axis in axes else next(remaining) for axis in range(rank))
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:

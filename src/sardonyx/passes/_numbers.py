@@ -117,8 +117,9 @@ def shows_sign(value: ir.Value, graph: Facts, *, unless_known: bool = True) -> b
     waiting, seen = deque([value]), {value}
     while waiting:
         current = waiting.popleft()
-        if _leaves_a_body(current, graph):
-            return unless_known
+        node = current.producer()
+        if current.is_graph_output() and node is not None and node.graph is not graph.model.graph:
+            return unless_known  # it is used outside of its body or function
         for use in current.uses():
             results = _through(use.node, use.idx, graph)
             if results is None:
@@ -137,12 +138,6 @@ def may_flip(scale: np.ndarray, shift: np.ndarray, value: ir.Value, graph: Facts
     A sum of zeros is 0.0 whatever the signs of its factors; scaled by a negative number afterwards it becomes -0.0.
     """
     return bool(((scale < 0) & (shift == 0)).any()) and shows_sign(value, graph, unless_known=False)
-
-
-def _leaves_a_body(value: ir.Value, graph: Facts) -> bool:
-    """Return whether the value is an output of a body or function, so that it is used outside of its graph."""
-    node = value.producer()
-    return value.is_graph_output() and node is not None and node.graph is not graph.model.graph
 
 
 def _through(node: ir.Node, place: int, graph: Facts) -> tuple[ir.Value, ...] | None:

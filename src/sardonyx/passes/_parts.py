@@ -68,15 +68,12 @@ def piece_of(value: ir.Value | None, graph: Facts) -> Piece | None:
         return _sliced(node, source, total, graph)
     if node.op_type != "Split" or not is_last(node.attributes.get_int("axis", 0), source, graph):
         return None
-    sizes = ints(node, "split", 1, graph) if is_specified(node, "split", 1) else _even(total, len(node.outputs))
-    if sizes is None:
+    count = len(node.outputs)
+    sizes = ints(node, "split", 1, graph) if is_specified(node, "split", 1) else (total // count,) * count
+    if sizes is None or sum(sizes) != total:
         return None
     start = sum(sizes[: value.index()])
     return Piece(source, start, start + sizes[value.index() or 0], 1, node)
-
-
-def _even(total: int, count: int) -> tuple[int, ...] | None:
-    return (total // count,) * count if total % count == 0 else None
 
 
 def _sliced(node: ir.Node, source: ir.Value, total: int, graph: Facts) -> Piece | None:

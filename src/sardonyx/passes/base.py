@@ -7,8 +7,10 @@ replace it. This module also offers the other names that passes are written with
 from __future__ import annotations
 
 import sys
+from abc import abstractmethod
 from typing import ClassVar
 
+import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
@@ -76,6 +78,24 @@ def _docstring_lines(rule: Rule) -> list[str]:
 
 class NodePass(Pass, NodeRule):
     """A pass that matches one node and its surroundings."""
+
+
+class OperandPass(NodePass):
+    """A pass that matches one operand of a node, whichever it is."""
+
+    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
+        """Return the match of the first operand that has one, otherwise the first refusal."""
+        refused: Refused | None = None
+        for index in range(len(node.inputs)):
+            result = self.match_operand(node, index, graph)
+            if isinstance(result, Match):
+                return result
+            refused = refused or result
+        return refused
+
+    @abstractmethod
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        """Return what `match` returns, for one operand."""
 
 
 class ModelPass(Pass, ModelRule):

@@ -128,13 +128,8 @@ class _Server:
         except SardonyxError as failure:
             return failure
 
-    def evaluate(self, model: bytes) -> list[Any]:
-        """Return the outputs of a model without inputs."""
-        return evaluate(model)
-
-    def generate(self, *arguments: Any) -> Generated:
-        """Return what a decoder generates in onnxruntime-genai."""
-        return generate(*arguments)
+    evaluate = staticmethod(evaluate)
+    generate = staticmethod(generate)
 
     def executed(self, number: int) -> frozenset[str] | None:
         """Return the names of the nodes that ran since the model was opened, or None if they are not recorded."""

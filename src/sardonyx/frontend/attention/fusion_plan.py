@@ -274,8 +274,8 @@ def _unrepeated(query: fx.Node, node: fx.Node) -> tuple[fx.Node, Any] | None:
     if call is None:
         return None
     dim, rank = call.get("dim"), rank_of(node)
-    is_heads = isinstance(dim, int) and (dim == -3 or (rank.exact and dim % rank.least == rank.least - 3))
-    if call.name == "repeat" and call.node.target != "repeat" and is_heads:
+    is_repeat = call.name == "repeat" and call.node.target != "repeat" and isinstance(dim, int)
+    if is_repeat and (dim == -3 or (rank.exact and dim % rank.least == rank.least - 3)):
         times, inner = call.get("repeats"), call.get("x")
         if isinstance(times, fx.Node) and times.target is opaque_ops.heads_per_group and times.args == (query, inner):
             return inner, "heads_per_group"

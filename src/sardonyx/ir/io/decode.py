@@ -17,6 +17,7 @@ from onnx_ir import serde
 from sardonyx.common.errors import ModelError
 from sardonyx.ir.io import unmodeled_fields
 from sardonyx.ir.io.encode import (
+    VALUE_FIELDS,
     Kind,
     clear_content,
     declared_by_default,
@@ -32,13 +33,10 @@ from sardonyx.ir.io.tensor_data import Reader
 from sardonyx.ir.scopes import Parameter
 from sardonyx.ir.tensors import ProtoStrings, ProtoTensor, SparseTensor
 
-_Kind = ir.AttributeType
-_VALUE_FIELD = {  # attribute type -> the field that holds its value
-    _Kind.FLOAT: "f", _Kind.INT: "i", _Kind.STRING: "s", _Kind.TENSOR: "t", _Kind.GRAPH: "g",
-    _Kind.FLOATS: "floats", _Kind.INTS: "ints", _Kind.STRINGS: "strings",
-}  # fmt: skip
-_FIELD_NUMBER = {
-    kind.value: onnx.AttributeProto.DESCRIPTOR.fields_by_name[name].number for kind, name in _VALUE_FIELD.items()
+_FIELD_NUMBER = {  # of the value, for the usual types of attributes
+    kind.value: number
+    for name, kind in VALUE_FIELDS
+    if (number := onnx.AttributeProto.DESCRIPTOR.fields_by_name[name].number) <= 9
 }
 _FLOATS = (2, 7)  # a NaN may have payload bits that Python's floats do not preserve
 

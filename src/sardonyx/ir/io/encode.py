@@ -23,7 +23,7 @@ WITH_CONTENT = frozenset((Kind.GRAPH, Kind.GRAPHS, Kind.TENSOR, Kind.TENSORS, Ki
 _SCALARS = {Kind.INT: "i", Kind.FLOAT: "f"}
 _LISTS = {Kind.INTS: "ints", Kind.FLOATS: "floats"}
 
-_FIELDS: tuple[tuple[str, Kind], ...] = (  # identify the type of an attribute without one, as in the first ONNX files
+VALUE_FIELDS: tuple[tuple[str, Kind], ...] = (  # tell the type of an attribute that states none
     ("f", Kind.FLOAT), ("i", Kind.INT), ("s", Kind.STRING), ("t", Kind.TENSOR), ("g", Kind.GRAPH),
     ("sparse_tensor", Kind.SPARSE_TENSOR), ("tp", Kind.TYPE_PROTO),
     ("floats", Kind.FLOATS), ("ints", Kind.INTS), ("strings", Kind.STRINGS), ("tensors", Kind.TENSORS),
@@ -208,7 +208,7 @@ def _type_into(proto: onnx.TypeProto, value: ir.TypeAndShape) -> None:
 def kind_by_content(proto: onnx.AttributeProto) -> Kind:
     """Return the type of an attribute that does not state it."""
     present = {descriptor.name for descriptor, _ in proto.ListFields()}
-    return next((kind for field, kind in _FIELDS if field in present), Kind.UNDEFINED)
+    return next((kind for field, kind in VALUE_FIELDS if field in present), Kind.UNDEFINED)
 
 
 StoreData = Callable[[ir.TensorProtocol, onnx.TensorProto], None]

@@ -1,8 +1,8 @@
 """Symbolic shape inference: the shapes of all values, and the contents of small integer tensors that hold sizes.
 
-`polynomials` and `expr` are the algebra; `engine` applies the rules and caches the results. Rules for the shapes of
-outputs are in `operators`, `pooling`, `attention`, `views`, `indexing` and `control_flow`; for sizes held in tensors in
-`value_propagation` and `value_arithmetic`; for element types in `dtypes`. `standard` uses onnx for all other operators.
+`expr` is the algebra; `engine` applies the rules and caches the results. Rules for the shapes of outputs are in
+`operators`, `movement` and `control_flow`; for sizes held in tensors in `value_propagation`. `standard` uses onnx
+for all other operators.
 """
 
 from sardonyx.ir.shapes.attributes import Contents, Shape

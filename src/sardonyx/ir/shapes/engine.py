@@ -20,8 +20,6 @@ import onnx_ir as ir
 from sardonyx.ir.ops import MAKES_SEQUENCE, PREDICATES, RANDOM, READS_SHAPE
 from sardonyx.ir.scopes import operand, operator
 from sardonyx.ir.shapes import control_flow, expr, movement, operators, value_propagation
-from sardonyx.ir.shapes import operators as attention
-from sardonyx.ir.shapes import operators as pooling
 from sardonyx.ir.shapes.attributes import (
     Contents,
     Shape,
@@ -145,14 +143,7 @@ def producers_first(value: ir.Value, known: Container[ir.Value]) -> Iterator[ir.
                 yield last
 
 
-_RULES: Mapping[str, operators.Rule] = {
-    **operators.RULES,
-    **pooling.POOLING_RULES,
-    **attention.ATTENTION_RULES,
-    **movement.RULES,
-    **movement.INDEXING_RULES,
-    **control_flow.RULES,
-}
+_RULES: Mapping[str, operators.Rule] = {**operators.RULES, **movement.RULES, **control_flow.RULES}
 _MAX_INSPECTED_BYTES = 1 << 12  # of a constant that is passed to onnx
 _MAX_CONTENTS = 64  # elements of a tensor whose contents are inferred
 INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})

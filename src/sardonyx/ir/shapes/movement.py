@@ -203,23 +203,6 @@ def _random(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     return (None if sizes is None else tuple(sizes),)
 
 
-RULES: Mapping[str, Rule] = {
-    "Transpose": _transpose,
-    "Reshape": _reshape,
-    "Squeeze": _squeeze,
-    "Unsqueeze": _unsqueeze,
-    "Flatten": _flatten,
-    "Expand": _expand,
-    "Tile": _tile,
-    "ConstantOfShape": _constant_of_shape,
-    "Range": _range,
-    "Shape": _shape,
-    "Size": _size,
-    "RandomNormal": _random,
-    "RandomUniform": _random,
-}
-
-
 END = 2**31 - 1  # a Slice end that means "to the end of the axis"; the standard recommends it
 _LARGEST = (2**31 - 1, 2**63 - 1)
 Range = tuple[int, Size | None, Size | None, int | None]  # axis, start, end, step
@@ -466,7 +449,20 @@ def _part(whole: Size, parts: Contents | None, position: int, *, is_list: bool) 
     return min(step, whole - position % count * step)
 
 
-INDEXING_RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
+    "Transpose": _transpose,
+    "Reshape": _reshape,
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Flatten": _flatten,
+    "Expand": _expand,
+    "Tile": _tile,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "Shape": _shape,
+    "Size": _size,
+    "RandomNormal": _random,
+    "RandomUniform": _random,
     "Concat": _concat,
     "Split": _split,
     "Slice": _slice,

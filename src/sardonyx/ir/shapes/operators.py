@@ -176,24 +176,6 @@ def _recurrent(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     return (steps[0], *last), last, last
 
 
-RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_SAME_SHAPE, same_shape),
-    **dict.fromkeys(BROADCASTS, _broadcast),
-    **dict.fromkeys(REDUCES, _reduce),
-    "Dropout": _dropout,
-    "LayerNormalization": _layer_norm,
-    "BatchNormalization": _batch_norm,
-    "MatMul": matmul_with(1),
-    "MatMulInteger": matmul_with(1),
-    "QLinearMatMul": matmul_with(3),
-    "Gemm": gemm,
-    "ArgMax": _arg,
-    "ArgMin": _arg,
-    "Einsum": _einsum,
-    **dict.fromkeys(RECURRENT, _recurrent),
-}
-
-
 def conv_of(weights: int) -> Rule:
     """Return the rule for convolutions whose weights are the input at this index."""
 
@@ -319,20 +301,6 @@ def _grid_sample(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     return None if shape is None or grid is None else ((*shape[:2], *grid[1:-1]),)
 
 
-POOLING_RULES: Mapping[str, Rule] = {
-    "Conv": conv_of(1),
-    "ConvInteger": conv_of(1),
-    "QLinearConv": conv_of(3),
-    "ConvTranspose": _conv_transpose,
-    **dict.fromkeys(POOLS, _pool),
-    **dict.fromkeys(GLOBAL_POOLS, _global_pool),
-    "Resize": _resize,
-    "DepthToSpace": _depth_to_space,
-    "SpaceToDepth": _space_to_depth,
-    "GridSample": _grid_sample,
-}
-
-
 def _attention(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     """Return the shapes of the result, the present keys, the present values and the scores.
 
@@ -420,7 +388,31 @@ def _lookup_packed(node: ir.Node, ask: Shapes) -> OutputShapes | None:
     return ((*rows, expr.multiply(scales[1], number(node, "block_size", 128))),)
 
 
-ATTENTION_RULES: Mapping[str, Rule] = {
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(_SAME_SHAPE, same_shape),
+    **dict.fromkeys(BROADCASTS, _broadcast),
+    **dict.fromkeys(REDUCES, _reduce),
+    "Dropout": _dropout,
+    "LayerNormalization": _layer_norm,
+    "BatchNormalization": _batch_norm,
+    "MatMul": matmul_with(1),
+    "MatMulInteger": matmul_with(1),
+    "QLinearMatMul": matmul_with(3),
+    "Gemm": gemm,
+    "ArgMax": _arg,
+    "ArgMin": _arg,
+    "Einsum": _einsum,
+    **dict.fromkeys(RECURRENT, _recurrent),
+    "Conv": conv_of(1),
+    "ConvInteger": conv_of(1),
+    "QLinearConv": conv_of(3),
+    "ConvTranspose": _conv_transpose,
+    **dict.fromkeys(POOLS, _pool),
+    **dict.fromkeys(GLOBAL_POOLS, _global_pool),
+    "Resize": _resize,
+    "DepthToSpace": _depth_to_space,
+    "SpaceToDepth": _space_to_depth,
+    "GridSample": _grid_sample,
     "Attention": _attention,
     "com.microsoft::Attention": _packed_attention,
     "com.microsoft::MultiHeadAttention": _multi_head_attention,

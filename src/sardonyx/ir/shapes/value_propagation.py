@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sardonyx.ir.shapes.engine import Shapes
 
 Rule = Callable[[ir.Node, "Shapes"], Contents | None]
-_MaybeSize = Size | None
+Maybe = Size | None
 _DOUBLE = 2**53  # double precision represents every integer up to this
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
@@ -41,7 +41,7 @@ def _broadcast_operands(node: ir.Node, ask: Shapes) -> list[Contents] | None:
     return [part * count if len(part) == 1 else part for part in parts]
 
 
-def _combined(combine: Callable[[Size, Size], _MaybeSize]) -> Rule:
+def _combined(combine: Callable[[Size, Size], Maybe]) -> Rule:
     """Return the rule that applies `combine` element by element, over two or more operands."""
 
     def rule(node: ir.Node, ask: Shapes) -> Contents | None:
@@ -57,7 +57,7 @@ def _combined(combine: Callable[[Size, Size], _MaybeSize]) -> Rule:
     return rule
 
 
-def _quotient(one: Size, other: Size) -> _MaybeSize:
+def _quotient(one: Size, other: Size) -> Maybe:
     """Return the quotient of integers, which ONNX rounds towards zero: down if both are non-negative."""
     if isinstance(one, int) and isinstance(other, int) and other:
         whole = abs(one) // abs(other)
@@ -65,16 +65,16 @@ def _quotient(one: Size, other: Size) -> _MaybeSize:
     return expr.floor_quotient(one, other) if other != 0 and expr.at_least(one, 0) and expr.at_least(other, 0) else None
 
 
-def _rounded_down(one: Size, other: Size) -> _MaybeSize:
+def _rounded_down(one: Size, other: Size) -> Maybe:
     return expr.floor_quotient(one, other) if expr.at_least(other, 1) else None
 
 
-def _rounded_up(one: Size, other: Size) -> _MaybeSize:
+def _rounded_up(one: Size, other: Size) -> Maybe:
     down = _rounded_down(expr.multiply(one, -1), other)
     return None if down is None else expr.multiply(down, -1)
 
 
-def _float_quotient(one: Size, other: Size) -> _MaybeSize:
+def _float_quotient(one: Size, other: Size) -> Maybe:
     """Return the quotient of floats if it is exact; a float division by zero is not an error."""
     return expr.exact_quotient(one, other) if _is_never_zero(other) else None
 
@@ -90,7 +90,7 @@ def _div(node: ir.Node, ask: Shapes) -> Contents | None:
     return (_float_quotients if ask.dtype(node.inputs[0]) in _FLOATS else _whole_quotients)(node, ask)
 
 
-def _rounded(rounding: Callable[[Size, Size], _MaybeSize]) -> Rule:
+def _rounded(rounding: Callable[[Size, Size], Maybe]) -> Rule:
     """Return the rule for Floor or Ceil, which rounds a Div of floats that hold integers."""
     quotients = _combined(rounding)
 
@@ -104,18 +104,18 @@ def _rounded(rounding: Callable[[Size, Size], _MaybeSize]) -> Rule:
     return rule
 
 
-def _positive_remainder(one: Size, other: Size) -> _MaybeSize:
+def _positive_remainder(one: Size, other: Size) -> Maybe:
     return expr.remainder(one, other) if other != 0 and expr.at_least(other, 0) else None
 
 
-def _remainder_of_positive(one: Size, other: Size) -> _MaybeSize:
+def _remainder_of_positive(one: Size, other: Size) -> Maybe:
     """Return the remainder of a non-negative dividend, which runtimes compute in double precision."""
     if expr.magnitude(one) > _DOUBLE or expr.magnitude(other) > _DOUBLE:
         return None
     return _positive_remainder(one, other) if expr.at_least(one, 0) else None
 
 
-def _float_remainder(one: Size, other: Size) -> _MaybeSize:
+def _float_remainder(one: Size, other: Size) -> Maybe:
     return _remainder_of_positive(one, other) if expr.at_least(other, 1) else None
 
 
@@ -130,7 +130,7 @@ def _mod(node: ir.Node, ask: Shapes) -> Contents | None:
     return (_by_dividend if number(node, "fmod", 0) else _by_divisor)(node, ask)
 
 
-def _power(one: Size, other: Size) -> _MaybeSize:
+def _power(one: Size, other: Size) -> Maybe:
     return expr.product([one] * other) if isinstance(other, int) and 0 <= other <= 3 else None
 
 
@@ -145,49 +145,36 @@ def _clip(node: ir.Node, ask: Shapes) -> Contents | None:
     return contents
 
 
-def _truth(test: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], _MaybeSize]:
-    def truth(one: Size, other: Size) -> _MaybeSize:
+def _truth(test: Callable[[Size, Size], bool | None], *, when: bool = True) -> Callable[[Size, Size], Maybe]:
+    """Return 1 where the test gives this answer, 0 where it gives the other one."""
+
+    def truth(one: Size, other: Size) -> Maybe:
         answer = test(one, other)
-        return None if answer is None else int(answer)
+        return None if answer is None else int(answer == when)
 
     return truth
-
-
-def _negated(test: Callable[[Size, Size], bool | None]) -> Callable[[Size, Size], bool | None]:
-    def negation(one: Size, other: Size) -> bool | None:
-        answer = test(one, other)
-        return None if answer is None else not answer
-
-    return negation
 
 
 def _greater(one: Size, other: Size) -> bool | None:
     return expr.less(other, one)
 
 
-def _not(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    return None if contents is None else tuple(1 - item if isinstance(item, int) else None for item in contents)
+def _each(change: Callable[[Size], Maybe]) -> Rule:
+    """Return the rule that applies `change` to each element."""
+
+    def rule(node: ir.Node, ask: Shapes) -> Contents | None:
+        contents = ask.contents(node.inputs[0])
+        return None if contents is None else tuple(None if item is None else change(item) for item in contents)
+
+    return rule
 
 
-def _both(one: Size, other: Size) -> _MaybeSize:
+def _both(one: Size, other: Size) -> Maybe:
     return int(bool(one) and bool(other)) if isinstance(one, int) and isinstance(other, int) else None
 
 
-def _either(one: Size, other: Size) -> _MaybeSize:
+def _either(one: Size, other: Size) -> Maybe:
     return int(bool(one) or bool(other)) if isinstance(one, int) and isinstance(other, int) else None
-
-
-def _negative(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    return None if contents is None else tuple(None if item is None else expr.multiply(item, -1) for item in contents)
-
-
-def _abs(node: ir.Node, ask: Shapes) -> Contents | None:
-    contents = ask.contents(node.inputs[0])
-    if contents is None:
-        return None
-    return tuple(item if item is not None and expr.at_least(item, 0) else None for item in contents)
 
 
 def _where(node: ir.Node, ask: Shapes) -> Contents | None:
@@ -198,38 +185,8 @@ def _where(node: ir.Node, ask: Shapes) -> Contents | None:
                  for condition, one, other in zip(*operands, strict=True))  # fmt: skip
 
 
-def _agreed(one: _MaybeSize, other: _MaybeSize) -> _MaybeSize:
+def _agreed(one: Maybe, other: Maybe) -> Maybe:
     return one if one is not None and one == other else None
-
-
-ARITHMETIC_RULES: Mapping[str, Rule] = {
-    "Where": _where,
-    "Add": _combined(expr.add),
-    "Sum": _combined(expr.add),
-    "Sub": _combined(expr.subtract),
-    "Mul": _combined(expr.multiply),
-    "Max": _combined(expr.larger),
-    "Min": _combined(expr.smaller),
-    "Mod": _mod,
-    "Div": _div,
-    "Floor": _rounded(_rounded_down),
-    "Ceil": _rounded(_rounded_up),
-    "Pow": _combined(_power),
-    "Clip": _clip,
-    "Equal": _combined(_truth(expr.equal)),
-    "Less": _combined(_truth(expr.less)),
-    "Greater": _combined(_truth(_greater)),
-    "LessOrEqual": _combined(_truth(_negated(_greater))),
-    "GreaterOrEqual": _combined(_truth(_negated(expr.less))),
-    "Not": _not,
-    "And": _combined(_both),
-    "Or": _combined(_either),
-    "Neg": _negative,
-    "Abs": _abs,
-}
-
-
-Maybe = Size | None
 
 
 _WHOLE = (ir.DataType.INT64, ir.DataType.INT32)
@@ -393,7 +350,29 @@ def _reduce(combine: Callable[[Size, Size], Size], empty: int | None) -> Rule:
 
 
 RULES: Mapping[str, Rule] = {
-    **ARITHMETIC_RULES,
+    "Where": _where,
+    "Add": _combined(expr.add),
+    "Sum": _combined(expr.add),
+    "Sub": _combined(expr.subtract),
+    "Mul": _combined(expr.multiply),
+    "Max": _combined(expr.larger),
+    "Min": _combined(expr.smaller),
+    "Mod": _mod,
+    "Div": _div,
+    "Floor": _rounded(_rounded_down),
+    "Ceil": _rounded(_rounded_up),
+    "Pow": _combined(_power),
+    "Clip": _clip,
+    "Equal": _combined(_truth(expr.equal)),
+    "Less": _combined(_truth(expr.less)),
+    "Greater": _combined(_truth(_greater)),
+    "LessOrEqual": _combined(_truth(_greater, when=False)),
+    "GreaterOrEqual": _combined(_truth(expr.less, when=False)),
+    "Not": _each(lambda item: 1 - item if isinstance(item, int) else None),
+    "And": _combined(_both),
+    "Or": _combined(_either),
+    "Neg": _each(lambda item: expr.multiply(item, -1)),
+    "Abs": _each(lambda item: item if expr.at_least(item, 0) else None),
     **dict.fromkeys(sorted(KEEPS_ORDER), _same),
     "Cast": _cast,
     "CastLike": _cast,

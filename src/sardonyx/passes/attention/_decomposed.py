@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from sardonyx.ir.facts import Dim, Facts, Shape
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import producer_of
-from sardonyx.passes.attention._axis_parts import (
+from sardonyx.passes._layout import (
     Axes,
     Axis,
     Conversion,
@@ -34,6 +33,7 @@ from sardonyx.passes.attention._axis_parts import (
     sizes,
     trace,
 )
+from sardonyx.passes._matching import producer_of
 
 MOST_NODES = 256  # visited above one Softmax, since sums of shared values can have exponentially many paths
 SWALLOWS = 1e30  # adding a score to a number of this magnitude leaves the number unchanged

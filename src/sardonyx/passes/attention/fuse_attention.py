@@ -22,10 +22,10 @@ from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import has_references
+from sardonyx.passes._layout import Axes, Conversion, conversion, flat, refined, regroup, size
 from sardonyx.passes._mask_values import Choice, MaskValues, above_lowest, lowest, shrinking, values_of
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._numbers import preserves_values
-from sardonyx.passes.attention._axis_parts import Axes, Conversion, conversion, flat, refined, regroup, size
 from sardonyx.passes.attention._decomposed import Layout, Mask, NearMiss, Scores, read_layout, read_scores
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
@@ -77,7 +77,6 @@ class FuseAttention(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Softmax over the last axis between two products."""
         rank = graph.rank(node.inputs[0])
         if has_references(node):
             return None
@@ -96,18 +95,6 @@ class FuseAttention(NodePass):
             return _matched(node, product, scores, graph)
         except NearMiss as reason:
             return Refused(str(reason), nodes)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one Attention, and the conversions of its operands and result."""
-        details = match.details
-        dtype: ir.DataType = details["dtype"]
-        q, k, v = (operand.steps.write(operand.stage.value, op, dtype) for operand in details["operands"])
-        with op.separate():
-            mask = details["masks"].write(q, op, dtype)
-        value = op.Attention(q, k, v, mask, **details["attributes"])
-        op.learn(value, dtype, details["shape"])
-        back: Conversion = details["back"]
-        return back.write(value, op, dtype)
 
 
 def _weighted_sum(softmax: ir.Node, graph: Facts) -> ir.Node | None:
@@ -169,11 +156,6 @@ def _check_casts(between: tuple[ir.Node, ...], scores: Scores, dtype: ir.DataTyp
             raise NearMiss("its weights are cast to a type that does not hold them")
 
 
-def _has_half_kernel(width: Dim) -> bool:
-    """Return whether the half-precision kernel writes all columns: on some processors it omits a remainder of 4."""
-    return isinstance(width, int) and width % 8 != 4
-
-
 def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -> Match:
     between = _between(softmax, product, graph)
     queries, keys, values = scores.product.inputs[0], scores.product.inputs[1], product.inputs[1]
@@ -185,7 +167,8 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
     _check_casts(between, scores, dtype, graph)
     layout = read_layout(queries, keys, values, scores.product, product, graph)
     operands = layout.operands
-    if dtype == ir.DataType.FLOAT16 and not _has_half_kernel(layout.shape[-1]):
+    columns = layout.shape[-1]  # on some processors the half-precision kernel omits a remainder of 4
+    if dtype == ir.DataType.FLOAT16 and not (isinstance(columns, int) and columns % 8 != 4):
         raise NearMiss("the runtime's half-precision kernel is wrong for values of this width")
     scale = scores.scale * operands[0].stage.factor * operands[1].stage.factor
     if not _SCALES[0] <= scale <= _SCALES[1]:
@@ -193,18 +176,17 @@ def _matched(softmax: ir.Node, product: ir.Node, scores: Scores, graph: Facts) -
     masks = read_masks(scores, layout, dtype, graph)
     taken_over = [*masks.nodes, *(node for operand in operands for node in operand.unused)]
     nodes = [*taken_over, *reversed(scores.nodes), softmax, *between, product]
-    return Match(
-        tuple(dict.fromkeys(nodes)),
-        {
-            "operands": operands,
-            "masks": masks,
-            "dtype": dtype,
-            "attributes": {**layout.attributes, **_attributes(scores, scale, layout.width)},
-            "shape": layout.shape,
-            "back": layout.back,
-        },
-        separate=frozenset(masks.nodes),
-    )
+    attributes = {**layout.attributes, **_attributes(scores, scale, layout.width)}
+
+    def build(op: Builder) -> Replacement:
+        """Build one Attention, and the conversions of its operands and result."""
+        q, k, v = (operand.steps.write(operand.stage.value, op, dtype) for operand in operands)
+        with op.separate():
+            mask = masks.write(q, op, dtype)
+        value = op.learn(op.Attention(q, k, v, mask, **attributes), dtype, layout.shape)
+        return layout.back.write(value, op, dtype)
+
+    return Match(tuple(dict.fromkeys(nodes)), separate=frozenset(masks.nodes), build=build)
 
 
 def _attributes(scores: Scores, scale: float, width: Dim) -> dict[str, Any]:

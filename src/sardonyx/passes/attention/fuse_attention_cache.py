@@ -57,7 +57,6 @@ class FuseAttentionCache(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an Attention of rank 4 whose keys and values are each a Concat of two pieces."""
         if any(graph.rank(operand(node, index)) != 4 for index in (_KEYS, _VALUES)):
             return None
         if any(value is not None for value in node.inputs[_PAST:]):
@@ -78,17 +77,16 @@ class FuseAttentionCache(NodePass):
         if early is None:
             return Refused("the appended keys or values are read before the attention", nodes)
         ends = tuple(replaced.outputs[0] for replaced in (node, keys, values, *early))
-        return Match((keys, values, *early, node), {"early": early}, outputs=ends)
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the Attention with its past, then the nodes that read the appended keys and values before it."""
-        keys, values, node = match.nodes[0], match.nodes[1], match.root
-        inputs = (node.inputs[0], keys.inputs[1], values.inputs[1], operand(node, 3), keys.inputs[0], values.inputs[0])
-        result, *appended = op.node("Attention", inputs, dict(node.attributes), outputs=3)
-        replacements: dict[ir.Value | None, ir.Value] = {keys.outputs[0]: appended[0], values.outputs[0]: appended[1]}
-        early: tuple[ir.Node, ...] = match.details["early"]
-        parts = [op.like(reader, tuple(replacements.get(value, value) for value in reader.inputs)) for reader in early]
-        return [result, *appended, *parts]
+        def build(op: Builder) -> Replacement:
+            """Build the Attention with its past, then the nodes that read the appended keys and values before it."""
+            new = (node.inputs[0], keys.inputs[1], values.inputs[1], operand(node, 3), keys.inputs[0], values.inputs[0])
+            result, *appended = op.node("Attention", new, dict(node.attributes), outputs=3)
+            replaced = dict[ir.Value | None, ir.Value](zip((keys.outputs[0], values.outputs[0]), appended, strict=True))
+            parts = [op.like(reader, tuple(replaced.get(value, value) for value in reader.inputs)) for reader in early]
+            return [result, *appended, *parts]
+
+        return Match((keys, values, *early, node), outputs=ends, build=build)
 
 
 def _readers_before(node: ir.Node, appended: tuple[ir.Node, ...], graph: Facts) -> tuple[ir.Node, ...] | None:

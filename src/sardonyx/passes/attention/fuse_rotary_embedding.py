@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.ir.facts import Dim, Shape
-from sardonyx.ir.scopes import operand
+from sardonyx.ir.scopes import is_used_outside, operand
 from sardonyx.passes._matching import (
     consumer_of,
     first_size,
@@ -85,12 +85,11 @@ class FuseRotaryEmbedding(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a rotation whose tables can be converted to the form the operator takes."""
         rotation = _full_width(node, graph) if node.op_type == "Add" else _half_width(node, graph)
         if rotation is None:
             return None
         inner = [member for member in rotation.nodes if member.op_type not in ("Slice", "Split")]
-        if any(not _only_read_by(member, rotation.nodes, graph) for member in inner[:-1]):
+        if any(is_used_outside(output, rotation.nodes) for member in inner[:-1] for output in member.outputs):
             return Refused("a value inside the rotation is read elsewhere", rotation.nodes)
         if graph.dtype(rotation.states) not in _KERNELS:
             return Refused("RotaryEmbedding does not support its type", rotation.nodes)
@@ -101,32 +100,28 @@ class FuseRotaryEmbedding(NodePass):
         if heads is None or heads != head_axis(shape, graph.shape(rotation.sin)):
             return Refused("there may not be one row of angles per position", rotation.nodes)
         pairs = (width(rotation.states, graph) or 0) // 2
-        tables = tuple(
+        found = [
             table_of(factor, doubled=rotation.doubled, interleaved=rotation.interleaved, heads=heads, graph=graph)
             for factor in (rotation.cos, rotation.sin)
-        )
-        if any(table is None or table.shape[-1] != pairs for table in tables):
+        ]
+        tables = [table for table in found if table is not None and table.shape[-1] == pairs]
+        if len(tables) < 2:
             return Refused("the angles may differ between the two elements of a pair", rotation.nodes)
         if heads == 2 and not isinstance(shape[2], int):
             return Refused("the number of heads is unknown", rotation.nodes)
-        rotation = _partial(rotation, graph) or rotation
-        return Match(
-            rotation.nodes, {"rotation": rotation, "tables": tables, "heads": heads, "count": shape[2], "graph": graph}
-        )
+        whole = _partial(rotation, graph) or rotation
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one operator; states with heads on axis 2 are reshaped to [batch, length, heads * size] around it."""
-        rotation: Rotation = match.details["rotation"]
-        tables: tuple[Table, ...] = match.details["tables"]
-        heads: int = match.details["heads"]
-        graph: Facts = match.details["graph"]
-        cos, sin = built(tables, rotation.states, heads, op, graph)
-        options = {"interleaved": 1 if rotation.interleaved else None, "rotary_embedding_dim": rotation.rotated}
-        if heads == 1:
-            return op.RotaryEmbedding(rotation.states, cos, sin, **options)
-        flat = merged_last(rotation.states, op, graph)
-        rotated = op.RotaryEmbedding(flat, cos, sin, num_heads=match.details["count"], **options)
-        return split_last(rotated, match.replaced[0], op, graph)
+        def build(op: Builder) -> Replacement:
+            """Build one operator, between Reshapes to [batch, length, heads * size] and back if heads are on axis 2."""
+            cos, sin = built(tables, whole.states, heads, op, graph)
+            options = {"interleaved": 1 if whole.interleaved else None, "rotary_embedding_dim": whole.rotated}
+            if heads == 1:
+                return op.RotaryEmbedding(whole.states, cos, sin, **options)
+            flat = merged_last(whole.states, op, graph)
+            rotated = op.RotaryEmbedding(flat, cos, sin, num_heads=shape[2], **options)
+            return split_last(rotated, whole.nodes[-1].outputs[0], op, graph)
+
+        return Match(whole.nodes, build=build)
 
 
 def _full_width(node: ir.Node, graph: Facts) -> Rotation | None:
@@ -200,12 +195,6 @@ def _partial(rotation: Rotation, graph: Facts) -> Rotation | None:
         return None
     nodes = (*dict.fromkeys((piece.node, rest.node)), *rotation.nodes, user)
     return replace(rotation, states=piece.source, nodes=nodes, rotated=piece.stop)
-
-
-def _only_read_by(node: ir.Node, nodes: tuple[ir.Node, ...], graph: Facts) -> bool:
-    return all(
-        not graph.is_output(output) and all(use.node in nodes for use in output.uses()) for output in node.outputs
-    )
 
 
 # The cosines and sines of a rotation as RotaryEmbedding takes them: [batch, length, pairs], one per pair of elements.

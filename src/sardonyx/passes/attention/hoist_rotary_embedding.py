@@ -52,7 +52,6 @@ class HoistRotaryEmbedding(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a split into heads right before the rotation."""
         swap = operand_producer(node, 0, ("Transpose",))
         if swap is None or tuple(swap.attributes.get_ints("perm") or ()) != _SWAP:
             return None
@@ -65,26 +64,23 @@ class HoistRotaryEmbedding(NodePass):
         heads, size = shape[2], shape[3]
         if not isinstance(heads, int) or not isinstance(size, int):
             return Refused("the number of heads or their size is unknown", (swap, node))
-        operands = {"states": states, "heads": heads, "graph": graph}
+
+        def build(op: Builder, merged: ir.Value | None = None) -> Replacement:
+            """Rotate, then split."""
+            whole = merged_last(states, op, graph) if merged is None else merged
+            rotated = op.like(node, (whole, *node.inputs[1:]), num_heads=heads)
+            op.learn(rotated, graph.dtype(states), graph.shape(whole))
+            split = op.learn(split_last(rotated, states, op, graph), graph.dtype(states), shape)
+            return op.Transpose(split, perm=list(_SWAP))
+
         split = operand_producer(swap, 0, ("Reshape",))
         merged = None if split is None else operand(split, 0)
         if split is not None and graph.shape(merged) == (*shape[:2], heads * size):
             if graph.sole_consumer(states) is not swap:
                 return Refused("the split into heads is read elsewhere", (split, swap, node))
-            return Match((split, swap, node), {**operands, "merged": merged})
+            return Match((split, swap, node), build=lambda op: build(op, merged))
         reader = graph.sole_consumer(node.outputs[0])
-        return Match((swap, node), operands) if reader is not None and _takes_merged(reader, node) else None
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Rotate, then split."""
-        node, graph = match.root, match.details["graph"]
-        states, merged = match.details["states"], match.details.get("merged")
-        if merged is None:
-            merged = merged_last(states, op, graph)
-        rotated = op.like(node, (merged, *node.inputs[1:]), num_heads=match.details["heads"])
-        op.learn(rotated, graph.dtype(states), graph.shape(merged))
-        split = op.learn(split_last(rotated, states, op, graph), graph.dtype(states), graph.shape(states))
-        return op.Transpose(split, perm=list(_SWAP))
+        return Match((swap, node), build=build) if reader is not None and _takes_merged(reader, node) else None
 
 
 def _takes_merged(reader: ir.Node, node: ir.Node) -> bool:

@@ -14,10 +14,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import has_references
-from sardonyx.passes._matching import is_used
-from sardonyx.passes.attention._axis_parts import (
+from sardonyx.passes._layout import (
     Axes,
     Conversion,
     Part,
@@ -25,11 +23,12 @@ from sardonyx.passes.attention._axis_parts import (
     Trail,
     conversion,
     flat,
-    regroup,
+    moved,
     size,
     sizes,
     trace,
 )
+from sardonyx.passes._matching import is_used
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
@@ -72,7 +71,6 @@ class MergeAttentionHeads(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an Attention on split heads."""
         inputs = node.inputs[:3]
         if len(inputs) < 3 or any(graph.rank(value) != 4 for value in inputs):
             return None
@@ -95,24 +93,21 @@ class MergeAttentionHeads(NodePass):
             return Refused("the width of its values is unknown", (node,))
         dtype = graph.dtype(node.outputs[0])
         extra = tuple(filter(is_used, node.outputs[1:]))
-        details = {"plan": best, "node": node, "heads": heads, "dtype": dtype, "extra": extra}
         end_value = best.nodes[-1].outputs[0]
         # Keys, values and scores may be read before the last matched node; then the new nodes go to the Attention.
         nodes = (*(matched for matched in best.nodes if matched is not node), node) if extra else best.nodes
-        return Match(nodes, details, outputs=(end_value, *extra))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the Attention on whole rows."""
-        plan, node, dtype = match.details["plan"], match.details["node"], match.details["dtype"]
-        operands = _Writer(op, dtype).all(plan.operands)
-        q_heads, kv_heads = match.details["heads"]
-        attributes = {**node.attributes, "q_num_heads": q_heads, "kv_num_heads": kv_heads}
-        extra: tuple[ir.Value, ...] = match.details["extra"]
-        count = 1 + max((value.index() or 0 for value in extra), default=0)
-        outputs = op.node("Attention", (*operands, *node.inputs[3:]), attributes, outputs=count)
-        op.learn(outputs[0], dtype, sizes(plan.end.merged))
-        # Keys, values and scores have their heads split off in both forms.
-        return [plan.end.steps.write(outputs[0], op, dtype), *(outputs[value.index() or 0] for value in extra)]
+        def build(op: Builder) -> Replacement:
+            """Build the Attention on whole rows."""
+            operands = _Writer(op, dtype).all(best.operands)
+            attributes = {**node.attributes, "q_num_heads": heads[0], "kv_num_heads": heads[1]}
+            count = 1 + max((value.index() or 0 for value in extra), default=0)
+            outputs = op.node("Attention", (*operands, *node.inputs[3:]), attributes, outputs=count)
+            op.learn(outputs[0], dtype, sizes(best.end.merged))
+            # Keys, values and scores have their heads split off in both forms.
+            return [best.end.steps.write(outputs[0], op, dtype), *(outputs[value.index() or 0] for value in extra)]
+
+        return Match(nodes, outputs=(end_value, *extra), build=build)
 
 
 class _OperandSource(Struct, frozen=True, eq=False):
@@ -149,7 +144,7 @@ class _Plan(Struct, frozen=True, eq=False):
         """Return the nodes added minus the nodes removed, and the same count for transposes."""
         steps = {(operand.stage.value, operand.steps): operand.steps for operand in self.operands}
         splits = {(operand.stage.value, operand.steps) for operand in self.operands if operand.picked is not None}
-        added = [kind for path in (*steps.values(), self.end.steps) for kind, _, _ in path.steps]
+        added = [step.operator for path in (*steps.values(), self.end.steps) for step in path.steps]
         removed = [node.op_type for node in self._dying()]
         transposes = added.count("Transpose") - removed.count("Transpose")
         return len(added) + len(splits) - len(removed), transposes
@@ -204,19 +199,10 @@ def _end(node: ir.Node, queries: Trail, values: Trail, graph: Facts) -> _End | N
         user = graph.sole_consumer(value)
         if user is None or user.domain or has_references(user):
             break
-        axes = _after(axes, user, graph)
+        axes = moved(axes, user, graph)
         chain.append(user)
         value = user.outputs[0]
     return best
-
-
-def _after(axes: Axes, user: ir.Node, graph: Facts) -> Axes | None:
-    """Return the axes after a view or transpose, otherwise None."""
-    if user.op_type == "Transpose":
-        perm = user.attributes.get_ints("perm", tuple(reversed(range(len(axes)))))
-        return [axes[axis] for axis in perm] if len(perm) == len(axes) else None
-    shape = graph.shape(user.outputs[0])
-    return regroup(flat(axes), shape) if user.op_type in VIEWS and shape is not None else None
 
 
 class _Writer:

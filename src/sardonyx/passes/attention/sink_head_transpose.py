@@ -50,7 +50,6 @@ class SinkHeadTranspose(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a norm over the last axis between a transpose and attention."""
         swap = operand_producer(node, 0, ("Transpose",))
         reader = graph.sole_consumer(node.outputs[0])
         if swap is None or reader is None or reader.op_type not in _READERS or reader.domain:
@@ -65,11 +64,10 @@ class SinkHeadTranspose(NodePass):
             return Refused("it does not normalise each head separately", (swap, node))
         if any(map(is_used, node.outputs[1:])):
             return Refused("its mean or deviation output is read", (swap, node))
-        return Match((swap, node))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Normalise, then transpose."""
-        swap, node = match.nodes
-        normalised = op.node(node.op_type, (swap.inputs[0], *node.inputs[1:]), dict(node.attributes))[0]
-        moved = op.like(swap, (normalised,))
-        return [moved, *(None for _ in node.outputs[1:])]
+        def build(op: Builder) -> Replacement:
+            """Normalise, then transpose."""
+            normalised = op.node(node.op_type, (swap.inputs[0], *node.inputs[1:]), dict(node.attributes))
+            return [op.like(swap, normalised), *(None for _ in node.outputs[1:])]
+
+        return Match((swap, node), build=build)

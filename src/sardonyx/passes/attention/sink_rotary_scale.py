@@ -11,7 +11,7 @@ import math
 
 import onnx_ir as ir
 
-from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._matching import operand_producer, with_operand
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 
@@ -42,23 +42,25 @@ class SinkRotaryScale(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Mul or Div by a number right before the rotation."""
         scaling = operand_producer(node, 0, ("Mul", "Div"))
         if scaling is None or graph.dtype(node.outputs[0]) != ir.DataType.FLOAT:
             return None
-        for side in (0, 1) if scaling.op_type == "Mul" else (1,):
-            states = scaling.inputs[1 - side]
-            number = graph.scalar(scaling.inputs[side])
-            if number is None or not math.isfinite(number) or not graph.same_shape(states, scaling.outputs[0]):
-                continue
-            if graph.sole_consumer(scaling.outputs[0]) is not node:
-                return Refused("the scaled value is read elsewhere", (scaling, node))
-            return Match((scaling, node), {"states": states})
-        return None
+        sides = (0, 1) if scaling.op_type == "Mul" else (1,)
+        side = next((side for side in sides if _is_scale(scaling, side, graph)), None)
+        if side is None:
+            return None
+        if graph.sole_consumer(scaling.outputs[0]) is not node:
+            return Refused("the scaled value is read elsewhere", (scaling, node))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Rotate, then scale."""
-        scaling, node = match.nodes
-        states = match.details["states"]
-        rotated = op.like(node, (states, *node.inputs[1:]))
-        return op.like(scaling, tuple(rotated if value is states else value for value in scaling.inputs))
+        def build(op: Builder) -> Replacement:
+            """Rotate, then scale."""
+            rotated = op.like(node, with_operand(node, 0, scaling.inputs[1 - side]))
+            return op.like(scaling, with_operand(scaling, 1 - side, rotated))
+
+        return Match((scaling, node), build=build)
+
+
+def _is_scale(node: ir.Node, side: int, graph: Facts) -> bool:
+    """Return whether the operand on a side is a finite number that does not change the shape of the other one."""
+    number = graph.scalar(node.inputs[side])
+    return number is not None and math.isfinite(number) and graph.same_shape(node.inputs[1 - side], node.outputs[0])

@@ -10,14 +10,14 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._matching import operand_producer, with_operand
 from sardonyx.passes._parts import is_last
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
 
 _COSTLY = ("Cos", "Sin")
 
 
-class SplitConcatTrig(NodePass):
+class SplitConcatTrig(OperandPass):
     """Elementwise operations on a value concatenated with itself."""
 
     name = "split-concat-trig"
@@ -42,31 +42,17 @@ class SplitConcatTrig(NodePass):
         refusal="the doubled value is read elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an elementwise operator on a value concatenated with itself."""
-        for index in range(len(node.inputs)):
-            doubling = operand_producer(node, index, ("Concat",))
-            if doubling is None or not _doubles(doubling, graph) or not _elementwise(node, index, graph):
-                continue
-            if node.op_type not in _COSTLY and graph.sole_consumer(doubling.outputs[0]) is not node:
-                return Refused("the doubled value is read elsewhere", (doubling, node))
-            return Match((doubling, node), {"index": index})
-        return None
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Apply the operator to one half and concatenate its result with itself."""
-        doubling, node = match.nodes
-        index: int = match.details["index"]
-        inputs = (*node.inputs[:index], doubling.inputs[0], *node.inputs[index + 1 :])
-        half = op.like(node, inputs)
-        return op.like(doubling, (half, half))
-
-
-def _doubles(node: ir.Node, graph: Facts) -> bool:
-    """Return whether a Concat joins a value with itself along the last axis."""
-    if len(node.inputs) != 2 or node.inputs[0] is not node.inputs[1]:
-        return False
-    return is_last(node.attributes.get_int("axis", 0), node.outputs[0], graph)
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        doubling = operand_producer(node, index, ("Concat",))
+        if doubling is None or len(doubling.inputs) != 2 or doubling.inputs[0] is not doubling.inputs[1]:
+            return None
+        along_last = is_last(doubling.attributes.get_int("axis", 0), doubling.outputs[0], graph)
+        if not along_last or not _elementwise(node, index, graph):
+            return None
+        if node.op_type not in _COSTLY and graph.sole_consumer(doubling.outputs[0]) is not node:
+            return Refused("the doubled value is read elsewhere", (doubling, node))
+        inputs = with_operand(node, index, doubling.inputs[0])
+        return Match((doubling, node), build=lambda op: op.like(doubling, (op.like(node, inputs),) * 2))
 
 
 def _elementwise(node: ir.Node, index: int, graph: Facts) -> bool:

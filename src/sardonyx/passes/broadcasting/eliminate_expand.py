@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import fits_without, ints, normal_axes, operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import fits_without, ints, normal_axes, operand_producer, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Refused, Replacement
 
 
-class EliminateExpand(NodePass):
+class EliminateExpand(OperandPass):
     """Operands that are expanded although the operator broadcasts them."""
 
     name = "eliminate-expand"
@@ -44,30 +44,21 @@ class EliminateExpand(NodePass):
         refusal="the result would have another shape",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an operand that the operator would broadcast to the same values."""
-        missed: Refused | None = None
-        for index in range(len(node.inputs)):
-            producer = operand_producer(node, index, ("Expand", "ConstantOfShape", "Unsqueeze"))
-            if producer is None or not _is_broadcast(producer, graph):
-                continue
-            source = operand(producer, 0)
-            filled = producer.op_type == "ConstantOfShape"
-            shape = () if filled else graph.shape(source)
-            if shape is not None and fits_without(node, index, shape, graph):
-                return Match((producer, node), {"index": index, "source": None if filled else source})
-            if producer.op_type != "Unsqueeze":
-                missed = Refused("the result would have another shape", (producer, node))
-        return missed
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        spread = operand_producer(node, index, ("Expand", "ConstantOfShape", "Unsqueeze"))
+        if spread is None or not _is_broadcast(spread, graph):
+            return None
+        filled = spread.op_type == "ConstantOfShape"
+        shape = () if filled else graph.shape(operand(spread, 0))
+        if shape is None or not fits_without(node, index, shape, graph):
+            reason = "the result would have another shape"
+            return None if spread.op_type == "Unsqueeze" else Refused(reason, (spread, node))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Apply the operator to the operand before it was expanded."""
-        spread, node = match.nodes
-        index: int = match.details["index"]
-        source = match.details["source"]
-        if source is None:
-            source = op.constant(_fill(spread), "fill")
-        return op.like(node, (*node.inputs[:index], source, *node.inputs[index + 1 :]))
+        def build(op: Builder) -> Replacement:
+            source = op.constant(_fill(spread), "fill") if filled else spread.inputs[0]
+            return op.like(node, with_operand(node, index, source))
+
+        return Match((spread, node), build=build)
 
 
 def _is_broadcast(node: ir.Node, graph: Facts) -> bool:

@@ -8,6 +8,8 @@ flat index computed from two ranges, a product and a sum, or as pairs of indices
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 
@@ -56,7 +58,6 @@ class EliminateFullGather(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match indices 0, 1, 2, … that are as many as there are rows."""
         data = operand(node, 0)
         shape = graph.shape(data)
         if not shape or data is None:
@@ -74,18 +75,15 @@ class EliminateFullGather(NodePass):
             conversion = _view(graph.shape(source), result)
             if source is not None and conversion is not None:
                 matched = tuple(member for member in nodes if member is not None)
-                return Match(matched, {"source": source, "view": conversion})
+                return Match(matched, build=partial(_viewed, source, *conversion))
         return Refused("the result needs a Reshape whose target is not constant", (node,))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the source itself, or a view of it."""
-        operator, numbers = match.details["view"]
-        source: ir.Value = match.details["source"]
-        if "columns" in match.details:
-            source = op.Gather(source, match.details["columns"], axis=1)
-        if operator == "Identity":
-            return source
-        return op.node(operator, (source, op.constant(np.array(numbers, np.int64), "axes")))[0]
+
+def _viewed(source: ir.Value, operator: str, numbers: tuple[int, ...], op: Builder) -> Replacement:
+    """Return the source itself, or a view of it."""
+    if operator == "Identity":
+        return source
+    return op.node(operator, (source, op.constant(np.array(numbers, np.int64), "axes")))
 
 
 def _row_numbers(node: ir.Node, shape: Shape, graph: Facts) -> tuple[Ramp | None, int]:
@@ -129,7 +127,7 @@ def _columns(node: ir.Node, data: ir.Value, shape: Shape, graph: Facts) -> Match
     if tuple(rows.shape[axis] for axis in axes) != table or found != [(0, 1, 0), (numbers.start, 0, *numbers.steps)]:
         return None
     view = _view((*table, *shape[2:]), (*rows.shape, *shape[2:]))
-    return None if view is None else Match((node,), {"source": data, "columns": columns, "view": view})
+    return view and Match((node,), build=lambda op: _viewed(op.Gather(data, columns, axis=1), *view, op))
 
 
 def _range_behind(value: ir.Value | None, graph: Facts) -> ir.Value | None:

@@ -16,13 +16,13 @@ from sardonyx.ir.ops import ORDERS
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes.expr import at_least, subtract
 from sardonyx.passes._matching import holder_of, size_of
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Refused, Replacement
 from sardonyx.passes.broadcasting._ramps import ramp_of
 
 _LARGE = 1 << 24  # bytes of a constant condition that is read
 
 
-class EliminateTrueConditions(NodePass):
+class EliminateTrueConditions(OperandPass):
     """Conditions that change nothing."""
 
     name = "eliminate-true-conditions"
@@ -51,33 +51,28 @@ class EliminateTrueConditions(NodePass):
         """,
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an operand that always is the neutral element."""
-        neutral = node.op_type == "And"
-        for index in (0, 1):
-            if always(operand(node, index), graph) is not neutral:
-                continue
-            other, result = node.inputs[1 - index], graph.shape(node.outputs[0])
-            shape = graph.shape(other)
-            if other is None or shape is None or result is None:
-                return None
-            goal = _goal(shape, result)
-            holders = (*graph.scope(node).graph.inputs, other)
-            if any(not isinstance(dim, int) and holder_of(dim, holders, graph) is None for dim in goal):
-                return Refused("the shape of the result is not available without the condition", (node,))
-            return Match((node,), {"other": other, "goal": goal, "graph": graph})
-        return None
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        if always(operand(node, index), graph) is not (node.op_type == "And"):
+            return None
+        other, result = node.inputs[1 - index], graph.shape(node.outputs[0])
+        shape = graph.shape(other)
+        if other is None or shape is None or result is None:
+            return None
+        goal = _goal(shape, result)
+        holders = (*graph.scope(node).graph.inputs, other)
+        if any(not isinstance(dim, int) and holder_of(dim, holders, graph) is None for dim in goal):
+            return Refused("the shape of the result is not available without the condition", (node,))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the other operand, expanded if the condition expanded it."""
-        other: ir.Value = match.details["other"]
-        goal: Shape = match.details["goal"]
-        if not goal:
-            return other
-        if all(isinstance(dim, int) for dim in goal):
-            return op.Expand(other, op.constant(np.array(goal, np.int64), "target"))
-        parts = [size_of(dim, (other,), op, match.details["graph"]) for dim in goal]
-        return op.Expand(other, op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0])
+        def build(op: Builder) -> Replacement:
+            """Return the other operand, expanded if the condition expanded it."""
+            if not goal:
+                return other
+            if all(isinstance(dim, int) for dim in goal):
+                return op.Expand(other, op.constant(np.array(goal, np.int64), "target"))
+            parts = [size_of(dim, (other,), op, graph) for dim in goal]
+            return op.Expand(other, op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0])
+
+        return Match((node,), build=build)
 
 
 def always(value: ir.Value | None, graph: Facts) -> bool | None:

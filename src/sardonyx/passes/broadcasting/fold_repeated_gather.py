@@ -14,13 +14,13 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS, MOVES_DATA
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import fits_without, operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import fits_without, operand_producer, with_operand
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Refused, Replacement
 
 _MAX_DEPTH = 16
 
 
-class FoldRepeatedGather(NodePass):
+class FoldRepeatedGather(OperandPass):
     """The same row of a table for every element."""
 
     name = "fold-repeated-gather"
@@ -54,27 +54,22 @@ class FoldRepeatedGather(NodePass):
         refusal="another shape",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Gather of one row beside an operand that already has the shape of the result."""
-        for index in range(len(node.inputs)):
-            gather = operand_producer(node, index, ("Gather",))
-            rows = None if gather is None else graph.shape(operand(gather, 0))
-            if gather is None or not rows or gather.attributes.get_int("axis", 0) not in (0, -len(rows)):
-                continue
-            row = None if graph.rank(operand(gather, 1)) == 0 else _only_number(operand(gather, 1), graph)
-            if row is None or not isinstance(rows[0], int) or not 0 <= row < rows[0]:
-                continue
-            if not fits_without(node, index, rows[1:], graph):
-                return Refused("the result would have another shape", (gather, node))
-            return Match((gather, node), {"index": index, "row": row})
-        return None
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        gather = operand_producer(node, index, ("Gather",))
+        rows = None if gather is None else graph.shape(operand(gather, 0))
+        if gather is None or not rows or gather.attributes.get_int("axis", 0) not in (0, -len(rows)):
+            return None
+        row = None if graph.rank(operand(gather, 1)) == 0 else _only_number(operand(gather, 1), graph)
+        if row is None or not isinstance(rows[0], int) or not 0 <= row < rows[0]:
+            return None
+        if not fits_without(node, index, rows[1:], graph):
+            return Refused("the result would have another shape", (gather, node))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Gather the row once."""
-        gather, node = match.nodes
-        index: int = match.details["index"]
-        row = op.like(gather, (gather.inputs[0], op.constant(np.array(match.details["row"], np.int64), "row")))
-        return op.like(node, (*node.inputs[:index], row, *node.inputs[index + 1 :]))
+        def build(op: Builder) -> Replacement:
+            once = op.like(gather, (gather.inputs[0], op.constant(np.array(row, np.int64), "row")))
+            return op.like(node, with_operand(node, index, once))
+
+        return Match((gather, node), build=build)
 
 
 def _only_number(value: ir.Value | None, graph: Facts, depth: int = _MAX_DEPTH) -> int | None:

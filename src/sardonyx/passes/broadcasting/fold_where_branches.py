@@ -15,12 +15,12 @@ from sardonyx.ir.expressions import Expression, known
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import ExpressionTensor
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
 
 _OPERATIONS = ("Add", "Sub", "Mul", "Div", "Max", "Min")  # every engine rounds them alike
 
 
-class FoldWhereBranches(NodePass):
+class FoldWhereBranches(OperandPass):
     """Arithmetic on a Where between two numbers."""
 
     name = "fold-where-branches"
@@ -47,29 +47,23 @@ class FoldWhereBranches(NodePass):
         refusal="read elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Where between numbers as one operand and a number as the other."""
-        for index in (0, 1) if len(node.inputs) == 2 else ():
-            choice = operand_producer(node, index, ("Where",))
-            number = operand(node, 1 - index)
-            if choice is None or not _is_number(number, graph):
-                continue
-            if not graph.same_shape(choice.inputs[0], node.outputs[0]):  # the number may determine the shape
-                continue
-            if not all(_is_number(operand(choice, branch), graph) for branch in (1, 2)):
-                continue
-            if graph.sole_consumer(choice.outputs[0]) is not node:
-                return Refused("the Where is read elsewhere", (choice, node))
-            folded = [_fold(node, index, operand(choice, branch), number, graph) for branch in (1, 2)]
-            if any(number is None for number in folded):
-                return Refused("the sign of a zero may change", (choice, node))
-            return Match((choice, node), {"branches": folded})
-        return None
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the same Where between the two results."""
-        first, second = (op.constant(number, "branch") for number in match.details["branches"])
-        return op.Where(match.nodes[0].inputs[0], first, second)
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        choice = operand_producer(node, index, ("Where",))
+        if choice is None or len(node.inputs) != 2 or not _is_number(number := node.inputs[1 - index], graph):
+            return None
+        if not graph.same_shape(choice.inputs[0], node.outputs[0]):  # the number may determine the shape
+            return None
+        if not all(_is_number(operand(choice, branch), graph) for branch in (1, 2)):
+            return None
+        if graph.sole_consumer(choice.outputs[0]) is not node:
+            return Refused("the Where is read elsewhere", (choice, node))
+        first, second = (_fold(node, index, operand(choice, branch), number, graph) for branch in (1, 2))
+        if first is None or second is None:
+            return Refused("the sign of a zero may change", (choice, node))
+        return Match(
+            (choice, node),
+            build=lambda op: op.Where(choice.inputs[0], op.constant(first, "branch"), op.constant(second, "branch")),
+        )
 
 
 def _is_number(value: ir.Value | None, graph: Facts) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import ints, is_specified, operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import operand_producer
+from sardonyx.passes._parts import ranges
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class FuseShapeGather(NodePass):
@@ -40,14 +41,14 @@ class FuseShapeGather(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match adjacent elements of a whole shape."""
         selection = node if node.op_type != "Unsqueeze" else operand_producer(node, 0, ("Gather",))
         shape_node = None if selection is None else operand_producer(selection, 0, ("Shape",))
         rank = None if shape_node is None else graph.rank(operand(shape_node, 0))
         if selection is None or shape_node is None or not rank or shape_node.attributes:
             return None
         if node.op_type == "Slice":
-            places = _sliced(node, rank, graph)
+            taken = (ranges(node, graph) or {}).get(0)
+            places = None if taken is None or taken[2] != 1 else list(range(rank))[slice(*taken)]
         else:
             numbers = graph.ints(operand(selection, 1))
             places = None if numbers is None else [number % rank for number in numbers]
@@ -56,16 +57,5 @@ class FuseShapeGather(NodePass):
         nodes = (shape_node, node) if selection is node else (shape_node, selection, node)
         if places != list(range(places[0], places[0] + len(places))):
             return Refused("the axes it selects are not adjacent", nodes)
-        return Match(nodes, {"start": places[0], "end": places[-1] + 1})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build a Shape with start and end."""
-        return op.Shape(match.nodes[0].inputs[0], start=match.details["start"], end=match.details["end"])
-
-
-def _sliced(node: ir.Node, rank: int, graph: Facts) -> list[int] | None:
-    starts, ends = ints(node, "starts", 1, graph), ints(node, "ends", 2, graph)
-    steps = graph.ints(operand(node, 4)) if is_specified(node, "steps", 4) else (1,)
-    if not starts or not ends or not steps or (len(starts), steps[0]) != (1, 1):
-        return None
-    return list(range(rank))[starts[0] : ends[0]]
+        source = shape_node.inputs[0]
+        return Match(nodes, build=lambda op: op.Shape(source, start=places[0], end=places[-1] + 1))

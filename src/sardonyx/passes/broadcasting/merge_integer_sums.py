@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 _INTEGERS = (ir.DataType.INT64, ir.DataType.INT32)
 
@@ -38,7 +38,6 @@ class MergeIntegerSums(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the sum of a constant and a sum with a constant."""
         last = _shift(node, graph)
         inner = None if last is None else last[0].producer()
         if last is None or inner is None or operand_producer(node, node.inputs.index(last[0]), ("Add", "Sub")) is None:
@@ -51,11 +50,8 @@ class MergeIntegerSums(NodePass):
         total, dtype = first[1] + last[1], graph.dtype(node.outputs[0])
         if dtype is None or not -(2**31) < total < 2**31:
             return None
-        return Match((inner, node), {"source": first[0], "shift": np.array(total, dtype.numpy())})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one Add."""
-        return op.Add(match.details["source"], op.constant(match.details["shift"], "shift"))
+        shift = np.array(total, dtype.numpy())
+        return Match((inner, node), build=lambda op: op.Add(first[0], op.constant(shift, "shift")))
 
 
 def _shift(node: ir.Node, graph: Facts) -> tuple[ir.Value, int] | None:

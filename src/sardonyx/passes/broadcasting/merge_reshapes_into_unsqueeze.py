@@ -13,7 +13,7 @@ import onnx_ir as ir
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import inserted_axes, operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class MergeReshapesIntoUnsqueeze(NodePass):
@@ -48,23 +48,22 @@ class MergeReshapesIntoUnsqueeze(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the earliest value from which one Unsqueeze suffices, if that saves nodes or a computed target."""
         nodes, best = [node], None
         result = graph.shape(node.outputs[0])
         while True:
             source = operand(nodes[0], 0)
             axes = inserted_axes(graph.shape(source), result)
             if axes:
-                best = Match(tuple(nodes), {"source": source, "axes": axes})
+                best = tuple(nodes), source, np.array(axes, np.int64)
             previous = operand_producer(nodes[0], 0, VIEWS)
             if previous is None:
                 break
             nodes.insert(0, previous)
         computed = node.op_type == "Reshape" and graph.tensor(operand(node, 1)) is None
-        if best is not None:
-            return best if len(best.nodes) > 1 or computed else None
-        return Refused("an axis may not be at the same place", tuple(nodes)) if computed and len(nodes) > 1 else None
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one Unsqueeze."""
-        return op.Unsqueeze(match.details["source"], op.constant(np.array(match.details["axes"], np.int64), "axes"))
+        if best is None:
+            reason = "an axis may not be at the same place"
+            return Refused(reason, tuple(nodes)) if computed and len(nodes) > 1 else None
+        matched, start, inserted = best
+        if len(matched) == 1 and not computed:
+            return None
+        return Match(matched, build=lambda op: op.Unsqueeze(start, op.constant(inserted, "axes")))

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from sardonyx.ir.ops import BROADCASTS, UNARY
 from sardonyx.ir.scopes import operand
-from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import operand_producer, with_operand
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
 
 
-class SinkExpand(NodePass):
+class SinkExpand(OperandPass):
     """Elementwise work on copies."""
 
     name = "sink-expand"
@@ -43,23 +43,14 @@ class SinkExpand(NodePass):
         refusal="read elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an operator with one expanded operand and numbers as the others."""
-        for index in range(len(node.inputs)):
-            expand = operand_producer(node, index, ("Expand",))
-            if expand is None or not _others_are_numbers(node, index, operand(expand, 0), graph):
-                continue
-            if graph.sole_consumer(expand.outputs[0]) is not node:
-                return Refused("the expanded value is read elsewhere", (expand, node))
-            return Match((expand, node), {"index": index})
-        return None
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Apply the operator, then expand."""
-        expand, node = match.nodes
-        index: int = match.details["index"]
-        result = op.like(node, (*node.inputs[:index], expand.inputs[0], *node.inputs[index + 1 :]))
-        return op.like(expand, (result, expand.inputs[1]))
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        expand = operand_producer(node, index, ("Expand",))
+        if expand is None or not _others_are_numbers(node, index, operand(expand, 0), graph):
+            return None
+        if graph.sole_consumer(expand.outputs[0]) is not node:
+            return Refused("the expanded value is read elsewhere", (expand, node))
+        inputs = with_operand(node, index, expand.inputs[0])
+        return Match((expand, node), build=lambda op: op.like(expand, (op.like(node, inputs), expand.inputs[1])))
 
 
 def _others_are_numbers(node: ir.Node, index: int, source: ir.Value | None, graph: Facts) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._numbers import may_be_negative_zero, shows_sign
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 from sardonyx.passes.cleanup.eliminate_noop_arithmetic import BROADCASTS, ENLARGES, neutral_operand, zeros
 
 _SIDES = {"Add": ((0, 1), False), "Sub": ((1,), True)}  # where the zero may be, and whether it is -0.0
@@ -36,15 +36,10 @@ class EliminateAddZero(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a float zero that is added or subtracted."""
         sides, negative = _SIDES[node.op_type]
         other = neutral_operand(node, graph, sides, lambda array: zeros(array, negative=negative))
         if not isinstance(other, ir.Value):
             return other
         if may_be_negative_zero(other, graph) and shows_sign(node.outputs[0], graph):
             return Refused("the sign of a zero may be visible", (node,))
-        return Match((node,), {"source": other})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the other operand."""
-        return match.details["source"]
+        return Match((node,), build=lambda _: other)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class EliminateCastLike(NodePass):
@@ -25,11 +25,8 @@ class EliminateCastLike(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a CastLike to a known type."""
         dtype = graph.dtype(operand(node, 1))
-        return None if dtype is None else Match((node,), {"dtype": dtype})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build a Cast that handles overflow as the CastLike did."""
-        node = match.root
-        return op.node("Cast", (node.inputs[0],), {**node.attributes, "to": int(match.details["dtype"])})[0]
+        if dtype is None:
+            return None
+        attributes = {**node.attributes, "to": int(dtype)}  # a Cast that handles overflow as the CastLike did
+        return Match((node,), build=lambda op: op.node("Cast", (node.inputs[0],), attributes))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class EliminateEmptyOperands(NodePass):
@@ -30,20 +30,18 @@ class EliminateEmptyOperands(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Concat with an operand that is certainly empty along its axis."""
         rank = graph.rank(node.outputs[0])
         if not rank or len(node.inputs) < 2:
             return None
         axis = node.attributes.get_int("axis", 0) % rank
         shapes = [graph.shape(value) for value in node.inputs]
         nonempty = tuple(
-            value for value, shape in zip(node.inputs, shapes, strict=True) if shape is None or shape[axis] != 0
+            value
+            for value, shape in zip(node.inputs, shapes, strict=True)
+            if value is not None and (shape is None or shape[axis] != 0)
         )
         if len(nonempty) == len(node.inputs):
             return None
-        return Match((node,), {"nonempty": nonempty}) if nonempty else Refused("all its operands are empty", (node,))
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the other operands, concatenated if there are several."""
-        nonempty: tuple[ir.Value, ...] = match.details["nonempty"]
-        return nonempty[0] if len(nonempty) == 1 else op.like(match.root, nonempty)
+        if not nonempty:
+            return Refused("all its operands are empty", (node,))
+        return Match((node,), build=lambda op: nonempty[0] if len(nonempty) == 1 else op.like(node, nonempty))

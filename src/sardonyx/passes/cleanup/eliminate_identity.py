@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._matching import is_used
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class EliminateIdentity(NodePass):
@@ -27,20 +27,12 @@ class EliminateIdentity(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an Identity, or a Dropout that drops nothing and whose mask is unused."""
-        if node.inputs[0] is None:
+        source = node.inputs[0]
+        if source is None:
             return None
-        if node.op_type == "Dropout":
-            if refusal := _dropout_refusal(node, graph):
-                return Refused(refusal, (node,))
-            return Match((node,), outputs=(node.outputs[0],))
-        return Match((node,))
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the input."""
-        source = match.root.inputs[0]
-        assert source is not None
-        return source
+        if node.op_type == "Dropout" and (refusal := _dropout_refusal(node, graph)):
+            return Refused(refusal, (node,))
+        return Match((node,), outputs=(node.outputs[0],), build=lambda _: source)
 
 
 def _dropout_refusal(node: ir.Node, graph: Facts) -> str | None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._numbers import FLOATS, is_rounded, may_be_negative_zero
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 BROADCASTS = 7  # the first opset in which operands broadcast without an attribute
 ENLARGES = "the constant's shape could enlarge the result"
@@ -121,15 +121,10 @@ class EliminateNoopArithmetic(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a node with a neutral constant."""
         if node.op_type == "Where":
             source = _chosen(node, graph)
         else:
             source = neutral_operand(node, graph, *_NEUTRAL[node.op_type])
         if node.op_type == "Pow" and graph.dtype(node.inputs[0]) not in FLOATS:
             return None  # the runtime computes integer powers in double precision, which is inexact
-        return Match((node,), {"source": source}) if isinstance(source, ir.Value) else source
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the other operand."""
-        return match.details["source"]
+        return Match((node,), build=lambda _: source) if isinstance(source, ir.Value) else source

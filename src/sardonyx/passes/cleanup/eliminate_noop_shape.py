@@ -7,38 +7,16 @@ exporters write such nodes for every view and mask, and each costs a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 import onnx_ir as ir
 
-from sardonyx.ir.facts import Dim
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import ints, is_specified
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 _TO_THE_END = 2**31 - 1  # what the standard recommends for "up to the end"
-
-
-def _cast(node: ir.Node, graph: Facts) -> bool:
-    source = graph.dtype(node.inputs[0])
-    return graph.opset(node) >= 6 and source is not None and int(source) == node.attributes.get_int("to", 0)
-
-
-def _cast_like(node: ir.Node, graph: Facts) -> bool:
-    source = graph.dtype(node.inputs[0])
-    return source is not None and source == graph.dtype(operand(node, 1))
-
-
-def _reshape(node: ir.Node, graph: Facts) -> bool:
-    """Return whether the target repeats every dim; one may be -1, which can then only be that dim."""
-    if graph.same_shape(node.inputs[0], node.outputs[0]):
-        return True
-    shape, target = graph.shape(node.inputs[0]), graph.ints(operand(node, 1))
-    if shape is None or target is None or len(shape) != len(target):
-        return False
-    copies = node.attributes.get_int("allowzero", 0) == 0
-    return all(goal in (-1, dim) or (goal == 0 and copies) for dim, goal in zip(shape, target, strict=True))
 
 
 def _transpose(node: ir.Node, graph: Facts) -> bool:
@@ -47,17 +25,6 @@ def _transpose(node: ir.Node, graph: Facts) -> bool:
         rank = graph.rank(node.inputs[0])
         return rank is not None and rank < 2
     return tuple(perm) == tuple(range(len(perm)))
-
-
-def _expand(node: ir.Node, graph: Facts) -> bool:
-    """Return whether every dim of the target is 1 or the dim itself, and the target is not longer than the shape."""
-    if graph.same_shape(node.inputs[0], node.outputs[0]):
-        return True
-    shape, target = graph.shape(node.inputs[0]), graph.ints(operand(node, 1))
-    if shape is None or target is None or len(target) > len(shape):
-        return False
-    trailing = shape[len(shape) - len(target) :]
-    return all(goal in (1, dim) for dim, goal in zip(trailing, target, strict=True))
 
 
 def _slice(node: ir.Node, graph: Facts) -> bool:
@@ -77,21 +44,10 @@ def _slice(node: ir.Node, graph: Facts) -> bool:
     axes = ints(node, "axes", 3, graph) if is_specified(node, "axes", 3) else tuple(range(len(starts)))
     if axes is None or shape is None or not all(-len(shape) <= axis < len(shape) for axis in axes):
         return False
-    return all(end >= _TO_THE_END or _reaches(end, shape[axis]) for end, axis in zip(ends, axes, strict=True))
-
-
-def _reaches(end: int, dim: Dim) -> bool:
-    return isinstance(dim, int) and end >= dim
-
-
-def _pad(node: ir.Node, graph: Facts) -> bool:
-    pads = ints(node, "paddings" if graph.opset(node) < 2 else "pads", 1, graph)
-    return pads is not None and not any(pads)
-
-
-def _tile(node: ir.Node, graph: Facts) -> bool:
-    repeats = graph.ints(operand(node, 1))
-    return graph.opset(node) >= 6 and repeats is not None and all(repeat == 1 for repeat in repeats)
+    return all(
+        end >= _TO_THE_END or (isinstance(dim := shape[axis], int) and end >= dim)
+        for end, axis in zip(ends, axes, strict=True)
+    )
 
 
 def _squeeze(node: ir.Node, graph: Facts) -> bool:
@@ -102,41 +58,33 @@ def _squeeze(node: ir.Node, graph: Facts) -> bool:
     return shape is not None and 1 not in shape
 
 
-def _unsqueeze(node: ir.Node, graph: Facts) -> bool:
-    return ints(node, "axes", 1, graph) == ()
+def _is_cast(node: ir.Node, graph: Facts) -> bool:
+    """Return whether a Cast or CastLike keeps the type; before opset 6 the type was given as a string."""
+    source = graph.dtype(node.inputs[0])
+    if node.op_type == "CastLike":
+        return source is not None and source == graph.dtype(operand(node, 1))
+    return graph.opset(node) >= 6 and source is not None and int(source) == node.attributes.get_int("to", 0)
 
 
-def _flatten(node: ir.Node, graph: Facts) -> bool:
-    return graph.rank(node.inputs[0]) == 2 and node.attributes.get_int("axis", 1) in (1, -1)
-
-
-def _one_input(node: ir.Node, graph: Facts) -> bool:
-    return len(node.inputs) == 1
-
-
-def _one_output(node: ir.Node, graph: Facts) -> bool:
-    return len(node.outputs) == 1
+def _all_are(numbers: Sequence[int] | None, number: int) -> bool:
+    return numbers is not None and all(each == number for each in numbers)
 
 
 _NOOPS: Mapping[str, Callable[[ir.Node, Facts], bool]] = MappingProxyType(
     {
-        "Cast": _cast,
-        "CastLike": _cast_like,
-        "Reshape": _reshape,
+        **dict.fromkeys(("Cast", "CastLike"), _is_cast),
+        **dict.fromkeys(("Concat", "Sum", "Max", "Min", "Mean"), lambda node, _: len(node.inputs) == 1),
+        "Split": lambda node, _: len(node.outputs) == 1,
+        **dict.fromkeys(("Reshape", "Expand"), lambda node, graph: graph.same_shape(node.inputs[0], node.outputs[0])),
         "Transpose": _transpose,
-        "Expand": _expand,
         "Slice": _slice,
-        "Pad": _pad,
-        "Tile": _tile,
+        "Pad": lambda node, graph: _all_are(ints(node, "paddings" if graph.opset(node) < 2 else "pads", 1, graph), 0),
+        "Tile": lambda node, graph: graph.opset(node) >= 6 and _all_are(graph.ints(operand(node, 1)), 1),
         "Squeeze": _squeeze,
-        "Unsqueeze": _unsqueeze,
-        "Flatten": _flatten,
-        "Split": _one_output,
-        "Concat": _one_input,
-        "Sum": _one_input,
-        "Max": _one_input,
-        "Min": _one_input,
-        "Mean": _one_input,
+        "Unsqueeze": lambda node, graph: ints(node, "axes", 1, graph) == (),
+        "Flatten": lambda node, graph: (
+            graph.rank(node.inputs[0]) == 2 and node.attributes.get_int("axis", 1) in (1, -1)
+        ),
     }
 )
 
@@ -158,13 +106,7 @@ class EliminateNoopShape(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a node whose first output equals its first input."""
-        if operand(node, 0) is None or not _NOOPS[node.op_type](node, graph):
+        source = operand(node, 0)
+        if source is None or not _NOOPS[node.op_type](node, graph):
             return None
-        return Match((node,), outputs=(node.outputs[0],))
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the input."""
-        source = match.root.inputs[0]
-        assert source is not None
-        return source
+        return Match((node,), outputs=(node.outputs[0],), build=lambda _: source)

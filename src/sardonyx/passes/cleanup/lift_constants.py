@@ -8,14 +8,13 @@ the graph shows only what is computed. Runs after equal Constant nodes have been
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 import onnx_ir as ir
 
 from sardonyx.ir.rules import BARE_INITIALIZERS
 from sardonyx.ir.tensors import reshaped
 from sardonyx.passes._evaluation import LARGE
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, ModelPass, Proposal
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal
 
 
 class LiftConstants(ModelPass):
@@ -46,11 +45,7 @@ class LiftConstants(ModelPass):
                     continue
                 tensor = graph.tensor(node.outputs[0])
                 if tensor is not None:
-                    yield Proposal(Match((node,)), partial(_initializer, tensor))
-
-
-def _initializer(tensor: ir.TensorProtocol, op: Builder) -> ir.Value:
-    return op.constant(_copy(tensor))
+                    yield Proposal(Match((node,)), lambda op, tensor=tensor: op.constant(_copy(tensor)))
 
 
 def _copy(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

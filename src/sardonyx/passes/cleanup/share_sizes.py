@@ -61,8 +61,5 @@ class ShareSizes(ModelPass):
                     continue  # static sizes are folded
                 survivor = first.setdefault((dtype, graph.shape(value), contents), value)
                 if survivor is not value and not value.is_graph_output():
-                    yield _share(node, value, survivor)
-
-
-def _share(node: ir.Node, value: ir.Value, survivor: ir.Value) -> Proposal:
-    return Proposal(Match((node,), outputs=(value,), survivor=survivor.producer()), lambda _: survivor)
+                    match = Match((node,), outputs=(value,), survivor=survivor.producer())
+                    yield Proposal(match, lambda _, survivor=survivor: survivor)

@@ -165,7 +165,8 @@ def fold_large(graph: Facts, engine: Evaluate, budget: Budget) -> Iterator[Propo
     for node in _readers_of_large_constants(graph):
         if node.op_type in _NOT_EVALUATED or not is_foldable(node, graph) or not _reads_constants(node, graph):
             continue
-        wanted = {value: _form(value, graph) for value in node.outputs if value.uses() or value.is_graph_output()}
+        read = [value for value in node.outputs if value.uses() or value.is_graph_output()]
+        wanted = {value: Form(graph.dtype(value), graph.static_shape(value)) for value in read}
         if wanted:  # otherwise the node is dead and removed as such
             yield _folded(node, wanted, graph, engine, budget)
 
@@ -182,10 +183,6 @@ def _readers_of_large_constants(graph: Facts) -> dict[ir.Node, None]:
 def _reads_constants(node: ir.Node, graph: Facts) -> bool:
     constants = (value is None or graph.tensor(value) is not None for value in node.inputs)
     return all(constants) and divides_safely(node, graph)
-
-
-def _form(value: ir.Value, graph: Facts) -> Form:
-    return Form(graph.dtype(value), graph.static_shape(value))
 
 
 def _folded(

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import is_constant
 from sardonyx.ir.shapes import COMPUTES_SIZES, INTEGERS
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 _OPERATORS = frozenset(COMPUTES_SIZES)
 
@@ -43,7 +43,6 @@ class FoldShapes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match integers that are all known and that something other than a folded size reads."""
         if graph.scope(node).in_function:
             return None
         if not _is_certain(node, graph):
@@ -62,11 +61,8 @@ class FoldShapes(NodePass):
         assert contents is not None
         assert shape is not None
         assert dtype is not None
-        return Match(_chain(node, graph), {"value": np.array(contents, dtype.numpy()).reshape(shape)})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the numbers."""
-        return op.constant(match.details["value"], "size")
+        array = np.array(contents, dtype.numpy()).reshape(shape)
+        return Match(_chain(node, graph), build=lambda op: op.constant(array, "size"))
 
 
 def _is_size(node: ir.Node, graph: Facts) -> bool:

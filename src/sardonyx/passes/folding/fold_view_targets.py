@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import reshape_target
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 _SHAPE_INPUT = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
 
@@ -48,14 +48,13 @@ class FoldViewTargets(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a view whose target is computed and whose result has a known shape."""
         index = _SHAPE_INPUT[node.op_type]
         target = operand(node, index)
         if target is None or graph.tensor(target) is not None:
             return None
         if node.op_type != "Reshape":
             constant = graph.static_shape(node.outputs[0])
-            return None if constant is None else Match((node,), {"target": constant})
+            return None if constant is None else _matched(node, constant)
         source, result = graph.shape(node.inputs[0]), graph.shape(node.outputs[0])
         if source is None or result is None:
             return None
@@ -63,12 +62,13 @@ class FoldViewTargets(NodePass):
         constant = reshape_target(source, result, open_at=sizes.index(-1) if -1 in sizes else None)
         if constant is None:
             return Refused("more than one dim of its result is dynamic", (node,))
-        return Match((node,), {"target": constant})
+        return _matched(node, constant)
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the same view with a constant target."""
-        node = match.root
-        target = op.constant(np.array(match.details["target"], np.int64), "target")
-        inputs = tuple(node.inputs[: _SHAPE_INPUT[node.op_type]])
-        changed = {"allowzero": None} if node.op_type == "Reshape" else {}
-        return op.like(node, (*inputs, target), **changed)
+
+def _matched(node: ir.Node, target: tuple[int, ...]) -> Match:
+    """Return the match that gives the same view a constant target."""
+    inputs = tuple(node.inputs[: _SHAPE_INPUT[node.op_type]])
+    changed = {"allowzero": None} if node.op_type == "Reshape" else {}
+    return Match(
+        (node,), build=lambda op: op.like(node, (*inputs, op.constant(np.array(target, np.int64), "target")), **changed)
+    )

@@ -7,13 +7,15 @@ time, and no other pass looks through the transpose.
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
 from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._matching import permutation, viewed_shape
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes._matching import permutation
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 BUDGET = 1 << 20  # bytes; larger weights are not stored in two layouts
 SMALL_VIEW = 1 << 12  # bytes; smaller constants, such as axes and scalars, are left to constant folding
@@ -43,7 +45,6 @@ class FoldWeightViews(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a view of a constant that is small or has no other consumer."""
         weight = node.inputs[0] if node.inputs else None
         tensor = graph.tensor(weight)
         if weight is None or tensor is None or tensor.dtype == ir.DataType.STRING:
@@ -56,23 +57,16 @@ class FoldWeightViews(NodePass):
         folded = _layout(node, tensor, graph)
         if folded is None:
             return None
-        return Match(
-            duplicates,
-            {"tensor": folded, "count": len(duplicates)},
-            outputs=tuple(duplicate.outputs[0] for duplicate in duplicates),
-        )
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return one lazy constant for all consumers."""
-        return [op.constant(match.details["tensor"], "weight")] * match.details["count"]
+        outputs = tuple(duplicate.outputs[0] for duplicate in duplicates)
+        return Match(duplicates, outputs=outputs, build=lambda op: [op.constant(folded, "weight")] * len(duplicates))
 
 
 def _layout(node: ir.Node, tensor: ir.TensorProtocol, graph: Facts) -> ir.TensorProtocol | None:
     if node.op_type == "Transpose":
         perm = permutation(node, graph) or tuple(range(len(tensor.shape)))[::-1]
         return transposed(tensor, perm) if len(perm) == len(tensor.shape) else None
-    shape = viewed_shape(node, tuple(int(dim) for dim in tensor.shape.numpy()), graph)
-    return None if shape is None else reshaped(tensor, shape)
+    shape = graph.static_shape(node.outputs[0])
+    return reshaped(tensor, shape) if shape is not None and math.prod(shape) == tensor.size else None
 
 
 def _duplicates(node: ir.Node, weight: ir.Value, graph: Facts) -> tuple[ir.Node, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 import onnx_ir as ir
@@ -17,81 +16,19 @@ from msgspec import Struct
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import SELECTS, VIEWS
 from sardonyx.ir.scopes import is_used_outside, operand
-from sardonyx.passes._matching import ints, is_specified, producer_of
+from sardonyx.passes._layout import Axis, Part, flat, joined, regroup, size
+from sardonyx.passes._matching import producer_of
+from sardonyx.passes._parts import ranges
 
-# Positions in a tensor as digits in mixed radix, which views and Transposes only split, merge and permute.
-#
-# A result of a sequence of views and Transposes is a list of factors (size, stride), slowest digit first: the element
-# at the position with digits d_1, …, d_n is the source element at d_1 * stride_1 + … + d_n * stride_n. This is symbolic
-# and needs no element numbers.
+Parts = tuple[Axis, Axis]  # in the order of the source and of the result
 
 
-class Factor(Struct, frozen=True):
-    """A digit of the position: its number of values, and the distance in the source of one step."""
+def parts_of(origin: np.ndarray, unit: int) -> Parts | None:
+    """Return the parts that a movement given by element numbers permutes, or None if it does more than that.
 
-    size: int
-    stride: int
-
-
-def in_source(factors: Sequence[Factor]) -> list[Factor]:
-    """Return the factors in the order of the source."""
-    return sorted(factors, key=lambda factor: -factor.stride)
-
-
-def split(factors: Sequence[Factor], shape: Sequence[int], *, by_source: bool = False) -> list[Factor] | None:
-    """Split factors at the borders of the dims of a shape, or return None if a border does not divide a factor.
-
-    With `by_source` the shape is that of the source, otherwise that of the result.
+    The element at the index (i_1, i_2, …) along the parts of the result is element i_1 * stride_1 + … of the source.
     """
-    begins = {math.prod(shape[axis:]) for axis in range(len(shape))}
-    parts: dict[Factor, list[Factor]] = {}
-    below = 1
-    for factor in reversed(in_source(factors) if by_source else factors):
-        inner = sorted(begin for begin in begins if below < begin < below * factor.size)
-        cuts = [below, *inner, below * factor.size]
-        if any(high % low for low, high in pairwise(cuts)):
-            return None
-        pieces = [Factor(high // low, factor.stride * (low // below)) for low, high in pairwise(cuts)]
-        parts[factor] = pieces[::-1]
-        below *= factor.size
-    return [piece for factor in factors for piece in parts[factor]]
-
-
-def permuted(factors: Sequence[Factor], shape: Sequence[int], perm: Sequence[int]) -> list[Factor] | None:
-    """Return the factors after a Transpose of a tensor of that shape, or None if a dim splits a factor unevenly."""
-    pieces = split(factors, shape)
-    if pieces is None:
-        return None
-    groups: list[list[Factor]] = []
-    remaining = iter(pieces)
-    for dim in shape:
-        group: list[Factor] = []
-        while math.prod(factor.size for factor in group) < dim:
-            group.append(next(remaining))
-        groups.append(group)
-    return merged([factor for axis in perm for factor in groups[axis]])
-
-
-def merged(factors: Sequence[Factor]) -> list[Factor]:
-    """Merge neighbouring factors that together are one digit: (m, n * s), (n, s) is (m * n, s)."""
-    result: list[Factor] = []
-    for factor in factors:
-        if result and result[-1].stride == factor.stride * factor.size:
-            result[-1] = Factor(result[-1].size * factor.size, factor.stride)
-        else:
-            result.append(factor)
-    return result
-
-
-def fits(factors: Sequence[Factor], shape: Sequence[int], *, by_source: bool = False) -> bool:
-    """Return whether every dim of a shape other than 1 is exactly one factor."""
-    order = in_source(factors) if by_source else factors
-    return [factor.size for factor in order] == [dim for dim in shape if dim != 1]
-
-
-def factors_of(origin: np.ndarray, unit: int) -> list[Factor] | None:
-    """Return the factors of a movement given by element numbers, or None if it does not only permute digits."""
-    remaining, factors = origin, [Factor(unit, 1)] if unit > 1 else list[Factor]()
+    remaining, strides = origin, {Part(unit): 1} if unit > 1 else dict[Part, int]()
     if remaining[0] != 0:
         return None
     while remaining.size > 1:
@@ -103,24 +40,36 @@ def factors_of(origin: np.ndarray, unit: int) -> list[Factor] | None:
             or (remaining.reshape(-1, length) != remaining[::length, None] + stride * np.arange(length)).any()
         ):
             return None
-        factors.insert(0, Factor(length, stride * unit))
+        strides[Part(length)] = stride * unit
         remaining = remaining[::length]
-    expected = 1
-    for factor in reversed(in_source(factors)):
-        if factor.stride != expected:
-            return None
-        expected *= factor.size
-    return merged(factors)
+    source = sorted(strides, key=strides.__getitem__)[::-1]
+    if any(strides[part] != size(source[place + 1 :]) for place, part in enumerate(source)):
+        return None
+    return joined(source, list(strides)[::-1])
 
 
-def numbered(factors: Sequence[Factor], unit: int) -> np.ndarray:
-    """Return which unit of the source each unit of the result is; the last factor consists of whole units."""
-    origin = np.zeros(1, np.int64)
-    for factor in factors:
-        if factor is factors[-1] and factor.stride == 1:
-            factor = Factor(factor.size // unit, unit)
-        origin = (origin[:, None] + np.arange(factor.size) * (factor.stride // unit)).reshape(-1)
-    return origin
+def _exchange(count: int, order: Sequence[ir.Node], sizes: RegionShapes) -> Parts | None:
+    """Return the parts that views and Transposes permute, or None if a view joins pieces of several."""
+    source = result = [Part(count)] if count > 1 else list[Part]()
+    for node in order:
+        if node.op_type == "Transpose":
+            shape = sizes.before(node)
+            axes = regroup(result, shape)
+            if axes is None:
+                return None
+            perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
+            source, result = joined(source, flat(axes[axis] for axis in perm))
+    return source, result
+
+
+def _numbered(count: int, source: Axis, result: Axis) -> tuple[int, np.ndarray | None]:
+    """Return how many elements move together as a unit, and which unit of the source each one of the result is."""
+    dims = [part.size for part in source if isinstance(part.size, int)]
+    unit = dims[-1] if source and source[-1] is result[-1] else 1
+    if count // unit > MOST_ROWS:
+        return unit, None
+    numbers = np.arange(count // unit).reshape(*dims[:-1], -1) if unit > 1 else np.arange(count).reshape(dims)
+    return unit, numbers.transpose([source.index(part) for part in result]).reshape(-1)
 
 
 LONGEST = 24  # nodes of a region; a longer one is processed in parts
@@ -235,12 +184,8 @@ class RegionShapes:
                     return None
                 return tuple(axis for axis, goal in enumerate(perm) if axis != goal)
             case "Slice":
-                if is_specified(node, "axes", 3):
-                    axes = ints(node, "axes", 3, self._graph)
-                else:
-                    starts = ints(node, "starts", 1, self._graph)
-                    axes = None if starts is None else tuple(range(len(starts)))
-                return None if axes is None else tuple(axis % rank for axis in axes)
+                taken = ranges(node, self._graph)
+                return None if taken is None else tuple(taken)
             case "Concat" | "Split" | "Gather":
                 return (node.attributes.get_int("axis", 0) % rank,)
             case "GatherND":
@@ -264,31 +209,28 @@ class RegionShapes:
             return None if moved is None else [array.reshape(-1) for array in moved]
         end = max(axes) + 1
         grid = flat[source].reshape(*shape[:end], -1)
-        match node.op_type:
-            case "Transpose":
-                perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
-                moved = [grid.transpose(*perm[:end], end)]
-            case "Slice":
-                moved = self._sliced(node, grid, axes)
-            case "Gather":
-                moved = self._gathered(node, grid, axes[0])
-            case _:
-                moved = self._picked(node, grid)
-        if moved is None:
-            return None
-        results = [array.reshape(-1) for array in moved]
-        expected = [math.prod(self.shapes[output]) // unit for output in node.outputs]
-        return results if [array.size for array in results] == expected else None
-
-    def _sliced(self, node: ir.Node, grid: np.ndarray, axes: tuple[int, ...]) -> list[np.ndarray] | None:
-        starts, ends = ints(node, "starts", 1, self._graph), ints(node, "ends", 2, self._graph)
-        steps = self._graph.ints(operand(node, 4)) if operand(node, 4) is not None else (1,) * len(axes)
-        if starts is None or ends is None or steps is None or any(step < 1 for step in steps):
-            return None
-        ranges = [slice(None)] * grid.ndim
-        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-            ranges[axis] = slice(start, end, step)
-        return [grid[tuple(ranges)]]
+        if node.op_type == "Transpose":
+            perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
+            moved = grid.transpose(*perm[:end], end)
+        elif node.op_type == "Slice":
+            taken = ranges(node, self._graph) or {}
+            if any(step < 1 for _, _, step in taken.values()):
+                return None
+            moved = grid[tuple(slice(*taken[axis]) if axis in taken else slice(None) for axis in range(grid.ndim))]
+        else:
+            index = self._graph.array(operand(node, 1), 8 * MOST_ROWS)
+            if index is None or index.dtype.kind not in "iu" or not index.size:
+                return None
+            try:
+                moved = (
+                    np.take(grid, index, axes[0])
+                    if node.op_type == "Gather"
+                    else grid[tuple(np.moveaxis(index.astype(np.int64), -1, 0))]
+                )
+            except IndexError:
+                return None
+        (output,) = node.outputs
+        return [moved.reshape(-1)] if moved.size == math.prod(self.shapes[output]) // unit else None
 
     def _parted(
         self, node: ir.Node, flat: Mapping[ir.Value, np.ndarray], axis: int, unit: int
@@ -305,23 +247,6 @@ class RegionShapes:
             return None
         return np.split(flat[node.inputs[0]].reshape(*shape[:axis], -1), np.cumsum(lengths)[:-1], axis)
 
-    def _gathered(self, node: ir.Node, grid: np.ndarray, axis: int) -> list[np.ndarray] | None:
-        index = self._index(node)
-        inside = index.size and -grid.shape[axis] <= index.min() and index.max() < grid.shape[axis]
-        return [np.take(grid, index, axis)] if inside else None
-
-    def _picked(self, node: ir.Node, grid: np.ndarray) -> list[np.ndarray] | None:
-        index = self._index(node)
-        bounds = np.array(grid.shape[: index.shape[-1]])
-        if not index.size or (index < -bounds).any() or (index >= bounds).any():
-            return None
-        return [grid[tuple(np.moveaxis(index, -1, 0))]]
-
-    def _index(self, node: ir.Node) -> np.ndarray:
-        """Return the indices of a Gather, empty if they are unknown or too many."""
-        index = self._graph.array(operand(node, 1), 8 * MOST_ROWS)
-        return np.zeros(0, np.int64) if index is None or index.dtype.kind not in "iu" else index.astype(np.int64)
-
 
 class Movement(Struct, frozen=True, eq=False):
     """Where the elements of a result come from."""
@@ -331,8 +256,8 @@ class Movement(Struct, frozen=True, eq=False):
     free: bool  # the first axis may have any size
     whole: bool  # the first axis of the result is the free axis itself, not a multiple of it
     unit: int  # elements that move together
-    factors: Sequence[Factor] | None  # if the movement only permutes digits of the position
     origin: np.ndarray | None  # which unit of the source each unit of the result is; None if rows are short
+    parts: Parts | None  # if the movement only permutes parts
 
 
 def movement(region: Region, result: ir.Value, graph: Facts) -> Movement | None:
@@ -348,40 +273,21 @@ def movement(region: Region, result: ir.Value, graph: Facts) -> Movement | None:
         return None
     sizes = RegionShapes(graph, free)
     sizes.shapes[region.source] = start
-    order = sorted(region.nodes, key=_TopologicalOrder(region.nodes))
+    order = graph.in_order(region.nodes)
     units = [sizes.unit(node) for node in order]
     if None in units:
         return None
     unit = math.gcd(math.prod(start), *(unit for unit in units if unit is not None))
-    result_shape = sizes.shapes[result]
-    if math.prod(result_shape) != math.prod(start):
+    result_shape, count = sizes.shapes[result], math.prod(start)
+    if math.prod(result_shape) != count:
         return None
     whole = not free or result_shape[0] == 1
     place = (trailing if free else start, result_shape[1:] if free and whole else result_shape, free, whole)
     if all(node.op_type in KEEPS_SIZE for node in order):
-        return _exchange(place, order, sizes)
+        parts = _exchange(count, order, sizes)
+        return None if parts is None else Movement(*place, *_numbered(count, *parts), parts)
     origin = _origin(region.source, result, order, sizes, unit)
-    return None if origin is None else Movement(*place, unit, factors_of(origin, unit), origin)
-
-
-def _exchange(
-    place: tuple[tuple[int, ...], tuple[int, ...], bool, bool], order: Sequence[ir.Node], sizes: RegionShapes
-) -> Movement | None:
-    """Return the movement of views and Transposes."""
-    size = math.prod(place[0])
-    factors = [Factor(size, 1)] if size > 1 else list[Factor]()
-    for node in order:
-        if node.op_type != "Transpose":
-            continue
-        shape = sizes.before(node)
-        perm = node.attributes.get_ints("perm") or range(len(shape))[::-1]
-        permutation = permuted(factors, shape, perm)
-        if permutation is None:
-            return None
-        factors = permutation
-    unit = factors[-1].size if factors and factors[-1].stride == 1 else 1
-    origin = numbered(factors, unit) if size // unit <= MOST_ROWS else None
-    return Movement(*place, unit, factors, origin)
+    return None if origin is None else Movement(*place, unit, origin, parts_of(origin, unit))
 
 
 def _origin(
@@ -398,28 +304,3 @@ def _origin(
             return None
         flat.update(zip(node.outputs, moved, strict=True))
     return flat[result]
-
-
-class _TopologicalOrder:
-    """A topological order of a region.
-
-    The region was collected from its end, but a producer may have been reached before one of its consumers.
-    """
-
-    def __init__(self, nodes: Sequence[ir.Node]) -> None:
-        self._places: dict[ir.Node, int] = {}
-        members = set(nodes)
-
-        def visit(node: ir.Node) -> None:
-            if node in self._places:
-                return
-            for producer in node.predecessors():
-                if producer in members:
-                    visit(producer)
-            self._places[node] = len(self._places)
-
-        for node in nodes:
-            visit(node)
-
-    def __call__(self, node: ir.Node) -> int:
-        return self._places[node]

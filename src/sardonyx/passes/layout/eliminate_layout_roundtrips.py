@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodeP
 
 LONGEST = 12  # nodes between the two moves
 _Constants = list[ir.TensorProtocol | None]
+_Change = tuple[_Constants, list[Any]]  # the constants rearranged, and the targets of the moves that remain
 
 
 class _Chain(Struct, frozen=True, eq=False):
@@ -79,38 +81,35 @@ class EliminateLayoutRoundtrips(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match two moves with row-by-row work between them."""
         chain = _chain(node, graph)
         if chain is None:
             return None
         change = _exchanged(chain, graph) if node.op_type == "Transpose" else _viewed(chain, graph)
         if isinstance(change, str):
             return Refused(change, chain.nodes)
-        added = len(change["after"]) + sum(_has_bias(step.node) for step in chain.steps)
+        constants, after = change
+        gemms = (step.node for step in chain.steps if step.node.op_type == "Gemm")
+        added = len(after) + sum(operand(gemm, 2) is not None for gemm in gemms)
         keeps_first = graph.sole_consumer(chain.first.outputs[0]) is None
         if added + keeps_first >= 2:
             return Refused("it would save no node", chain.nodes)
-        return Match(chain.nodes, {"chain": chain, **change})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Apply the steps to the unmoved value, then the combination of the moves."""
-        chain: _Chain = match.details["chain"]
-        value = chain.first.inputs[0]
-        assert value is not None
-        for step, constant in zip(reversed(chain.steps), reversed(match.details["constants"]), strict=True):
-            value = rebuilt(step, value, constant, op)
-        for target in match.details["after"]:
-            if chain.last.op_type == "Transpose":
-                value = op.Transpose(value, perm=target)
-            elif isinstance(target, ir.Value):
-                value = op.Reshape(value, target)
-            else:
-                value = op.Reshape(value, op.constant(np.array(target, np.int64), "target"))
-        return value
+        return Match(chain.nodes, build=partial(_rewritten, chain, constants, after))
 
 
-def _has_bias(node: ir.Node) -> bool:
-    return node.op_type == "Gemm" and operand(node, 2) is not None
+def _rewritten(chain: _Chain, constants: _Constants, after: Sequence[Any], op: Builder) -> Replacement:
+    """Apply the steps to the unmoved value, then the combination of the moves."""
+    value = chain.first.inputs[0]
+    assert value is not None
+    for step, constant in zip(reversed(chain.steps), reversed(constants), strict=True):
+        value = rebuilt(step, value, constant, op)
+    for target in after:
+        if chain.last.op_type == "Transpose":
+            value = op.Transpose(value, perm=target)
+        elif isinstance(target, ir.Value):
+            value = op.Reshape(value, target)
+        else:
+            value = op.Reshape(value, op.constant(np.array(target, np.int64), "target"))
+    return value
 
 
 def _chain(node: ir.Node, graph: Facts) -> _Chain | None:
@@ -158,7 +157,7 @@ def _rearranged_constants(
     return constants
 
 
-def _viewed(chain: _Chain, graph: Facts) -> dict[str, Any] | str:
+def _viewed(chain: _Chain, graph: Facts) -> _Change | str:
     """Return the combination of two views, or why they stay."""
     source, viewed = graph.shape(chain.first.inputs[0]), graph.shape(chain.first.outputs[0])
     end, result = graph.shape(chain.last.inputs[0]), graph.shape(chain.last.outputs[0])
@@ -171,29 +170,25 @@ def _viewed(chain: _Chain, graph: Facts) -> dict[str, Any] | str:
         return "a constant between them cannot be rearranged"
     shape_after = (*source[:-1], end[-1]) if chain.by_rows else source
     if shape_after == result:
-        return {"constants": constants, "after": []}
+        return constants, []
     target_value = operand(chain.last, 1) if chain.last.op_type == "Reshape" else None
     target = graph.ints(target_value)
     if target is not None and 0 not in target:
-        return {"constants": constants, "after": [target_value]}
+        return constants, [target_value]
     computed_target = reshape_target(shape_after, result)
-    return (
-        "the combined target is not constant"
-        if computed_target is None
-        else {"constants": constants, "after": [computed_target]}
-    )
+    return "the combined target is not constant" if computed_target is None else (constants, [computed_target])
 
 
-def _exchanged(chain: _Chain, graph: Facts) -> dict[str, Any] | str:
+def _exchanged(chain: _Chain, graph: Facts) -> _Change | str:
     """Return the combination of two Transposes, or why they stay."""
     first, last = permutation(chain.first, graph), permutation(chain.last, graph)
     if first is None or last is None or len(first) != len(last):
         return "a permutation is unknown"
     if chain.by_rows and first[-1] != len(first) - 1:
         return "the last axis changes"
-    constants = _rearranged_constants(chain, graph, lambda tensor: permuted_back(tensor, first))
+    constants = _rearranged_constants(chain, graph, lambda tensor: permuted_back(tensor, first)) or []
     perm = tuple(first[axis] for axis in last)
-    return {"constants": constants, "after": [] if perm == tuple(range(len(perm))) else [perm]}
+    return constants, [] if perm == tuple(range(len(perm))) else [perm]
 
 
 # Operators that work row by row or element by element, so that a view or Transpose can move across them.
@@ -227,7 +222,8 @@ def row_step(node: ir.Node, value: ir.Value, graph: Facts) -> RowStep | None:
     if place != 0:
         return None
     if node.op_type == "MatMul":
-        return RowStep(node, 0, by_rows=True) if graph.rank(node.inputs[1]) == 2 and _is_matrix(value, graph) else None
+        rows = graph.rank(node.inputs[1]) == 2 and (graph.rank(value) or 0) >= 2
+        return RowStep(node, 0, by_rows=True) if rows else None
     if node.op_type == "Gemm":
         return RowStep(node, 0, by_rows=True) if _is_plain_gemm(node, graph) else None
     rank = graph.rank(value)
@@ -237,11 +233,6 @@ def row_step(node: ir.Node, value: ir.Value, graph: Facts) -> RowStep | None:
         vectors = all(graph.rank(value) in (0, 1) for value in node.inputs[1:] if value is not None)
         return RowStep(node, 0, by_rows=True) if last and vectors else None
     return None
-
-
-def _is_matrix(value: ir.Value, graph: Facts) -> bool:
-    rank = graph.rank(value)
-    return rank is not None and rank >= 2
 
 
 def _is_plain_gemm(node: ir.Node, graph: Facts) -> bool:

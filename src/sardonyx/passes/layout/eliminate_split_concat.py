@@ -9,7 +9,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class EliminateSplitConcat(NodePass):
@@ -35,7 +35,6 @@ class EliminateSplitConcat(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Concat of the parts of a Split."""
         split = operand_producer(node, 0, ("Split",))
         rank = None if split is None else graph.rank(split.inputs[0])
         if split is None or rank is None or any(value not in split.outputs for value in node.inputs):
@@ -45,10 +44,4 @@ class EliminateSplitConcat(NodePass):
             return Refused("it does not concatenate all parts in order", nodes)
         if node.attributes.get_int("axis", 0) % rank != split.attributes.get_int("axis", 0) % rank:
             return Refused("the Split is along another axis", nodes)
-        return Match(nodes)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the value before the Split."""
-        source = match.nodes[0].inputs[0]
-        assert source is not None
-        return source
+        return Match(nodes, build=lambda _: split.inputs[:1])

@@ -7,6 +7,9 @@ every pass that could work on them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
@@ -53,33 +56,29 @@ class EliminateSplitToSequence(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a split all of whose parts are selected by constant index."""
         users = [use.node for use in node.outputs[0].uses()]
         if node.outputs[0].is_graph_output() or any(user.op_type != "SequenceAt" for user in users):
             return Refused("its parts are read as a sequence", (node,))
         if not users or any(user.graph is not node.graph for user in users):
             return None
-        parts = _parts(node, graph)
-        if parts is None:
+        source, parts = node.inputs[0], _parts(node, graph)
+        if parts is None or source is None:
             return Refused("the number of its parts is unknown", (node,))
         indices = [graph.scalar(user.inputs[1]) for user in users]
         if any(index is None for index in indices):
             return Refused("a part is selected by a computed index", (node,))
         places = [int(index) % len(parts.sizes) for index in indices if index is not None]
-        details = {"parts": parts, "places": places}
-        return Match((*users, node), details, tuple(user.outputs[0] for user in users))
+        outputs = tuple(user.outputs[0] for user in users)
+        return Match((*users, node), outputs=outputs, build=partial(_selected, source, parts, places))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one Split, and a Squeeze of each part that loses the axis."""
-        parts: _Parts = match.details["parts"]
-        source = match.root.inputs[0]
-        assert source is not None
-        values = split_into(source, parts.axis, parts.sizes, op)
-        if not parts.keeps_axis:
-            axes = np.array([parts.axis], np.int64)
-            values = tuple(op.Squeeze(value, op.constant(axes, "axes")) for value in values)
-        places: list[int] = match.details["places"]
-        return [values[place] for place in places]
+
+def _selected(source: ir.Value, parts: _Parts, places: Sequence[int], op: Builder) -> Replacement:
+    """Build one Split, and a Squeeze of each part that loses the axis."""
+    values = split_into(source, parts.axis, parts.sizes, op)
+    if not parts.keeps_axis:
+        axes = np.array([parts.axis], np.int64)
+        values = tuple(op.Squeeze(value, op.constant(axes, "axes")) for value in values)
+    return [values[place] for place in places]
 
 
 def _parts(node: ir.Node, graph: Facts) -> _Parts | None:

@@ -7,6 +7,8 @@ stored once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -35,21 +37,20 @@ class FuseGemmTranspose(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Gemm with a transposed operand."""
         swaps = [_swap(node, index) for index in (0, 1)]
         transposes = tuple(dict.fromkeys(swap for swap in swaps if swap is not None))
-        return Match((*transposes, node), {"swaps": swaps}) if transposes else None
+        return Match((*transposes, node), build=partial(_flagged, node, swaps)) if transposes else None
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the Gemm on the untransposed operands."""
-        node = match.root
-        inputs = list(node.inputs)
-        flags: dict[str, Any] = {}
-        for index, (swap, flag) in enumerate(zip(match.details["swaps"], _FLAGS, strict=True)):
-            if swap is not None:
-                inputs[index] = swap.inputs[0]
-                flags[flag] = 0 if node.attributes.get_int(flag, 0) else 1
-        return op.like(node, tuple(inputs), **{flag: value or None for flag, value in flags.items()})
+
+def _flagged(node: ir.Node, swaps: Sequence[ir.Node | None], op: Builder) -> Replacement:
+    """Build the Gemm on the untransposed operands."""
+    inputs = list(node.inputs)
+    flags: dict[str, Any] = {}
+    for index, (swap, flag) in enumerate(zip(swaps, _FLAGS, strict=True)):
+        if swap is not None:
+            inputs[index] = swap.inputs[0]
+            flags[flag] = 0 if node.attributes.get_int(flag, 0) else 1
+    return op.like(node, tuple(inputs), **{flag: value or None for flag, value in flags.items()})
 
 
 def _swap(node: ir.Node, index: int) -> ir.Node | None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes._numbers import FLOATS, INTEGERS, preserves_values
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class MergeCasts(NodePass):
@@ -39,7 +39,6 @@ class MergeCasts(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Cast of a Cast."""
         inner = operand_producer(node, 0, ("Cast",))
         source = None if inner is None else operand(inner, 0)
         if inner is None or source is None:
@@ -52,16 +51,11 @@ class MergeCasts(NodePass):
         if not preserves_values(dtype, through):
             return Refused("the first cast may round", nodes)
         if to == dtype:
-            return Match(nodes, {"source": source})
+            return Match(nodes, build=lambda _: source)
         if to not in INTEGERS and to not in FLOATS:
             return None
         if dtype in FLOATS and to in INTEGERS:
             return Refused("a float becomes an integer", nodes)
         if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
-        return Match(nodes, {"source": source, "to": to})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one Cast, or none."""
-        source: ir.Value = match.details["source"]
-        return op.like(match.root, (source,)) if "to" in match.details else source
+        return Match(nodes, build=lambda op: op.like(node, (source,)))

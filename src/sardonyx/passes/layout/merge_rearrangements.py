@@ -12,24 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
-from msgspec import Struct
 
 from sardonyx.ir.ops import VIEWS
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.layout._movement import (
-    MOVING,
-    Factor,
-    Movement,
-    Region,
-    fits,
-    in_source,
-    movement,
-    regions_before,
-    split,
-)
+from sardonyx.passes._layout import Axis, Conversion, Step, conversion, flat, regroup
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.layout._movement import MOVING, Movement, Region, movement, regions_before
 
 
 class MergeRearrangements(NodePass):
@@ -61,19 +52,14 @@ class MergeRearrangements(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the largest region before a node that fewer or cheaper nodes can replace."""
         for region in reversed(regions_before(node)):
             steps = _better(region, node, graph)
             if steps is not None:
-                return Match((*reversed(region.nodes[1:]), node), {"source": region.source, "steps": steps})
+                return Match((*reversed(region.nodes[1:]), node), build=partial(steps.write, region.source))
         return None
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the nodes of the arrangement."""
-        return build(match.details["steps"], match.details["source"], op)
 
-
-def _better(region: Region, root: ir.Node, graph: Facts) -> tuple[LayoutStep, ...] | None:
+def _better(region: Region, root: ir.Node, graph: Facts) -> Conversion | None:
     """Return the fewest nodes that do what a region does, if they are fewer, or as many with fewer copies."""
     if len(root.outputs) != 1:
         return None
@@ -86,12 +72,9 @@ def _better(region: Region, root: ir.Node, graph: Facts) -> tuple[LayoutStep, ..
     if region_movement is None:
         return None
     rows = not _is_part_of_attention(region, root, graph)
-    best = min(
-        arrangements(region_movement, current[0], rows=rows),
-        key=lambda steps: (len(steps), copies(steps)),
-        default=None,
-    )
-    return best if best is not None and (len(best), copies(best)) < current else None
+    candidates = arrangements(region_movement, current[0], rows=rows)
+    best = min(candidates, key=lambda steps: (len(steps), steps.copies), default=None)
+    return best if best is not None and (len(best), best.copies) < current else None
 
 
 def _may_be_a_view(node: ir.Node, graph: Facts) -> bool:
@@ -113,120 +96,47 @@ def _is_part_of_attention(region: Region, root: ir.Node, graph: Facts) -> bool:
 
 # The fewest nodes that perform a movement of elements: a view, a Transpose between views, or a Gather of rows.
 #
-# A movement that only permutes the digits of the position (see `_movement`) is a Transpose. Its factors are split at
-# the dims of the source and of the result, so that no view is needed if the dims fit. Any other movement is a Gather
-# of whole rows. A Gather copies long rows faster than a Transpose does, and needs no view of its result; for short
-# rows it would be slow.
+# A movement that only permutes parts of the axes is a Transpose between views. Any other movement is a Gather of whole
+# rows. A Gather copies long rows faster than a Transpose does, and needs no view of its result; for short rows it would
+# be slow.
 
 SHORTEST_ROW = 32  # elements; gathering shorter rows is slower than a Transpose
 
 
-class LayoutStep(Struct, frozen=True, eq=False):
-    """One node: a Reshape to `numbers`, a Transpose by them, or a Gather of them along `axis`."""
-
-    op_type: str
-    numbers: tuple[int, ...] | np.ndarray
-    axis: int = 0
-
-
-def arrangements(movement: Movement, most: int, *, rows: bool = True) -> Iterator[tuple[LayoutStep, ...]]:
+def arrangements(movement: Movement, most: int, *, rows: bool = True) -> Iterator[Conversion]:
     """Yield sequences of at most `most` nodes that perform a movement; Gathers only with `rows`."""
-    if movement.factors is not None and len(movement.factors) <= 1:
-        yield () if movement.whole and movement.source == movement.result else (_view(movement),)
-        return
-    if movement.factors is not None:
-        yield from (steps for steps in _transposes(movement, movement.factors) if len(steps) <= most)
-    if rows and movement.origin is not None:
-        yield from _gathers(movement, movement.origin, most)
+    converted = None if movement.parts is None else _converted(movement, *movement.parts)
+    if converted is not None and len(converted) <= most:
+        yield converted
+    if rows and movement.origin is not None and (movement.parts is None or len(movement.parts[0]) > 1):
+        yield from map(Conversion, _gathers(movement, movement.origin, most))
 
 
-def copies(steps: Sequence[LayoutStep]) -> int:
-    """Return how many of the nodes copy their input."""
-    return sum(step.op_type != "Reshape" for step in steps)
+def _converted(movement: Movement, source: Axis, result: Axis) -> Conversion | None:
+    """Return a view, or a Transpose with the views that it needs before and after it."""
+    before = regroup(source, movement.source)
+    after = regroup(flat([result]), movement.result) if movement.whole else None
+    converted = conversion(before or [flat([source])], after or [flat([result])])
+    if converted is None:
+        return None
+    steps = converted.steps if after else converted.steps[:-1]
+    beside = tuple(_beside_free_axis(step) for step in steps) if movement.free else steps
+    return Conversion(beside if after else (*beside, _view(movement)))
 
 
-def build(steps: Sequence[LayoutStep], source: ir.Value, op: Builder) -> ir.Value:
-    """Build the nodes of an arrangement."""
-    value = source
-    for step in steps:
-        numbers = np.asarray(step.numbers, np.int64)
-        match step.op_type:
-            case "Reshape":
-                value = op.Reshape(value, op.constant(numbers, "target"))
-            case "Transpose":
-                value = op.Transpose(value, perm=numbers.tolist())
-            case _:
-                value = op.Gather(value, op.constant(np.ascontiguousarray(numbers), "rows"), axis=step.axis)
-    return value
+def _beside_free_axis(step: Step) -> Step:
+    numbers = step.numbers if step.operator == "Reshape" else (axis + 1 for axis in step.numbers)
+    return Step(step.operator, (0, *numbers))
 
 
-def _view(movement: Movement) -> LayoutStep:
+def _view(movement: Movement) -> Step:
     """Return a Reshape to the shape of the result."""
     if not movement.free:
-        return LayoutStep("Reshape", movement.result)
-    return LayoutStep("Reshape", (0, *movement.result) if movement.whole else (-1, *movement.result[1:]))
+        return Step("Reshape", movement.result)
+    return Step("Reshape", (0, *movement.result) if movement.whole else (-1, *movement.result[1:]))
 
 
-def _transposes(movement: Movement, factors: Sequence[Factor]) -> Iterator[tuple[LayoutStep, ...]]:
-    """Yield a Transpose with a view before it, after it, both or neither."""
-    by_result = split(factors, movement.result) if movement.whole else None
-    by_source = split(factors, movement.source, by_source=True)
-    both = None if by_result is None else split(by_result, movement.source, by_source=True)
-    if both is not None and (steps := _aligned(movement, both)) is not None:
-        yield steps
-    if by_result is not None and fits(by_result, movement.result):
-        yield _viewed_first(movement, by_result)
-    if by_source is not None and fits(by_source, movement.source, by_source=True):
-        yield _viewed_last(movement, by_source)
-    yield _viewed_twice(movement, factors)
-
-
-def _aligned(movement: Movement, factors: Sequence[Factor]) -> tuple[LayoutStep, ...] | None:
-    """Return a Transpose alone; dims of size one have to find their places too."""
-    if len(movement.source) != len(movement.result):
-        return None
-    if not fits(factors, movement.source, by_source=True) or not fits(factors, movement.result):
-        return None
-    ones = iter(axis for axis, dim in enumerate(movement.source) if dim == 1)
-    real = dict(zip(in_source(factors), (axis for axis, dim in enumerate(movement.source) if dim != 1), strict=True))
-    order = iter(factors)
-    perm = [next(ones, -1) if dim == 1 else real[next(order)] for dim in movement.result]
-    return None if -1 in perm else (_transpose(perm, movement),)
-
-
-def _transpose(perm: Sequence[int], movement: Movement) -> LayoutStep:
-    return LayoutStep("Transpose", (0, *(axis + 1 for axis in perm)) if movement.free else tuple(perm))
-
-
-def _viewed_first(movement: Movement, factors: Sequence[Factor]) -> tuple[LayoutStep, ...]:
-    """Return a view whose dims the Transpose brings into the order of the result."""
-    axes: list[Factor | int] = list(in_source(factors))
-    order = iter(factors)
-    labels: list[Factor | int] = [next(order) if dim != 1 else axis for axis, dim in enumerate(movement.result)]
-    for axis, label in enumerate(labels):
-        if isinstance(label, int):
-            axes.insert(min(axis, len(axes)), label)
-    view = [1 if isinstance(label, int) else label.size for label in axes]
-    return _reshape(view, movement), _transpose([axes.index(label) for label in labels], movement)
-
-
-def _viewed_last(movement: Movement, factors: Sequence[Factor]) -> tuple[LayoutStep, ...]:
-    real = dict(zip(in_source(factors), (axis for axis, dim in enumerate(movement.source) if dim != 1), strict=True))
-    ones = [axis for axis, dim in enumerate(movement.source) if dim == 1]
-    return _transpose([*ones, *(real[factor] for factor in factors)], movement), _view(movement)
-
-
-def _viewed_twice(movement: Movement, factors: Sequence[Factor]) -> tuple[LayoutStep, ...]:
-    order = in_source(factors)
-    perm = [order.index(factor) for factor in factors]
-    return _reshape([factor.size for factor in order], movement), _transpose(perm, movement), _view(movement)
-
-
-def _reshape(dims: Sequence[int], movement: Movement) -> LayoutStep:
-    return LayoutStep("Reshape", (0, *dims) if movement.free else tuple(dims))
-
-
-def _gathers(movement: Movement, origin: np.ndarray, most: int) -> Iterator[tuple[LayoutStep, ...]]:
+def _gathers(movement: Movement, origin: np.ndarray, most: int) -> Iterator[tuple[Step, ...]]:
     """Yield a Gather along an axis of the source as it is, or of rows."""
     row = _row(movement, origin)
     if row < SHORTEST_ROW:
@@ -239,15 +149,12 @@ def _gathers(movement: Movement, origin: np.ndarray, most: int) -> Iterator[tupl
     if most < (2 if fits_result else 3):
         return
     last = movement.result[len(movement.result) - tail :] if tail else (row,)
-    view = _reshape((math.prod(movement.source) // math.prod(last), *last), movement)
-    numbers = _row_numbers(movement, origin, math.prod(last))
+    view = Step("Reshape", (*[0] * movement.free, math.prod(movement.source) // math.prod(last), *last))
+    numbers, axis = _row_numbers(movement, origin, math.prod(last)), int(movement.free)
     if fits_result:
-        yield (
-            view,
-            LayoutStep("Gather", numbers.reshape(movement.result[: len(movement.result) - tail]), int(movement.free)),
-        )
+        yield view, Step("Gather", numbers.reshape(movement.result[: len(movement.result) - tail]), axis=axis)
     else:
-        yield view, LayoutStep("Gather", numbers, int(movement.free)), _view(movement)
+        yield view, Step("Gather", numbers, axis=axis), _view(movement)
 
 
 def _row(movement: Movement, origin: np.ndarray) -> int:
@@ -275,7 +182,7 @@ def _tail(shape: Sequence[int], row: int) -> int:
     return tail
 
 
-def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray) -> tuple[LayoutStep, ...] | None:
+def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray) -> tuple[Step, ...] | None:
     """Return one Gather along an axis of the source if every block moves alike and the dims of the result fit."""
     before, size, after = movement.source[:axis], movement.source[axis], movement.source[axis + 1 :]
     width, blocks = math.prod(after), math.prod(before)
@@ -289,4 +196,4 @@ def _gathered_along(axis: int, row: int, movement: Movement, origin: np.ndarray)
     shape = movement.result[axis : len(movement.result) - len(after)]
     if math.prod(shape) != numbers.shape[1]:
         return None
-    return (LayoutStep("Gather", numbers[0].reshape(shape), axis + int(movement.free)),)
+    return (Step("Gather", numbers[0].reshape(shape), axis=axis + int(movement.free)),)

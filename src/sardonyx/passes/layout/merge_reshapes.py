@@ -46,35 +46,28 @@ class MergeReshapes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a view of a view."""
         inner = operand_producer(node, 0, VIEWS)
         source = None if inner is None else operand(inner, 0)
         if inner is None or source is None:
             return None
         nodes = (inner, node)
         if graph.same_shape(source, node.outputs[0]) or _cancels(inner, node, graph):
-            return Match(nodes, {"source": source})
+            return Match(nodes, build=lambda _: source)
         if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
         if (axes := _joint_axes(inner, node, graph)) is not None:
-            return Match(nodes, {"source": source, "axes": axes})
+            if "axes" in node.attributes:
+                return Match(nodes, build=lambda op: op.Unsqueeze(source, axes=axes))
+            return Match(nodes, build=lambda op: op.Unsqueeze(source, op.constant(np.array(axes, np.int64), "axes")))
         target = _joint_target(inner, node, graph)
         if isinstance(target, str):
             return Refused(target, nodes)
-        return Match(nodes, {"source": source, "target": target, "allowzero": _explicit_zeros(node)})
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the source itself, one Unsqueeze, or one Reshape."""
-        source: ir.Value = match.details["source"]
-        if (axes := match.details.get("axes")) is not None:
-            if "axes" in match.root.attributes:
-                return op.Unsqueeze(source, axes=axes)
-            return op.Unsqueeze(source, op.constant(np.array(axes, np.int64), "axes"))
-        if (target := match.details.get("target")) is not None:
-            if not isinstance(target, ir.Value):
-                target = op.constant(np.array(target, np.int64), "target")
-            return op.Reshape(source, target, allowzero=1 if match.details["allowzero"] else None)
-        return source
+        def build(op: Builder) -> Replacement:
+            value = target if isinstance(target, ir.Value) else op.constant(np.array(target, np.int64), "target")
+            return op.Reshape(source, value, allowzero=1 if _explicit_zeros(node) else None)
+
+        return Match(nodes, build=build)
 
 
 def _explicit_zeros(node: ir.Node) -> bool:

@@ -7,6 +7,8 @@ the value in between is read elsewhere. Helps because each Slice copies what it 
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 
@@ -43,7 +45,6 @@ class MergeSlices(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Slice of a Slice."""
         inner = operand_producer(node, 0, ("Slice",))
         if inner is None:
             return None
@@ -66,14 +67,13 @@ class MergeSlices(NodePass):
             if len(combined) <= 1:  # its step and bounds may be beyond 64 bits
                 combined = range(combined[0], combined[0] + 1) if combined else range(0)
             joint[axis] = (combined.start, combined.stop, combined.step)
-        return Match(nodes, {"ranges": dict(sorted(joint.items()))})
+        return Match(nodes, build=partial(_slice, inner.inputs[0], dict(sorted(joint.items()))))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one Slice."""
-        joint: Ranges = match.details["ranges"]
-        starts, ends, steps = (np.array(column, np.int64) for column in zip(*joint.values(), strict=True))
-        constants = [op.constant(starts, "starts"), op.constant(ends, "ends")]
-        constants.append(op.constant(np.array(list(joint), np.int64), "axes"))
-        if (steps != 1).any():
-            constants.append(op.constant(steps, "steps"))
-        return op.Slice(match.nodes[0].inputs[0], *constants)
+
+def _slice(source: ir.Value | None, joint: Ranges, op: Builder) -> Replacement:
+    starts, ends, steps = (np.array(column, np.int64) for column in zip(*joint.values(), strict=True))
+    constants = [op.constant(starts, "starts"), op.constant(ends, "ends")]
+    constants.append(op.constant(np.array(list(joint), np.int64), "axes"))
+    if (steps != 1).any():
+        constants.append(op.constant(steps, "steps"))
+    return op.Slice(source, *constants)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._parts import ranges, split_into
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 MAX_CONSUMERS = 64  # consumers of a value that are considered
 
@@ -43,7 +43,6 @@ class MergeSlicesIntoSplit(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Slice at the start of its axis, with others that continue where it ends."""
         source = operand(node, 0)
         own = _part(node, graph)
         if source is None or own is None or own[1] != 0 or len(source.uses()) > MAX_CONSUMERS:
@@ -63,13 +62,8 @@ class MergeSlicesIntoSplit(NodePass):
         first = graph.first(parts)
         sizes = [end - start for start, end in sorted(parts.values())]
         nodes = (*(part_node for part_node in order if part_node is not first), first)
-        return Match(nodes, {"axis": axis, "sizes": sizes}, tuple(part_node.outputs[0] for part_node in order))
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one Split."""
-        source = match.root.inputs[0]
-        assert source is not None
-        return split_into(source, match.details["axis"], match.details["sizes"], op)
+        outputs = tuple(part_node.outputs[0] for part_node in order)
+        return Match(nodes, outputs=outputs, build=lambda op: split_into(source, axis, sizes, op))
 
 
 def _part(node: ir.Node, graph: Facts) -> tuple[int, int, int, int] | None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer, permutation, reversed_axes
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class MergeTransposes(NodePass):
@@ -35,7 +35,6 @@ class MergeTransposes(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Transpose of a Transpose."""
         inner = operand_producer(node, 0, ("Transpose",))
         source = None if inner is None else operand(inner, 0)
         if inner is None or source is None:
@@ -43,20 +42,14 @@ class MergeTransposes(NodePass):
         nodes = (inner, node)
         first, second = permutation(inner, graph), permutation(node, graph)
         if first is None and second is None and "perm" not in inner.attributes and "perm" not in node.attributes:
-            return Match(nodes, {"source": source})  # both reverse the axes, whatever the rank
+            return Match(nodes, build=lambda _: source)  # both reverse the axes, whatever the rank
         rank = len(first or second or ())
         first, second = first or reversed_axes(rank), second or reversed_axes(rank)
         if len(first) != len(second):
             return None  # no rank fits both
         perm = tuple(first[axis] for axis in second)
         if perm == tuple(range(rank)):
-            return Match(nodes, {"source": source})
+            return Match(nodes, build=lambda _: source)
         if graph.sole_consumer(inner.outputs[0]) is not node:
             return Refused("the value in between is read elsewhere", nodes)
-        return Match(nodes, {"source": source, "perm": perm})
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Return the source, transposed once or not at all."""
-        source: ir.Value = match.details["source"]
-        perm = match.details.get("perm")
-        return source if perm is None else op.Transpose(source, perm=perm)
+        return Match(nodes, build=lambda op: op.Transpose(source, perm=perm))

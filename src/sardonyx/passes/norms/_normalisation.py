@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from sardonyx.ir.expressions import Expression
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.rules import Builder, Match, Refused
+from sardonyx.ir.rules import Builder, Match, Refused, Replacement
 from sardonyx.ir.tensors import ExpressionTensor, reshaped
 from sardonyx.passes._matching import consumer_of, ints, is_specified, other_operand, producer_of
 from sardonyx.passes.norms._arithmetic import (
@@ -332,16 +332,14 @@ def fused(
     nodes = (*before, *norm.nodes, *affine.nodes)
     if escaping_value(nodes, nodes[-1]) is not None:
         return Refused("a value inside is read elsewhere", nodes)
-    return Match(
-        (*(casts if narrow is not None else ()), *nodes),
-        {
-            "source": source,
-            "scale": affine.scale if affine.scale is not None else ones(extent, dtype),
-            "bias": affine.bias,
-            "axis": None if norm.axes == 1 else -norm.axes,
-            "epsilon": to_single(norm.epsilon),
-        },
-    )
+    scale = affine.scale if affine.scale is not None else ir.Tensor(np.ones(extent, dtype.numpy()), dtype=dtype)
+    attributes = {"axis": None if norm.axes == 1 else -norm.axes, "epsilon": to_single(norm.epsilon)}
+
+    def build(op: Builder) -> Replacement:
+        inputs = (source, weight(scale, op, "scale"), weight(affine.bias, op, "bias"))
+        return op.node("LayerNormalization" if bias else "RMSNormalization", inputs, attributes)
+
+    return Match((*(casts if narrow is not None else ()), *nodes), build=build)
 
 
 def _narrowed(norm: Normalised, dtype: ir.DataType | None, graph: Facts) -> Normalised | None:
@@ -405,8 +403,3 @@ def fitting(value: ir.Value, extent: Sequence[int], rank: int | None, graph: Fac
         return reshaped(tensor, extent)
     broadcast = broadcast_constant(tensor, extent) if tensor.size <= np.prod(extent) <= SPREAD else None
     return ExpressionTensor(broadcast, tensor.dtype, extent) if isinstance(broadcast, Expression) else broadcast
-
-
-def ones(extent: Sequence[int], dtype: ir.DataType) -> ir.TensorProtocol:
-    """Return a scale of ones."""
-    return ir.Tensor(np.ones(tuple(extent), dtype.numpy()), dtype=dtype)

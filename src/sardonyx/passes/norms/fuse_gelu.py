@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 
 import onnx_ir as ir
@@ -68,7 +69,6 @@ class FuseGelu(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match an Erf or Tanh, one added to it, and the product with half of the input."""
         refusal = None
         for product in _products(node, graph):
             terms = _polynomial(node.inputs[0], product.source, node, graph)
@@ -84,18 +84,18 @@ class FuseGelu(NodePass):
             elif escaping_value(nodes, nodes[-1]) is not None:
                 return Refused("a value inside is read elsewhere", nodes)
             else:
-                details = {"source": product.source, "dtype": dtype, "shape": graph.shape(product.source)}
-                return Match(nodes, {**details, "approximate": _APPROXIMATE[node.op_type]})
+                return Match(nodes, build=partial(_gelu, product.source, _APPROXIMATE[node.op_type], graph))
         return refusal
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one Gelu, in float."""
-        source, dtype, shape = match.details["source"], match.details["dtype"], match.details["shape"]
-        if dtype == ir.DataType.FLOAT:
-            return op.Gelu(source, approximate=match.details["approximate"])
-        wide = op.learn(op.Cast(source, to=ir.DataType.FLOAT.value), ir.DataType.FLOAT, shape)
-        result = op.learn(op.Gelu(wide, approximate=match.details["approximate"]), ir.DataType.FLOAT, shape)
-        return op.Cast(result, to=dtype.value)
+
+def _gelu(source: ir.Value, approximate: str | None, graph: Facts, op: Builder) -> Replacement:
+    """Build one Gelu, in float."""
+    dtype, shape = graph.dtype(source), graph.shape(source)
+    if dtype is None or dtype == ir.DataType.FLOAT:
+        return op.Gelu(source, approximate=approximate)
+    wide = op.learn(op.Cast(source, to=ir.DataType.FLOAT.value), ir.DataType.FLOAT, shape)
+    result = op.learn(op.Gelu(wide, approximate=approximate), ir.DataType.FLOAT, shape)
+    return op.Cast(result, to=dtype.value)
 
 
 def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:

@@ -64,7 +64,6 @@ class FuseHardSigmoid(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the sum with a number, clipped to [0, c] and divided by c."""
         added = producer_of(node.inputs[0], node, ("Add",))
         shifted, limits = (None if added is None else value_and_scalar(added, graph)), bounds(node, graph)
         if added is None or shifted is None or limits is None or not 0 < limits.high < math.inf:
@@ -85,16 +84,15 @@ class FuseHardSigmoid(NodePass):
         alpha, beta = line.factor / high, shifted[1] / high
         if not (fits_single(alpha) and fits_single(beta)):
             return Refused("slope or offset is out of the range of single precision", nodes)
-        details = {"source": line.source, "other": product.other, "shape": graph.shape(node.outputs[0])}
-        return Match(nodes, {**details, "alpha": to_single(alpha), "beta": to_single(beta)})
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one HardSigmoid, and the product with the other value if there is one."""
-        details = match.details
-        result = op.HardSigmoid(details["source"], alpha=details["alpha"], beta=details["beta"])
-        if details["other"] is None:
-            return result
-        return op.Mul(details["other"], op.learn(result, ir.DataType.FLOAT, details["shape"]))
+        def build(op: Builder) -> Replacement:
+            """Build one HardSigmoid, and the product with the other value if there is one."""
+            result = op.HardSigmoid(line.source, alpha=to_single(alpha), beta=to_single(beta))
+            if product.other is None:
+                return result
+            return op.Mul(product.other, op.learn(result, ir.DataType.FLOAT, graph.shape(node.outputs[0])))
+
+        return Match(nodes, build=build)
 
 
 def _products(node: ir.Node, graph: Facts) -> Iterator[_Product]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._matching import consumer_of, other_operand
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 from sardonyx.passes.norms._arithmetic import near
 
 
@@ -31,7 +31,6 @@ class FuseHardSwish(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a hard sigmoid whose only use is the product with its input."""
         user = consumer_of(node.outputs[0], graph, ("Mul",))
         if user is None or other_operand(user, node.outputs[0]) is not node.inputs[0]:
             return None
@@ -40,8 +39,4 @@ class FuseHardSwish(NodePass):
             return Refused("the hard sigmoid has another slope or offset", (node, user))
         if graph.dtype(node.inputs[0]) != ir.DataType.FLOAT:
             return Refused("the runtime has a kernel for float only", (node, user))
-        return Match((node, user))
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one HardSwish."""
-        return op.HardSwish(match.nodes[0].inputs[0])
+        return Match((node, user), build=lambda op: op.HardSwish(node.inputs[0]))

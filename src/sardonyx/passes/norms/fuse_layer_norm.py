@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 from sardonyx.passes.norms._arithmetic import uncast
-from sardonyx.passes.norms._normalisation import ROOTS, Normalised, centred, fused, normalised, weight
+from sardonyx.passes.norms._normalisation import ROOTS, Normalised, centred, fused, normalised
 
 
 class FuseLayerNorm(NodePass):
@@ -51,7 +51,6 @@ class FuseLayerNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match x - mean(x) divided by the square root of its mean square."""
         norm = normalised(node, graph, about_mean=True)
         if not isinstance(norm, Normalised):
             return norm
@@ -66,9 +65,3 @@ class FuseLayerNorm(NodePass):
         if difference.axes != norm.axes:
             return Refused("mean and variance are over different axes", (*difference.nodes, *norm.nodes))
         return fused(norm, difference.source, (*difference.nodes, *casts), graph, bias=True, widened=bool(casts))
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one LayerNormalization."""
-        details = match.details
-        scale, bias = weight(details["scale"], op, "scale"), weight(details["bias"], op, "bias")
-        return op.LayerNormalization(details["source"], scale, bias, axis=details["axis"], epsilon=details["epsilon"])

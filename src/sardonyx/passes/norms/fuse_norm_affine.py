@@ -48,7 +48,6 @@ class FuseNormAffine(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a normalisation whose result is only multiplied or added to, by something of the shape of its scale."""
         value, source = node.outputs[0], node.inputs[0]
         user = consumer_of(value, graph, ("Mul", *(("Add",) if node.op_type == "LayerNormalization" else ())))
         other = None if user is None else other_operand(user, value)
@@ -67,13 +66,13 @@ class FuseNormAffine(NodePass):
             return Refused(str(error), (node, user))
         if weights is None:
             return Refused("its scale or bias and what is applied to it are not both constant", (node, user))
-        return Match((node, user), {"weights": weights})
+        scale, bias = weights
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the normalisation with the merged scale and bias."""
-        node, (scale, bias) = match.nodes[0], match.details["weights"]
-        inputs = (node.inputs[0], weight(scale, op, "scale"), weight(bias, op, "bias"))
-        return op.node(node.op_type, inputs, dict(node.attributes))[0]
+        def build(op: Builder) -> Replacement:
+            inputs = (source, weight(scale, op, "scale"), weight(bias, op, "bias"))
+            return op.node(node.op_type, inputs, dict(node.attributes))
+
+        return Match((node, user), build=build)
 
 
 def _merged(

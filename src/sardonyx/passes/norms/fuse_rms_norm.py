@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.norms._normalisation import ROOTS, Normalised, fused, normalised, weight
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
+from sardonyx.passes.norms._normalisation import ROOTS, Normalised, fused, normalised
 
 
 class FuseRmsNorm(NodePass):
@@ -49,12 +49,5 @@ class FuseRmsNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a value divided by the square root of its mean square."""
         norm = normalised(node, graph, about_mean=False)
         return fused(norm, norm.source, (), graph, bias=False) if isinstance(norm, Normalised) else norm
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one RMSNormalization."""
-        details = match.details
-        scale = weight(details["scale"], op, "scale")
-        return op.RMSNormalization(details["source"], scale, axis=details["axis"], epsilon=details["epsilon"])

@@ -8,12 +8,14 @@ data, and because fusions of an activation into a convolution take only one.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
-from sardonyx.passes.norms._arithmetic import BOUNDS_AS_INPUTS, LARGEST, bounds, merged
+from sardonyx.passes.norms._arithmetic import BOUNDS_AS_INPUTS, LARGEST, Range, bounds, merged
 
 
 class MergeClips(NodePass):
@@ -39,10 +41,9 @@ class MergeClips(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Clip or Relu of a Clip or Relu."""
         inner = operand_producer(node, 0, self.roots)
         dtype = graph.dtype(node.inputs[0])
-        if inner is None or dtype not in LARGEST:
+        if inner is None or dtype is None or dtype not in LARGEST:
             return None
         nodes = (inner, node)
         if bounds(inner, graph) is None or bounds(node, graph) is None:
@@ -52,18 +53,20 @@ class MergeClips(NodePass):
         combined = merged(inner, node, graph)
         if combined is None:
             return Refused("the sign of a zero would change", nodes)
-        return Match(nodes, {"operator": combined[0], "range": combined[1], "dtype": dtype, "opset": graph.opset(node)})
+        return Match(nodes, build=partial(_clip, inner.inputs[0], *combined, dtype, graph.opset(node)))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one operator with the combined bounds."""
-        source, combined, dtype = match.nodes[0].inputs[0], match.details["range"], match.details["dtype"]
-        if match.details["operator"] == "Relu":
-            return op.Relu(source)
-        low = None if combined.low == -LARGEST[dtype] else combined.low
-        high = None if combined.high == LARGEST[dtype] else combined.high
-        if match.details["opset"] < BOUNDS_AS_INPUTS:
-            return op.Clip(source, min=low, max=high)
-        return op.Clip(source, _bound(low, dtype, op), _bound(high, dtype, op))
+
+def _clip(
+    source: ir.Value | None, operator: str, limits: Range, dtype: ir.DataType, opset: int, op: Builder
+) -> Replacement:
+    """Build one operator with the combined bounds."""
+    if operator == "Relu":
+        return op.Relu(source)
+    low = None if limits.low == -LARGEST[dtype] else limits.low
+    high = None if limits.high == LARGEST[dtype] else limits.high
+    if opset < BOUNDS_AS_INPUTS:
+        return op.Clip(source, min=low, max=high)
+    return op.Clip(source, _bound(low, dtype, op), _bound(high, dtype, op))
 
 
 def _bound(number: float | None, dtype: ir.DataType, op: Builder) -> ir.Value | None:

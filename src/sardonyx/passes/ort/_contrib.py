@@ -6,6 +6,8 @@ shape or without the batch. They can also return the sum, which is the next resi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -79,6 +81,15 @@ def _is_vector(value: ir.Value, length: int, most: int, graph: Facts) -> bool:
     return len(shape) == 1 or (all(dim == 1 for dim in shape[:-1]) and graph.tensor(value) is not None)
 
 
+def fused_conv(
+    conv: ir.Node, nodes: tuple[ir.Node, ...], activation: Mapping[str, Any], graph: Facts
+) -> Match | Refused | None:
+    """Return the match for a FusedConv with the attributes of a convolution and of the activation after it."""
+    attributes = {**conv.attributes, **activation}
+    match = Match(nodes, build=lambda op: op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN))
+    return on_ort(match, "FusedConv", graph)
+
+
 def is_plain_conv(node: ir.Node) -> bool:
     """Return whether a node is a Conv, or a FusedConv without an activation."""
     if node.op_type == "Conv":
@@ -102,8 +113,8 @@ class Residual(Struct, frozen=True, eq=False):
     nodes: tuple[ir.Node, ...]
 
 
-def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
-    """Match a normalisation over the last axis with a residual sum before it, for `skip_norm`."""
+def skip_match(operator: str, norm: ir.Node, graph: Facts) -> Match | Refused | None:
+    """Match a normalisation over the last axis with a residual sum before it, for one of the runtime's operators."""
     value, scale = norm.inputs[:2]
     add = producer_of(value, norm, ("Add",))
     if value is None or add is None:
@@ -128,21 +139,21 @@ def skip_match(norm: ir.Node, graph: Facts) -> Match | Refused | None:
         or scale is None
     ):
         return Refused(SCALE_SHAPE, nodes)
-    details: dict[str, Any] = {"norm": norm, "residual": residual, "graph": graph}
+    build = partial(_skip_norm, operator, norm, residual, graph)
     if graph.sole_consumer(value) is norm:
-        return Match(nodes, details)
+        return on_ort(Match(nodes, build=partial(build, wants_sum=False)), operator, graph)
     if any(weight is not None and weight.producer() is not None for weight in norm.inputs[1:]):
         return Refused("the sum is also used elsewhere, maybe before the scale is computed", nodes)
-    details["sum"] = True  # its consumers may precede the normalisation, so the new node goes where the sum is
-    return Match((norm, *residual.nodes), details, outputs=(value, norm.outputs[0]))
+    # Consumers of the sum may precede the normalisation, so the new node goes where the sum is.
+    match = Match((norm, *residual.nodes), outputs=(value, norm.outputs[0]), build=partial(build, wants_sum=True))
+    return on_ort(match, operator, graph)
 
 
-def skip_norm(operator: str, match: Match, op: Builder) -> tuple[ir.Value, ...]:
+def _skip_norm(
+    operator: str, norm: ir.Node, residual: Residual, graph: Facts, op: Builder, *, wants_sum: bool
+) -> tuple[ir.Value, ...]:
     """Build the runtime's operator on the parts of the sum; its results are in the order of the match."""
-    norm: ir.Node = match.details["norm"]
-    residual: Residual = match.details["residual"]
-    wants_sum = "sum" in match.details
-    bias = None if residual.biased is None else residual.biased.vector(op, match.details["graph"])
+    bias = None if residual.biased is None else residual.biased.vector(op, graph)
     shift = (operand(norm, 2),) if operator == LAYER else ()
     inputs = (residual.source, residual.skip, norm.inputs[1], *shift, bias)
     epsilon = norm.attributes.get_float("epsilon", 1e-5)

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, Biased, OrtPass, as_biased, on_ort
+from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, as_biased, on_ort
 
 _OPERATORS = {"none": "BiasGelu", "tanh": "FastGelu"}
 
@@ -45,7 +45,6 @@ class FuseBiasGelu(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the Gelu of a sum with a vector."""
         add = operand_producer(node, 0, ("Add",))
         bias_sum = None if add is None else as_biased(add, graph)
         operator = _OPERATORS.get(node.attributes.get_string("approximate", "none"))
@@ -53,11 +52,8 @@ class FuseBiasGelu(OrtPass):
             return None
         if graph.sole_consumer(add.outputs[0]) is not node:
             return Refused(USED_ELSEWHERE, (add, node))
-        details = {"biased": bias_sum, "operator": operator, "graph": graph}
-        return on_ort(Match((add, node), details), operator, graph)
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's operator."""
-        bias_sum: Biased = match.details["biased"]
-        bias = bias_sum.vector(op, match.details["graph"])
-        return op.node(match.details["operator"], (bias_sum.source, bias), domain=DOMAIN)
+        def build(op: Builder) -> Replacement:
+            return op.node(operator, (bias_sum.source, bias_sum.vector(op, graph)), domain=DOMAIN)
+
+        return on_ort(Match((add, node), build=build), operator, graph)

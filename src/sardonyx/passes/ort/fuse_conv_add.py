@@ -12,11 +12,11 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
 
 
-class FuseConvAdd(OrtPass):
+class FuseConvAdd(OrtPass, OperandPass):
     """A residual added to a convolution."""
 
     name = "fuse-conv-add"
@@ -42,23 +42,14 @@ class FuseConvAdd(OrtPass):
         refusal="different shapes",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a sum with a convolution in single precision that has no other consumer."""
-        refused: Refused | None = None
-        for side in (0, 1):
-            conv, other = operand_producer(node, side, ("Conv",)), node.inputs[1 - side]
-            if conv is None or other is None or graph.dtype(other) != ir.DataType.FLOAT:
-                continue
-            if graph.sole_consumer(conv.outputs[0]) is not node:
-                refused = Refused(USED_ELSEWHERE, (conv, node))
-            elif not graph.same_shape(conv.outputs[0], other):
-                refused = Refused("both sides of the sum may have different shapes", (conv, node))
-            else:
-                return on_ort(Match((conv, node), {"conv": conv, "sum": other}), "FusedConv", graph)
-        return refused
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's operator with the attributes of the convolution."""
-        conv: ir.Node = match.details["conv"]
-        inputs = (conv.inputs[0], conv.inputs[1], operand(conv, 2), match.details["sum"])
-        return op.node("FusedConv", inputs, {**conv.attributes}, domain=DOMAIN)
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        conv, other = operand_producer(node, index, ("Conv",)), node.inputs[1 - index]
+        if conv is None or other is None or graph.dtype(other) != ir.DataType.FLOAT:
+            return None
+        if graph.sole_consumer(conv.outputs[0]) is not node:
+            return Refused(USED_ELSEWHERE, (conv, node))
+        if not graph.same_shape(conv.outputs[0], other):
+            return Refused("both sides of the sum may have different shapes", (conv, node))
+        inputs = (conv.inputs[0], conv.inputs[1], operand(conv, 2), other)
+        match = Match((conv, node), build=lambda op: op.node("FusedConv", inputs, {**conv.attributes}, domain=DOMAIN))
+        return on_ort(match, "FusedConv", graph)

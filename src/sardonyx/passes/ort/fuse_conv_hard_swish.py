@@ -12,8 +12,8 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import is_used_outside
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import consumer_of
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, is_plain_conv, on_ort
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
+from sardonyx.passes.ort._contrib import OrtPass, fused_conv, is_plain_conv
 
 _SIXTH = 1.0 / 6.0
 _TOLERANCE = 1e-7
@@ -47,7 +47,6 @@ class FuseConvHardSwish(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a convolution in single precision whose result only the activation reads."""
         value = node.inputs[0]
         conv = value.producer() if value is not None else None
         if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:
@@ -58,13 +57,7 @@ class FuseConvHardSwish(OrtPass):
         nodes = (conv, *activation)
         if is_used_outside(value, activation):
             return Refused(USED_ELSEWHERE, nodes)
-        return on_ort(Match(nodes, {"conv": conv}), "FusedConv", graph)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's operator with the attributes of the convolution."""
-        conv: ir.Node = match.details["conv"]
-        attributes = {**conv.attributes, "activation": "HardSwish"}
-        return op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN)
+        return fused_conv(conv, nodes, {"activation": "HardSwish"}, graph)
 
 
 def _gated(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[ir.Node, ...] | None:

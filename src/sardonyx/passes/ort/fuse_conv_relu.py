@@ -11,9 +11,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
 from sardonyx.passes.norms._arithmetic import bounds
-from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, is_plain_conv, on_ort
+from sardonyx.passes.ort._contrib import OrtPass, fused_conv, is_plain_conv
 
 
 class FuseConvRelu(OrtPass):
@@ -46,7 +46,6 @@ class FuseConvRelu(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a convolution in single precision whose result only the activation reads."""
         value = node.inputs[0]
         conv = value.producer() if value is not None else None
         if value is None or conv is None or not is_plain_conv(conv) or conv.graph is not node.graph:
@@ -56,15 +55,8 @@ class FuseConvRelu(OrtPass):
         parameters = _parameters(node, graph)
         if parameters is None or graph.dtype(value) != ir.DataType.FLOAT:
             return None
-        return on_ort(Match((conv, node), {"conv": conv, "parameters": parameters}), "FusedConv", graph)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's operator with the attributes of the convolution."""
-        conv: ir.Node = match.details["conv"]
-        parameters: tuple[float, ...] = match.details["parameters"]
-        activation = {"activation": match.root.op_type, "activation_params": parameters or None}
-        attributes = {**conv.attributes, **activation}
-        return op.node("FusedConv", tuple(conv.inputs), attributes, domain=DOMAIN)
+        activation = {"activation": node.op_type, "activation_params": parameters or None}
+        return fused_conv(conv, (conv, node), activation, graph)
 
 
 def _parameters(node: ir.Node, graph: Facts) -> tuple[float, ...] | None:

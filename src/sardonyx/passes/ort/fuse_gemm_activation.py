@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
 
 
@@ -42,18 +42,14 @@ class FuseGemmActivation(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Gemm in single precision that only the activation reads."""
         gemm = operand_producer(node, 0, ("Gemm",))
         if gemm is None or graph.dtype(gemm.outputs[0]) != ir.DataType.FLOAT:
             return None
         if graph.sole_consumer(gemm.outputs[0]) is not node:
             return Refused(USED_ELSEWHERE, (gemm, node))
-        return on_ort(Match((gemm, node), {"gemm": gemm}), "FusedGemm", graph)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's operator with the attributes of the Gemm."""
-        gemm: ir.Node = match.details["gemm"]
-        activation = match.root.op_type
-        slope = match.root.attributes.get_float("alpha", 0.01) if activation == "LeakyRelu" else None
-        added = {"activation": activation, "activation_alpha": slope}
-        return op.node("FusedGemm", tuple(gemm.inputs), {**gemm.attributes, **added}, domain=DOMAIN)
+        slope = node.attributes.get_float("alpha", 0.01) if node.op_type == "LeakyRelu" else None
+        attributes = {**gemm.attributes, "activation": node.op_type, "activation_alpha": slope}
+        match = Match(
+            (gemm, node), build=lambda op: op.node("FusedGemm", tuple(gemm.inputs), attributes, domain=DOMAIN)
+        )
+        return on_ort(match, "FusedGemm", graph)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
 
 
@@ -40,7 +40,6 @@ class FuseMatMulTranspose(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a product with a transposed constant matrix."""
         transpose = operand_producer(node, 1, ("Transpose",))
         weight = None if transpose is None else transpose.inputs[0]
         shape = graph.static_shape(weight)
@@ -50,8 +49,6 @@ class FuseMatMulTranspose(OrtPass):
             return None
         if (graph.rank(node.inputs[0]) or 0) < 2:
             return None
-        return on_ort(Match((transpose, node), {"weight": weight}), "FusedMatMul", graph)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's product, which reads the weight untransposed."""
-        return op.node("FusedMatMul", (match.root.inputs[0], match.details["weight"]), {"transB": 1}, domain=DOMAIN)
+        inputs = (node.inputs[0], weight)
+        match = Match((transpose, node), build=lambda op: op.node("FusedMatMul", inputs, {"transB": 1}, domain=DOMAIN))
+        return on_ort(match, "FusedMatMul", graph)

@@ -10,17 +10,16 @@ the projections and the heads; for one sequence at a time it measured no slower 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.facts import Dim
+from sardonyx.ir.facts import Shape
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.tensors import ConcatTensor, reshaped
 from sardonyx.passes._mask_values import leaves_every_row
-from sardonyx.passes._matching import consumer_of, is_used, operand_producer, producer_of
+from sardonyx.passes._matching import is_used, operand_producer, producer_of
+from sardonyx.passes._parts import is_last
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, biased, on_ort
 
@@ -68,179 +67,73 @@ class FusePackedAttention(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match the attention of projections of the same states."""
-        heads = read_heads(node, graph)
-        if heads is None or isinstance(heads, Refused):
-            return heads
-        projections = packed(heads.operands, heads.readers, graph)
+        if graph.dtype(node.inputs[0]) != ir.DataType.FLOAT or len(node.inputs) < 3:
+            return None
+        attributes, mask = node.attributes, operand(node, _MASK)
+        if attributes.get_float("softcap", 0.0) or attributes.get_int("softmax_precision", 1) != 1:
+            return Refused("it has a softcap or another internal precision", (node,))
+        if any(value is not None for value in node.inputs[_PAST:]) or any(map(is_used, node.outputs[1:])):
+            return Refused("it has a past", (node,))
+        heads, key_heads = (attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
+        if graph.rank(node.inputs[0]) != 3 or not heads or not key_heads:
+            return None
+        if heads != key_heads:
+            return Refused("queries and keys have different numbers of heads", (node,))
+        projections = _packed(node, graph)
         if projections is None:
             return None
-        nodes = (*heads.before, node, *heads.after)
         if isinstance(projections, str):
-            return Refused(projections, nodes)
+            return Refused(projections, (node,))
         source = graph.shape(projections.source)
         if source is None or graph.dtype(projections.source) != ir.DataType.FLOAT:
             return None
         if isinstance(source[0], int) and source[0] > 1:
-            return Refused(BATCHES, nodes)
-        refusal = heads.mask_refusal(source[0], source[1], source[1], graph)
+            return Refused(BATCHES, (node,))
+        is_causal = attributes.get_int("is_causal", 0) == 1
+        refusal = (
+            None if mask is None else _mask_refusal(mask, (source[0], heads, source[1], source[1]), is_causal, graph)
+        )
         if refusal is not None:
-            return Refused(refusal, nodes)
-        details = {"heads": heads, "packed": projections, "graph": graph}
-        match = Match((*projections.nodes, *nodes), details, outputs=(nodes[-1].outputs[0],))
-        return on_ort(match, "Attention", graph)
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's operator on the states and the packed projections."""
-        heads: Heads = match.details["heads"]
-        projections: Packed = match.details["packed"]
-        graph: Facts = match.details["graph"]
+            return Refused(refusal, (node,))
         widths = projections.widths
-        attributes = {
-            "num_heads": heads.count,
-            "scale": heads.scale,
-            "unidirectional": 1 if heads.is_causal else None,
+        options = {
+            "num_heads": heads,
+            "scale": attributes.get_float("scale", 0.0) or None,
+            "unidirectional": 1 if is_causal else None,
             "qkv_hidden_sizes": list(widths) if len(set(widths)) > 1 else None,
         }
-        bias = heads.runtime_mask(op, graph)
-        inputs = (projections.source, projections.weight(op, graph), projections.bias(op, graph), None, None, bias)
-        return op.node("Attention", inputs, attributes, domain=DOMAIN)
 
+        def build(op: Builder) -> Replacement:
+            """Build the runtime's operator on the states and the packed projections, with a mask of four axes."""
+            missing = 0 if mask is None else 4 - (graph.rank(mask) or 4)
+            bias = op.Unsqueeze(mask, op.constant(np.arange(missing, dtype=np.int64), "axes")) if missing else mask
+            weights = projections.weight(op, graph), projections.bias(op, graph)
+            return op.node("Attention", (projections.source, *weights, None, None, bias), options, domain=DOMAIN)
 
-# The standard Attention as ONNX Runtime's own attention operator takes it: heads, scale, mask and projections.
-#
-# The runtime's operators take operands as [batch, length, heads * width]. If the standard node has split heads, the
-# transposes on both sides belong to it. They add a mask [1 or batch, 1 or heads, queries, keys] and broadcast no other
-# axis. Queries, keys and values are read as projections x * W + b of the states, so that the three can be packed.
+        match = Match((*projections.nodes, node), outputs=(node.outputs[0],), build=build)
+        return on_ort(match, "Attention", graph)
+
 
 SHARED_WEIGHT = "the weight of a projection is read elsewhere, so packing would store it twice"
 NO_CONSTANT = "the weight or bias of a projection is not a constant"
 READ_ELSEWHERE = "a projection is read elsewhere"
 
 _MASK, _PAST = 3, 4
-_SWAP = (0, 2, 1, 3)
 
 
-class Heads(Struct, frozen=True, eq=False):
-    """An Attention node, and the nodes between it and operands and result of rank three."""
-
-    node: ir.Node
-    operands: tuple[ir.Value, ...]
-    readers: tuple[ir.Node, ...]  # the consumer of each operand
-    before: tuple[ir.Node, ...]
-    after: tuple[ir.Node, ...]
-    count: int
-    scale: float | None
-    is_causal: bool
-    mask: ir.Value | None
-
-    def mask_refusal(self, batch: Dim, queries: Dim, keys: Dim, graph: Facts) -> str | None:
-        """Return why the kernels cannot take the mask, or None if they can."""
-        if self.is_causal and queries != keys:
-            return "queries and keys may have different lengths, for which causal is ambiguous"
-        if self.mask is None:
-            return None
-        shape = graph.shape(self.mask)
-        if graph.dtype(self.mask) != ir.DataType.FLOAT:
-            return "its mask is not an additive mask in single precision"
-        if shape is None or not 2 <= len(shape) <= 4:
-            return "the shape of its mask is unknown"
-        expected = (batch, self.count, queries, keys)[-len(shape) :]
-        broadcast = [dim == 1 for dim in shape[:-2]]
-        fits = [dim == size for dim, size in zip(shape, expected, strict=True)]
-        if not all(fits[-2:]) or not all(is_one or fit for is_one, fit in zip(broadcast, fits, strict=False)):
-            return "its mask may not have a row for every query and a column for every key"
-        if not leaves_every_row(self.mask, graph, causal=self.is_causal):
-            return "its mask may mask all keys of a row, for which the kernels differ"
-        return None
-
-    def runtime_mask(self, op: Builder, graph: Facts) -> ir.Value | None:
-        """Return the mask with rank four."""
-        missing = 0 if self.mask is None else 4 - (graph.rank(self.mask) or 4)
-        if self.mask is None or not missing:
-            return self.mask
-        return op.Unsqueeze(self.mask, op.constant(np.arange(missing, dtype=np.int64), "axes"))
-
-
-def read_heads(node: ir.Node, graph: Facts) -> Heads | Refused | None:
-    """Return what an Attention node computes if the runtime's own operators can do it, or a refusal for a near miss."""
-    attributes = node.attributes
-    if graph.dtype(node.inputs[0]) != ir.DataType.FLOAT or len(node.inputs) < 3:
-        return None
-    if attributes.get_float("softcap", 0.0) or attributes.get_int("softmax_precision", 1) != 1:
-        return Refused("it has a softcap or another internal precision", (node,))
-    if any(value is not None for value in node.inputs[_PAST:]) or any(map(is_used, node.outputs[1:])):
-        return Refused("it has a past", (node,))
-    rank = graph.rank(node.inputs[0])
-    operand_forms = _merged(node) if rank == 3 else _apart(node, graph) if rank == 4 else None
-    if operand_forms is None:
-        return None
-    operands, readers, before, after, counts = operand_forms
-    if len(set(counts)) != 1:
-        return Refused("queries and keys have different numbers of heads", (node,))
-    scale = attributes.get_float("scale", 0.0) or None
-    causal = attributes.get_int("is_causal", 0) == 1
-    return Heads(node, operands, readers, before, after, counts[0], scale, causal, operand(node, _MASK))
-
-
-_OperandForms = tuple[
-    tuple[ir.Value, ...], tuple[ir.Node, ...], tuple[ir.Node, ...], tuple[ir.Node, ...], tuple[int, ...]
-]
-
-
-def _merged(node: ir.Node) -> _OperandForms | None:
-    """Return operands that already have rank three."""
-    operands = tuple(value for value in node.inputs[:3] if value is not None)
-    counts = node.attributes.get_int("q_num_heads", 0), node.attributes.get_int("kv_num_heads", 0)
-    return None if len(operands) < 3 or 0 in counts else (operands, (node,) * 3, (), (), counts)
-
-
-def _apart(node: ir.Node, graph: Facts) -> _OperandForms | None:
-    """Return operands whose heads are split off and transposed, and the nodes that merge the result again."""
-    operands: list[ir.Value] = []
-    readers: list[ir.Node] = []
-    before: list[ir.Node] = []
-    counts: list[int] = []
-    for index in range(3):
-        transpose = operand_producer(node, index, ("Transpose",))
-        reshape = None if transpose is None else operand_producer(transpose, 0, ("Reshape",))
-        source = None if reshape is None else reshape.inputs[0]
-        if transpose is None or reshape is None or source is None or not _swaps_heads(transpose):
-            return None
-        if (
-            graph.sole_consumer(transpose.outputs[0]) is not node
-            or graph.sole_consumer(reshape.outputs[0]) is not transpose
-        ):
-            return None
-        whole, split = graph.shape(source), graph.shape(reshape.outputs[0])
-        if whole is None or split is None or len(whole) != 3 or len(split) != 4 or whole[:2] != split[:2]:
-            return None
-        if not isinstance(split[2], int):
-            return None
-        operands.append(source)
-        readers.append(reshape)
-        before += [reshape, transpose]
-        counts.append(split[2])
-    after = _merging(node, graph)
-    return None if after is None else (tuple(operands), tuple(readers), tuple(before), after, tuple(counts))
-
-
-def _merging(node: ir.Node, graph: Facts) -> tuple[ir.Node, ...] | None:
-    """Return the Transpose and the Reshape that merge the heads of the result, otherwise None."""
-    transpose = consumer_of(node.outputs[0], graph, ("Transpose",))
-    if transpose is None or not _swaps_heads(transpose):
-        return None
-    reshape = consumer_of(transpose.outputs[0], graph, ("Reshape",))
-    if reshape is None or reshape.inputs[0] is not transpose.outputs[0]:
-        return None
-    split, whole = graph.shape(transpose.outputs[0]), graph.shape(reshape.outputs[0])
-    if split is None or whole is None or len(whole) != 3 or whole[:2] != split[:2]:
-        return None
-    return transpose, reshape
-
-
-def _swaps_heads(transpose: ir.Node) -> bool:
-    return tuple(transpose.attributes.get_ints("perm", ())) == _SWAP
+def _mask_refusal(mask: ir.Value, scores: Shape, is_causal: bool, graph: Facts) -> str | None:
+    """Return why the kernel cannot add the mask to scores of that shape; it broadcasts only batch and heads."""
+    shape = graph.shape(mask)
+    if graph.dtype(mask) != ir.DataType.FLOAT:
+        return "its mask is not an additive mask in single precision"
+    if shape is None or not 2 <= len(shape) <= 4:
+        return "the shape of its mask is unknown"
+    fits = [dim == size for dim, size in zip(shape, scores[-len(shape) :], strict=True)]
+    if not all(fits[-2:]) or not all(dim == 1 or fit for dim, fit in zip(shape[:-2], fits, strict=False)):
+        return "its mask may not have a row for every query and a column for every key"
+    if not leaves_every_row(mask, graph, causal=is_causal):
+        return "its mask may mask all keys of a row, for which the kernels differ"
+    return None
 
 
 class Projection(Struct, frozen=True, eq=False):
@@ -284,22 +177,22 @@ def _vector(part: Projection, graph: Facts) -> ir.TensorProtocol:
     return bias if len(bias.shape) == 1 else reshaped(bias, (part.width,))
 
 
-def packed(values: Sequence[ir.Value], user: ir.Node | Sequence[ir.Node], graph: Facts) -> Packed | str | None:
-    """Return the values as projections of one source, or the reason why they cannot be packed.
+def _packed(node: ir.Node, graph: Facts) -> Packed | str | None:
+    """Return queries, keys and values as projections of one source, or the reason why they cannot be packed.
 
-    `user` is the only consumer of all of them, or one for each. Returns None if they are not projections.
+    Returns None if they are not projections.
     """
-    users = [user] * len(values) if isinstance(user, ir.Node) else user
-    split = _split(values, users, graph)
+    split = _split(node, graph)
     if split is not None:
-        node, widths = split
-        whole = projection(node.inputs[0], node, graph)
+        whole = projection(split.inputs[0], split, graph)
         if whole is None or isinstance(whole, str):
             return whole
-        return Packed(whole.source, (whole,), widths, (*whole.nodes, node))
+        shapes = [graph.shape(value) or (None,) for value in split.outputs]
+        widths = tuple(shape[-1] for shape in shapes if isinstance(shape[-1], int))
+        return Packed(whole.source, (whole,), widths, (*whole.nodes, split)) if len(widths) == len(shapes) else None
     parts: list[Projection] = []
-    for value, reader in zip(values, users, strict=True):
-        part = projection(value, reader, graph)
+    for value in node.inputs[:3]:
+        part = projection(value, node, graph)
         if part is None or isinstance(part, str):
             return part
         parts.append(part)
@@ -333,22 +226,13 @@ def projection(value: ir.Value | None, user: ir.Node, graph: Facts) -> Projectio
     return Projection(source, weight, bias, shape[1], (node,) if added is None else (node, added.node))
 
 
-def _split(
-    values: Sequence[ir.Value], users: Sequence[ir.Node], graph: Facts
-) -> tuple[ir.Node, tuple[int, ...]] | None:
-    """Return the Split whose parts, in order, are the values, and the widths of the parts; otherwise None."""
-    node = producer_of(values[0], users[0], ("Split",))
-    if node is None or list(node.outputs) != list(values):
+def _split(node: ir.Node, graph: Facts) -> ir.Node | None:
+    """Return the Split along the last axis whose parts, in order, are queries, keys and values; otherwise None."""
+    split = operand_producer(node, 0, ("Split",))
+    if split is None or tuple(split.outputs) != node.inputs[:3]:
         return None
-    source = operand(node, 0)
-    rank = graph.rank(source)
-    if rank is None or node.attributes.get_int("axis", 0) not in (-1, rank - 1):
-        return None
-    if any(graph.sole_consumer(value) is not user for value, user in zip(values, users, strict=True)):
-        return None
-    shapes = [graph.shape(value) or (None,) for value in values]
-    widths = tuple(shape[-1] for shape in shapes if isinstance(shape[-1], int))
-    return (node, widths) if len(widths) == len(values) else None
+    is_along_last = is_last(split.attributes.get_int("axis", 0), split.inputs[0], graph)
+    return split if is_along_last and all(graph.sole_consumer(value) is node for value in split.outputs) else None
 
 
 def _tensor(value: ir.Value, graph: Facts) -> ir.TensorProtocol:

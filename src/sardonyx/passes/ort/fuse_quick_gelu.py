@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
 from sardonyx.passes.ort._contrib import DOMAIN, OrtPass, on_ort
 
 
-class FuseQuickGelu(OrtPass):
+class FuseQuickGelu(OrtPass, OperandPass):
     """A value times the sigmoid of a multiple of it."""
 
     name = "fuse-quick-gelu"
@@ -37,24 +37,18 @@ class FuseQuickGelu(OrtPass):
         refusal="used elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a product of a value and its own gate."""
-        for side in (0, 1):
-            gate, value = operand_producer(node, side, ("Sigmoid",)), node.inputs[1 - side]
-            if gate is None or value is None or graph.dtype(value) != ir.DataType.FLOAT:
-                continue
-            scaled = _scaled(gate, value, graph)
-            if scaled is None:
-                continue
-            nodes = (*scaled[1], gate, node)
-            if graph.sole_consumer(gate.outputs[0]) is not node:
-                return Refused(USED_ELSEWHERE, nodes)
-            return on_ort(Match(nodes, {"source": value, "alpha": scaled[0]}), "QuickGelu", graph)
-        return None
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the runtime's operator."""
-        return op.node("QuickGelu", (match.details["source"],), {"alpha": match.details["alpha"]}, domain=DOMAIN)
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        gate, value = operand_producer(node, index, ("Sigmoid",)), node.inputs[1 - index]
+        if gate is None or value is None or graph.dtype(value) != ir.DataType.FLOAT:
+            return None
+        scaled = _scaled(gate, value, graph)
+        if scaled is None:
+            return None
+        alpha, nodes = scaled[0], (*scaled[1], gate, node)
+        if graph.sole_consumer(gate.outputs[0]) is not node:
+            return Refused(USED_ELSEWHERE, nodes)
+        match = Match(nodes, build=lambda op: op.node("QuickGelu", (value,), {"alpha": alpha}, domain=DOMAIN))
+        return on_ort(match, "QuickGelu", graph)
 
 
 def _scaled(gate: ir.Node, value: ir.Value, graph: Facts) -> tuple[float, tuple[ir.Node, ...]] | None:

@@ -11,11 +11,11 @@ import onnx_ir as ir
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
-from sardonyx.passes.ort._contrib import DOMAIN, LAYER, RMS, Biased, OrtPass, as_biased, on_ort
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Refused, Replacement
+from sardonyx.passes.ort._contrib import DOMAIN, LAYER, RMS, OrtPass, as_biased, on_ort
 
 
-class FuseSkipBias(OrtPass):
+class FuseSkipBias(OrtPass, OperandPass):
     """A bias before a fused residual norm."""
 
     name = "fuse-skip-bias"
@@ -49,35 +49,24 @@ class FuseSkipBias(OrtPass):
         refusal="used elsewhere",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a norm without a bias of a sum with a vector."""
-        if operand(node, _bias_index(node)) is not None:
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        bias = 4 if node.op_type == LAYER else 3  # the index of the bias operand
+        add = operand_producer(node, index, ("Add",)) if index < 2 and operand(node, bias) is None else None
+        bias_sum = None if add is None else as_biased(add, graph)
+        if add is None or bias_sum is None:
             return None
-        refused: Refused | None = None
-        for side in (0, 1):
-            add = operand_producer(node, side, ("Add",))
-            bias_sum = None if add is None else as_biased(add, graph)
-            if add is None or bias_sum is None:
-                continue
-            if graph.sole_consumer(add.outputs[0]) is not node:
-                refused = Refused(USED_ELSEWHERE, (add, node))
-                continue
-            return on_ort(Match((add, node), {"biased": bias_sum, "side": side, "graph": graph}), node.op_type, graph)
-        return refused
+        if graph.sole_consumer(add.outputs[0]) is not node:
+            return Refused(USED_ELSEWHERE, (add, node))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the same norm with the bias as one more operand."""
-        bias_sum: Biased = match.details["biased"]
-        node = match.root
-        inputs = [operand(node, index) for index in range(_bias_index(node))]
-        inputs[match.details["side"]] = bias_sum.source
-        inputs.append(bias_sum.vector(op, match.details["graph"]))
-        results = op.node(node.op_type, tuple(inputs), {**node.attributes}, domain=DOMAIN, outputs=len(node.outputs))
-        for old, new in zip(node.outputs, results, strict=True):
-            new.name = new.name if old.name else ""
-        return [new if old.name else None for old, new in zip(node.outputs, results, strict=True)]
+        def build(op: Builder) -> Replacement:
+            """Build the same norm with the bias as one more operand."""
+            inputs = [operand(node, place) for place in range(bias)]
+            inputs[index] = bias_sum.source
+            inputs.append(bias_sum.vector(op, graph))
+            outputs = len(node.outputs)
+            results = op.node(node.op_type, tuple(inputs), {**node.attributes}, domain=DOMAIN, outputs=outputs)
+            for old, new in zip(node.outputs, results, strict=True):
+                new.name = new.name if old.name else ""
+            return [new if old.name else None for old, new in zip(node.outputs, results, strict=True)]
 
-
-def _bias_index(node: ir.Node) -> int:
-    """Return the index of the bias operand."""
-    return 4 if node.op_type == LAYER else 3
+        return on_ort(Match((add, node), build=build), node.op_type, graph)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, Refused, Replacement
-from sardonyx.passes.ort._contrib import RMS, OrtPass, on_ort, skip_match, skip_norm
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, Refused
+from sardonyx.passes.ort._contrib import RMS, OrtPass, skip_match
 
 
 class FuseSkipRmsNorm(OrtPass):
@@ -45,10 +45,4 @@ class FuseSkipRmsNorm(OrtPass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a normalised residual sum."""
-        result = skip_match(node, graph)
-        return on_ort(result, RMS, graph) if isinstance(result, Match) else result
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one node for the sum, its bias and its norm."""
-        return skip_norm(RMS, match, op)
+        return skip_match(RMS, node, graph)

@@ -108,41 +108,38 @@ class GroupAttentionQueries(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match attention with a past and several queries for each key head, between two products."""
         queries, keys = (node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads"))
         if not keys or queries <= keys or operand(node, _PAST) is None or graph.target not in self.targets:
             return None
         source, projection = _queries(node, graph), consumer_of(node.outputs[0], graph, ("MatMul",))
         if source is None or projection is None or graph.dtype(node.inputs[0]) != ir.DataType.FLOAT:
             return None
-        widths = [shape[-1] if (shape := graph.shape(value)) else None for value in (node.inputs[0], node.inputs[2])]
-        if not all(isinstance(width, int) for width in widths) or not _is_weight(projection, node.outputs[0], graph):
+        shapes = (graph.shape(node.inputs[index]) or () for index in (0, 2))
+        widths = [dim for shape in shapes for dim in shape[-1:] if isinstance(dim, int)]
+        if len(widths) < 2 or not _is_weight(projection, node.outputs[0], graph):
             return None
         nodes = (*source.nodes, projection, node)  # keys and values may be read before the projection
         reason = _refusal(node, graph)
         if reason is not None:
             return Refused(reason, nodes)
-        details = {"heads": _Heads(keys, queries // keys), "queries": source, "widths": widths, "graph": graph}
-        return Match(nodes, details, outputs=(projection.outputs[0], *node.outputs[1:3]))
+        heads, (width, values) = _Heads(keys, queries // keys), widths
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the products with reordered weights, and attention between two Reshapes."""
-        node, projection, graph = match.root, match.nodes[-2], match.details["graph"]
-        heads: _Heads = match.details["heads"]
-        source: _Queries = match.details["queries"]
-        width, values = match.details["widths"]
-        batch, length = _sizes(source.product, op, graph)
-        rows = op.Mul(length, _number(heads.group, op))
-        split = op.Concat(batch, rows, _number(width // heads.group, op), axis=0)
-        queries = op.Reshape(_regrouped(source, heads, op, graph), split)
-        mask = operand(node, _MASK)
-        mask = None if mask is None else _repeated(mask, rows, heads.group, op)
-        inputs = (queries, *node.inputs[1:3], mask, *node.inputs[_PAST:])
-        attributes = {**node.attributes, "q_num_heads": heads.keys}
-        result, *appended = op.node("Attention", inputs, attributes, outputs=len(node.outputs[:3]))
-        merged = op.Concat(batch, length, _number(values * heads.group, op), axis=0)
-        weight = heads.weight(projection.inputs[1], 0, op, graph)
-        return [op.MatMul(op.Reshape(result, merged), weight), *appended]
+        def build(op: Builder) -> Replacement:
+            """Build the products with reordered weights, and attention between two Reshapes."""
+            batch, length = _sizes(source.product, op, graph)
+            rows = op.Mul(length, _number(heads.group, op))
+            split = op.Concat(batch, rows, _number(width // heads.group, op), axis=0)
+            queries = op.Reshape(_regrouped(source, heads, op, graph), split)
+            mask = operand(node, _MASK)
+            mask = None if mask is None else _repeated(mask, rows, heads.group, op)
+            inputs = (queries, *node.inputs[1:3], mask, *node.inputs[_PAST:])
+            attributes = {**node.attributes, "q_num_heads": heads.keys}
+            result, *appended = op.node("Attention", inputs, attributes, outputs=len(node.outputs[:3]))
+            merged = op.Concat(batch, length, _number(values * heads.group, op), axis=0)
+            weight = heads.weight(projection.inputs[1], 0, op, graph)
+            return [op.MatMul(op.Reshape(result, merged), weight), *appended]
+
+        return Match(nodes, outputs=(projection.outputs[0], *node.outputs[1:3]), build=build)
 
 
 def _queries(node: ir.Node, graph: Facts) -> _Queries | None:

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from sardonyx.ir.expressions import Expression, known, literal
 from sardonyx.ir.ops import CONVOLUTIONS, MATRIX_PRODUCTS
 from sardonyx.passes._channels import linear_before, rebuilt
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
 
 class FuseBatchNorm(NodePass):
@@ -54,8 +54,8 @@ class FuseBatchNorm(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a normalisation at inference that is the only consumer of a linear operator."""
-        if _is_training(node):
+        # Newer opsets have an attribute for training, older ones further outputs.
+        if node.attributes.get_int("training_mode", 0) or any(output.name for output in node.outputs[1:]):
             return Refused("it is in training mode", (node,))
         if node.attributes.get_int("spatial", 1) == 0:
             return Refused("it normalises every position separately", (node,))
@@ -72,16 +72,8 @@ class FuseBatchNorm(NodePass):
         scale, shift = _affine(parameters, node.attributes.get_float("epsilon", 1e-5))
         if not (np.isfinite(scale.numpy()).all() and np.isfinite(shift.numpy()).all()):
             return Refused("its statistics give no finite scale", (node,))
-        return Match((linear.node, node), {"linear": linear, "scale": scale, "shift": shift}, (node.outputs[0],))
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the linear operator with the normalisation in its weight and bias."""
-        return rebuilt(match.details["linear"], match.details["scale"], match.details["shift"], op)
-
-
-def _is_training(node: ir.Node) -> bool:
-    """Return whether the node is in training mode: an attribute in newer opsets, further outputs in older ones."""
-    return node.attributes.get_int("training_mode", 0) != 0 or any(output.name for output in node.outputs[1:])
+        outputs = (node.outputs[0],)
+        return Match((linear.node, node), outputs=outputs, build=lambda op: rebuilt(linear, scale, shift, op))
 
 
 def _affine(parameters: Sequence[ir.TensorProtocol], epsilon: float) -> tuple[Expression, Expression]:

@@ -16,10 +16,10 @@ from sardonyx.ir.facts import SMALL
 from sardonyx.ir.ops import ARITHMETIC, CONVOLUTIONS
 from sardonyx.passes._channels import Linear, linear_before, rebuilt
 from sardonyx.passes._numbers import may_flip
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
 
 
-class FuseConvAffine(NodePass):
+class FuseConvAffine(OperandPass):
     """Arithmetic with constants after a convolution."""
 
     name = "fuse-conv-affine"
@@ -43,22 +43,14 @@ class FuseConvAffine(NodePass):
         refusal="varies within a channel",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a constant and the result of a convolution that has no other consumer."""
-        for place, value in enumerate(node.inputs):
-            constant = graph.tensor(node.inputs[1 - place])
-            if constant is None or constant.nbytes > SMALL:
-                continue
-            linear = linear_before(value, node, graph, CONVOLUTIONS)
-            if isinstance(linear, str):
-                return Refused(linear, (node,))
-            if linear is not None:
-                return _matched(node, linear, constant, graph, constant_first=place == 1)
-        return None
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the convolution with the arithmetic in its weight and bias."""
-        return rebuilt(match.details["linear"], match.details["scale"], match.details["shift"], op)
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        constant = graph.tensor(node.inputs[1 - index])
+        if constant is None or constant.nbytes > SMALL:
+            return None
+        linear = linear_before(node.inputs[index], node, graph, CONVOLUTIONS)
+        if isinstance(linear, str):
+            return Refused(linear, (node,))
+        return None if linear is None else _matched(node, linear, constant, graph, constant_first=index == 1)
 
 
 def _matched(
@@ -86,7 +78,7 @@ def _matched(
         return Refused("the constant gives no finite scale", nodes)
     if may_flip(scale.numpy(), shift.numpy(), node.outputs[0], graph):
         return Refused("the sign of a zero may be visible", nodes)
-    return Match(nodes, {"linear": linear, "scale": scale, "shift": shift})
+    return Match(nodes, build=lambda op: rebuilt(linear, scale, shift, op))
 
 
 def _per_channel(constant: ir.TensorProtocol, linear: Linear) -> Expression | None:

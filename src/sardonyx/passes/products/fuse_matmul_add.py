@@ -12,13 +12,13 @@ from sardonyx.ir.facts import Dim, Shape
 from sardonyx.ir.ops import MATRIX_PRODUCTS
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16)
 _BFLOAT16_SINCE = 13
 
 
-class FuseMatMulAdd(NodePass):
+class FuseMatMulAdd(OperandPass):
     """A product of matrices plus a bias."""
 
     name = "fuse-matmul-add"
@@ -45,58 +45,32 @@ class FuseMatMulAdd(NodePass):
         refusal="two axes",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a sum with a product of two matrices."""
-        refused: Refused | None = None
-        for side in (0, 1):
-            result = _fused(node, side, graph)
-            if isinstance(result, Match):
-                return result
-            refused = refused or result
-        return refused
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build one Gemm."""
-        product, bias = match.nodes[0], match.details["bias"]
-        first, second = product.inputs[:2]
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        product, bias = operand_producer(node, index, MATRIX_PRODUCTS), node.inputs[1 - index]
+        if product is None or bias is None or operand(product, 2) is not None:
+            return None
+        value = product.outputs[0]
+        nodes = (product, node)
+        first, second = graph.shape(product.inputs[0]), graph.shape(product.inputs[1])
+        if first is None or second is None or graph.shape(bias) is None:
+            return None
+        if len(first) != 2 or len(second) != 2:
+            reason = "an operand of the product does not have two axes"
+            return Refused(reason, nodes) if graph.tensor(bias) is not None else None
+        dtype = graph.dtype(value) or graph.dtype(bias)
+        has_kernel = dtype in _FLOATS or (dtype == ir.DataType.BFLOAT16 and graph.opset(node) >= _BFLOAT16_SINCE)
+        if not has_kernel or 0 in (*first, *second):
+            return None
+        rows = first[product.attributes.get_int("transA", 0)]
+        columns = second[1 - product.attributes.get_int("transB", 0)]
+        if not _broadcasts(graph.shape(bias) or (), rows, columns):
+            return Refused("the bias could enlarge the product", nodes)
+        if graph.sole_consumer(value) is not node:
+            return Refused("the product is read elsewhere", nodes)
+        inputs = (*product.inputs[:2], bias)
         if product.op_type == "Gemm":
-            return op.like(product, (first, second, bias), beta=None)
-        return op.Gemm(first, second, bias)
-
-
-def _fused(node: ir.Node, side: int, graph: Facts) -> Match | Refused | None:
-    """Return the match with the product on that side of the sum."""
-    product, bias = operand_producer(node, side, MATRIX_PRODUCTS), node.inputs[1 - side]
-    if product is None or bias is None or operand(product, 2) is not None:
-        return None
-    value = product.outputs[0]
-    nodes = (product, node)
-    first, second = graph.shape(product.inputs[0]), graph.shape(product.inputs[1])
-    if first is None or second is None or graph.shape(bias) is None:
-        return None
-    if len(first) != 2 or len(second) != 2:
-        return (
-            Refused("an operand of the product does not have two axes", nodes)
-            if graph.tensor(bias) is not None
-            else None
-        )
-    if not _has_kernel(graph.dtype(value) or graph.dtype(bias), graph.opset(node)) or 0 in (*first, *second):
-        return None
-    rows, columns = _result_shape(product, first, second)
-    if not _broadcasts(graph.shape(bias) or (), rows, columns):
-        return Refused("the bias could enlarge the product", nodes)
-    if graph.sole_consumer(value) is not node:
-        return Refused("the product is read elsewhere", nodes)
-    return Match(nodes, {"bias": bias})
-
-
-def _has_kernel(dtype: ir.DataType | None, opset: int) -> bool:
-    return dtype in _FLOATS or (dtype == ir.DataType.BFLOAT16 and opset >= _BFLOAT16_SINCE)
-
-
-def _result_shape(product: ir.Node, first: Shape, second: Shape) -> tuple[Dim, Dim]:
-    """Return rows and columns of the product of two matrices."""
-    return first[product.attributes.get_int("transA", 0)], second[1 - product.attributes.get_int("transB", 0)]
+            return Match(nodes, build=lambda op: op.like(product, inputs, beta=None))
+        return Match(nodes, build=lambda op: op.Gemm(*inputs))
 
 
 def _broadcasts(bias: Shape, rows: Dim, columns: Dim) -> bool:

@@ -10,6 +10,9 @@ the products.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import onnx_ir as ir
 from msgspec import Struct
 
@@ -17,7 +20,7 @@ from sardonyx.ir.ops import UNARY
 from sardonyx.ir.scopes import operand
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import reshaped, transposed
-from sardonyx.passes._matching import operand_producer, permutation
+from sardonyx.passes._matching import operand_producer, permutation, with_operand
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
 LONGEST = 8
@@ -71,7 +74,6 @@ class FusePointwiseConv(NodePass):
     )
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a Transpose to channels first after products over the channels."""
         if permutation(node, graph) != _TO_SECOND or graph.dtype(node.inputs[0]) != ir.DataType.FLOAT:
             return None
         layers = _layers(node, graph)
@@ -86,18 +88,19 @@ class FusePointwiseConv(NodePass):
             return Refused("the result has fewer channels than the input", (*products[0].nodes, node))
         if not _has_pixels(layers[-1].node.inputs[0], graph):
             return Refused("the image may be empty", nodes)
-        return Match(nodes, {"layers": layers})
+        return Match(nodes, build=partial(_convolutions, layers))
 
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Transpose to channels first before the products."""
-        layers: list[_Layer] = match.details["layers"]
-        value = op.Transpose(layers[-1].node.inputs[0], perm=_TO_SECOND)
-        for layer in reversed(layers):
-            if layer.weight is None:
-                value = op.like(layer.node, (value, *layer.node.inputs[1:]))
-                continue
-            value = op.Conv(value, op.constant(_kernel(layer.weight), "weight"), layer.bias)
-        return value
+
+def _convolutions(layers: Sequence[_Layer], op: Builder) -> Replacement:
+    """Transpose to channels first before the products."""
+    value = op.Transpose(layers[-1].node.inputs[0], perm=_TO_SECOND)
+    for layer in reversed(layers):
+        if layer.weight is None:
+            value = op.like(layer.node, with_operand(layer.node, 0, value))
+        else:
+            kernel = reshaped(transposed(layer.weight, (1, 0)), (*layer.channels[::-1], 1, 1))
+            value = op.Conv(value, op.constant(kernel, "weight"), layer.bias)
+    return value
 
 
 def _has_pixels(image: ir.Value | None, graph: Facts) -> bool:
@@ -164,9 +167,3 @@ def _own_weight(product: ir.Node, graph: Facts) -> ir.TensorProtocol | None:
     if weight is None or tensor is None or len(tensor.shape) != 2 or graph.sole_consumer(weight) is not product:
         return None
     return tensor if tensor.dtype == ir.DataType.FLOAT and tensor.size > 0 else None
-
-
-def _kernel(weight: ir.TensorProtocol) -> ir.TensorProtocol:
-    """Return the weight of a product as the lazy weight of a convolution."""
-    entering, leaving = weight.shape.numpy()
-    return reshaped(transposed(weight, (1, 0)), (leaving, entering, 1, 1))

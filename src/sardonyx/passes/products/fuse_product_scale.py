@@ -8,6 +8,8 @@ of the weight.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
@@ -19,7 +21,7 @@ from sardonyx.ir.scopes import operand
 from sardonyx.passes._channels import USED_ELSEWHERE, Linear
 from sardonyx.passes._matching import operand_producer, permutation
 from sardonyx.passes._numbers import FLOATS, may_flip
-from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
+from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, OperandPass, Refused, Replacement
 
 
 class _Scaled(Struct, frozen=True, eq=False):
@@ -35,7 +37,7 @@ class _Scaled(Struct, frozen=True, eq=False):
         return tuple(node for node in (self.linear.node, self.add, self.move, self.node) if node is not None)
 
 
-class FuseProductScale(NodePass):
+class FuseProductScale(OperandPass):
     """A scale after a product with a constant weight."""
 
     name = "fuse-product-scale"
@@ -61,34 +63,12 @@ class FuseProductScale(NodePass):
         refusal="varies within a column",
     )
 
-    def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
-        """Match a constant times the result of a product with a constant weight."""
-        for place in (0, 1) if node.op_type == "Mul" else (0,):
-            constant = graph.tensor(node.inputs[1 - place])
-            constant = None if constant is None or constant.nbytes > SMALL else constant
-            scaled = None if constant is None else _scaled(node, place, graph)
-            if constant is None or scaled is None:
-                continue
-            if isinstance(scaled, Refused):
-                return scaled
-            return _matched(scaled, constant, graph)
-        return None
-
-    def rewrite(self, match: Match, op: Builder) -> Replacement:
-        """Build the product with the scale in its weight and bias."""
-        scaled: _Scaled = match.details["scaled"]
-        scale: Expression = match.details["scale"]
-        node = scaled.linear.node
-        weight = op.constant(scaled.linear.scaled_weight(scale), "weight")
-        bias = None
-        if scaled.linear.bias is not None:
-            bias = op.constant(scaled.linear.changed_bias(scale, literal(0.0)), "bias")
-        if node.op_type == "Gemm":
-            value = op.like(node, (node.inputs[0], weight, bias), beta=None)
-        else:
-            value = op.MatMul(node.inputs[0], weight)
-            value = value if bias is None else op.Add(value, bias)
-        return value if scaled.move is None else op.like(scaled.move, (value,))
+    def match_operand(self, node: ir.Node, index: int, graph: Facts) -> Match | Refused | None:
+        constant = graph.tensor(node.inputs[1 - index])
+        if constant is None or constant.nbytes > SMALL or (node.op_type == "Div" and index == 1):
+            return None
+        scaled = _scaled(node, index, graph)
+        return _matched(scaled, constant, graph) if isinstance(scaled, _Scaled) else scaled
 
 
 def _scaled(node: ir.Node, place: int, graph: Facts) -> _Scaled | Refused | None:
@@ -149,4 +129,19 @@ def _matched(scaled: _Scaled, constant: ir.TensorProtocol, graph: Facts) -> Matc
         return Refused("the constant gives no finite scale", scaled.nodes)
     if may_flip(scale.numpy(), np.zeros(columns), scaled.node.outputs[0], graph):
         return Refused("the sign of a zero may be visible", scaled.nodes)
-    return Match(scaled.nodes, {"scaled": scaled, "scale": scale})
+    return Match(scaled.nodes, build=partial(_rescaled, scaled, scale))
+
+
+def _rescaled(scaled: _Scaled, scale: Expression, op: Builder) -> Replacement:
+    """Build the product with the scale in its weight and bias."""
+    node = scaled.linear.node
+    weight = op.constant(scaled.linear.scaled_weight(scale), "weight")
+    bias = None
+    if scaled.linear.bias is not None:
+        bias = op.constant(scaled.linear.changed_bias(scale, literal(0.0)), "bias")
+    if node.op_type == "Gemm":
+        value = op.like(node, (node.inputs[0], weight, bias), beta=None)
+    else:
+        value = op.MatMul(node.inputs[0], weight)
+        value = value if bias is None else op.Add(value, bias)
+    return value if scaled.move is None else op.like(scaled.move, (value,))

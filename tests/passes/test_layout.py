@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from sardonyx.ir.facts import Facts
-from sardonyx.passes.attention._axis_parts import (
+from sardonyx.passes._layout import (
     Axes,
     Conversion,
     Part,
@@ -70,13 +70,13 @@ def traced(proto: onnx.ModelProto) -> Any:
 
 def applied(steps: Conversion, array: np.ndarray) -> np.ndarray:
     """Apply the steps to numbers."""
-    for kind, numbers, shape in steps.steps:
-        if kind == "Transpose":
-            array = array.transpose(numbers)
+    for step in steps.steps:
+        if step.operator == "Transpose":
+            array = array.transpose(step.numbers)
         else:
-            target = [array.shape[index] if dim == 0 else dim for index, dim in enumerate(numbers)]
+            target = [array.shape[index] if dim == 0 else dim for index, dim in enumerate(step.numbers)]
             array = array.reshape(target)
-        assert array.shape == shape
+        assert array.shape == step.shape
     return array
 
 
@@ -147,11 +147,11 @@ def test_named_dims_are_followed_through_a_flattened_batch() -> None:
     assert converted is not None
     x = np.arange(7 * 2 * 12, dtype=np.float32).reshape(7, 2, 12)
     want = x.reshape(7, 6, 4).transpose(1, 0, 2).reshape(2, 3, 7, 4)
-    for kind, numbers, _ in converted.steps:
+    for step in converted.steps:
         x = (
-            x.transpose(numbers)
-            if kind == "Transpose"
-            else x.reshape([x.shape[i] if d == 0 else d for i, d in enumerate(numbers)])
+            x.transpose(step.numbers)
+            if step.operator == "Transpose"
+            else x.reshape([x.shape[i] if d == 0 else d for i, d in enumerate(step.numbers)])
         )
     np.testing.assert_array_equal(x, want)
 
@@ -190,5 +190,5 @@ def test_dims_of_one_need_no_extra_reshape() -> None:
     want: Axes = [[], [h], [s], [d]]
     steps = conversion(have, want)
     assert steps is not None
-    assert [kind for kind, _, _ in steps.steps] == ["Reshape", "Transpose"]
-    assert steps.steps[-1][2] == sizes(want)
+    assert [step.operator for step in steps.steps] == ["Reshape", "Transpose"]
+    assert steps.steps[-1].shape == sizes(want)

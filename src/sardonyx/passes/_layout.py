@@ -1,4 +1,4 @@
-"""Axes as products of parts: trace a value back through layout operators, and convert one layout into another.
+"""Axes as products of parts: follow a value through layout operators, and convert one layout into another.
 
 Exporters split heads off and merge them in many ways: reshapes, transposes, flattened batches, repeated heads. Passes
 do not match these forms one by one. They write every axis as a product of parts, such as batch, length, head and width,
@@ -13,7 +13,7 @@ only moves the borders between axes, splitting a part in two if a border falls i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -24,7 +24,7 @@ from sardonyx.ir.ops import VIEWS
 from sardonyx.ir.rules import Builder
 from sardonyx.ir.scopes import has_references, operand
 from sardonyx.ir.shapes.expr import exact_quotient, product
-from sardonyx.passes._matching import reshape_target
+from sardonyx.passes._matching import permutation, reshape_target
 
 
 class Part:
@@ -110,6 +110,23 @@ def regroup(parts: Axis, shape: Shape) -> Axes | None:
     if not rest:
         return None if remaining else axes
     return [*axes, list(remaining), *trailing]
+
+
+def moved(axes: Axes, node: ir.Node, graph: Facts) -> Axes | None:
+    """Return the axes after a view or Transpose, otherwise None."""
+    if node.op_type == "Transpose":
+        perm = permutation(node, graph)
+        return [axes[axis] for axis in perm] if perm is not None and len(perm) == len(axes) else None
+    shape = graph.shape(node.outputs[0])
+    return regroup(flat(axes), shape) if node.op_type in VIEWS and shape is not None else None
+
+
+def joined(source: Axis, result: Axis) -> tuple[Axis, Axis]:
+    """Return two orders of parts with every run of parts that are adjacent in both replaced by one part."""
+    source, result = refined(source), refined(result)
+    runs = {run[0]: run for run in _runs(result, _places(source))}
+    whole = {first: run[0] if len(run) == 1 else Part(size(run)) for first, run in runs.items()}
+    return [whole[part] for part in source if part in whole], list(whole.values())
 
 
 def _take(parts: deque[Part], dim: Dim, *, front: bool) -> Axis | None:
@@ -212,7 +229,7 @@ def _before(stage: Stage, producer: ir.Node, graph: Facts, *, scales: bool) -> S
         return None
     match producer.op_type:
         case "Transpose":
-            perm = producer.attributes.get_ints("perm", tuple(reversed(range(len(shape)))))
+            perm = permutation(producer, graph) or ()
             fits = len(perm) == len(shape) == len(stage.axes)
             axes: Axes | None = [stage.axes[perm.index(axis)] for axis in range(len(shape))] if fits else None
         case "Expand":
@@ -286,23 +303,42 @@ def _uncut(stage: Stage, node: ir.Node, shape: Shape, graph: Facts) -> Axes | No
     return [*stage.axes[:axis], [picked, *stage.axes[axis]], *stage.axes[axis + 1 :]]
 
 
-class Conversion(Struct, frozen=True):
-    """Reshape and Transpose nodes that convert one layout into another."""
+class Step(Struct, frozen=True):
+    """One node: a Reshape to `numbers`, a Transpose by them, or a Gather of them along `axis`."""
 
-    steps: tuple[tuple[str, tuple[int, ...], Shape], ...] = ()  # operator, target or perm, shape after it
+    operator: str
+    numbers: tuple[int, ...] | np.ndarray
+    shape: Shape | None = None  # of the result, if it is known
+    axis: int = 0
+
+
+class Conversion(Struct, frozen=True):
+    """Nodes that convert one layout into another."""
+
+    steps: tuple[Step, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of nodes."""
         return len(self.steps)
 
-    def write(self, value: ir.Value, op: Builder, dtype: ir.DataType | None) -> ir.Value:
-        """Build the nodes and return the value in the new layout."""
-        for kind, numbers, shape in self.steps:
-            if kind == "Transpose":
-                value = op.Transpose(value, perm=list(numbers))
-            else:
-                value = op.Reshape(value, op.constant(np.array(numbers, np.int64), "target"))
-            op.learn(value, dtype, shape)
+    @property
+    def copies(self) -> int:
+        """Return how many of the nodes copy their input."""
+        return sum(step.operator != "Reshape" for step in self.steps)
+
+    def write(self, value: ir.Value, op: Builder, dtype: ir.DataType | None = None) -> ir.Value:
+        """Build the nodes and return the value in the new layout; `dtype` states what they return."""
+        for step in self.steps:
+            numbers = np.ascontiguousarray(step.numbers, np.int64)
+            match step.operator:
+                case "Reshape":
+                    value = op.Reshape(value, op.constant(numbers, "target"))
+                case "Transpose":
+                    value = op.Transpose(value, perm=numbers.tolist())
+                case _:
+                    value = op.Gather(value, op.constant(numbers, "rows"), axis=step.axis)
+            if dtype is not None and step.shape is not None:
+                op.learn(value, dtype, step.shape)
         return value
 
 
@@ -325,7 +361,7 @@ def conversion(source: Axes, target: Axes) -> Conversion | None:
     before, after = _reshape(source, split_axes), _reshape(ordered, target)
     if before is None or after is None:
         return None
-    return Conversion((*before.steps, ("Transpose", perm, sizes(ordered)), *after.steps))
+    return Conversion((*before.steps, Step("Transpose", perm, sizes(ordered)), *after.steps))
 
 
 def _reshape(source: Axes, target: Axes) -> Conversion | None:
@@ -333,29 +369,30 @@ def _reshape(source: Axes, target: Axes) -> Conversion | None:
     if same_axes(source, target):
         return Conversion()
     numbers = reshape_target(sizes(source), sizes(target))
-    return None if numbers is None else Conversion((("Reshape", numbers, sizes(target)),))
+    return None if numbers is None else Conversion((Step("Reshape", numbers, sizes(target)),))
 
 
 def _pieces(source: Axes, target: Axes) -> tuple[Axes, Axes]:
     """Return the axes that the Transpose permutes, in the order before and after it.
 
-    Dims of size one are included such that, if possible, one side equals the layout itself and needs no Reshape.
+    If possible, both sides are the layouts themselves and need no Reshape, or the target is, or the source. Dims of
+    size one are included for that.
     """
-    places = [_places(axes) for axes in (source, target)]
-    source_runs, target_runs = ([list(_runs(refined(axis), places)) for axis in axes] for axes in (source, target))
-    if all(len(runs) <= 1 for runs in target_runs):
-        after, ones = [list(refined(axis)) for axis in target], target_runs.count([])
-    else:
-        ones = source_runs.count([]) if all(len(runs) <= 1 for runs in source_runs) else 0
-        after = [*([] for _ in range(ones)), *(run for runs in target_runs for run in runs)]
-    before: Axes = []
-    for runs in source_runs:
-        if runs:
-            before += runs
-        elif ones:
-            before.append([])
-            ones -= 1
-    return [*([] for _ in range(ones)), *before], after
+    source, target = ([refined(axis) for axis in axes] for axes in (source, target))
+    in_source, in_target = (_places(flat(axes)) for axes in (source, target))
+    before, after = (list(filter(None, axes)) for axes in (source, target))
+    if len(source) == len(target) and sorted(before, key=lambda axis: in_target[axis[0]]) == after:
+        return source, target
+    if all(_is_run(axis, in_source) for axis in after):
+        view = sorted(after, key=lambda axis: in_source[axis[0]])
+        for index, axis in enumerate(target):
+            if not axis:
+                view.insert(min(index, len(view)), [])
+        return view, target
+    if all(_is_run(axis, in_target) for axis in before):
+        return source, [*([] for axis in source if not axis), *sorted(before, key=lambda axis: in_target[axis[0]])]
+    runs = list(_runs(flat(target), in_source))
+    return sorted(runs, key=lambda run: in_source[run[0]]), runs
 
 
 def _permutation(source: Axes, target: Axes) -> tuple[int, ...] | None:
@@ -373,16 +410,21 @@ def _permutation(source: Axes, target: Axes) -> tuple[int, ...] | None:
     return tuple(perm)
 
 
-def _places(axes: Axes) -> dict[Part, tuple[int, int]]:
-    """Return the axis of each part and its position within the axis."""
-    return {part: (index, place) for index, axis in enumerate(axes) for place, part in enumerate(refined(axis))}
+def _places(parts: Axis) -> dict[Part, int]:
+    """Return the position of each part."""
+    return {part: place for place, part in enumerate(parts)}
 
 
-def _runs(axis: Axis, places: Sequence[Mapping[Part, tuple[int, int]]]) -> Iterator[Axis]:
-    """Return the longest runs of parts of an axis that are adjacent in all layouts."""
+def _is_run(axis: Axis, places: Mapping[Part, int]) -> bool:
+    """Return whether the parts of an axis are adjacent and in the same order in another layout."""
+    return len(list(_runs(axis, places))) == 1
+
+
+def _runs(parts: Axis, places: Mapping[Part, int]) -> Iterator[Axis]:
+    """Return the longest runs of parts that are adjacent in another layout too."""
     run: Axis = []
-    for part in axis:
-        if run and any(place[part] != (place[run[-1]][0], place[run[-1]][1] + 1) for place in places):
+    for part in parts:
+        if run and places[part] != places[run[-1]] + 1:
             yield run
             run = []
         run.append(part)
