@@ -8,7 +8,7 @@ import pytest
 
 from browser.conftest import Open
 from reporting.sample_fleet import sample_fleet
-from sardonyx.reporting.page.page import render_fleet
+from sardonyx.reporting.page import render_fleet
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 from browser.conftest import Open
 from reporting.sample_run import sample_run
 from sardonyx.records.run import Event, NodeRef, RewriteKind
-from sardonyx.reporting.page.page import render_page
+from sardonyx.reporting.page import render_page
 from sardonyx.reporting.run_bundle import RunBundle
 
 STATUS = re.compile(r"([\d,]+) of ([\d,]+) rewrites shown")

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from cli.conftest import Result
 from quantization.small_model import LIMIT, TASK, build
+from quantization.test_half_range import long_sum
 from sardonyx.records.quantization import Quantization
 
 Command = Callable[..., Result]
@@ -43,6 +45,20 @@ def test_a_budget_that_nothing_meets_prints_the_front_and_writes_the_record(comm
     assert "is met by" in shown.err
     assert Quantization.from_json(record.read_bytes()).status == "not met"
     assert not (tmp_path / "q.onnx").exists()
+
+
+def test_a_dry_run_says_what_leaves_the_range_of_float16_and_writes_no_model(command: Command, tmp_path: Path) -> None:
+    model, record = tmp_path / "m.onnx", tmp_path / "r.json"
+    onnx.save(long_sum(np.random.default_rng(0)), model)
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).standard_normal((2, 4096, 32)).astype(np.float32))
+    shown = command("quantize", model, "--to", "fp16", "--data", tmp_path / "x.npz", "--dry-run", "--record", record)
+    assert shown.code == 0
+    assert "Can leave the range of float16: 1 node, 1 of them in float32" in shown.out
+    assert "its sums of 4096 numbers reach" in shown.out
+    assert [risk.module for risk in Quantization.from_json(record.read_bytes()).risks] == ["pool"]
+    assert not (tmp_path / "m.quantized.onnx").exists()
+    several = command("quantize", model, model, "--out-dir", tmp_path / "out", "--dry-run")
+    assert (several.code, "--dry-run is for one model" in several.err) == (2, True)
 
 
 def test_a_folder_gets_the_record_and_the_page(command: Command, tmp_path: Path) -> None:

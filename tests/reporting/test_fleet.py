@@ -26,9 +26,9 @@ from sardonyx.reporting.fleet import (
     status_table,
     tables,
 )
-from sardonyx.reporting.page.page import render_fleet
-from sardonyx.reporting.writers import csv as csv_writer
-from sardonyx.reporting.writers import parquet, terminal
+from sardonyx.reporting.page import render_fleet
+from sardonyx.reporting.writers import terminal
+from sardonyx.reporting.writers.tables import write_csv, write_parquet
 from sardonyx.reporting.writers.terminal import Style
 
 
@@ -138,7 +138,7 @@ def test_tables_have_a_row_for_each_model_and_each_pass() -> None:
         "rewrites": sum(len(row.numbers.get("rewrites", {})) for row in fleet.models),
         "missed": 190,
     }
-    summary = list(csv.DictReader(io.StringIO(csv_writer.write(found["summary"].columns, found["summary"].rows))))
+    summary = list(csv.DictReader(io.StringIO(write_csv(found["summary"].columns, found["summary"].rows))))
     assert (summary[0]["name"], summary[0]["status"]) == ("folder0/model-00000", "done")
     assert int(summary[0]["nodes_before"]) == fleet.models[0].numbers["nodes_before"]
     assert summary[7]["reason"] == "models/folder0/model-00007.onnx is empty"
@@ -147,7 +147,7 @@ def test_tables_have_a_row_for_each_model_and_each_pass() -> None:
 def test_parquet_has_the_same_rows_with_types() -> None:
     reading = pytest.importorskip("pyarrow.parquet")
     for table in tables(sample_fleet(100)):
-        data: Any = reading.read_table(io.BytesIO(parquet.write(table.columns, table.rows)))
+        data: Any = reading.read_table(io.BytesIO(write_parquet(table.columns, table.rows)))
         assert data.column_names == list(table.columns)
         assert [tuple(row.values()) for row in data.to_pylist()] == [tuple(row) for row in table.rows]
 

@@ -19,7 +19,7 @@ from sardonyx.ir.rules import Builder, Match, Replacement
 from sardonyx.passes import ALL, Example, NodePass, Pass
 from sardonyx.records.run import Accuracy, RewriteChecks, RewriteClaims
 from sardonyx.reporting.document import View
-from sardonyx.reporting.page.page import render_page
+from sardonyx.reporting.page import render_page
 from sardonyx.reporting.run import rollback_sentence, run_document
 from sardonyx.reporting.run_bundle import RunBundle
 from sardonyx.reporting.verdict import claims_cell, claims_line, rewrite_lines

@@ -557,16 +557,16 @@ def _with_reason(outcome: Outcome) -> Outcome:
 
 def _write_summary(fleet: Fleet, store: Store) -> Fleet:
     """Write the record of all models, tables and a page to the folder; return the record with notes."""
-    from sardonyx.reporting.page.page import render_fleet
-    from sardonyx.reporting.writers import csv, parquet
+    from sardonyx.reporting.page import render_fleet
+    from sardonyx.reporting.writers.tables import has_parquet, write_csv, write_parquet
 
-    if not parquet.is_available():
+    if not has_parquet():
         fleet = replace(fleet, notes=(*fleet.notes, _NO_PARQUET))
     files: dict[str, bytes] = {}
     for table in tables(fleet):
-        files[f"tables/{table.name}.csv"] = csv.write(table.columns, table.rows).encode()
-        if parquet.is_available():
-            files[f"tables/{table.name}.parquet"] = parquet.write(table.columns, table.rows)
+        files[f"tables/{table.name}.csv"] = write_csv(table.columns, table.rows).encode()
+        if has_parquet():
+            files[f"tables/{table.name}.parquet"] = write_parquet(table.columns, table.rows)
     page = render_fleet(fleet, tuple(files)).encode()
     for name, data in {**files, SUMMARY: fleet.to_json() + b"\n", PAGE: page}.items():
         store.write(name, data)

@@ -172,6 +172,15 @@ class ModuleRange(msgspec.Struct, frozen=True):
     kept: bool  # whether a part of it stays in float32 because float16 could overflow
 
 
+class HalfRisk(msgspec.Struct, frozen=True):
+    """A node whose numbers can leave the range of float16: as measured on samples, or as a bound that follows."""
+
+    module: str
+    node: str
+    reason: str  # which numbers, what they reach on the samples or can reach; or a constant that becomes 0
+    kept: bool  # whether the node stays in float32
+
+
 class Quantization(Record, frozen=True, tag="quantization"):
     """A model in lower precision."""
 
@@ -194,4 +203,5 @@ class Quantization(Record, frozen=True, tag="quantization"):
     choice: Choice | None = None  # None: every module has the same precision, as was asked for
     notes: tuple[str, ...] = ()
     ranges: tuple[ModuleRange, ...] = ()  # of the source, for fp16
+    risks: tuple[HalfRisk, ...] = ()  # of the source, for fp16; other nodes stay within its range
     decoder: LoadedDecoder | None = None  # of a folder for generation

@@ -30,7 +30,7 @@ from sardonyx.reporting.document import (
 )
 from sardonyx.reporting.module_rows import grouped, module_cell, module_rows
 from sardonyx.reporting.record_kinds import FIGURES
-from sardonyx.reporting.writers import csv
+from sardonyx.reporting.writers.tables import write_csv
 
 MODEL, MODULE = "model", "module"  # scopes of a line of CSV
 
@@ -92,7 +92,7 @@ def analysis_csv(analysis: Analysis) -> str:
         for module in form.modules:
             cells = [getattr(module, key) if key in own else "" for key in (*keys, *extra)]
             rows.append([form.name, MODULE, module.path, module.kind, *cells])
-    return csv.write(["form", "scope", "module", "kind", *keys, *extra], rows)
+    return write_csv(["form", "scope", "module", "kind", *keys, *extra], rows)
 
 
 # The figures of the forms side by side.
@@ -119,7 +119,6 @@ def _figures(analysis: Analysis, view: View) -> Table:
 
 
 def _sizes(analysis: Analysis) -> Facts:
-    """Return the sizes of the dynamic dimensions, which every number depends on."""
     sizes = ", ".join(f"{formatting.name(dim)}={size}" for dim, size in analysis.sizes.items())
     return Facts({"dynamic dimensions": sizes} if sizes else {})
 
@@ -144,7 +143,6 @@ def _port(port: Port) -> str:
 
 
 def _of(form: Form, analysis: Analysis) -> str:
-    """Return which form is meant, if there are several."""
     return "" if len(analysis.forms) == 1 else f" ({formatting.name(form.name)})"
 
 
@@ -245,7 +243,6 @@ def _cache(source: AnalysisSource, analysis: Analysis) -> Section:
 
 
 def _modules(form: Form, analysis: Analysis, view: View) -> Section:
-    """Return the module tree with totals; equal layers are one line."""
     highest: dict[str, int] = defaultdict(int)  # bytes alive while a module or one below it runs
     for module in form.modules:
         for path in lineage(module.path):

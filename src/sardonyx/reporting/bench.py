@@ -24,7 +24,7 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.module_rows import grouped
-from sardonyx.reporting.writers import csv
+from sardonyx.reporting.writers.tables import write_csv
 
 UNKNOWN = "?"
 TOO_NOISY = 0.1  # a difference of this size is worth knowing: if it may go undetected, the machine is too noisy
@@ -65,7 +65,7 @@ def bench_csv(bench: Benchmark) -> str:
         for timing in point.timings
         for number, seconds in enumerate(timing.seconds, 1)
     )
-    return csv.write(["file", *dims, "round", "seconds"], rows)
+    return write_csv(["file", *dims, "round", "seconds"], rows)
 
 
 def milliseconds(seconds: float | None) -> str:
@@ -140,7 +140,6 @@ def finding(compared: Comparison) -> str:
 
 
 def _single(bench: Benchmark, point: Point) -> str:
-    """Return the result for a file that is compared with no other."""
     timing = point.timings[0]
     at = f" at {size_of(point, bench)}" if len(bench.points) > 1 else ""
     return (
@@ -243,7 +242,6 @@ def timing_table(bench: Benchmark) -> Table:
 
 
 def _verdicts(bench: Benchmark) -> list[Text]:
-    """Return one sentence for each size and file, in the tone of its finding."""
     lines: list[Text] = []
     for point in bench.points:
         if len(bench.files) == 1:

@@ -142,7 +142,6 @@ def _input_lines(export: Export, view: View) -> list[str]:
 
 
 def _state_lines(export: Export) -> list[str]:
-    """Return which outputs are inputs of the next run, and the values of the first."""
     if not export.state:
         return []
     firsts = [state.initial for state in export.state]

@@ -336,7 +336,6 @@ def _group(row: ModelRow, *, by_family: bool) -> str:
 
 
 def _totals(rows: Sequence[ModelRow], what: str) -> tuple[str, str, str]:
-    """Return the nodes or bytes of all models before and after, and the change."""
     before, after = (sum(row.numbers.get(f"{what}_{when}", 0) for row in rows) for when in ("before", "after"))
     write = formatting.size if what == "bytes" else formatting.count
     return write(before), write(after), formatting.percent(before, after) if before else "·"

@@ -185,7 +185,6 @@ def _passes(one: Run, two: Run) -> Section:
 
 
 def _modules(one: Run, two: Run) -> Section:
-    """Return the modules that differ, with those above them."""
     sides = [{module.path: module for module in run.modules} for run in (one, two)]
     entries: list[tuple[str, str, tuple[int, ...]]] = []
     shown: set[str] = set()
@@ -384,7 +383,6 @@ def _bars(values: Sequence[Reading]) -> str:
 
 
 def _breaks(history: History) -> Iterator[str]:
-    """Yield between which runs times are not comparable, and why."""
     for newer, older in zip(history.runs, history.runs[1:], strict=False):
         if older.bench is not None and newer.bench is not None and (reasons := list(incomparable(older, newer))):
             between = f"{formatting.date(_date(older))} and {formatting.date(_date(newer))}"
@@ -392,7 +390,6 @@ def _breaks(history: History) -> Iterator[str]:
 
 
 def _disturbed(history: History) -> Iterator[str]:
-    """Yield which runs were timed on a busy machine, in one note."""
     shares = [(run, run.bench.machine.busy) for run in history.runs if run.bench is not None]
     busy = [f"{formatting.date(_date(run))} ({100 * share:.0f} %)" for run, share in shares if share is not None]
     if busy:

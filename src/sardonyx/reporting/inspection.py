@@ -382,7 +382,6 @@ def opportunities_sentence(opportunities: Opportunities) -> str:
 
 
 def _passes(opportunities: Opportunities, view: View) -> Section:
-    """Return the passes that would rewrite or skip anything, with the reasons below."""
     rows: list[Row] = []
     for record in opportunities.passes:
         if not record.rewrites and not record.refusals:

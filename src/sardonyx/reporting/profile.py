@@ -28,7 +28,7 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.module_rows import module_cell, module_kind, module_rows
-from sardonyx.reporting.writers import csv
+from sardonyx.reporting.writers.tables import write_csv
 
 OPERATORS_SHOWN = 4  # on one screen
 BAR = 12  # characters of a bar
@@ -87,7 +87,7 @@ def profile_sentence(profile: Profile) -> str:
 def profile_csv(profile: Profile) -> str:
     """Return one line for each file, each of its modules and each kernel, with every number in full."""
     lines = (line for model in profile.models for line in _csv_lines(model))
-    return csv.write(FIELDS, ([line.get(field, "") for field in FIELDS] for line in lines))
+    return write_csv(FIELDS, ([line.get(field, "") for field in FIELDS] for line in lines))
 
 
 def _csv_lines(model: ProfiledModel) -> Iterator[dict[str, object]]:
@@ -253,12 +253,10 @@ def conditions(profile: Profile) -> dict[str, Text]:
 
 
 def _of(model: ProfiledModel, profile: Profile) -> str:
-    """Return which file is meant, if there are several."""
     return "" if len(profile.models) == 1 else f" ({formatting.name(model.label)})"
 
 
 def _totals(models: Sequence[ProfiledModel]) -> Table:
-    """Return the figures of each whole file, side by side."""
     times = [
         ("one run, not profiled, ms", [model.plain_ms for model in models]),
         ("one run, profiled, ms", [model.wall_ms for model in models]),
@@ -289,7 +287,6 @@ def _labels(models: Sequence[ProfiledModel]) -> list[str]:
 
 
 def _with_changes(cells: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the first value, then each other one with its change."""
     return [cells[0][0], *(cell for pair in cells[1:] for cell in pair)]
 
 
@@ -353,7 +350,6 @@ def _operator_cells(spent: Sequence[tuple[float, ...]]) -> list[str]:
 
 
 def _kernels(model: ProfiledModel, profile: Profile) -> Section:
-    """Return the kernels, the slowest first, each with its module and the nodes that it runs."""
     rows = (
         (
             formatting.name(kernel.name, 40),

@@ -76,7 +76,6 @@ def loss_limit(choice: Choice) -> float | None:
 
 
 def _limit(choice: Choice, name: str) -> float | None:
-    """Return the upper limit of a number of the budget, or None if there is none."""
     limits: list[float] = []
     for text in choice.budget:
         with contextlib.suppress(UsageError):  # a record may contain anything
@@ -166,7 +165,6 @@ def _mark(choice: Choice, number: int, x: float, y: float) -> str:
 
 
 def _said(point: FrontPoint, choice: Choice) -> str:
-    """Return a model with its numbers, in a line."""
     loss = point.scores.relative_l2
     parts = [
         f"{point.label} ({', '.join(f'{count} {precision}' for precision, count in point.groups.items())})",
@@ -301,6 +299,7 @@ _OUTPUTS = 4
 _REASONS = 3
 _POINTS = 8
 _KEPT = 5
+_RISKS = 6
 
 
 def quantization_document(quantization: Quantization, view: View) -> Document:
@@ -319,7 +318,8 @@ def _blocks(quantization: Quantization, view: View) -> tuple[Section, ...]:
     choice, loss = quantization.choice, loss_section(quantization, view)
     rest = (module_section(quantization, view), skipped_section(quantization, view))
     if choice is None:
-        return loss, *rest
+        risks = (risk_section(quantization, view),) if quantization.risks else ()
+        return *risks, loss, *rest
     return point_section(choice, view), _kept(choice, view), loss, *(rest if view.verbose else ())
 
 
@@ -339,7 +339,6 @@ def quantization_sentence(quantization: Quantization) -> str:
 
 
 def _loss(loss: Loss) -> str:
-    """Return the loss in a few words; that of integers alone is how many are equal."""
     if not loss.outputs:
         return "no output could be compared"
     if loss.relative_l2 == 0 and loss.top1 is not None:
@@ -425,7 +424,6 @@ def _point_time(point: FrontPoint) -> str:
 
 
 def _kept(choice: Choice, view: View) -> Section:
-    """Return the modules that stay in float32, and those of other precisions if all are shown."""
     shown = [group for group in choice.groups if view.verbose or group.chosen == FLOAT32]
     rows = ((formatting.name(group.name), group.chosen, group.reason, formatting.size(group.bytes)) for group in shown)
     title = "Precision of modules" if view.verbose else "Kept in float32"
@@ -448,6 +446,19 @@ def _head(quantization: Quantization) -> list[str]:
     if quantization.data.weak is not None:
         lines.append(f"weak claim: {quantization.data.weak}")
     return lines + [f"note: {formatting.one_line(note)}" for note in quantization.notes]
+
+
+def risk_section(quantization: Quantization, view: View) -> Section:
+    """Return the numbers that can leave the range of float16, by module; those that stay in float32 first."""
+    risks = sorted(quantization.risks, key=lambda risk: not risk.kept)
+    rows: list[tuple[str, ...]] = [
+        (formatting.module(risk.module), "float32" if risk.kept else "float16", formatting.one_line(risk.reason))
+        for risk in risks
+    ]
+    kept = sum(risk.kept for risk in risks)
+    title = f"Can leave the range of float16: {formatting.plural(len(risks), 'node')}, {kept} of them in float32"
+    headings = ("module", "stays in", "why")
+    return table_section(title, headings, rows, text_columns=3, most=None if view.verbose else _RISKS)
 
 
 def loss_section(quantization: Quantization, view: View) -> Section:

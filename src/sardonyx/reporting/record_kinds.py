@@ -78,8 +78,6 @@ def _sizes(of: Sizes, names: Mapping[str, str], before: Sizes | None = None) -> 
 
 
 def _placed(common: bool = True) -> Iterator[Measure]:
-    """Yield how the modules of the nodes are known."""
-
     def share(counted: Callable[[Coverage], int]) -> Callable[[Any], float]:
         def of(record: Any) -> float:
             nodes: Coverage = record.coverage
@@ -155,7 +153,6 @@ def _of_export(export: Export) -> Mapping[str, float]:
 
 
 def _tuned(run: Run) -> Number | None:
-    """Return the time of the result relative to its source; None without a tuning."""
     tuning = run.tuning
     return _ratio(next((pace for pace in tuning.standing if pace.name == tuning.chosen), None)) if tuning else None
 

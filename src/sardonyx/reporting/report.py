@@ -103,7 +103,6 @@ def report(
 
 
 def _located(locations: Mapping[str, Location], form: Format) -> dict[str, str]:
-    """Return the text of each file for records of `locate` without a run."""
     match form:
         case "html":
             return {"report.html": render_locations(locations)}
@@ -116,7 +115,6 @@ def _located(locations: Mapping[str, Location], form: Format) -> dict[str, str]:
 
 
 def _compared(first: RunBundle, second: RunBundle, form: Format) -> dict[str, str]:
-    """Return the text of the file that shows what changed from one run to another."""
     match form:
         case "html":
             title = f"{first.label} → {second.label}"
@@ -130,7 +128,6 @@ def _compared(first: RunBundle, second: RunBundle, form: Format) -> dict[str, st
 def _rendered(
     bundles: Sequence[RunBundle], quantizations: Sequence[QuantizationBundle], form: Format
 ) -> dict[str, str]:
-    """Return the text of each file by its name."""
     match form:
         case "html":
             return {"report.html": render_page(bundles, quantizations, title=_title(bundles, quantizations))}
@@ -229,7 +226,6 @@ def pictures(bundle: RunBundle) -> dict[str, str]:
 
 
 def _quantization_pictures(quantization: Quantization, label: str) -> dict[str, svg.Picture | None]:
-    """Return the front and the sensitivity, if precisions were chosen."""
     choice = quantization.choice
     if choice is None:
         return {}

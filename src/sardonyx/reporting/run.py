@@ -97,7 +97,6 @@ def groups(sites: Iterable[AttentionSite]) -> list[SiteGroup]:
 
 
 def _traits(site: AttentionSite) -> tuple[object, ...]:
-    """Return everything that is shown of a block."""
     forms = [None if form is None else (form.operator, len(form.nodes)) for form in (site.before, site.after)]
     return (replace(site, module="", before=None, after=None), *forms)
 
@@ -295,7 +294,6 @@ def _op_cells(label: str, before: int, after: int) -> tuple[str, ...]:
 
 
 def _passes(run: Run, view: View) -> Section:
-    """Return the passes with what is known of their rewrites, and the reasons why they skipped matches."""
     verified = run.verdict is not None and run.verdict.rewrites is not None
     columns = ("pass", "rewrites", "nodes", Column("constants", 1), "bytes", Column("time", 2))
     words = (text_column("accuracy", 3), *([text_column("equal for", 1)] if verified else []), text_column("where"))
@@ -346,7 +344,6 @@ def _pass_cells(record: PassRecord) -> tuple[str, ...]:
 
 
 def _where(modules: dict[str, int]) -> str:
-    """Return the module with most rewrites and the number of the others."""
     if not modules:
         return "·"
     first = min(modules, key=lambda path: (-modules[path], path))

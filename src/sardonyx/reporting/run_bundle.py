@@ -350,7 +350,6 @@ def locations_without_run(groups: Sequence[RecordGroup]) -> dict[str, Location]:
 
 
 def _nothing(group: RecordGroup) -> str:
-    """Return why there is no run to report."""
     if group.left_out:
         return group.left_out[0].removesuffix(": left out")
     if not group.records:

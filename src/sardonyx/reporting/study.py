@@ -31,7 +31,8 @@ from sardonyx.reporting.document import (
 )
 from sardonyx.reporting.module_rows import listed
 from sardonyx.reporting.plots.study import pictures
-from sardonyx.reporting.writers import csv, markdown
+from sardonyx.reporting.writers import markdown
+from sardonyx.reporting.writers.tables import write_csv
 
 MOST_SHOWN = 200  # rows of a table in Markdown; the CSV has them all
 _LONGEST_LIST = 12  # models named in a line
@@ -110,7 +111,6 @@ def findings_document(study: Study, titles: Mapping[str, str]) -> Document:
 
 
 def _sourced(findings: Iterable[Finding], tables: Mapping[str, records.Table]) -> list[Text]:
-    """Return findings with the tables that support them."""
     lines: list[Text] = []
     for finding in findings:
         text, source = formatting.one_line(finding.text), tables.get(finding.table)
@@ -169,7 +169,7 @@ def _option(value: Any) -> str:
 
 def table_files(table: records.Table) -> Iterator[tuple[str, bytes]]:
     """Yield file names and their contents."""
-    yield f"{table.name}.csv", csv.write(table.columns, table.rows).encode()
+    yield f"{table.name}.csv", write_csv(table.columns, table.rows).encode()
     yield f"{table.name}.json", table_json(table)
     yield f"{table.name}.md", markdown.write(table_document(table)).encode()
 

@@ -58,7 +58,6 @@ def verdict_sentence(verdict: Verdict, first: str, second: str) -> str:
 
 
 def _bounds(check: RequestedTolerance) -> str:
-    """Return whether the models match within a requested tolerance."""
     return f"{'' if check.passed else 'not '}within rtol {check.rtol:g} and atol {check.atol:g}"
 
 

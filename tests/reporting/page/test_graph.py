@@ -16,8 +16,7 @@ from sardonyx.records.analysis import Form, OperationCosts
 from sardonyx.records.bench import ProfiledModel
 from sardonyx.records.run import Wiring
 from sardonyx.reporting.module_contents import nodes_of
-from sardonyx.reporting.page import graph, render_page
-from sardonyx.reporting.page.page import VENDORED
+from sardonyx.reporting.page import VENDORED, graph, render_page
 from sardonyx.reporting.run_bundle import RunBundle
 
 RUN = sample_run()

@@ -18,8 +18,7 @@ from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
 from sardonyx.records.run import ModuleCount, Run
-from sardonyx.reporting.page import render_page
-from sardonyx.reporting.page.page import EARLY, SCRIPTS, STYLES, harmless
+from sardonyx.reporting.page import EARLY, SCRIPTS, STYLES, harmless, render_page
 from sardonyx.reporting.run_bundle import RunBundle
 
 ORDER = ["verdict", "graph", "modules", "map", "rewrites", "missed", "attention", "verification", "measured"]

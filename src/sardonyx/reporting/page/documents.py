@@ -119,7 +119,6 @@ def costs_section(bundle: RunBundle) -> Section | None:
 
 
 def _as_is(bundle: RunBundle) -> Analysis:
-    """Return the costs of the file alone."""
     assert bundle.analysis is not None
     return replace(bundle.analysis, sources=bundle.analysis.sources[:1], forms=bundle.analysis.forms[:1])
 

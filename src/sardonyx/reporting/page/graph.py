@@ -61,7 +61,6 @@ def _row(group: SiteGroup, bundle: RunBundle) -> AttentionRow:
 
 
 def _memory(bundle: RunBundle, forms: Sequence[Form]) -> dict[str, Any]:
-    """Return the picture and its numbers."""
     labels = ("before", "after")
     timelines = {label: form.memory.timeline for label, form in zip(labels, forms, strict=True)}
     sizes = bundle.analysis.sizes if bundle.analysis is not None else {}
@@ -148,7 +147,6 @@ def _graph(wiring: Wiring, strings: Strings, operators: Sequence[str], types: Se
 
 
 def _details(wiring: Wiring, strings: Strings, types: Sequence[str]) -> dict[str, Any]:
-    """Return what is shown of single nodes, nothing if the record does not have it."""
     if not wiring.operands:
         return {}
     type_at = {text: place for place, text in enumerate(types)}

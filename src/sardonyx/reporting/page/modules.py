@@ -84,7 +84,6 @@ def _nodes(count: ModuleCount | None) -> tuple[int, int]:
 
 
 def _in_order(root: tree.Branch) -> tuple[tuple[tree.Branch, ...], tuple[int, ...]]:
-    """Return every branch, parents before children, and the place of each one's parent."""
     modules: list[tree.Branch] = []
     parents: list[int] = []
     stack = [(root, -1)]

@@ -61,7 +61,6 @@ def section(bundle: RunBundle) -> Section:
 
 
 def _alarms(run: Run) -> list[str]:
-    """Return warnings that qualify everything else."""
     alarms: list[str] = []
     if run.status != "done":
         alarms.append(f"{_capital(failure(run.verdict))}. Nothing was written.")
@@ -314,8 +313,6 @@ def overview(bundles: Sequence[RunBundle]) -> Section | None:
 
 
 def _history(history: History, places: Mapping[int, int]) -> dict[str, Any]:
-    """Return the plots and the table of the runs of one model."""
-
     def link(bundle: RunBundle) -> str:
         place = places.get(id(bundle))
         return "" if place is None else f"#section=verdict&model={place}"

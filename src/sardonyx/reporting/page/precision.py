@@ -90,7 +90,6 @@ def _section(made: Quantization, timed: Point | None = None, notes: tuple[str, .
 
 
 def _samples(made: Quantization) -> str:
-    """Return on what the loss was measured."""
     if made.loss.measured_on != "data":
         return f"on {formatting.plural(made.loss.samples, 'generated input')}, which say little about a trained model"
     seen = "that nothing else has used" if not made.data.shared else "which every other step used too"
@@ -98,7 +97,6 @@ def _samples(made: Quantization) -> str:
 
 
 def _losses(loss: Loss) -> Iterator[str]:
-    """Yield the judged numbers besides the relative L2, with their intervals."""
     scores = loss.scores
     if scores is None:
         return

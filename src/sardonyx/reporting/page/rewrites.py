@@ -216,7 +216,6 @@ def rewrite_data(run: Run) -> dict[str, Any]:
 
 
 def _names(event: Event, rewrite: Shaped) -> list[str]:
-    """Return every name of a rewrite: body, replaced value, nodes, values."""
     return [event.graph, event.root, *(node.name for node in rewrite.nodes), *rewrite.values]
 
 
@@ -239,7 +238,6 @@ def _shapes(events: Sequence[Event], rewrites: Sequence[Shaped], shapes: Sequenc
 
 
 def _passes(run: Run) -> list[dict[str, Any]]:
-    """Return the data of each pass that rewrote something, in the order they ran."""
     names = dict.fromkeys(event.pass_name for event in run.events)
     records = {record.name: record for record in run.passes}
     order = [name for name in records if name in names] + [name for name in names if name not in records]

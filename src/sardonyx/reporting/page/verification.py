@@ -48,7 +48,6 @@ class VerificationStep(Struct, frozen=True):
 
 
 def _details(step: VerificationStep) -> dict[str, Any] | None:
-    """Return everything about the verification of a step, or None if there was none."""
     verdict = step.verdict
     if verdict is None:
         return None

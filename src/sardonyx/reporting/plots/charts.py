@@ -142,7 +142,6 @@ def _borders_drawn(location: Location) -> Iterator[str]:
 
 
 def _first(location: Location) -> Iterator[str]:
-    """Yield a mark at the first module that differs."""
     found = location.module
     place = next((one.place for one in location.substitutions if found is not None and one.value == found.value), None)
     if found is None or place is None:
@@ -240,7 +239,6 @@ def _timeline_panel(index: int, label: str, memory: Timeline, scale: int, ticks:
 
 
 def _timeline_drawn(memory: Timeline, base: int, scale: int) -> Iterator[str]:
-    """Yield the line, its ticks, and its peak."""
     per_step = _TIMELINE_SPAN / memory.steps
     for number in range(0, memory.steps + 1, _tick(memory.steps, 10)[0]):
         x = TIMELINE_LEFT + number * per_step

@@ -160,7 +160,6 @@ def _drawn(bar: _Bar, top: int, scale: float, colors: Mapping[str, int], narrowe
 
 
 def _label(module: Amount, width: float) -> str:
-    """Return the longest label that fits: name and kind, the name, or nothing."""
     name = module.path.rpartition(".")[2]
     for text in (f"{name} {module.kind}".strip(), name or module.kind or "(model)"):
         if text and svg.breadth(formatting.visible(text)) + 8 <= width:

@@ -65,7 +65,7 @@ def _block(block: Block, level: int) -> Markup:
                 Markup("<div><dt>{}</dt><dd>{}</dd></div>").format(_text(label), _text(value))
                 for label, value in values.items()
             )
-            return Markup("<dl>\n{}\n</dl>").format(Markup("\n").join(pairs))
+            return Markup('<dl class="measured-facts">\n{}\n</dl>').format(Markup("\n").join(pairs))
         case Table():
             return table(block)
         case Code(text=text):

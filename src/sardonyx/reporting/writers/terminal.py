@@ -99,7 +99,6 @@ def _remark(cell: Text | Cell, style: Style, indent: str) -> list[str]:
 
 
 def _cell_widths(table: Table, step: str) -> list[int]:
-    """Return how wide the cells of each column are, without the heading."""
     full = [row.cells for row in table.rows if len(row.cells) == len(table.columns)]
     return [
         max((_Piece.of(row[place], PLAIN, step).width for row in full), default=0)
@@ -108,12 +107,10 @@ def _cell_widths(table: Table, step: str) -> list[int]:
 
 
 def _needed(table: Table, cells: Sequence[int]) -> list[int]:
-    """Return how wide each column is if nothing is shortened."""
     return [max(cell, cell_len(visible(column.heading))) for cell, column in zip(cells, table.columns, strict=True)]
 
 
 def _fits(table: Table, width: int, indent: int, step: str) -> bool:
-    """Return whether a table fits whole."""
     needed = _needed(table, _cell_widths(table, step))
     return indent + sum(needed) + len(_GAP) * (len(needed) - 1) <= width
 

@@ -1,10 +1,9 @@
 """The budget of a quantization: expressions that the result has to meet, given by the user or by the task.
 
-What the outputs of a model are (scores of classes, embeddings, or other numbers), and the budget that follows.
-
-The graph says which outputs are normalized: by Softmax to probabilities, or by their norm to embeddings. The last
-product of a network gives either logits or an embedding; the numbers tell them apart, because the largest logit of a
-trained classifier stands out among the others.
+The task is what the outputs are: scores of classes, embeddings, or other numbers. The graph says which outputs are
+normalized: by Softmax to probabilities, or by their norm to embeddings. The last product of a network gives either
+logits or an embedding; the numbers tell them apart, because the largest logit of a trained classifier stands out among
+the others.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """Choose the precision of every module: the fastest or smallest model within a budget of loss.
 
-Groups are measured alone (`sensitivity`), shapes are timed (`timing`), and `front` gives the order in which groups are
-quantized. A bisection along it measures whole models; among those within the budget, the best is timed against the
-source. Predictions only order the work: what is returned was measured.
+Groups are measured alone and shapes are timed (`sensitivity`); a front gives the order in which groups are quantized. A
+bisection along it measures whole models; among those within the budget, the best is timed against the source.
+Predictions only order the work: what is returned was measured.
 
-The order in which modules are quantized: by gain for each unit of loss (a sweep of a Lagrange multiplier).
-
-The losses of modules that are quantized alone add in squares, as a first prediction. For a multiplier λ, every group
-takes the option with the largest gain - λ · loss²; as λ falls, groups change along the convex hulls of their options.
+The front is ordered by gain for each unit of loss (a sweep of a Lagrange multiplier). The losses of modules that are
+quantized alone add in squares, as a first prediction. For a multiplier λ, every group takes the option with the largest
+gain - λ · loss²; as λ falls, groups change along the convex hulls of their options.
 """
 
 from __future__ import annotations

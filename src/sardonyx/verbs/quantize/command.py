@@ -36,9 +36,11 @@ SCHEMES = Literal["asymmetric", "symmetric"]
 
 def _run(given: Given) -> int:
     models, output, out_dir = given.models, given.output, given.out_dir
-    planned = _decoder_folder(models, output) or single.plan(models, output, out_dir, ".quantized.onnx", writes=True)
+    writes = not given.dry_run
+    planned = _decoder_folder(models, output) or single.plan(models, output, out_dir, ".quantized.onnx", writes=writes)
     if planned is None:
-        one = {"--record": given.record, "--run": given.run_folder, "--svg": given.svg, "--baseline": given.baseline}
+        one: dict[str, object] = {"--dry-run": given.dry_run or None}
+        one |= {"--record": given.record, "--run": given.run_folder, "--svg": given.svg, "--baseline": given.baseline}
         single.reject(one)
         given.check(many=True)
         from sardonyx.fleet.sources import find_sources
@@ -52,7 +54,7 @@ def _run(given: Given) -> int:
 
     unmet: BudgetNotMet | None = None
     try:
-        result: Quantization = given.call(model, destination)
+        result: Quantization = given.call(model, destination if writes else None)
     except BudgetNotMet as error:
         result, unmet = error.record, error
     if given.run_folder is not None:
@@ -75,7 +77,8 @@ def _check(given: Given, model: Path, destination: Path) -> None:
     single.make_folder(given.out_dir)
     if destination.resolve() == model.resolve():
         raise UsageError("--output is the model itself", hint="choose another name")
-    files.check_destinations(destination, record, force=given.force, folder=is_folder)
+    if not given.dry_run:
+        files.check_destinations(destination, record, force=given.force, folder=is_folder)
     files.check_apart(output=destination, record=record, svg=svg)
     if svg is not None and given.to != "auto" and not given.budget:
         raise UsageError("there is nothing to plot without a choice", hint="use --to auto or --budget with --svg")
@@ -132,6 +135,8 @@ VERB = Verb(
             none="by the outputs for auto"),
         Option("objective", None, "What to make small within the budget.", ("--for",), MORE, Literal["time", "bytes"],
             none="bytes for int8-weights and int4, otherwise time"),
+        Option("dry_run", None, "Measure, but write no model; fp16: which numbers can leave its range, by module.",
+            group=MORE, type=bool, default=False),
         options.SIZES, options.FORCE, options.SEED, options.THREADS,
         file("run_folder",
             "Also write the record and a page to this folder. The page of a run that is there gets a section.",

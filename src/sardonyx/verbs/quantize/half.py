@@ -12,13 +12,17 @@ import onnx_ir as ir
 from sardonyx.common.errors import UsageError, VerificationFailed
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, GELUS, LOOKUPS, NORMALIZES, attention_operands
+from sardonyx.ir.origins import owner
 from sardonyx.ir.precision import FORMATS
-from sardonyx.ir.scopes import has_bodies, operand
+from sardonyx.ir.scopes import has_bodies, label, operand
 from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder, Match, ModelPass, Proposal, Refused, Replacement
+from sardonyx.records.quantization import HalfRisk
+from sardonyx.records.run import Refusal
 from sardonyx.runtime import Feeds
 from sardonyx.verbs.quantize import masks
 from sardonyx.verbs.quantize.calibration import Ranges, measure_ranges
+from sardonyx.verbs.quantize.half_bounds import Bounds
 from sardonyx.verbs.quantize.half_placement import PRODUCTS, ConstantSizes, Conversion, place, summed_terms
 from sardonyx.verbs.quantize.recipe import IN_A_BODY, SMALLEST, Quantizer, Selection
 from sardonyx.verbs.quantize.weights import DerivedTensor, lazy
@@ -229,6 +233,14 @@ def _is_cast_back(value: ir.Value, narrow: dict[ir.Value, ir.Value]) -> bool:
     """Return whether a value is the cast of its own float16 form."""
     node = value.producer()
     return node is not None and node.op_type == "Cast" and value in narrow and operand(node, 0) is narrow[value]
+
+
+def half_risks(graph: Facts, ranges: Ranges, refusals: Iterable[Refusal]) -> tuple[HalfRisk, ...]:
+    """Return the nodes of the source whose numbers can leave the range of float16, and which of them were refused."""
+    graph.infer()
+    kept = {refusal.nodes[-1] for refusal in refusals if refusal.pass_name == ConvertToHalf.name}
+    risks = Bounds(graph, ranges, masks.find_masks(graph)).risks()
+    return tuple(HalfRisk(owner(node), label(node), reason, label(node) in kept) for node, reason in risks.items())
 
 
 def measure_half_ranges(graph: Facts, trials: Iterable[Feeds], threads: int | None) -> Ranges:

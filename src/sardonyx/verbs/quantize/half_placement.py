@@ -38,6 +38,7 @@ from sardonyx.ir.ops import (
 from sardonyx.ir.precision import FORMATS, GUARD
 from sardonyx.ir.scopes import has_bodies, is_constant, operand, operator
 from sardonyx.verbs.quantize.calibration import Ranges
+from sardonyx.verbs.quantize.half_bounds import MOST, Bounds
 from sardonyx.verbs.quantize.masks import Masks
 from sardonyx.verbs.quantize.recipe import SMALLEST, Selection
 from sardonyx.verbs.quantize.weights import DerivedTensor
@@ -181,11 +182,11 @@ def place(graph: Facts, selection: Selection, ranges: Ranges, masks: Masks, size
     """Choose the nodes of the main graph that compute in float16."""
     reasons: dict[ir.Node, str] = {}
     candidates: list[Conversion] = []
-    angles = _before_angles(graph)
+    angles, bounds = _before_angles(graph), Bounds(graph, ranges, masks)
     for node in graph.model.graph:
         found = conversion(node, graph) if selection.includes(node) else None
         if isinstance(found, Conversion):
-            found = _unsuited(found, graph, ranges, masks, sizes, angles) or found
+            found = _unsuited(found, graph, ranges, masks, sizes, angles) or _squared(node, bounds) or found
         if isinstance(found, str):
             reasons[node] = found
         elif found is not None:
@@ -216,6 +217,12 @@ def _unsuited(
             if largest > LIMIT:
                 return f"{OVERFLOW} {largest:.1e}, more than a quarter of float16's largest number"
     return None
+
+
+def _squared(node: ir.Node, bounds: Bounds) -> str | None:
+    """Return why a norm that is one operator stays in float32: its squares can leave the range, or None."""
+    square = bounds.inner_square(node)
+    return f"{OVERFLOW} {square:.1e} when it squares them" if square > MOST else None
 
 
 def _sensitive(node: ir.Node, graph: Facts, ranges: Ranges, angles: set[ir.Node]) -> str | None:

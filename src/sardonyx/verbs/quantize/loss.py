@@ -1,6 +1,6 @@
 """The loss of a quantized model against the outputs of the source on samples, and the metric of the user.
 
-The outputs of the source on samples, kept in files, so that memory holds those of one sample at a time.
+The outputs of the source wait in files, so that memory holds those of one sample at a time.
 """
 
 from __future__ import annotations

@@ -1,18 +1,9 @@
-"""The precisions and the recipes of each, plans that assign them to modules, and the models that plans make.
-
-MatMul(x, V), MatMul(x, W) => Split(MatMul(x, [V W])), for constant matrices V and W that nothing else reads.
-
-For products that get the same recipe, before it runs: their columns do not depend on each other. Refuses products of
-modules that are not selected, and weights that are too small to be quantized. Helps because x is rounded once, and
-because a kernel with few rows takes much of its time to start.
-
-The source, and the models that plans make of it. Every one is built from the source again.
-"""
+"""The precisions and the recipes of each, plans that assign them to modules, and the models that plans make."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -46,11 +37,16 @@ from sardonyx.verbs.quantize.static_int8 import QuantizeStatically, RaiseForScal
 from sardonyx.verbs.quantize.weight_only import QuantizeStoredWeights, QuantizeToMatMulNBits, QuantizeWeights
 from sardonyx.verbs.quantize.weights import DerivedTensor
 
-_MOST = 16  # products of one activation that are considered
+_MERGED = 16  # products of one activation that are considered
 
 
 class MergeProducts(NodePass):
-    """Products of one activation with several weights."""
+    """MatMul(x, V), MatMul(x, W) => Split(MatMul(x, [V W])), for constant matrices V and W that nothing else reads.
+
+    For products that get the same recipe, before it runs: their columns do not depend on each other. Refuses products
+    of modules that are not selected, and weights that are too small to be quantized. Helps because x is rounded once,
+    and because a kernel with few rows takes much of its time to start.
+    """
 
     name = "merge-products"
     accuracy = Accuracy.REASSOCIATES
@@ -63,7 +59,7 @@ class MergeProducts(NodePass):
     def match(self, node: ir.Node, graph: Facts) -> Match | None:
         """Match all products of the activation of a product."""
         source = operand(node, 0)
-        if source is None or self._weight(node, graph) is None or len(source.uses()) > _MOST:
+        if source is None or self._weight(node, graph) is None or len(source.uses()) > _MERGED:
             return None
         readers = dict.fromkeys(use.node for use in source.uses() if use.idx == 0 and use.node.graph is node.graph)
         products = [reader for reader in readers if self._weight(reader, graph) is not None]
@@ -90,8 +86,7 @@ class MergeProducts(NodePass):
         is_merged = isinstance(tensor, (ConcatTensor, DerivedTensor))
         if is_merged or tensor.dtype is not ir.DataType.FLOAT or not is_large(tensor):
             return None
-        scope = graph.scope(node)
-        is_free = scope.holder is None and not scope.in_function and graph.sole_consumer(weight) is node
+        is_free = not graph.scope(node).path and graph.sole_consumer(weight) is node
         return tensor if is_free and self._selection.includes(node) else None
 
 
@@ -122,18 +117,19 @@ class Recipes(Struct, frozen=True):
 
     def of(self, plan: Plan, *, simulate: bool = False) -> tuple[Pass, ...]:
         """Return the passes of a plan; with `simulate`, each product is computed in float32 as well."""
-        tables = [each.selection for each in plan if each.precision in _INTEGERS]
+
+        def selected(among: Sequence[Precision]) -> Selection | None:
+            selections = [each.selection for each in plan if each.precision in among]
+            return Selection.any_of(selections) if selections else None
+
         passes: list[Pass] = []
-        if tables:
-            selection = Selection.any_of(tables)
-            embeddings = QuantizeEmbeddings(selection, simulate=simulate)
-            passes = [embeddings, QuantizeTiedHead(embeddings, selection, simulate=simulate)]
-        filters = [each.selection for each in plan if each.precision in _WEIGHTS]
-        if filters:
-            passes.append(QuantizeFilters(Selection.any_of(filters), simulate=simulate))
-        stacks = [each.selection for each in plan if each.precision in _STACKS]
-        if stacks:
-            passes.append(QuantizeStacks(Selection.any_of(stacks), simulate=simulate))
+        if (tables := selected(_INTEGERS)) is not None:
+            embeddings = QuantizeEmbeddings(tables, simulate=simulate)
+            passes = [embeddings, QuantizeTiedHead(embeddings, tables, simulate=simulate)]
+        if (filters := selected(_WEIGHTS)) is not None:
+            passes.append(QuantizeFilters(filters, simulate=simulate))
+        if (stacks := selected(_STACKS)) is not None:
+            passes.append(QuantizeStacks(stacks, simulate=simulate))
         for each in plan:
             passes += self._products(each.precision, each.selection, simulate=simulate)
         return tuple(sorted(passes, key=_rank))
@@ -182,8 +178,7 @@ _WEIGHTS: tuple[Precision, ...] = ("int8-weights", "int4")  # whose filters are 
 
 def simulated(passes: tuple[Pass, ...]) -> list[Simulated]:
     """Return the simulations that the recipes among these passes have built."""
-    recipes = (each for each in passes if isinstance(each, Quantizer | ConvertToHalf | StoreInBfloat16))
-    return [product for recipe in recipes for product in recipe.simulated]
+    return [product for recipe in passes if isinstance(recipe, Quantizer) for product in recipe.simulated]
 
 
 def candidates(*, has_data: bool, has_half: bool) -> tuple[Precision, ...]:
@@ -196,7 +191,7 @@ class NothingQuantized(UsageError):
 
 
 class Job:
-    """The source and the recipes that are applied to it."""
+    """The source and the recipes that are applied to it. Every model is built from the source again."""
 
     def __init__(self, source: Source, recipes: Recipes) -> None:
         self.source = Path(source) if isinstance(source, (str, os.PathLike)) else source

@@ -17,6 +17,7 @@ from sardonyx.common.errors import GateNotMet, RuntimeFailure, UsageError, Verif
 from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.inputs.values import Style
 from sardonyx.ir import io, metadata
+from sardonyx.ir.facts import Facts
 from sardonyx.ir.io.decoder_folder import DecoderFolder, move_into
 from sardonyx.ir.module_borders import matching_modules
 from sardonyx.ir.origins import HasModel, Source, origins, tagged
@@ -24,7 +25,7 @@ from sardonyx.ir.scopes import scopes
 from sardonyx.records.environment import environment
 from sardonyx.records.progress import Clock, Progress
 from sardonyx.records.provenance import merge
-from sardonyx.records.quantization import Choice, Loss, ModuleRange, Quantization, QuantizedProduct
+from sardonyx.records.quantization import Choice, HalfRisk, Loss, ModuleRange, Quantization, QuantizedProduct
 from sardonyx.records.run import LoadedDecoder, PassRecord
 from sardonyx.runtime import Feeds
 from sardonyx.runtime.remote import described, generate
@@ -33,7 +34,7 @@ from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
 from sardonyx.verbs.quantize.budget import Budget, Objective, Task, find_task, loss_measures
 from sardonyx.verbs.quantize.calibration import Method, Ranges, by_module, calibrate, measure_moments
 from sardonyx.verbs.quantize.choice import Chosen, Request, choose
-from sardonyx.verbs.quantize.half import HALF_OPSET, measure_half_ranges
+from sardonyx.verbs.quantize.half import HALF_OPSET, half_risks, measure_half_ranges
 from sardonyx.verbs.quantize.half_placement import OVERFLOW
 from sardonyx.verbs.quantize.loss import Answers, Metric, measure, size_of_loss
 from sardonyx.verbs.quantize.precisions import (
@@ -256,6 +257,7 @@ def _quantize(
         result=run_tables.artifact(model, path, saved.digest),
         **_tables(run.job, checked),
         ranges=(measured := _module_ranges(run.recipes.ranges, checked.candidate)),
+        risks=run.risks(plan, checked.candidate),
         notes=(
             *saved.notes,
             *(f"{node} stays in float32: it {how}" for node, how in checked.failed.items()),
@@ -321,7 +323,6 @@ class _Run:
     def _calibrated(self, target: Target, scheme: Scheme, precisions: Sequence[Precision]) -> Recipes:
         """Return the recipes with what they need to know about activations."""
         source, threads, samples = self.source, self._threads, self._feeds(self.parts.calibrate)
-        facts = RewriteJob(source, (), "portable", lambda _phase, _fraction: None).source_facts
         calibration = calibrate(source, samples, threads) if "int8-static" in precisions else None
         if calibration is not None and scheme == "symmetric":
             calibration = calibration.symmetric()
@@ -329,7 +330,7 @@ class _Run:
         return Recipes(
             target,
             calibration=calibration,
-            ranges=measure_half_ranges(facts(), samples, threads) if "fp16" in precisions else {},
+            ranges=measure_half_ranges(self._source_facts(), samples, threads) if "fp16" in precisions else {},
             moments=measure_moments(Subject(source), samples, threads)
             if has_moments and any(each in precisions for each in _MOMENTS)
             else {},
@@ -405,6 +406,16 @@ class _Run:
                 raise _unverified(errors.failed)
             failed |= errors.failed
             plan = tuple(replace(each, selection=each.selection.without(failed)) for each in plan)
+
+    def risks(self, plan: Plan, candidate: Candidate) -> tuple[HalfRisk, ...]:
+        """Return the nodes whose numbers can leave the range of float16, if a part of the model is in float16."""
+        if not any(each.precision == "fp16" for each in plan):
+            return ()
+        return half_risks(self._source_facts(), self.recipes.ranges, candidate.log.refusals)
+
+    def _source_facts(self) -> Facts:
+        """Return the source, to be changed."""
+        return RewriteJob(self.source, (), "portable", lambda _phase, _fraction: None).source_facts()
 
     def _answers(self, numbers: Sequence[int]) -> Answers:
         with self._clock.phase("running the source"):

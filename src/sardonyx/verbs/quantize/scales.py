@@ -1,11 +1,7 @@
 """Scales and integers of weights with the least error: a search for scales, and errors that compensate each other.
 
-Scales and zero points with the least squared error, found by a small search; plain rounding is one of the choices.
-
-The range of a column or block may be clipped: a few large values then lose more, and all others less. Weights are read
-in pieces, so that the memory does not depend on their size.
-
-Integers of a weight whose rounding errors compensate each other in the result of the product.
+The range of a column or block may be clipped: a few large values then lose more, and all others less. Plain rounding is
+one of the choices. Weights are read in pieces, so that the memory does not depend on their size.
 
 With the second moments H of the activation, an error E = W - Q of the weight costs tr(EᵀHE). H = R Rᵀ with an upper
 triangle R, so the cost is the sum of squares of RᵀE, whose row i is R_ii E_i + Σ_{j<i} R_ji E_j. Rows are rounded in

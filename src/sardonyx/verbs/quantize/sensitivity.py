@@ -1,7 +1,5 @@
 """What is measured to choose precisions: the groups of modules, the loss of each alone, and times.
 
-Groups of modules whose precision is chosen together.
-
 A group is a module that owns products. Modules that share a weight are one group, because the weight is stored twice if
 only one of them is quantized. If there are more groups than can be measured, modules are joined within the one that
 contains them, the smallest first. Products of no module, as all of a file without tags, are grouped in the order in

@@ -126,13 +126,14 @@ def activation_by_steps(value: ir.Value, op: Builder) -> ir.Value:
     return op.Reshape(_quantized(flat, low, maximum_of_rows(flat, op), op), op.Shape(value))
 
 
-def _quantized(value: ir.Value, low: ir.Value, high: ir.Value, op: Builder) -> ir.Value:
-    zero, most = op.constant(scalar(0)), op.constant(scalar(255))
+def _quantized(value: ir.Value, low: ir.Value, high: ir.Value, op: Builder, least: int = 0) -> ir.Value:
+    """Build the rounding to integers from `least` to `least` + 255, and back; the range always contains 0."""
+    zero, levels, first, last = (op.constant(scalar(number)) for number in (0, 255, least, least + 255))
     low, high = op.Min(low, zero), op.Max(high, zero)
     span = op.Sub(high, low)
-    step = op.Where(op.Equal(span, zero), op.constant(scalar(1)), op.Div(span, most))
-    center = op.Round(op.Div(op.Sub(zero, low), step))
-    level = op.Clip(op.Add(op.Round(op.Div(value, step)), center), zero, most)
+    step = op.Where(op.Equal(span, zero), op.constant(scalar(1)), op.Div(span, levels))
+    center = op.Round(op.Sub(first, op.Div(low, step)))
+    level = op.Clip(op.Add(op.Round(op.Div(value, step)), center), first, last)
     return op.Mul(op.Sub(level, center), step)
 
 
@@ -163,20 +164,10 @@ def activation_in_blocks(value: ir.Value, rows: int, size: int, op: Builder, *, 
 
 
 def activation_in_rows(value: ir.Value, rows: int, op: Builder) -> ir.Value:
-    """Build the rounding of rows to signed 8-bit integers with a zero point, and back, as rows × the summed axis.
-
-    low = min(x, 0), high = max(x, 0), s = (high - low) / 255, z = round(-128 - low / s):
-    (clip(round(x / s) + z, -128, 127) - z) * s.
-    """
+    """Build the rounding of rows to signed 8-bit integers with a zero point, and back, as rows × the summed axis."""
     flat = op.Reshape(value, op.constant(np.array([-1, rows])))
-    zero, most, least = (op.constant(scalar(number)) for number in (0, 127, -128))
-    high = op.Max(maximum_of_rows(flat, op), zero)
-    low = op.Min(op.Neg(maximum_of_rows(op.Neg(flat), op)), zero)
-    span = op.Sub(high, low)
-    step = op.Where(op.Equal(span, zero), op.constant(scalar(1)), op.Div(span, op.constant(scalar(255))))
-    center = op.Round(op.Sub(least, op.Div(low, step)))
-    level = op.Clip(op.Add(op.Round(op.Div(flat, step)), center), least, most)
-    return op.Mul(op.Sub(level, center), step)
+    low = op.Neg(maximum_of_rows(op.Neg(flat), op))
+    return _quantized(flat, low, maximum_of_rows(flat, op), op, least=-128)
 
 
 def product_of_columns(

@@ -1,9 +1,8 @@
 """Weights as integers with scales: for each column, for each row, or in blocks along the summed axis.
 
 Everything is computed from the source tensor on demand, so that weights stay on disk until the file is written.
-`simulation` computes the same numbers in another way, to check these.
-
-Whether this CPU adds pairs of 8-bit products with saturation, as some x86 CPUs without VNNI do.
+`simulation` computes the same numbers in another way, to check these. On a CPU that adds pairs of 8-bit products with
+saturation, as some x86 CPUs without VNNI do, weights of such products have 7 bits.
 """
 
 from __future__ import annotations

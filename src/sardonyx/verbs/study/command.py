@@ -27,7 +27,7 @@ from sardonyx.common.errors import UsageError
 from sardonyx.fleet.storage import Store, open_store
 from sardonyx.records.study import Study
 from sardonyx.reporting.study import files as rendered
-from sardonyx.reporting.writers import parquet
+from sardonyx.reporting.writers.tables import has_parquet, write_parquet
 
 
 def _run(given: Given) -> int:
@@ -65,9 +65,9 @@ def _show_status(folder: str, *, as_json: bool) -> int:
 def _write(result: Study, store: Store) -> None:
     """Write everything that is rendered from the record, and delete files that an earlier run rendered."""
     contents = rendered(result) | {"study.json": msgspec.json.format(result.to_json(), indent=2) + b"\n"}
-    if parquet.is_available():
+    if has_parquet():
         contents |= {
-            f"tables/{table.name}.parquet": parquet.write(table.columns, table.rows) for table in result.tables
+            f"tables/{table.name}.parquet": write_parquet(table.columns, table.rows) for table in result.tables
         }
     for name, data in contents.items():
         store.write(name, data)
