@@ -82,7 +82,7 @@ def test_every_command_is_here() -> None:
     assert {*ANSWERS, *WITHOUT_A_SCREEN} == {*VERBS}
 
 
-@pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.parametrize(("verb", "words"), CASES, ids=[f"{verb} {' '.join(words)[:40]}" for verb, words in CASES])
 def test_the_answer_is_one_screen(
     verb: str, words: tuple[str, ...], folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch

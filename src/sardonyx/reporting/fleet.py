@@ -375,7 +375,7 @@ def failure_section(fleet: Fleet, most: int = 20) -> Section:
     """Return the failures by reason, with the number of models and the first ones."""
     rows: list[tuple[str, ...]] = []
     for group in failure_groups(fleet):
-        reason = group.reason if len(group.rows) > 1 else group.rows[0].reason
+        reason = group.reason if len(group.rows) > 1 else next(iter(group.rows)).reason
         more = f", and {len(group.rows) - _NAMES} more" if len(group.rows) > _NAMES else ""
         names = ", ".join(formatting.name(row.name) for row in group.rows[:_NAMES])
         rows.append((formatting.one_line(reason), formatting.count(len(group.rows)), names + more))

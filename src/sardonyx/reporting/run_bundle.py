@@ -95,12 +95,16 @@ def _of_two(made: Run, bench: Benchmark, point: Point) -> Benchmark:
 
 def _two(made: Run | Quantization, items: Sequence[_Item], path: Callable[[_Item], str]) -> tuple[_Item, _Item] | None:
     """Return the items of source and result, matched by path or by file name, or None if one is missing."""
-    for key in (str, lambda path: PurePath(path).name):
+    for key in (str, _file_name):
         source, result = (key(artifact.path or "") for artifact in (made.source, made.result))
         by_path = {key(path(item)): item for item in items}
         if source != result and source in by_path and result in by_path:
             return by_path[source], by_path[result]
     return None
+
+
+def _file_name(path: str) -> str:
+    return PurePath(path).name
 
 
 class QuantizationBundle(Struct, frozen=True):
