@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -288,7 +288,7 @@ ARCHITECTURES: dict[str, Callable[[], Case]] = {
 }
 
 
-def export(case: Case, path: Path, exporter: str, *, verify: bool = True) -> Exported:
+def export(case: Case, path: Path, exporter: str, *, verify: Literal["end", "off"] = "end") -> Exported:
     """Export a case through the public verb, on inputs of its own: caches grow in place."""
     from sardonyx.verbs.export.export import export as verb  # here, since most of what builds a case exports nothing
 

@@ -189,8 +189,9 @@ def _numbers(summary: JobSummary) -> Section:
     rows: list[tuple[str, ...]] = []
     for name, number in shown.items():
         before = summary.baseline.measures.get(name)
-        known = before is not None and before.known
-        beside = (before.written, number.change(before), number.verdict(before)) if known else ("", "", "")
+        beside = ("", "", "")
+        if before is not None and before.known:
+            beside = (before.written, number.change(before), number.verdict(before))
         rows.append((name, number.written, *beside))
     columns = (text_column("number"), "value", "baseline", "change", text_column(""))
     return Section("Numbers", (Table.of(columns, rows),), folded=True)

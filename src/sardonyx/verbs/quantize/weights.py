@@ -13,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 import onnx
-import onnx.helper
 import onnx.numpy_helper
 import onnx.parser
 import onnx_ir as ir
