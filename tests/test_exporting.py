@@ -424,3 +424,10 @@ def test_data_that_another_model_uses_is_kept_and_named(optimize: bool, tmp_path
     assert note in made.notes
     assert note in in_terminal(export_document, made)
     onnx.load(tmp_path / "other.onnx")
+
+
+@pytest.mark.parametrize("verb", ["optimize", "export", "extract"])
+def test_a_way_to_verify_that_does_not_exist_is_refused(verb: str) -> None:
+    """False was `off` once; it must not pass for "end" in silence."""
+    with pytest.raises(sardonyx.UsageError, match="verify is False"):
+        getattr(sardonyx, verb)("model.onnx", verify=False, **({"module": "a"} if verb == "extract" else {}))

@@ -75,6 +75,12 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
     return f"known: {', '.join(names[:_MAX_NAMES])}{', …' if len(names) > _MAX_NAMES else ''}"
 
 
+def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of the choices of a parameter."""
+    if value not in choices:
+        raise UsageError(f"{name} is {value!r}", hint=f"one of {', '.join(map(repr, choices))}")
+
+
 def reason(error: BaseException) -> str:
     """Return the class of an exception and its first meaningful line."""
     lines = [line for line in (" ".join(line.split()) for line in _text(error).splitlines()) if line]

@@ -19,7 +19,7 @@ from torch.onnx import ONNXProgram
 
 from sardonyx.common import gc_pause
 from sardonyx.common.atomic_write import check_free, check_free_folder, draft_folder
-from sardonyx.common.errors import ModelError, UsageError, VerificationFailed
+from sardonyx.common.errors import ModelError, UsageError, VerificationFailed, check_choice
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.examples import Dims, DynamicDims, Inputs, example_for, resolve_dynamic, unpadded
@@ -143,6 +143,7 @@ def export(
         ModelError: If torch cannot export the module, or it keeps state that no graph can have.
         VerificationFailed: If the graph does not compute what the module computes. Nothing is written then.
     """
+    check_choice("verify", verify, ("end", "off"))
     options, clock = options or ExportOptions(), Clock(progress)
     if is_program(source):
         given = {"inputs": inputs, "kwargs": kwargs, "task": task, "dtype": dtype, "dynamic": dynamic}

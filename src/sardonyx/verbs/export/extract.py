@@ -13,7 +13,7 @@ import onnx_ir as ir
 from msgspec import Struct, structs
 
 from sardonyx.common.atomic_write import check_free
-from sardonyx.common.errors import UsageError, VerificationFailed
+from sardonyx.common.errors import UsageError, VerificationFailed, check_choice
 from sardonyx.ir import io, origins
 from sardonyx.ir import module_region as cutting
 from sardonyx.ir.module_borders import find_module
@@ -89,6 +89,7 @@ def extract(
     Raises:
         VerificationFailed: If the result does not compute what the module computes. Nothing is written then.
     """
+    check_choice("verify", verify, ("end", "off"))
     began = time.perf_counter()
     report: Progress = progress or (lambda _phase, _fraction: None)
     if output is not None:

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from msgspec.structs import asdict, replace
 
 from sardonyx.common.atomic_write import check_free, check_free_folder
-from sardonyx.common.errors import UsageError, VerificationFailed
+from sardonyx.common.errors import UsageError, VerificationFailed, check_choice
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.ir import io, metadata, origins
 from sardonyx.ir.opset_raising import HIGHEST
@@ -127,6 +127,7 @@ def optimize(
         SardonyxError: A pass from outside sardonyx raised an exception.
     """
     began = time.perf_counter()
+    check_choice("verify", verify, ("each", "end", "off"))
     options = options or OptimizeOptions()
     program = _program(source)
     source = cast("Source", source if program is None else program.model)
