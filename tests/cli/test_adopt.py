@@ -78,7 +78,7 @@ def test_nothing_is_overwritten_without_force(scoped: Path, tmp_path: Path, comm
     assert "--force" in refused.err
     assert command("adopt", scoped, "-o", output, "-f").code == 0
     assert _paths(output)
-    assert command("adopt", tmp_path / "none.onnx").code == 1
+    assert command("adopt", tmp_path / "none.onnx").code == 2
 
 
 def test_a_file_without_module_names_has_no_coverage(tmp_path: Path, command: Command) -> None:

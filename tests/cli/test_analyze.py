@@ -162,7 +162,7 @@ def test_depth_and_format_of_the_page(command: Command, staged: list[object]) ->
     ("arguments", "code", "message"),
     [
         (["nonsense"], 2, "not a model source"),
-        (["missing.onnx"], 1, "missing.onnx"),
+        (["missing.onnx"], 2, "missing.onnx"),
         (["m.onnx", "--fail-if", "speed>3"], 2, "speed"),
         (["m.onnx", "--fail-if", "peak_mb"], 2, "peak_mb"),
         (["m.onnx", "--size", "seq"], 2, "DIM=N"),

@@ -117,7 +117,7 @@ def test_gates_read_the_last_file(command: Command, staged: list[object]) -> Non
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["missing.onnx"], 1, "missing.onnx"),
+        (["missing.onnx"], 2, "missing.onnx"),
         (["broken.onnx"], 1, "broken.onnx"),
         (["a.onnx", "unknown.onnx"], 1, "unknown.onnx: the model has operators that the runtime does not"),
         (["a.onnx", "unknown.onnx", "--isolate"], 1, "unknown.onnx: the model has operators that the runtime does not"),

@@ -115,7 +115,7 @@ def test_bad_files_give_one_line_and_a_hint_and_leave_nothing(tmp_path: Path, co
     for code, *arguments in (
         [1, "optimize", bad, "-o", tmp_path / "out.onnx"],
         [1, "inspect", bad],
-        [1, "inspect", tmp_path / "missing.onnx"],
+        [2, "inspect", tmp_path / "missing.onnx"],
         [1, "verify", bad, bad],
         [2, "optimize", tmp_path],  # models of a folder need another one for results
         [2, "optimize", "."],

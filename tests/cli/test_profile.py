@@ -73,7 +73,7 @@ def test_gates_read_the_last_file(command: Command, model: Path) -> None:
         (["--svg", "nowhere/x.svg"], 1, "no folder"),
         (["--json", "--format", "csv"], 2, "--format"),
         (["--fail-if", "speed>1"], 2, "speed"),
-        (["missing.onnx"], 1, "missing.onnx"),
+        (["missing.onnx"], 2, "missing.onnx"),
     ],
 )
 def test_invalid_requests_are_refused_in_one_line(
