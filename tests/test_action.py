@@ -133,7 +133,7 @@ def test_a_gate_that_fails_on_one_of_two_models(job: Job) -> None:
 @pytest.mark.slow
 def test_a_model_that_cannot_be_read_stops_no_other(job: Job) -> None:
     done = job.run(model="absent.onnx\nmodels/one.onnx", fail_if="nodes > 0")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "absent.onnx cannot be read" in done.stderr
     assert "absent.onnx cannot be read" in job.summary.read_text()
     assert "3 → 1 nodes" in job.summary.read_text()

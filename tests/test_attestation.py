@@ -162,10 +162,10 @@ def test_a_file_that_is_not_the_recorded_one_is_refused(name: str, copied: Path)
 
 
 BAD: dict[str, tuple[str, str]] = {
-    "a source that is missing": ("small.onnx --source none.onnx", "none.onnx is missing"),
+    "a source that is missing": ("small.onnx --source none.onnx", "none.onnx cannot be read: there is no such file"),
     "a source that is not named": ("small.onnx", "does not say where its source is"),
     "a file of another program": ("model.onnx", "was not written by `sardonyx optimize`"),
-    "no such file": ("nothing", "nothing is missing"),
+    "no such file": ("nothing", "nothing cannot be read: there is no such file"),
     "another statement": ("other.json", "is not a statement of `sardonyx attest`"),
     "another record": ("record.json", "is no 'run' record"),
     "no JSON": ("broken.json", "is no JSON object"),

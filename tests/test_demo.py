@@ -85,7 +85,7 @@ def test_it_stops_with_the_first_command_that_fails(
     assert lines[-1] == "3: the demo stopped: `sardonyx verify` failed with exit code 3"
     assert not any("passes" in line for line in lines)
     lines = output_lines(tmp_path / "demo", monkeypatch, ["inspect", str(tmp_path / "nowhere.onnx")])
-    assert lines[-1].startswith("1: ")
+    assert lines[-1].startswith("2: ")
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from sardonyx.ir import io
 from sardonyx.records.export import Export
 from sardonyx.reporting.export import export_document
 from sardonyx.runtime import Session, remote
-from sardonyx.runtime.server import Generated
+from sardonyx.runtime.generation import Generated
 from sardonyx.verbs.export.export import Exported
 from sardonyx.verbs.export.generation import (
     GenerationCheck,

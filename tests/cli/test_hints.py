@@ -24,7 +24,6 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
     ("hint", "expected"),
     [
         ("overwrite it with `force=True`", "overwrite it with --force"),
-        ("skip it with `verify=False`", "skip it with --no-verify"),
         ('`verify="off"` writes it unverified', "--verify off writes it unverified"),
         ("leave it out of `dynamic`", "leave it out of --dynamic"),
         ("`opset=20` works", "--opset 20 works"),

@@ -54,7 +54,7 @@ def test_what_is_no_model_is_one_line(command: Command, tmp_path: Path) -> None:
         (["missing.onnx"], 2, "missing.onnx cannot be read: there is no such file"),
         ([broken], 1, f"{broken} is not a readable ONNX model"),
         (["report", model, record], 2, "about models or about records"),
-        (["report", model, "--baseline", "old.json"], 2, "--baseline is for records"),
+        (["report", model, "--baseline", record], 2, "--baseline is for records"),
         (["report", model, "--format", "markdown"], 2, "the report of a model is a page"),
         (["modle"], 2, "there is no command 'modle'"),
     ):

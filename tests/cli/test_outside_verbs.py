@@ -89,7 +89,7 @@ def test_it_runs_like_a_built_in_command(packages: Path, model: Path) -> None:
         assert (refused.returncode, refused.stdout) == (code, "")
         assert message in refused.stderr
     missing = command("weight-types", model.with_name("modle.onnx"), packages=packages)
-    assert (missing.returncode, missing.stderr.splitlines()[1]) == (1, "hint: did you mean model.onnx?")
+    assert (missing.returncode, missing.stderr.splitlines()[1]) == (2, "hint: did you mean model.onnx?")
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ def test_a_second_name_is_the_output_if_there_is_no_such_file(command: Command, 
     assert again.code == 2
     assert "-o" in again.err
     typo = command("optimize", "aa.onnx", "other.onnx")
-    assert (typo.code, "did you mean" in typo.err) == (1, True)
+    assert (typo.code, "did you mean" in typo.err) == (2, True)
     assert command("optimize", "a.onnx", "b.onnx", "--dry-run").code == 0
 
 

@@ -136,7 +136,7 @@ def test_moments_are_those_of_the_activations(tmp_path: Path, monkeypatch: pytes
     expected = x.T @ x / len(x)
     damping = 0.01 * expected.diagonal().mean() * np.eye(70)
     np.testing.assert_allclose(found["e"].array(), expected + damping, rtol=1e-4, atol=1e-6)
-    monkeypatch.setattr("_GROUP_BYTES", 1)
+    monkeypatch.setattr("sardonyx.verbs.quantize.calibration._GROUP_BYTES", 1)
     alone = measure_moments(source, _samples(4), 1)
     for name, moments in found.items():
         np.testing.assert_allclose(alone[name].array(), moments.array(), rtol=1e-5, atol=1e-7)

@@ -24,7 +24,7 @@ _SECTION = b"tool.sardonyx"  # a pyproject.toml without these bytes is not parse
 _CODE = re.compile(r".+\.py:\w+", re.DOTALL)
 _COMMAND_LINE_ONLY = frozenset(("output", "force", "allow-code", "custom-ops", "cluster", "debug", "help"))
 # Shared options that are made for each command.
-_BUILT = ("certificate", "format", "only", "output", "run", "seconds", "skip", "source", "svg", "target")
+_BUILT = ("certificate", "dry-run", "format", "only", "output", "run", "seconds", "skip", "source", "svg", "target")
 
 
 def shared() -> set[str]:

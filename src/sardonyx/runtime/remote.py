@@ -24,10 +24,9 @@ from sardonyx.common.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.io.decoder_folder import DecoderFolder
 from sardonyx.records.run import LoadedDecoder
-from sardonyx.runtime import library, server
-from sardonyx.runtime import server as generation
+from sardonyx.runtime import generation, library, server
+from sardonyx.runtime.generation import Generated
 from sardonyx.runtime.library import Array, Feeds, Value
-from sardonyx.runtime.server import Generated
 from sardonyx.runtime.sessions import Runtime
 from sardonyx.runtime.worker_process import Worker, WorkerDied
 

@@ -26,25 +26,25 @@ from sardonyx.cli.verb import Given, Verb
 from sardonyx.common.errors import UsageError, install_hint
 
 if TYPE_CHECKING:
-    from sardonyx.runtime.server import Decoder
+    from sardonyx.runtime.generation import Decoder
 
 _TOKENIZER, _TEMPLATE = "tokenizer.json", "chat_template"
 
 
 def _run(given: Given) -> int:
     from sardonyx.ir.io.decoder_folder import DecoderFolder
-    from sardonyx.runtime import server
+    from sardonyx.runtime import generation
 
     folder: Path = given.folder
     DecoderFolder.require(folder)
-    if not server.is_installed():
+    if not generation.is_installed():
         raise UsageError("chat needs onnxruntime-genai, which is not installed", hint=install_hint("chat"))
     if not (folder / _TOKENIZER).is_file():
         raise UsageError(
             f"{folder} has no {_TOKENIZER}",
             hint="export a checkpoint with a tokenizer, or copy its files to the folder",
         )
-    decoder = server.Decoder(folder, threads=given.threads)
+    decoder = generation.Decoder(folder, threads=given.threads)
     conversation = _Conversation(decoder, has_template=_has_template(folder))
     for text in _prompts():
         conversation.answer(text, given.max_tokens)

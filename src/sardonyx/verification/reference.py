@@ -284,7 +284,7 @@ class Reference:
         explained = next((known for reason in reasons if (known := explain(self.subject.model, reason))), None)
         if explained is not None:
             message, hint = explained
-            without = ", or optimize without verification: `verify='off'`" if hint is LOAD_A_LIBRARY else ""
+            without = ', or optimize without verification: `verify="off"`' if hint is LOAD_A_LIBRARY else ""
             return RuntimeFailure(message, hint=hint + without)
         what = f"the model accepts none of the generated inputs: {reasons[0]}"
         return RuntimeFailure(what, hint="give `inputs` that it accepts")

@@ -74,7 +74,7 @@ from sardonyx.verification.upcast import narrow_types, upcast
 _VARIANTS = 2  # of the example, for modules that refuse random inputs because values depend on each other
 _SHOWN_PLACES = 3  # of branches in a hint
 _MAPPED = 1 << 26  # bytes of weights of a language model above which they get a file of their own
-_ANYWAY = "`verify='off'` writes it anyway"
+_ANYWAY = '`verify="off"` writes it anyway'
 _RANDOM_TRIALS = 3  # signed, large, and wide-ranging numbers, each at sizes of its own
 
 
@@ -374,7 +374,7 @@ class _ExportJob:
         if untested := _seen_at_one_size(dims.named, verdict):
             raise ModelError(
                 f"dimension '{untested[0]}' could not be verified as dynamic: the module accepted no other size",
-                hint="leave it out of `dynamic`, or skip verification with `verify='off'`",
+                hint='leave it out of `dynamic`, or skip verification with `verify="off"`',
             )
         self.verdict = verdict
 

@@ -249,7 +249,7 @@ def _check_weights(whole: Tagged, live: nn.Module) -> None:
 def _require_passed(verdict: Verdict, message: str) -> None:
     if not verdict.passed:
         raise VerificationFailed(
-            f"{message}: {verdict.failures[0]}", hint="nothing was written; `verify='off'` writes it"
+            f"{message}: {verdict.failures[0]}", hint='nothing was written; `verify="off"` writes it'
         )
 
 

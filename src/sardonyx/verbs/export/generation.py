@@ -469,7 +469,7 @@ def check_loaded(folder: Path, generated: Generated, *, in_own_types: bool, thre
         if gap > allowed:
             raise VerificationFailed(
                 f"{ran.runtime} generates token {ran.tokens[step]} instead of {wanted[step]} in step {step + 1}",
-                hint="`verify='off'` writes the folder anyway",
+                hint='`verify="off"` writes the folder anyway',
             )
     return described(decoder, ran)
 
@@ -492,5 +492,5 @@ def loaded(
         if len(sizes) > 1 or any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in cached):
             return None, [f"not loaded: {failure.message}"]
         raise VerificationFailed(
-            f"the written folder does not load: {failure.message}", hint="`verify='off'` writes the folder anyway"
+            f"the written folder does not load: {failure.message}", hint='`verify="off"` writes the folder anyway'
         ) from failure

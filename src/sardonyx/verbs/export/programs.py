@@ -145,7 +145,7 @@ def export_program(
         if not verdict.passed:
             raise VerificationFailed(
                 f"the graph does not compute what the program does: {verdict.failures[0]}",
-                hint="`verify='off'` writes it anyway",
+                hint='`verify="off"` writes it anyway',
             )
     how = functools.partial(pipeline.optimize, target=options.target, seed=seed, threads=threads) if optimize else None
     written = write(model, output, options.external, optimized=how, hashed=verify, force=force, clock=clock)
