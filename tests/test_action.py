@@ -137,7 +137,7 @@ def test_a_model_that_cannot_be_read_stops_no_other(job: Job) -> None:
     assert "absent.onnx cannot be read" in done.stderr
     assert "absent.onnx cannot be read" in job.summary.read_text()
     assert "3 → 1 nodes" in job.summary.read_text()
-    assert job.outputs()["exit-code"] == "1"
+    assert job.outputs()["exit-code"] == "2"
 
 
 def test_without_a_model_the_action_fails(job: Job) -> None:

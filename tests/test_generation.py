@@ -151,7 +151,7 @@ def test_an_earlier_export_is_replaced_by_a_model_with_data_of_its_own(tmp_path:
 
     def export() -> Exported:
         kind, options = f"hf-config:{FAMILIES['gpt2']}", sardonyx.ExportOptions(external=True)
-        settings: Any = {"exporter": "torchscript", "for_generation": True, "verify": False, "options": options}
+        settings: Any = {"exporter": "torchscript", "for_generation": True, "verify": "off", "options": options}
         return sardonyx.export(kind, None, out, force=True, **settings)
 
     export()

@@ -96,7 +96,7 @@ def test_state_constants_and_training_mode_are_shown(command: Command, factory: 
     fixed = command("export", *source, *values, "--force", "--state", "fixed")
     assert "every run is a first call, because state is fixed: count" in fixed.out
     trained = command("export", *source, *values, "--force", "--training")
-    assert (trained.code, "--verify off" in trained.err) == (3, True)
+    assert (trained.code, "--verify off" in trained.err) == (3, True), trained.err
 
 
 def test_json_is_the_record_and_nothing_else(command: Command, factory: Path, tmp_path: Path) -> None:
