@@ -289,7 +289,7 @@ def test_random_outputs_are_not_verified_by_the_state_beside_them() -> None:
 
     with pytest.raises(VerificationFailed, match="no element was compared") as caught:
         sardonyx.export(Dropped(), X, training=True, exporter="torchscript")
-    assert "`verify='off'`" in str(caught.value.hint)
+    assert '`verify="off"`' in str(caught.value.hint)
 
 
 def test_arguments_that_are_no_tensors_are_reported() -> None:
