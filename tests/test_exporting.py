@@ -416,7 +416,7 @@ def _metadata_bytes(path: Path) -> int:
 @pytest.mark.parametrize("optimize", [False, True])
 def test_data_that_another_model_uses_is_kept_and_named(optimize: bool, tmp_path: Path) -> None:
     net, x, path = torch.nn.Linear(64, 64), torch.ones(2, 64), tmp_path / "net.onnx"
-    settings: Any = {"exporter": "torchscript", "verify": False}
+    settings: Any = {"exporter": "torchscript", "verify": "off"}
     sardonyx.export(net, x, path, options=sardonyx.ExportOptions(external=True), **settings)
     (tmp_path / "other.onnx").write_bytes(path.read_bytes())
     made = sardonyx.export(net, x, path, optimize=optimize, force=True, **settings)
