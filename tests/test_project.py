@@ -23,7 +23,7 @@ from sardonyx.passes import ALL
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LONGEST = 630
+LONGEST = 600  # lines: one longer file is easier to read than fragments with one importer each
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 
 
