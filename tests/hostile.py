@@ -57,7 +57,9 @@ VECTORS: dict[str, str] = {
 NAMES = st.text(max_size=200) | st.sampled_from([*VECTORS.values(), "a\x00b", "=1+1", "a|b"])  # for properties
 _T = TypeVar("_T")
 # Fields that hold one of several known words and never text from a model file.
-_KEPT_FIELDS = frozenset({"status", "options", "chosen", "finding", "choice", "does", "schema_version", "clock"})
+_KEPT_FIELDS = frozenset(
+    {"status", "options", "chosen", "finding", "choice", "does", "schema_version", "clock", "where"}
+)
 _KEPT_WORDS = frozenset({"source", "untuned", "tuned"})  # the models of a tuning
 
 

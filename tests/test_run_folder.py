@@ -20,7 +20,10 @@ from sardonyx.verbs.optimize.pipeline import Optimized
 from sardonyx.verbs.optimize.run_folder import add_quantization, check, check_quantization, fill
 
 SHORT = {"seconds": 0.2, "sizes": {"batch": 3}}
-LEFT = ["analysis.json", "bench.json", "profile.json", "report.html", "run.json"]
+PLACED = [
+    f"placement-{device}-{side}.json" for device in ("cuda", "openvino", "webgpu") for side in ("after", "before")
+]
+LEFT = ["analysis.json", "bench.json", *PLACED, "profile.json", "report.html", "run.json"]
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,7 @@ def test_everything_is_there_and_belongs_together(made: tuple[Optimized, Path]) 
     assert bundle.point.sizes == {"batch": 3}
     assert bundle.profiled is not None
     assert bundle.forms is not None
+    assert list(bundle.devices) == ["cuda", "openvino", "webgpu"]
     assert Run.from_json((folder / "run.json").read_bytes()) == Run.from_json(run.to_json())
     assert (folder / "report.html").read_text(encoding="utf-8") == sardonyx.report(folder).text
 

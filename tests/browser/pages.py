@@ -15,6 +15,7 @@ from hostile import bad, poisoned
 from reporting.sample_analysis import sample_analysis
 from reporting.sample_bench import sample_benchmark
 from reporting.sample_export import sample_export
+from reporting.sample_placement import placements_of_run
 from reporting.sample_profile import sample_profile
 from reporting.sample_quantization import sample_choice
 from reporting.sample_run import sample_run
@@ -113,6 +114,7 @@ def hostile_bundle() -> RunBundle:
             bench=_bench(),
             profile=_profile(),
             analysis=_analysis(),
+            placements=placements_of_run(),
             notes=("a note of the bundle",),
         )
     )

@@ -8,7 +8,7 @@ from browser.conftest import Open
 def test_the_graph_of_a_foreign_file_can_be_walked_through(opened: Open) -> None:
     page = opened("model_file")
     names = page.locator("nav.sections a").all_inner_texts()
-    assert names == ["File", "Graph", "Modules", "Costs", "Map", "Rewrites", "Missed", "Attention"]
+    assert names == ["File", "Graph", "Modules", "Devices", "Costs", "Map", "Rewrites", "Missed", "Attention"]
     assert "Before" in page.locator("section[data-section=file]").inner_text()
     drawn = page.locator("section[data-section=graph] [data-graph=sides] svg")
     assert drawn.count() == 2

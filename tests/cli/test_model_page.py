@@ -23,6 +23,9 @@ FOREIGN = [
 ]  # ten files that others exported, of the package onnx
 
 
+NAMES = ("file", "graph", "modules", "devices", "costs", "rewrites", "attention")
+
+
 @pytest.mark.parametrize("name", FOREIGN)
 def test_files_that_others_exported_get_a_page(command: Command, tmp_path: Path, name: str) -> None:
     page = tmp_path / "page.html"
@@ -30,7 +33,7 @@ def test_files_that_others_exported_get_a_page(command: Command, tmp_path: Path,
     assert done.code == 0, done.err
     assert done.out.startswith(f"{(_DATA / name).stem} → {page} (")
     text = page.read_text("utf-8")
-    sections = [f'data-section="{name}"' for name in ("file", "graph", "modules", "costs", "rewrites", "attention")]
+    sections = [f'data-section="{name}"' for name in NAMES]
     assert [each for each in sections if each not in text] == []
     assert "Optimizing would give " in text
     assert not list(page.parent.glob("*.onnx"))

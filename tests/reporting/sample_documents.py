@@ -11,6 +11,7 @@ from reporting.sample_analysis import sample_analysis
 from reporting.sample_bench import point, sample_benchmark
 from reporting.sample_export import sample_export
 from reporting.sample_location import sample_location
+from reporting.sample_placement import placements_of_run
 from reporting.sample_profile import sample_profile
 from reporting.sample_quantization import sample_choice, sample_quantization
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict
@@ -37,6 +38,7 @@ from sardonyx.reporting.inspection import (
     opportunities_document,
 )
 from sardonyx.reporting.measures import Reading
+from sardonyx.reporting.placement import placement_document
 from sardonyx.reporting.profile import profile_document
 from sardonyx.reporting.pull_request import changes_comment, run_comment
 from sardonyx.reporting.quantization import quantization_document
@@ -66,6 +68,8 @@ def documents(worsen: Callable[[str], str], view: View) -> Iterator[tuple[str, D
     yield "location", location_document(poisoned(sample_location(), worsen), view)
     yield "module", module_document(poisoned(sample_module(), worsen), view)
     yield "opportunities", opportunities_document(poisoned(sample_opportunities(), worsen), view)
+    for placed in placements_of_run():
+        yield f"placement {placed.device} {placed.model}", placement_document(poisoned(placed, worsen), view)
     yield "profile", profile_document(poisoned(sample_profile(), worsen), view)
     yield "quantization", quantization_document(poisoned(sample_quantization(), worsen), view)
     yield "choice", quantization_document(poisoned(sample_choice(), worsen), view)

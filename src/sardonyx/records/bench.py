@@ -253,4 +253,5 @@ class Placement(Record, frozen=True, tag="placement"):
     away_flops: float  # share of all arithmetic that is not on the device
     away: tuple[AwayNodes, ...]  # the most nodes first
     modules: tuple[PlacedModule, ...]
+    host: tuple[str, ...] = ()  # names of the shape computations
     notes: tuple[str, ...] = ()

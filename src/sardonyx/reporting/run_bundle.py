@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sardonyx.common.errors import UsageError
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis, Form
-from sardonyx.records.bench import Benchmark, Comparison, Point, Profile, ProfiledModel
+from sardonyx.records.bench import Benchmark, Comparison, Placement, Point, Profile, ProfiledModel
 from sardonyx.records.comparison import Location
 from sardonyx.records.export import Export
 from sardonyx.records.inspection import Inspection
@@ -21,6 +21,7 @@ from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Artifact, Run
 
 _Item = TypeVar("_Item")
+SIDES = ("before", "after")  # the names of the two graphs in records of a model file
 
 
 class RunBundle(Struct, frozen=True):
@@ -34,6 +35,7 @@ class RunBundle(Struct, frozen=True):
     analysis: Analysis | None = None  # of both files
     location: Location | None = None  # of the result, compared with the source
     quantization: Quantization | None = None  # of the source or of the result
+    placements: tuple[Placement, ...] = ()  # of the source or of the result
     outside: tuple[OutsideRecord, ...] = ()  # of commands of other packages
     inspection: Inspection | None = None  # of the source, on the page of a model file: the run is then a dry one
     name: str = ""  # of its file or folder, if another run has the same model
@@ -59,6 +61,17 @@ class RunBundle(Struct, frozen=True):
             before, after = self.analysis.forms
             return before, after
         return _two(self.run, self.analysis.forms, lambda form: form.name)
+
+    @property
+    def devices(self) -> dict[str, tuple[Placement, Placement]]:
+        """The placements before and after, by device."""
+        by_device: dict[str, list[Placement]] = {}
+        for each in self.placements:
+            by_device.setdefault(each.device, []).append(each)
+        if self.inspection is not None:
+            return {device: (before, after) for device, (before, after) in by_device.items()}
+        both = {device: _two(self.run, placed, lambda each: each.model) for device, placed in by_device.items()}
+        return {device: two for device, two in both.items() if two is not None}
 
     @property
     def point(self) -> Point | None:
@@ -123,10 +136,10 @@ class QuantizationBundle(Struct, frozen=True):
         return None if self.bench is None else _point(self.quantization, self.bench)
 
 
-Record = Run | Export | Benchmark | Profile | Analysis | Location | Quantization | OutsideRecord
+Record = Run | Export | Benchmark | Profile | Analysis | Location | Quantization | Placement | OutsideRecord
 Source = str | Path | Record
 HOW = "`sardonyx optimize MODEL --record run.json` writes one, and `--run FOLDER` a folder with all records"
-_SHOWN = (Run, Export, Benchmark, Profile, Analysis, Location, Quantization, OutsideRecord)
+_SHOWN = (Run, Export, Benchmark, Profile, Analysis, Location, Quantization, Placement, OutsideRecord)
 _Bundle = TypeVar("_Bundle", RunBundle, QuantizationBundle)
 
 
@@ -274,6 +287,9 @@ def _of_group(group: RecordGroup) -> Iterator[tuple[RunBundle, LocatedRecord]]:
             if isinstance(other.record, OutsideRecord):
                 bundle = replace(bundle, outside=(*bundle.outside, other.record))
                 continue
+            if isinstance(other.record, Placement):
+                bundle = replace(bundle, placements=(*bundle.placements, other.record))
+                continue
             field = next(field for kind, field in _FIELDS if isinstance(other.record, kind))
             if getattr(bundle, field) is None:
                 fitting: dict[str, Any] = {field: other.record}
@@ -299,6 +315,8 @@ def belongs(record: Record, run: Run | Quantization) -> bool:
             return any(_is_same(side, record.source.path, record.source.sha256) for side in (run.source, run.result))
         case Benchmark():
             files = [(file.path or file.label, file.sha256) for file in record.files]
+        case Placement():
+            return any(_is_same(side, record.model, None) for side in (run.source, run.result))
         case Profile():
             files = [(model.path or model.label, None) for model in record.models]
         case Analysis():

@@ -38,6 +38,7 @@ from sardonyx.reporting.fleet import (
 from sardonyx.reporting.formatting import notes_with_flags
 from sardonyx.reporting.history import recent
 from sardonyx.reporting.inspection import inspection_sentence
+from sardonyx.reporting.page.devices import section as devices_section
 from sardonyx.reporting.page.documents import (
     costs_section,
     file_section,
@@ -69,6 +70,7 @@ SECTIONS: tuple[Callable[[RunBundle], Section | None], ...] = (  # in the order 
     verdict_section,
     graph_section,
     modules_section,
+    devices_section,
     map_section,
     rewrites_section,
     missed_section,
@@ -82,6 +84,7 @@ OF_A_MODEL: tuple[Callable[[RunBundle], Section | None], ...] = (  # those of a 
     file_section,
     graph_section,
     modules_section,
+    devices_section,
     costs_section,
     map_section,
     rewrites_section,
@@ -99,6 +102,7 @@ SCRIPTS = (
     "module_detail.js",
     "modules.js",
     "graph_data.js",
+    "devices.js",
     "graph_layout.js",
     "graph_panel.js",
     "node_details.js",

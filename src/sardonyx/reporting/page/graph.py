@@ -16,6 +16,7 @@ from sardonyx.records.bench import ProfiledModel
 from sardonyx.records.run import Wiring
 from sardonyx.reporting import formatting, run
 from sardonyx.reporting.module_contents import nodes_of
+from sardonyx.reporting.page.devices import device_data
 from sardonyx.reporting.page.section import Section, Strings, rendered
 from sardonyx.reporting.plots.charts import timeline
 from sardonyx.reporting.run import Moved, SiteGroup, Spent
@@ -78,7 +79,7 @@ def section(bundle: RunBundle) -> Section:
     """Return the controls and the data of both graphs, or a sentence if the Run has none."""
     before, after = bundle.run.wiring_before, bundle.run.wiring_after
     if before is None or after is None:
-        return Section("graph", "Graph", rendered("graph", known=False, colors=[], sizes=""))
+        return Section("graph", "Graph", rendered("graph", known=False, colors=[], devices=[], sizes=""))
     colors = [("none", "Kind"), ("pass", "Pass")]
     colors += [("time", "Time")] if bundle.profiled else []
     forms = bundle.forms
@@ -86,7 +87,7 @@ def section(bundle: RunBundle) -> Section:
         colors += [("flops", "FLOPs"), ("bytes", "Bytes moved")]
     given = bundle.analysis.sizes if bundle.analysis is not None else {}
     sizes = ", ".join(f"{formatting.name(dim)} = {formatting.count(size)}" for dim, size in given.items())
-    markup = rendered("graph", known=True, colors=colors, sizes=sizes)
+    markup = rendered("graph", known=True, colors=colors, devices=list(bundle.devices), sizes=sizes)
     return Section("graph", "Graph", markup, graph_data(bundle, before, after))
 
 
@@ -110,14 +111,16 @@ def graph_data(bundle: RunBundle, before: Wiring, after: Wiring) -> dict[str, An
         | _details(wiring, strings, types)
         for wiring, other, rewrites, profile, form in sides
     ]
+    devices, placed = device_data(bundle.devices, before, after)
     return {
         "strings": strings.data(),
         "operators": operators,
         "types": types,
         "passes": passes,
         "pass_of": [pass_at[event.pass_name] for event in bundle.run.events],
-        "before": columns[0],
-        "after": columns[1],
+        **devices,
+        "before": columns[0] | placed[0],
+        "after": columns[1] | placed[1],
     }
 
 

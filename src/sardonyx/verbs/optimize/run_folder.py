@@ -1,4 +1,4 @@
-"""The folder that `sardonyx optimize MODEL --run FOLDER` writes: run, certificate, times, profile, costs, and a report.
+"""The folder that `sardonyx optimize MODEL --run FOLDER` writes: a run, its certificate, measurements, and a report.
 
 `fill` writes it. If one of the measurements fails, the run gets a note and the folder has the other files.
 `quantize MODEL --run FOLDER` adds a quantization to such a folder, or writes one with a quantization alone.
@@ -19,16 +19,19 @@ from sardonyx.inputs.generator import dynamic_dims
 from sardonyx.ir import io
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis
+from sardonyx.records.base import Record
 from sardonyx.records.bench import Benchmark, Profile
 from sardonyx.records.progress import Progress
 from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run
 from sardonyx.reporting.report import report
+from sardonyx.reporting.run_bundle import SIDES
+from sardonyx.verbs.placement.placement import names, placements
 
 RUN, QUANTIZATION, PAGE = "run.json", "quantization.json", "report.html"
 SECONDS = 6.0  # default time limit for timing both files
 CERTIFICATE = "certificate.json.gz"
-_NAMES = (RUN, "bench.json", "profile.json", "analysis.json", PAGE)
+BENCH, PROFILE, ANALYSIS = "bench.json", "profile.json", "analysis.json"
 
 
 def check(
@@ -44,7 +47,7 @@ def check(
     if not force and (other := _source_of_run(path)) is not None and Path(other).name != Path(source).name:
         hint = "name another folder, or replace its run with --force"
         raise UsageError(f"{path} contains a run of {other}", hint=hint)
-    _check_free(path, (*_NAMES, CERTIFICATE), force=force)
+    _check_free(path, (*_names(), CERTIFICATE), force=force)
     if sizes:
         dynamic_dims(io.load(source), sizes)
 
@@ -54,6 +57,16 @@ def _folder(folder: str | Path) -> Path:
     if path.exists() and not path.is_dir():
         raise OutputError(f"{path} is a file", hint="name a folder; it is created if it does not exist")
     return path
+
+
+def _names() -> list[str]:
+    """Return the names of all files of a run, without the certificate."""
+    placed = (_placement(device, side) for device in names() for side in SIDES)
+    return [RUN, BENCH, PROFILE, ANALYSIS, *placed, PAGE]
+
+
+def _placement(device: str, side: str) -> str:
+    return f"placement-{device}-{side}.json"
 
 
 def _check_free(folder: Path, names: Sequence[str], *, force: bool) -> None:
@@ -112,10 +125,10 @@ def fill(
     path, source, result = Path(folder), run.source.path, run.result.path
     if source is None or result is None:
         raise UsageError("only files can be timed, and this run is of models in memory", hint="optimize(FILE, OUTPUT)")
-    _check_free(path, _NAMES, force=force)
+    _check_free(path, _names(), force=force)
     with explained(str(path)):
         path.mkdir(parents=True, exist_ok=True)
-        for name in _NAMES:  # files of an earlier run must not be mistaken for this one's
+        for name in _names():  # files of an earlier run must not be mistaken for this one's
             (path / name).unlink(missing_ok=True)
     _write(path / RUN, run.to_json())
     failures = list(_measure(path, (source, result), conditions or {}, progress))
@@ -148,14 +161,22 @@ def _measure(folder: Path, files: Sequence[str], how: Mapping[str, Any], progres
     def run_analyze() -> Analysis:
         return analyze(Path(files[0]), beside=[Path(files[1])], sizes=how.get("sizes"), progress=progress)
 
-    measurements: dict[str, tuple[str, Callable[[], Benchmark | Profile | Analysis]]] = {
-        "bench.json": ("not timed", run_bench),
-        "profile.json": ("no time by module", run_profile),
-        "analysis.json": ("no costs", run_analyze),
+    def run_placements() -> dict[str, Record]:
+        if progress is not None:
+            progress("looking up devices", None)
+        sides = {side: placements(Path(file), names()) for side, file in zip(SIDES, files, strict=True)}
+        return {_placement(each.device, side): each for side, placed in sides.items() for each in placed}
+
+    measurements: dict[str, Callable[[], Mapping[str, Record]]] = {
+        "not timed": lambda: {BENCH: run_bench()},
+        "no time by module": lambda: {PROFILE: run_profile()},
+        "no costs": lambda: {ANALYSIS: run_analyze()},
+        "no devices": run_placements,
     }
-    for name, (failure, measure) in measurements.items():
+    for failure, measure in measurements.items():
         try:
-            _write(folder / name, measure().to_json())
+            for name, record in measure().items():
+                _write(folder / name, record.to_json())
         except OutputError:
             raise
         except SardonyxError as error:

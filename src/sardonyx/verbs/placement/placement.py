@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from sardonyx.common.errors import UsageError, reason
 from sardonyx.ir.facts import Facts
-from sardonyx.ir.origins import Source, owner, tagged
+from sardonyx.ir.origins import Source, Tagged, owner, tagged
 from sardonyx.ir.scopes import is_constant, label
 from sardonyx.ir.shapes.expr import value_of
 from sardonyx.records.bench import Away, AwayNodes, PlacedModule, Placement
@@ -159,13 +159,30 @@ def placement(model: Source, device: str) -> Placement:
     Raises:
         UsageError: There is no such profile.
     """
-    profile = read_profile(device)
+    return placements(model, [device])[0]
+
+
+def placements(model: Source, devices: Sequence[str]) -> list[Placement]:
+    """Predict where each node of a model runs, on each of some devices.
+
+    Args:
+        model: See `placement`.
+        devices: Devices with a profile, or files of profiles.
+
+    Raises:
+        UsageError: There is no such profile.
+    """
+    profiles = [read_profile(device) for device in devices]
     source = tagged(model)
     facts = Facts(source.model)
     facts.infer()
+    flops = _flops(source.model)
+    return [_on_device(source, facts, flops, profile) for profile in profiles]
+
+
+def _on_device(source: Tagged, facts: Facts, flops: Mapping[str, int], profile: Profile) -> Placement:
     placed = list(placed_nodes(facts, profile))
     counts = Counter(each.where for each in placed)
-    flops = _flops(source.model)
     modules = _modules(placed, flops, lambda path: source.hierarchy.tag(path, torch_nn=True))
     away_flops = sum(each.away_flops for each in modules)
     return Placement(
@@ -182,6 +199,7 @@ def placement(model: Source, device: str) -> Placement:
         copies=_copies(placed),
         away_flops=away_flops / (sum(flops.values()) or 1),
         away=_groups(placed),
+        host=tuple(label(each.node) for each in placed if each.where is Where.HOST),
         modules=modules,
         notes=tuple(_notes(profile)),
     )
@@ -233,7 +251,7 @@ def _flops(model: ir.Model) -> dict[str, int]:
     return {each.name: int(value_of(each.flops, sizes)) for each in program.operations}
 
 
-def _modules(placed: Sequence[Placed], flops: dict[str, int], tag: Callable[[str], str]) -> tuple[PlacedModule, ...]:
+def _modules(placed: Sequence[Placed], flops: Mapping[str, int], tag: Callable[[str], str]) -> tuple[PlacedModule, ...]:
     by_module: dict[str, list[Placed]] = defaultdict(list)
     for each in placed:
         by_module[module_of(owner(each.node))].append(each)

@@ -14,7 +14,7 @@ from sardonyx.common.atomic_write import write_whole
 from sardonyx.common.errors import SardonyxError
 from sardonyx.records.progress import Progress
 from sardonyx.reporting.page import render_models
-from sardonyx.reporting.run_bundle import RunBundle
+from sardonyx.reporting.run_bundle import SIDES, RunBundle
 
 _SNIFFED = 64  # bytes
 
@@ -42,16 +42,23 @@ def write_page(
 
 
 def describe(model: Path, progress: Progress | None = None) -> RunBundle:
-    """Return the records of a model: an inspection, what optimizing would do, and the costs of both graphs."""
+    """Return the records of a model: an inspection, what optimizing would do, costs and devices of both graphs."""
     from sardonyx import analyze, inspect, optimize
+    from sardonyx.verbs.placement.placement import names, placements
 
     inspection = inspect(model)
     run = optimize(model, dry_run=True, progress=progress)
-    bundle = RunBundle(model.name.removesuffix(".onnx"), run, inspection=inspection)
+    assert run.model is not None, "set by optimize"
+    placed = [
+        replace(each, model=side)
+        for side, graph in zip(SIDES, (model, run.model), strict=True)
+        for each in placements(graph, names())
+    ]
+    label = model.name.removesuffix(".onnx")
+    bundle = RunBundle(label, run, inspection=inspection, placements=tuple(placed))
     try:
-        assert run.model is not None, "set by optimize"
         analysis = analyze(model, beside=[run.model], formulas=False, progress=progress)
     except SardonyxError as error:
         return replace(bundle, notes=(f"no costs: {error.message}",))
-    forms = (replace(form, name=name) for form, name in zip(analysis.forms, ("before", "after"), strict=True))
+    forms = (replace(form, name=name) for form, name in zip(analysis.forms, SIDES, strict=True))
     return replace(bundle, analysis=replace(analysis, forms=tuple(forms)))

@@ -3,6 +3,7 @@
 const GRAPH_FOUND = 40; // results of a search that are listed
 const GRAPH_DECADES = 4; // of the colour scale: from a ten-thousandth of the model to all of it
 const GRAPH_STRONGEST = 60; // percent of the colour
+const GRAPH_DEVICE = "device "; // before the name of a device in the choice of colours
 const GRAPH_COLORED = 8; // passes with a colour of their own
 const GRAPH_UNITS = {
   time: (value) => `${fmt.ms(value)} ms`,
@@ -10,7 +11,7 @@ const GRAPH_UNITS = {
   bytes: (value) => `${fmt.size(Math.round(value))} moved`,
 };
 
-/** How boxes are coloured: by a cost as a share of the source, or by the pass that changed them. */
+/** How boxes are coloured: by a cost as a share of the source, by the pass that changed them, or by their device. */
 class GraphColors {
   constructor(graphs, passes, passOf) {
     this.graphs = graphs;
@@ -24,6 +25,11 @@ class GraphColors {
     this.order = [...counts.keys()].sort((left, right) => counts.get(right) - counts.get(left));
   }
 
+  /** The device whose nodes are shown, null if colours show something else. */
+  get device() {
+    return this.kind.startsWith(GRAPH_DEVICE) ? this.kind.slice(GRAPH_DEVICE.length) : null;
+  }
+
   /** Returns the class of a box, and its share of the colour in percent. */
   of(graph, box) {
     if (this.kind === "none" || box.kind === "port") return null;
@@ -31,6 +37,7 @@ class GraphColors {
       const pass = this.pass(graph, box);
       return pass === null ? null : { class: `nested-pass own${pass}` };
     }
+    if (this.device !== null) return deviceColor(graph, box, this.device);
     const whole = this.graphs.before.cost(this.graphs.before.root, this.kind);
     const value = graph.cost(box, this.kind);
     if (!value || !whole) return null;
@@ -53,8 +60,9 @@ class GraphColors {
     return graph.passes.get(box);
   }
 
-  /** Returns the cost of a box in words, "" if it is not shown. */
+  /** Returns the cost or the place of a box in words, "" if it is not shown. */
   text(graph, box) {
+    if (this.device !== null) return deviceText(graph, box, this.device);
     const unit = GRAPH_UNITS[this.kind];
     return unit ? unit(graph.cost(box, this.kind)) : "";
   }
@@ -65,6 +73,7 @@ class GraphColors {
       return [...names, this.order.length > GRAPH_COLORED && h("li", { class: `own${GRAPH_COLORED}` }, h("span", { class: "nested-swatch" }), "other passes")];
     }
     if (this.kind === "none") return null;
+    if (this.device !== null) return deviceLegend(this.graphs, this.device);
     const steps = [0.001, 0.01, 0.1, 1].map((share) => h("li", null, h("span", { class: "nested-swatch nested-heat", style: { "--share": `${Math.round(GRAPH_STRONGEST * (1 + Math.log10(share) / GRAPH_DECADES))}%` } }), `${share * 100} %`));
     return [...steps, h("li", null, "of the source, on a logarithmic scale")];
   }
@@ -109,11 +118,7 @@ class GraphSection {
     this.find("close").addEventListener("click", () => this.closeAll());
     for (const button of this.root.querySelectorAll("[data-graph-save]")) button.addEventListener("click", () => this.save(button.dataset.graphSave));
     this.find("full").addEventListener("click", () => this.full(!this.root.classList.contains("nested-full")));
-    this.find("color").addEventListener("change", (event) => {
-      this.colors.kind = event.target.value;
-      this.legend();
-      this.draw();
-    });
+    this.find("color").addEventListener("change", (event) => this.color(event.target.value));
     this.root.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !event.defaultPrevented && this.root.classList.contains("nested-full")) this.full(false);
     });
@@ -131,6 +136,21 @@ class GraphSection {
   full(wanted) {
     this.root.classList.toggle("nested-full", wanted);
     this.find("full").setAttribute("aria-pressed", String(wanted));
+  }
+
+  color(kind) {
+    this.colors.kind = kind;
+    this.legend();
+    this.draw();
+  }
+
+  /** Colours the nodes that do not run on a device, if it is known. */
+  showDevice(device) {
+    const choice = this.find("color");
+    const value = GRAPH_DEVICE + device;
+    if (![...choice.options].some((each) => each.value === value)) return;
+    choice.value = value;
+    this.color(value);
   }
 
   legend() {
@@ -257,7 +277,7 @@ class GraphSection {
     const costs = Object.entries(GRAPH_UNITS).filter(([kind]) => panel.graph.costs[kind]).map(([kind, unit]) => both((graph, each) => unit(graph.cost(each, kind))));
     const title = box.kind === "module" ? ["Module ", this.moduleLink(box.path)] : ["Part of ", this.moduleLink(box.path)];
     const nodes = box.kind === "module" ? both((_graph, each) => fmt.plural(each.nodes, "node")) : fmt.plural(box.nodes, "node");
-    return [h("p", null, title, ": ", [nodes, ...(box.kind === "module" ? costs : [])].join(", "), ".")];
+    return [h("p", null, title, ": ", [nodes, ...(box.kind === "module" ? costs : [])].join(", "), "."), box.kind === "module" && modulePlaces(boxes)];
   }
 
   aboutNode(box, panel, other, related) {
@@ -274,6 +294,7 @@ class GraphSection {
       h("p", null, h("strong", null, box.label), " ", h("span", { class: "path" }, graph.names[node]), " in ", this.moduleLink(home.path), costs.length ? `: ${costs.join(", ")}` : "", "."),
       this.edgeLine("Reads", reads, inputs, panel),
       this.edgeLine("Feeds", feeds, outputs, panel),
+      ...nodePlaces(graph, node),
       ...nodeDetails(graph, node),
       event !== undefined && this.aboutRewrite(event, side, other, related),
     ];
@@ -373,7 +394,8 @@ function homeOf(box) {
 
 section("graph", (root, data, model) => {
   const graph = new GraphSection(root, data, model);
-  const follow = (selection) => {
+  const follow = (selection, previous) => {
+    if (selection.device !== null && selection.device !== previous?.device) graph.showDevice(selection.device);
     if (selection.section !== "graph" || selection.module === null) return;
     for (const side of ["after", "before"]) {
       const box = graph.graphs[side].modules.get(selection.module);

@@ -9,12 +9,14 @@ const MOST_PORTS = 6; // neighbours of a module in one direction; more are shown
 
 class Graph {
   /** forms: by path of a module, a text that is the same for equal layers (see graphForms). */
-  constructor(data, { strings, operators, types, times = null, forms = new Map() }) {
+  constructor(data, tables) {
+    const { strings, operators, types, times = null, forms = new Map() } = tables;
     this.forms = forms;
     this.names = data.names.map((at) => strings[at]);
     this.ops = data.ops.map((at) => operators[at]);
     this.types = types;
     this.times = times; // of modules
+    this.places = readPlaces(data.placed, tables); // by device: nodes that are not on it
     this.costs = { time: data.time, flops: data.flops, bytes: data.bytes };
     this.rewrites = new Map(data.changed); // by node: those that the other graph does not have
     this.edges = data.back.map(() => null);

@@ -22,7 +22,7 @@ class ModuleDetail {
     if (module === undefined) return;
     const host = h("div", { class: "modules-graph" });
     const inner = h("div", { class: "modules-detail-inner", role: "region", "aria-label": `Module ${path || "(model)"}` },
-      this.head(module, path), this.numbers(module), this.rewrites(path), this.missed(path), host);
+      this.head(module, path), this.numbers(module), this.rewrites(path), this.missed(path), this.devices(path), host);
     inner.addEventListener("keydown", (event) => {
       if (event.key !== "Escape" || event.defaultPrevented) return;
       event.preventDefault();
@@ -86,6 +86,12 @@ class ModuleDetail {
     const link = (pass, count) => h("a", { class: "chip", href: `#module=${encodeURIComponent(path)}&pass=${encodeURIComponent(pass)}` }, `${pass} ${fmt.count(count)}`);
     return h("div", { class: "modules-line" },
       h("a", { href: `#module=${encodeURIComponent(path)}&section=rewrites` }, fmt.plural(all, "rewrite")), " ", found.map(([pass, count]) => [link(pass, count), " "]));
+  }
+
+  devices(path) {
+    const graphs = this.model.part("graph") ? graphsOf(this.model) : null;
+    const sides = Object.values(graphs ?? {}).map((graph) => [graph, graph.modules.get(path)]);
+    return sides.some(([, box]) => box) ? modulePlaces(sides) : null;
   }
 
   missed(path) {

@@ -2,8 +2,8 @@
 
 const island = JSON.parse(document.getElementById("island").textContent);
 const starters = new Map(); // by section
-const KEYS = ["module", "rewrite", "pass", "section"];
-const NOTHING = Object.freeze({ module: null, rewrite: null, pass: null, section: null });
+const KEYS = ["module", "rewrite", "pass", "device", "section"];
+const NOTHING = Object.freeze({ module: null, rewrite: null, pass: null, device: null, section: null });
 
 /** Registers the script of a section: called once for each model, when it is scrolled near or a link selects it. */
 function section(id, start) {
