@@ -34,7 +34,7 @@ def test_a_node_and_a_module_say_where_they_run(opened: Open) -> None:
     expect(detail).to_contain_text("Runs on cuda, openvino.")
     search(page, "LayerNormalization")
     expect(detail).to_contain_text("Runs on cuda, openvino, webgpu.")
-    search(page, "module embeddings")
+    box(page, "after", "module embeddings").click()
     expect(detail).to_contain_text("Nodes that do not run on the device: webgpu ")
     page.goto(f"{page.url.partition('#')[0]}#module=embeddings")
     expect(page.locator(".modules-detail")).to_contain_text("Nodes that do not run on the device: webgpu ")
