@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import shutil
@@ -17,7 +18,7 @@ import chromium
 from browser import pages
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Dialog, Page
+    from playwright.sync_api import Browser, BrowserContext, Dialog, Page
 
 REQUIRED = os.environ.get("SARDONYX_BROWSER") == "required"  # as in CI: a missing browser is a failure
 collect_ignore_glob: list[str] = []
@@ -26,6 +27,7 @@ if importlib.util.find_spec("playwright") is None and not REQUIRED:
     collect_ignore_glob.append("test_*.py")
 
 BAD = ("error", "warning")  # console messages that a page must not produce
+LAST_WORDS = "() => { localStorage.clear(); return window.hacked ?? null; }"  # the next page finds nothing stored
 Open = Callable[..., "Page"]
 
 
@@ -43,8 +45,26 @@ def browser() -> Iterator[Browser]:
         launched.close()
 
 
+@pytest.fixture(scope="session")
+def context_of(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., BrowserContext]:
+    """`context_of(color_scheme="dark")`: one context for all tests with these options.
+
+    A page stays open in it, so that its process stays too: a page in a new process takes twice the time.
+    """
+    blank = tmp_path_factory.mktemp("blank") / "blank.html"
+    blank.write_text("<p>blank")
+
+    @functools.cache
+    def context(**options: Any) -> BrowserContext:
+        made = browser.new_context(**options)
+        made.new_page().goto(blank.as_uri())
+        return made
+
+    return context
+
+
 @pytest.fixture
-def open_page(browser: Browser) -> Iterator[Open]:
+def open_page(context_of: Callable[..., BrowserContext]) -> Iterator[Open]:
     """`open_page(file, "#module=…", width=400, …)`: the page, ready. Any error on it fails the test."""
     complaints: list[str] = []
     opened: list[Page] = []
@@ -58,8 +78,8 @@ def open_page(browser: Browser) -> Iterator[Open]:
         dialog.dismiss()
 
     def opener(file: Path, link: str = "", *, width: int = 1280, height: int = 900, **options: Any) -> Page:
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        page = context.new_page()
+        page = context_of(**options).new_page()
+        page.set_viewport_size({"width": width, "height": height})
         opened.append(page)
         address = file.resolve().as_uri()
         page.set_default_timeout(20_000)
@@ -73,9 +93,9 @@ def open_page(browser: Browser) -> Iterator[Open]:
         return page
 
     yield opener
-    hacked = [page.evaluate("window.hacked ?? null") for page in opened if not page.is_closed()]
+    hacked = [page.evaluate(LAST_WORDS) for page in opened if not page.is_closed()]
     for page in opened:
-        page.context.close()
+        page.close()
     assert [*complaints, *(f"ran: {each}" for each in hacked if each is not None)] == []
 
 

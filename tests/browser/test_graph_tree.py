@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 FOLDER = resources.files("sardonyx.reporting.page") / "assets"
-SCRIPTS = "\n".join((FOLDER / name).read_text("utf-8") for name in ("core.js", "strings.js", "graph_data.js"))
+SCRIPTS = "\n".join(
+    (FOLDER / name).read_text("utf-8") for name in ("core.js", "strings.js", "devices.js", "graph_data.js")
+)
 GRAPHS = 30
 
 # The properties of one graph; returns the first one that fails.
