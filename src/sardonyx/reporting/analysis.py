@@ -28,11 +28,12 @@ from sardonyx.reporting.document import (
     table_section,
     text_column,
 )
-from sardonyx.reporting.module_rows import grouped, module_cell, module_rows
+from sardonyx.reporting.module_rows import first_notes, grouped, module_cell, module_rows
 from sardonyx.reporting.record_kinds import FIGURES
 from sardonyx.reporting.writers.tables import write_csv
 
 MODEL, MODULE = "model", "module"  # scopes of a line of CSV
+NOTES_SHOWN, MODULES_BESIDE_FORMS = 3, 9  # on one screen
 
 
 def analysis_document(analysis: Analysis, view: View) -> Document:
@@ -43,7 +44,9 @@ def analysis_document(analysis: Analysis, view: View) -> Document:
     figures = _figures(analysis, view)
     if not view.verbose:
         caches = (_cache(source, analysis) for source in analysis.sources)
-        blocks = (_modules(analysis.forms[0], analysis, view), figures, missing, *caches, _notes(analysis))
+        rows = view.rows if len(analysis.forms) == 1 else MODULES_BESIDE_FORMS
+        modules = _modules(analysis.forms[0], analysis, replace(view, rows=rows))
+        blocks = (modules, figures, missing, *caches, _notes(analysis, NOTES_SHOWN))
         return Document(title=title, head=(_sizes(analysis),), blocks=blocks, sentence=sentence)
     return Document(
         title=title,
@@ -64,10 +67,11 @@ def analysis_document(analysis: Analysis, view: View) -> Document:
 
 
 def analysis_sentence(analysis: Analysis) -> str:
-    """Return the costs in one line; those of several forms are joined by arrows."""
+    """Return the costs in one line; those of several forms are joined by arrows where they differ."""
 
     def joined(write: Callable[[Form], str]) -> str:
-        return " → ".join(map(write, analysis.forms))
+        written = [write(form) for form in analysis.forms]
+        return " → ".join(written if len({*written}) > 1 else written[:1])
 
     parts = (
         f"{joined(lambda form: formatting.count(form.work.operations))} operations",
@@ -265,9 +269,10 @@ def _modules(form: Form, analysis: Analysis, view: View) -> Section:
     return table_section(f"Modules{_of(form, analysis)}", ("module", *numbers, text_column("kind", 1)), rows)
 
 
-def _notes(analysis: Analysis) -> Section:
+def _notes(analysis: Analysis, most: int | None = None) -> Section:
     own = [f"{formatting.name(form.name)}: {note}" for form in analysis.forms for note in form.notes]
-    return Section("Notes", (Notes([formatting.one_line(note) for note in (*analysis.notes, *own)]),))
+    notes = [formatting.one_line(note) for note in (*analysis.notes, *own)]
+    return Section("Notes", (Notes(first_notes(notes, most)),))
 
 
 # The answer of `decompose`, which shows the same attentions.

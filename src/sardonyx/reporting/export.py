@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
 from sardonyx.records.export import BoundaryValue, ExampleInput, Export, Extraction, OperatorChecks
+from sardonyx.records.run import Run
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
+    Block,
     Document,
     Facts,
     Notes,
@@ -20,13 +26,14 @@ from sardonyx.reporting.document import (
 )
 from sardonyx.reporting.formatting import plural
 from sardonyx.reporting.inspection import coverage_line, node_count, root_table, shape_text, weight_table
-from sardonyx.reporting.module_rows import grouped, listed, short_lines, short_names
-from sardonyx.reporting.run import run_document, run_sentence
+from sardonyx.reporting.module_rows import first_notes, grouped, listed, short_lines, short_names
+from sardonyx.reporting.run import CONSTANT, main_operators, run_document, run_sentence
 from sardonyx.reporting.verdict import decoder_line, verdict_section, verdict_summary, verification
 
 NOTES_SHOWN = 2
 UNREACHED_SHOWN = 8
 FIXED_SHOWN = 6
+OPERATORS_SHOWN = 3
 
 
 def export_document(export: Export, view: View) -> Document:
@@ -39,13 +46,25 @@ def export_document(export: Export, view: View) -> Document:
             Paragraph(unreached_line(export) if export.unreached else ""),
             weight_table("Weights of several modules", export.tied if view.verbose else ()),
             root_table(export.root_nodes if view.verbose else ()),
-            verdict_section(export.verdict, view) if view.verbose else verdict_summary(export.verdict),
-            Notes(operator_lines(export.operators, view) if export.operators is not None else []),
+            _verification(export, view),
             Paragraph(decoder_line(export.decoder) if export.decoder is not None else ""),
-            *(run_document(export.optimized, view).blocks[: 1 + view.verbose] if export.optimized is not None else ()),
+            *(_optimized(export.optimized, view) if export.optimized is not None else ()),
         ),
         sentence=Span(export_sentence(export), Tone.STRONG),
     )
+
+
+def _verification(export: Export, view: View) -> Section:
+    section = verdict_section(export.verdict, view) if view.verbose else verdict_summary(export.verdict)
+    operators = Notes(operator_lines(export.operators, view) if export.operators is not None else [])
+    return replace(section, blocks=(*section.blocks, operators))
+
+
+def _optimized(run: Run, view: View) -> Sequence[Block]:
+    """Return what became of the operators; verbose, also what each pass did."""
+    if view.verbose:
+        return run_document(run, view).blocks[:2]
+    return (main_operators([op for op in run.ops if op.op_type != CONSTANT], OPERATORS_SHOWN),)
 
 
 def export_sentence(export: Export) -> str:
@@ -130,14 +149,11 @@ def _input_lines(export: Export, view: View) -> list[str]:
     about_one = {note for note in export.notes for example in export.inputs if _role(note, example)}
     notes = short_lines(note for note in export.notes if note not in about_one)
     fixed = [formatting.one_line(f"{name}={value!r}") for name, value in export.fixed.items()]
-    shown = notes if view.verbose else notes[:NOTES_SHOWN]
-    hidden = [f"and {plural(len(notes) - len(shown), 'more note')} (-v shows them)"] if len(shown) < len(notes) else []
     return [
         f"outputs: {', '.join(short_names(export.outputs))}",
         *_state_lines(export),
         *([f"fixed in the graph: {listed(fixed, None if view.verbose else FIXED_SHOWN)}"] if fixed else []),
-        *map(formatting.one_line, shown),
-        *hidden,
+        *first_notes(list(map(formatting.one_line, notes)), None if view.verbose else NOTES_SHOWN),
     ]
 
 

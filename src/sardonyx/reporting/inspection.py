@@ -21,7 +21,6 @@ from sardonyx.records.inspection import (
 from sardonyx.records.provenance import UNTAGGED
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (
-    Cell,
     Column,
     Document,
     Facts,
@@ -37,11 +36,11 @@ from sardonyx.reporting.document import (
     text_column,
 )
 from sardonyx.reporting.module_rows import grouped, listed, module_cell, module_rows
-from sardonyx.reporting.run import skipped_row
+from sardonyx.reporting.run import PASSES_LISTED, main_passes, skipped_row, skipped_section
 
 _PLACES_SHOWN = 4  # groups of inputs or outputs on one screen
 _OPERATORS_SHOWN = 10
-_WEIGHTS_SHOWN = 12
+_WEIGHTS_SHOWN = 4
 _SHARED_SHOWN = 5  # nodes
 _FAMILY_NAMES = {Family.VISION_TRANSFORMER: "vision transformer", Family.MLP: "MLP"}
 
@@ -71,13 +70,7 @@ def inspection_document(inspection: Inspection, view: View) -> Document:
 
 def _summary(inspection: Inspection) -> Facts:
     """Return what is not a module in a line each: operators, interface, how the modules are known."""
-    ports = {"inputs": inspection.inputs, "outputs": inspection.outputs}
-    uses = [use for use in inspection.ops if (use.domain, use.op_type) != ("", "Constant")]
-    names = [f"{operator_name(use.domain, use.op_type)} {formatting.count(use.count)}" for use in uses]
-    constants = inspection.counts.constants  # their number depends on the exporter
-    more = f" (plus {formatting.count(constants)} Constant)" if constants else ""
-    facts: dict[str, Text] = {"operators": listed(names, _OPERATORS_SHOWN) + more}
-    facts |= {label: listed(_port_groups(group), _PLACES_SHOWN) for label, group in ports.items() if group}
+    facts = _operators_and_ports(inspection, inspection.counts.constants)
     facts["nodes by module"] = coverage_line(inspection.coverage, inspection.evidence)
     facts["architecture (guess)"] = architecture(inspection.fingerprint)
     folded = [
@@ -89,6 +82,16 @@ def _summary(inspection: Inspection) -> Facts:
         if found
     ]
     return Facts(facts | ({"also": f"{', '.join(folded)} (-v lists them)"} if folded else {}))
+
+
+def _operators_and_ports(found: Inspection | ModuleInspection, constants: int) -> dict[str, Text]:
+    """Return the operators, inputs and outputs in a line each."""
+    uses = [use for use in found.ops if (use.domain, use.op_type) != ("", "Constant")]
+    names = [f"{operator_name(use.domain, use.op_type)} {formatting.count(use.count)}" for use in uses]
+    more = f" (plus {formatting.count(constants)} Constant)" if constants else ""  # depends on the exporter
+    facts: dict[str, Text] = {"operators": listed(names, _OPERATORS_SHOWN) + more}
+    ports = {"inputs": found.inputs, "outputs": found.outputs}
+    return facts | {label: listed(_port_groups(group), _PLACES_SHOWN) for label, group in ports.items() if group}
 
 
 def _port_groups(ports: Iterable[Port]) -> list[str]:
@@ -268,29 +271,29 @@ def root_table(nodes: Iterable[RootNode]) -> Section:
 
 def module_document(module: ModuleInspection, view: View) -> Document:
     """Return the answer of `inspect --module`."""
-    weights = module.weights if view.verbose or len(module.weights) <= _WEIGHTS_SHOWN else ()
     within = (module.path, f"{module.path}.")  # everything is within the model itself
     shared = [
         weight
         for weight in module.weights
         if module.path and not all(path == within[0] or path.startswith(within[1]) for path in weight.modules)
     ]
-    shared_nodes = [formatting.name(node) for node in module.shared_nodes]
+    sentence = Span(module_sentence(module), Tone.STRONG)
+    modules = module_table(module.modules, view, module.path)
+    if not view.verbose:
+        return Document(title=module.tag, blocks=(modules, _module_summary(module, shared)), sentence=sentence)
+    shared_nodes = ", ".join(map(formatting.name, module.shared_nodes))
     return Document(
         title=module.tag,
         head=(_module_facts(module),),
         blocks=(
             interface(module.inputs, module.outputs),
             operators(module.ops),
-            module_table(module.modules, view, module.path),
-            weight_table("Weights", weights),
+            modules,
+            weight_table("Weights", module.weights),
             weight_table("Weights that other modules read too", shared),
-            Section(
-                "Nodes shared with other modules, which own them",
-                (Paragraph(listed(shared_nodes, None if view.verbose else _SHARED_SHOWN)),),
-            ),
+            Section("Nodes shared with other modules, which own them", (Paragraph(shared_nodes),)),
         ),
-        sentence=Span(module_sentence(module), Tone.STRONG),
+        sentence=sentence,
     )
 
 
@@ -303,6 +306,24 @@ def module_sentence(module: ModuleInspection) -> str:
         formatting.plural(len(module.outputs), "output"),
     )
     return f"{formatting.module(module.path)}: {', '.join(parts)}"
+
+
+def _module_summary(module: ModuleInspection, shared: Sequence[Weight]) -> Facts:
+    """Return what is not a module below it in a line each."""
+    facts: dict[str, Text] = {"class": formatting.name((module.kind or "unknown").rpartition(".")[2])}
+    if module.calls:
+        facts["called"] = f"{len(module.calls)}×"
+    facts |= _operators_and_ports(module, module.constants)
+    inner = f"{module.path}." if module.path else ""
+    names = [f"{formatting.name(each.name.removeprefix(inner))} {list(each.shape)}" for each in module.weights]
+    if names:
+        facts["weights"] = listed(names, _WEIGHTS_SHOWN)
+    if shared:
+        facts["read by others too"] = listed([formatting.name(weight.name) for weight in shared], _SHARED_SHOWN)
+    if module.shared_nodes:
+        nodes = listed(list(map(formatting.name, module.shared_nodes)), _SHARED_SHOWN)
+        facts["shared nodes"] = f"{nodes} (other modules own them)"
+    return Facts(facts)
 
 
 def _module_facts(module: ModuleInspection) -> Facts:
@@ -357,14 +378,14 @@ def adoption_sentence(adoption: Adoption) -> str:
 
 # Opportunities: what each pass would rewrite, and what it would skip for which reason.
 
-REASONS = 2  # shown for a pass; -v shows all
-
 
 def opportunities_document(opportunities: Opportunities, view: View) -> Document:
     """Return the answer of `inspect --opportunities`."""
     return Document(
         title=opportunities.path or "model in memory",
-        blocks=(_passes(opportunities, view),),
+        blocks=(_passes(opportunities),)
+        if view.verbose
+        else (main_passes(opportunities.passes, PASSES_LISTED), skipped_section(opportunities.passes)),
         sentence=Span(opportunities_sentence(opportunities), Tone.STRONG),
     )
 
@@ -381,18 +402,14 @@ def opportunities_sentence(opportunities: Opportunities) -> str:
     )
 
 
-def _passes(opportunities: Opportunities, view: View) -> Section:
+def _passes(opportunities: Opportunities) -> Section:
     rows: list[Row] = []
     for record in opportunities.passes:
         if not record.rewrites and not record.refusals:
             continue
         count = formatting.count(record.rewrites) if record.rewrites else "·"
         ordered = sorted(record.modules, key=lambda path: (-record.modules[path], path))  # most rewrites first
-        where = listed(list(map(formatting.module, ordered)), None if view.verbose else 1) or "·"
+        where = ", ".join(map(formatting.module, ordered)) or "·"
         rows.append(Row((formatting.name(record.name), count, formatting.change(record.nodes), where)))
-        shown = record.refusals if view.verbose else record.refusals[:REASONS]
-        rows += map(skipped_row, shown)
-        if len(shown) < len(record.refusals):
-            rest = sum(group.count for group in record.refusals[len(shown) :])
-            rows.append(Row((Cell(f"skipped {rest}× for other reasons", depth=2),), Tone.FAINT))
+        rows += map(skipped_row, record.refusals)
     return table_section("Passes", ("pass", "would rewrite", "nodes", text_column("where")), rows)

@@ -189,6 +189,12 @@ def listed(names: Sequence[str], most: int | None) -> str:
     return ", ".join(shown) + more
 
 
+def first_notes(notes: Sequence[str], most: int | None) -> list[str]:
+    """Return at most `most` notes, and a line with the number of the others."""
+    rest = 0 if most is None else len(notes) - most
+    return [*notes[:most], *([f"and {formatting.plural(rest, 'more note')} (-v shows them)"] if rest > 0 else [])]
+
+
 DEEPEST = 20  # levels that are indented
 
 

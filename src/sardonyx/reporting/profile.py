@@ -30,7 +30,7 @@ from sardonyx.reporting.document import (
 from sardonyx.reporting.module_rows import module_cell, module_kind, module_rows
 from sardonyx.reporting.writers.tables import write_csv
 
-OPERATORS_SHOWN = 4  # on one screen
+OPERATORS_SHOWN = 3  # on one screen
 BAR = 12  # characters of a bar
 FIELDS = (
     "file", "scope", "name", "kind", "module", "self_ms", "total_ms", "share", "kernels", "calls", "traced_by", "nodes",

@@ -38,7 +38,7 @@ from sardonyx.reporting.document import (
     table_section,
     text_column,
 )
-from sardonyx.reporting.module_rows import module_cell, module_rows, places
+from sardonyx.reporting.module_rows import first_notes, module_cell, module_rows, places
 from sardonyx.reporting.verdict import (
     claims_cell,
     failure,
@@ -174,14 +174,15 @@ def _share(part: float, whole: float) -> float:
 
 WHOLE_PASS = "*"  # the root of a rollback that removed a pass altogether
 # In a document that is not verbose:
-OPERATORS_SHOWN, ADDED_SHOWN, PASSES_SHOWN, NOTES_SHOWN, ROLLBACKS_SHOWN = 5, 2, 4, 2, 3
+OPERATORS_SHOWN, ADDED_SHOWN, PASSES_SHOWN, NOTES_SHOWN, ROLLBACKS_SHOWN, REASONS_SHOWN = 5, 2, 4, 2, 3, 3
+PASSES_LISTED = 8  # where passes are the whole answer
 CONSTANT = "Constant"  # the number of Constant nodes depends on the exporter, so the sum leaves them out
 _OPERATOR_HEADINGS = (text_column("operator"), "before", "after", "change")
 
 
 def run_document(run: Run, view: View) -> Document:
     """Return the answer of `optimize`."""
-    explains_passes = view.verbose or bool(run.options.get("dry_run"))
+    is_dry = bool(run.options.get("dry_run"))
     undone = [rollback_sentence(rollback) for rollback in run.rolled_back]
     if not view.verbose and len(undone) > ROLLBACKS_SHOWN:
         undone = [*undone[:ROLLBACKS_SHOWN], f"and {len(undone) - ROLLBACKS_SHOWN} more (-v lists them)"]
@@ -189,8 +190,9 @@ def run_document(run: Run, view: View) -> Document:
         title="model in memory" if run.source.path is None else run.source.path,
         head=(Notes(_heading_lines(run, view)),),
         blocks=(
-            _operators(run.ops) if view.verbose else _main_operators(run.ops),
-            _passes(run, view) if explains_passes else _main_passes(run),
+            _operators(run.ops) if view.verbose else main_operators(run.ops),
+            _passes(run) if view.verbose else main_passes(run.passes, PASSES_SHOWN),
+            skipped_section(run.passes) if is_dry and not view.verbose else Section("", ()),
             _modules(run.modules, view) if view.verbose else Section("By module", ()),
             _attention(run) if view.verbose else Section("Attention", ()),
             Section("Rolled back, because verification failed with them", (Notes(undone),)),
@@ -240,9 +242,7 @@ def architecture_guess(run: Run) -> str | None:
 def _heading_lines(run: Run, view: View) -> list[str]:
     lines = [f"opset {change}" for change in opset_changes(run)]
     if not view.verbose:
-        notes = [formatting.one_line(note) for note in run.notes[:NOTES_SHOWN]]
-        hidden = len(run.notes) - len(notes)
-        return lines + notes + ([f"and {formatting.plural(hidden, 'more note')} (-v shows them)"] if hidden else [])
+        return lines + first_notes(list(map(formatting.one_line, run.notes)), NOTES_SHOWN)
     guess = architecture_guess(run)
     lines += [] if guess is None else [f"architecture (guess): {guess}"]
     lines += map(formatting.one_line, run.notes)
@@ -263,11 +263,11 @@ def _operators(ops: tuple[OpCount, ...]) -> Section:
     return table_section("By operator", _OPERATOR_HEADINGS, rows)
 
 
-def _main_operators(ops: tuple[OpCount, ...]) -> Table:
+def main_operators(ops: Sequence[OpCount], most: int = OPERATORS_SHOWN) -> Table:
     """Return the operators that became much fewer, those that became more, and the sum of the others."""
     compute = sorted((op for op in ops if op.op_type != CONSTANT), key=_by_change)
     more = [op for op in compute if op.after > op.before][:ADDED_SHOWN]
-    fewer = [op for op in compute if op.after < op.before][: OPERATORS_SHOWN - len(more)]
+    fewer = [op for op in compute if op.after < op.before][: most - len(more)]
     rows = [_op_row(op) for op in (*fewer, *more)]
     others = [op for op in compute if op not in fewer and op not in more]
     if others:
@@ -281,7 +281,7 @@ def _by_change(op: OpCount) -> tuple[int, int, str]:
     return -abs(op.after - op.before), -op.before, op.op_type
 
 
-def _constant_rows(ops: tuple[OpCount, ...]) -> list[Row]:
+def _constant_rows(ops: Iterable[OpCount]) -> list[Row]:
     return [Row(_op_cells("(plus Constant)", op.before, op.after)) for op in ops if op.op_type == CONSTANT]
 
 
@@ -293,28 +293,22 @@ def _op_cells(label: str, before: int, after: int) -> tuple[str, ...]:
     return (label, formatting.count(before), formatting.count(after), formatting.change(after - before))
 
 
-def _passes(run: Run, view: View) -> Section:
+def _passes(run: Run) -> Section:
     verified = run.verdict is not None and run.verdict.rewrites is not None
     columns = ("pass", "rewrites", "nodes", Column("constants", 1), "bytes", Column("time", 2))
     words = (text_column("accuracy", 3), *([text_column("equal for", 1)] if verified else []), text_column("where"))
     rows: list[Row] = []
-    silent = 0
     for record in run.passes:
-        if record.rewrites or view.verbose or record.refusals:
-            *numbers, where = _pass_cells(record)
-            rows.append(Row((*numbers, *([claims_cell(run.verdict, record.name)] if verified else []), where)))
-            rows += map(skipped_row, record.refusals)
-        else:
-            silent += 1
-    if silent:
-        rows.append(Row((f"({formatting.plural(silent, 'pass', 'passes')} found nothing to do)",), Tone.FAINT))
+        *numbers, where = _pass_cells(record)
+        rows.append(Row((*numbers, *([claims_cell(run.verdict, record.name)] if verified else []), where)))
+        rows += map(skipped_row, record.refusals)
     return table_section("By pass", (*columns, *words), rows)
 
 
-def _main_passes(run: Run) -> Table:
+def main_passes(passes: Iterable[PassRecord], most: int) -> Table:
     """Return the passes that removed most nodes, and the sum of the others that changed anything."""
-    changed = sorted((record for record in run.passes if record.rewrites), key=lambda record: record.nodes)
-    shown, others = changed[:PASSES_SHOWN], changed[PASSES_SHOWN:]
+    changed = sorted((record for record in passes if record.rewrites), key=lambda record: record.nodes)
+    shown, others = changed[:most], changed[most:]
     rows = [Row((formatting.name(record.name), *_pass_numbers([record]), _where(record.modules))) for record in shown]
     if others:
         label = f"({formatting.plural(len(others), 'other')}; -v lists all)"
@@ -355,6 +349,20 @@ def skipped_row(group: RefusalGroup) -> Row:
     """Return why a pass skipped matches, as a remark below its row."""
     example = f" (e.g. {formatting.name(group.examples[0])})" if group.examples else ""
     return Row((Cell(f"skipped {group.count}×: {formatting.one_line(group.reason)}{example}", depth=2),), Tone.FAINT)
+
+
+def skipped_section(passes: Iterable[PassRecord]) -> Section:
+    """Return the most frequent reasons for which passes skip matches."""
+    reasons = sorted(((each, group) for each in passes for group in each.refusals), key=lambda pair: -pair[1].count)
+    lines = [
+        f"{group.count}× {formatting.name(each.name)}: {formatting.one_line(group.reason)}"
+        for each, group in reasons[:REASONS_SHOWN]
+    ]
+    rest = reasons[REASONS_SHOWN:]
+    if rest:
+        matches, count = formatting.plural(sum(group.count for _, group in rest), "match", "matches"), len(rest)
+        lines.append(f"{matches} for {formatting.plural(count, 'other reason')} (-v lists them)")
+    return Section("Skipped", (Notes(lines),))
 
 
 def _modules(modules: tuple[ModuleCount, ...], view: View) -> Section:

@@ -33,7 +33,7 @@ from sardonyx.reporting.document import (
 )
 from sardonyx.reporting.module_rows import grouped, short_lines
 
-SHOWN_FAILURES = 10
+SHOWN_FAILURES = 3
 SHOWN_GAPS = 2
 SHOWN_NOTES = 2  # of a summary
 MIN_PERCENT = 1  # of a tolerance: less is not told apart

@@ -62,11 +62,19 @@ PLAIN = Style()
 def write(document: Document, style: Style = PLAIN) -> str:
     """Return the whole document; its last line is the sentence."""
     title = _strong(document.title)
-    head = [*(_wrapped(title, style) if any(span.text for span in title) else ()), *_lines(document.head, style)]
+    head = [*(_title(title, style) if any(span.text for span in title) else ()), *_lines(document.head, style)]
     parts = [head, *(list(_block(block, style)) for block in document.blocks if not is_empty(block))]
     if document.sentence is not None:
         parts.append(_wrapped(document.sentence, style))
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+
+def _title(title: tuple[Span, ...], style: Style) -> list[str]:
+    """Return a title in lines that fit the terminal; without spaces to break at, its middle is left out."""
+    plain = _text(title, PLAIN)
+    if style.width is None or not style.wraps or " " in plain or cell_len(plain) <= style.width:
+        return _wrapped(title, style)
+    return [style.paint(Tone.STRONG, _shortened(_Piece.of(title, PLAIN), style.width).text)]
 
 
 def sentence(document: Document, style: Style = PLAIN) -> str:
