@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from reporting.written import in_terminal
@@ -12,7 +13,7 @@ from sardonyx.records.inspection import Coverage, Module, ModuleInspection, OpUs
 from sardonyx.reporting.document import View
 from sardonyx.reporting.inspection import module_document, module_sentence
 
-GOLDEN = Path(__file__).parent / "golden" / "module.txt"
+GOLDEN = Path(__file__).parent / "golden"
 
 
 def sample_module() -> ModuleInspection:
@@ -41,15 +42,20 @@ def sample_module() -> ModuleInspection:
     )
 
 
-def test_reads_as_the_golden_file_does() -> None:
-    text = in_terminal(module_document, sample_module())
+@pytest.mark.parametrize("name", ["module", "module_verbose"])
+def test_reads_as_the_golden_file_does(name: str) -> None:
+    golden = GOLDEN / f"{name}.txt"
+    text = in_terminal(module_document, sample_module(), View(verbose=name.endswith("verbose")))
     if os.environ.get("REWRITE_GOLDEN"):
-        GOLDEN.write_text(text, encoding="utf-8")
-    assert text == GOLDEN.read_text(encoding="utf-8")
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
 
 
 def test_only_weights_read_outside_count_as_shared() -> None:
-    text = in_terminal(module_document, sample_module())
+    assert ["read", "by", "others", "too", "w"] in map(
+        str.split, in_terminal(module_document, sample_module()).split("\n")
+    )
+    text = in_terminal(module_document, sample_module(), View(verbose=True))
     shared = text.split("Weights that other modules read too")[1].split("\n\n")[0]
     assert [line.split()[0] for line in shared.splitlines()[2:]] == ["w"]
     whole = in_terminal(module_document, replace(sample_module(), path=""))

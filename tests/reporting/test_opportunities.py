@@ -34,12 +34,25 @@ def _line(text: str, start: str) -> str:
 
 
 def test_a_pass_shows_what_it_skips_and_why() -> None:
-    text = in_terminal(opportunities_document, sample_opportunities())
+    text = in_terminal(opportunities_document, sample_opportunities(), View(verbose=True))
     assert _line(text, "fuse-a") == "fuse-a · · ·"
     assert _line(text, "skipped 3×: its") == "skipped 3×: its weight is computed (e.g. /enc.0/Add)"
-    assert "skipped 1× for other reasons" in text
-    assert "a third use" not in text
-    assert "a third use" in in_terminal(opportunities_document, sample_opportunities(), View(verbose=True))
+    assert "a third use" in text
+
+
+def test_the_most_frequent_reasons_are_shown_and_the_others_are_counted() -> None:
+    sample = sample_opportunities()
+    (first, *others) = sample.passes
+    rare = tuple(RefusalGroup(f"reason {number}", 1, (), {}) for number in range(4))
+    passes = (replace(first, name="fuse-z", refusals=rare), first, *(replace(each, refusals=()) for each in others))
+    lines = in_terminal(opportunities_document, replace(sample, passes=passes)).splitlines()
+    at = lines.index("Skipped")
+    assert lines[at + 1 : at + 5] == [
+        "  3× fuse-a: its weight is computed",
+        "  2× fuse-a: two axes",
+        "  1× fuse-z: reason 0",
+        "  4 matches for 4 other reasons (-v lists them)",
+    ]
 
 
 def test_names_are_escaped() -> None:
