@@ -20,6 +20,7 @@ from sardonyx.records.study import Finding, Table
 from sardonyx.verbs.study.experiment import Answer, CellAnswer, Experiment, StudyOptions, Subject
 
 if TYPE_CHECKING:
+    from sardonyx.fleet.engines import Engine
     from sardonyx.verbs.study.runner import Studied
 
 CELLS = 6
@@ -99,19 +100,19 @@ class Hopeless(Planted):
         raise ModelError("this model cannot be read")
 
 
-def conduct(folder: Path, experiments: Sequence[Experiment], *, workers: int = 2, seed: int = 0) -> Studied:
+def conduct(folder: Path, experiments: Sequence[Experiment], engine: Engine, *, seed: int = 0) -> Studied:
     """A study of the planted experiments on the two files of a folder."""
-    from sardonyx.fleet.engines import LocalEngine
     from sardonyx.fleet.storage import open_store  # only here: children import this file too, and start at once
     from sardonyx.verbs.study.runner import StudyRunner
 
-    with contextlib.closing(LocalEngine(workers)) as engine:
-        runner = StudyRunner(open_store(folder / "out"), "planted", StudyOptions(seed=seed), engine)
-        subjects = [Subject(name, folder / name) for name in ("a", "b")]
-        return runner.run(subjects, experiments, {})
+    runner = StudyRunner(open_store(folder / "out"), "planted", StudyOptions(seed=seed), engine)
+    subjects = [Subject(name, folder / name) for name in ("a", "b")]
+    return runner.run(subjects, experiments, {})
 
 
 if __name__ == "__main__":
+    from sardonyx.fleet.engines import LocalEngine
     from studies.planted import Planted as Importable  # workers cannot import what is defined in a script
 
-    conduct(Path(sys.argv[1]), [Importable(float(sys.argv[2]), timed=1)])
+    with contextlib.closing(LocalEngine(2)) as own:
+        conduct(Path(sys.argv[1]), [Importable(float(sys.argv[2]), timed=1)], own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pickle
@@ -11,18 +12,27 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sardonyx.common.errors import OutputError, RuntimeFailure, UsageError
 from sardonyx.fleet.cells import Cell
+from sardonyx.fleet.engines import Engine, LocalEngine
 from sardonyx.verbs.study import runner
 from sardonyx.verbs.study import runner as experiments
 from sardonyx.verbs.study.experiment import CellWork, Subject
 from studies.planted import CELLS, Followed, Hopeless, Planted, Unlucky, conduct
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    """One for all tests: each process of an engine takes most of a second to start."""
+    with contextlib.closing(LocalEngine(4)) as several:
+        yield several
 
 
 @pytest.fixture
@@ -44,10 +54,10 @@ def kept(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_a_second_run_computes_nothing_and_gives_the_same_answer(folder: Path) -> None:
-    first = conduct(folder, [Planted()])
+def test_a_second_run_computes_nothing_and_gives_the_same_answer(folder: Path, engine: Engine) -> None:
+    first = conduct(folder, [Planted()], engine)
     computed = log(folder)
-    second = conduct(folder, [Planted()])
+    second = conduct(folder, [Planted()], engine)
     assert len(computed) == first.cells == second.reused == 2 * CELLS
     assert log(folder) == computed
     assert first.to_json() == second.to_json()
@@ -55,17 +65,20 @@ def test_a_second_run_computes_nothing_and_gives_the_same_answer(folder: Path) -
 
 
 @pytest.mark.slow
-def test_one_process_gives_the_same_answers_as_several(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    many = conduct(folder, [Planted()], workers=4)
+def test_one_process_gives_the_same_answers_as_several(
+    folder: Path, engine: Engine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    many = conduct(folder, [Planted()], engine)
     other = tmp_path_factory.mktemp("other")
     for name in ("a", "b"):
         (other / name).write_bytes((folder / name).read_bytes())
-    assert conduct(other, [Planted()], workers=1).tables == many.tables
+    with contextlib.closing(LocalEngine(1)) as one:
+        assert conduct(other, [Planted()], one).tables == many.tables
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("draw", range(3))
-def test_a_study_killed_at_a_random_moment_resumes(folder: Path, draw: int) -> None:
+def test_a_study_killed_at_a_random_moment_resumes(folder: Path, engine: Engine, draw: int) -> None:
     command = [sys.executable, str(ROOT / "tests/studies/planted.py"), str(folder), "0.05"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), str(ROOT / "src")))}
     process = subprocess.Popen(command, env=env, start_new_session=True)
@@ -77,12 +90,12 @@ def test_a_study_killed_at_a_random_moment_resumes(folder: Path, draw: int) -> N
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = len(kept(folder))
-    resumed = conduct(folder, [Planted(0.05, timed=1)])
+    resumed = conduct(folder, [Planted(0.05, timed=1)], engine)
     assert resumed.reused == before > 0
     times = Counter(entry[:2] for entry in log(folder))
     assert len(times) == 2 * (CELLS + 1)
     assert sum(times.values()) - len(times) <= 2  # at most one cell per process is computed again
-    assert resumed.tables == conduct(folder, [Planted(0.05, timed=1)]).tables
+    assert resumed.tables == conduct(folder, [Planted(0.05, timed=1)], engine).tables
     assert [row[2] for row in resumed.tables[0].rows] == [*range(CELLS + 1)] * 2
     assert not list((folder / "out").rglob("*.part"))
 
@@ -112,8 +125,8 @@ def test_a_worker_in_another_folder_finds_the_model(folder: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_timed_cells_run_alone_and_last(folder: Path) -> None:
-    conduct(folder, [Planted(0.02, timed=2)], workers=4)
+def test_timed_cells_run_alone_and_last(folder: Path, engine: Engine) -> None:
+    conduct(folder, [Planted(0.02, timed=2)], engine)
     spans = [(float(began), float(ended), timed == "True") for _, _, timed, began, ended in log(folder)]
     timed = sorted(span[:2] for span in spans if span[2])
     assert len(timed) == 4
@@ -122,8 +135,8 @@ def test_timed_cells_run_alone_and_last(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_failures_are_reported_and_retried_and_stop_nothing(folder: Path) -> None:
-    results = conduct(folder, [Unlucky(), Planted()])
+def test_failures_are_reported_and_retried_and_stop_nothing(folder: Path, engine: Engine) -> None:
+    results = conduct(folder, [Unlucky(), Planted()], engine)
     reasons = {
         failure.reason.partition(": ")[0]: failure.reason for failure in results.failures if failure.model == "a"
     }
@@ -135,50 +148,50 @@ def test_failures_are_reported_and_retried_and_stop_nothing(folder: Path) -> Non
     assert len(results.tables[0].rows) == 2 * 2
     assert len(results.tables[1].rows) == 2 * CELLS
     (folder / "mended").touch()
-    mended = conduct(folder, [Unlucky(), Planted()])
+    mended = conduct(folder, [Unlucky(), Planted()], engine)
     assert mended.failures == ()
     assert mended.reused == 2 * 2 + 2 * CELLS
 
 
 @pytest.mark.slow
-def test_a_study_in_which_every_cell_fails_is_an_error(folder: Path) -> None:
+def test_a_study_in_which_every_cell_fails_is_an_error(folder: Path, engine: Engine) -> None:
     with pytest.raises(RuntimeFailure, match="all 12 cells of the study failed, first a: 0: this model cannot be read"):
-        conduct(folder, [Hopeless()])
-    assert conduct(folder, [Hopeless(), Planted()]).cells == 4 * CELLS  # a part of them is not
+        conduct(folder, [Hopeless()], engine)
+    assert conduct(folder, [Hopeless(), Planted()], engine).cells == 4 * CELLS  # a part of them is not
 
 
 @pytest.mark.slow
-def test_other_options_compute_only_what_they_change(folder: Path) -> None:
-    conduct(folder, [Planted()])
-    assert conduct(folder, [Planted()], seed=1).reused == 0
-    assert conduct(folder, [Planted()], seed=0).reused == 2 * CELLS
+def test_other_options_compute_only_what_they_change(folder: Path, engine: Engine) -> None:
+    conduct(folder, [Planted()], engine)
+    assert conduct(folder, [Planted()], engine, seed=1).reused == 0
+    assert conduct(folder, [Planted()], engine, seed=0).reused == 2 * CELLS
     (folder / "b").write_bytes(b"another second")
-    changed = conduct(folder, [Planted()], seed=0)
+    changed = conduct(folder, [Planted()], engine, seed=0)
     assert changed.reused == CELLS
     assert changed.tables[0].rows[-1][-1] == len(b"another second")
 
 
 @pytest.mark.slow
-def test_damaged_cells_are_computed_again(folder: Path) -> None:
-    first = conduct(folder, [Planted()])
+def test_damaged_cells_are_computed_again(folder: Path, engine: Engine) -> None:
+    first = conduct(folder, [Planted()], engine)
     torn, changed, emptied = kept(folder)[:3]
     torn.write_bytes(torn.read_bytes()[:-20])
     changed.write_bytes(changed.read_bytes().replace(b'"seed":0,"index"', b'"seed":9,"index"'))
     emptied.write_bytes(b"")
-    second = conduct(folder, [Planted()])
+    second = conduct(folder, [Planted()], engine)
     assert second.reused == 2 * CELLS - 3
     assert second.tables == first.tables
 
 
 @pytest.mark.slow
-def test_further_cells_are_planned_from_the_first_answers(folder: Path) -> None:
-    results = conduct(folder, [Followed()])
+def test_further_cells_are_planned_from_the_first_answers(folder: Path, engine: Engine) -> None:
+    results = conduct(folder, [Followed()], engine)
     assert {row[2] for row in results.tables[0].rows} == {*range(CELLS), 100, 102, 104}
-    assert conduct(folder, [Followed()]).reused == results.cells == 2 * (CELLS + CELLS // 2)
+    assert conduct(folder, [Followed()], engine).reused == results.cells == 2 * (CELLS + CELLS // 2)
 
 
 @pytest.mark.slow
-def test_two_studies_in_one_folder_share_their_cells(folder: Path) -> None:
+def test_two_studies_in_one_folder_share_their_cells(folder: Path, engine: Engine) -> None:
     """Both end with all cells; one that both begin at the same moment is computed twice, but stored once."""
     command = [sys.executable, str(ROOT / "tests/studies/planted.py"), str(folder), "0.1"]
     env = os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "tests"), str(ROOT / "src")))}
@@ -190,7 +203,7 @@ def test_two_studies_in_one_folder_share_their_cells(folder: Path) -> None:
     times = Counter(entry[:2] for entry in computed)
     assert len(times) == 2 * (CELLS + 1)
     assert max(times.values()) <= 2
-    again = conduct(folder, [Planted(0.1, timed=1)])
+    again = conduct(folder, [Planted(0.1, timed=1)], engine)
     assert again.reused == again.cells == 2 * (CELLS + 1)  # none is damaged
     assert log(folder) == computed
     assert [row[2] for row in again.tables[0].rows] == [*range(CELLS + 1)] * 2
