@@ -22,10 +22,10 @@ def mlp() -> nn.Module:
 
 def whisper_encoder() -> nn.Module:
     """Return a Whisper encoder: convolutions over a spectrogram, then attention layers."""
-    import transformers
+    from transformers.models.whisper.configuration_whisper import WhisperConfig
     from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-    config = transformers.WhisperConfig(
+    config = WhisperConfig(
         d_model=128, encoder_layers=4, encoder_attention_heads=4, encoder_ffn_dim=512, max_source_positions=200
     )
     encoder: Any = _seeded(lambda: WhisperEncoder(config))
