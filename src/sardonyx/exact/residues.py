@@ -27,6 +27,7 @@ _MASK = (1 << _BITS) - 1
 _EXACT_TERMS = 1 << 11  # products of 42 bits whose sum a double holds
 _LOWEST, _HIGHEST = -1200, 1100  # exponents of two that doubles need
 _HALF = 1 << 32
+_FEW = 256  # numbers up to which a remainder takes less time than a quotient and a product
 
 
 def split(packed: Packed) -> list[Packed]:
@@ -40,6 +41,11 @@ def join(lanes: Iterable[Packed]) -> Packed:
     return np.asarray(first | second << _BITS | third << 2 * _BITS)
 
 
+def _reduced(numbers: Packed, p: int) -> Packed:
+    """Return numbers modulo p; numpy has vector code for quotients by one number, but not for remainders."""
+    return numbers % p if numbers.size <= _FEW else numbers - numbers // p * p
+
+
 def _each(operation: Callable[[Any, int], Any], a: Packed) -> Packed:
     return join(np.asarray(operation(x, p)) for x, p in zip(split(a), PRIMES, strict=True))
 
@@ -50,17 +56,17 @@ def _pairs(operation: Callable[[Any, Any, int], Any], a: Packed, b: Packed) -> P
 
 def add(a: Packed, b: Packed) -> Packed:
     """Return a + b."""
-    return _pairs(lambda x, y, p: (x + y) % p, a, b)
+    return _pairs(lambda x, y, p: _reduced(x + y, p), a, b)
 
 
 def subtract(a: Packed, b: Packed) -> Packed:
     """Return a - b."""
-    return _pairs(lambda x, y, p: (x - y) % p, a, b)
+    return _pairs(lambda x, y, p: _reduced(x - y, p), a, b)
 
 
 def multiply(a: Packed, b: Packed) -> Packed:
     """Return a · b."""
-    return _pairs(lambda x, y, p: x * y % p, a, b)
+    return _pairs(lambda x, y, p: _reduced(x * y, p), a, b)
 
 
 def power(a: Packed, exponent: int) -> Packed:
@@ -72,10 +78,10 @@ def _power(x: Packed, exponent: int, p: int) -> Packed:
     result = np.ones_like(x)
     while exponent:
         if exponent & 1:
-            result = result * x % p
+            result = _reduced(result * x, p)
         exponent >>= 1
         if exponent:
-            x = x * x % p
+            x = _reduced(x * x, p)
     return result
 
 
@@ -91,12 +97,12 @@ def root(a: Packed) -> Packed:
 
 def total(a: Packed, axis: int | tuple[int, ...], *, keepdims: bool = False) -> Packed:
     """Return the sum along axes."""
-    return _each(lambda x, p: x.sum(axis=axis, keepdims=keepdims) % p, a)
+    return _each(lambda x, p: _reduced(x.sum(axis=axis, keepdims=keepdims), p), a)
 
 
 def running_total(a: Packed, axis: int) -> Packed:
     """Return the sum of all elements up to each one along an axis."""
-    return _each(lambda x, p: np.cumsum(x, axis=axis) % p, a)
+    return _each(lambda x, p: _reduced(np.cumsum(x, axis=axis), p), a)
 
 
 def matmul(a: Packed, b: Packed) -> Packed:
@@ -112,8 +118,8 @@ def _matmul(x: Packed, y: Packed, p: int) -> Packed:
         part = slice(start, start + _EXACT_TERMS)
         left = x[..., part].astype(np.float64)
         right = (y[..., part, :] if contracted == -2 else y[..., part]).astype(np.float64)
-        result = result + np.matmul(left, right).astype(np.int64) % p
-    return np.asarray(result % p)
+        result = result + _reduced(np.matmul(left, right).astype(np.int64), p)
+    return np.asarray(_reduced(result, p))
 
 
 def of_integers(values: npt.NDArray[Any]) -> Packed:
@@ -121,7 +127,7 @@ def of_integers(values: npt.NDArray[Any]) -> Packed:
     if values.dtype == np.uint64:
         return join((values % np.uint64(p)).astype(np.int64) for p in PRIMES)
     numbers = values.astype(np.int64)
-    return join(numbers % p for p in PRIMES)
+    return join(_reduced(numbers, p) for p in PRIMES)
 
 
 def of_floats(values: npt.NDArray[Any]) -> Packed:
@@ -136,7 +142,9 @@ def of_floats(values: npt.NDArray[Any]) -> Packed:
         whole = np.where(exponents > 0, bits & 0x7FFFFF | 0x800000, bits << 1 & 0xFFFFFF)
         whole = np.where(exponents == 0xFF, 0, np.where(bits < 0, -whole, whole)).astype(np.int64)
         places = exponents - (150 + _LOWEST)
-    return join(whole % p * table[places] % p for p, table in zip(PRIMES, _powers_of_two(), strict=True))
+    return join(
+        _reduced(_reduced(whole, p) * table[places], p) for p, table in zip(PRIMES, _powers_of_two(), strict=True)
+    )
 
 
 @functools.cache
@@ -163,5 +171,6 @@ def scrambled(a: Packed, salt: int) -> npt.NDArray[np.uint64]:
 def random_function(a: Packed, salt: int) -> Packed:
     """Return the residues of a random function of the numbers, another one for every salt."""
     return join(
-        (scrambled(a, salt + index * _HALF) >> np.uint64(20)).astype(np.int64) % p for index, p in enumerate(PRIMES)
+        _reduced((scrambled(a, salt + index * _HALF) >> np.uint64(20)).astype(np.int64), p)
+        for index, p in enumerate(PRIMES)
     )

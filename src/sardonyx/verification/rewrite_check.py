@@ -397,6 +397,7 @@ class LocalChecks:
         self._reproducers = reproducers
         self._outcomes: dict[bytes, Outcome] = {}
         self._decisions: dict[bytes, Decision] = {}
+        self._decided_last: Excerpt | None = None  # its decision is the one of its signature
         self.findings = Findings()
 
     def begin(self) -> None:
@@ -509,6 +510,7 @@ class LocalChecks:
     def _decision(self, excerpt: Excerpt) -> Decision:
         """Return what exact arithmetic says; weights that the rewrite computed are compared for every rewrite."""
         known = self._decisions.get(excerpt.signature)
-        if known is None or (known.claim in EQUAL and excerpt.computed_elements):
+        if known is None or (known.claim in EQUAL and excerpt is not self._decided_last and excerpt.computed_elements):
             known = self._decisions[excerpt.signature] = decide(excerpt)
+            self._decided_last = excerpt
         return known
