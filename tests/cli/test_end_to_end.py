@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -51,7 +52,10 @@ def test_optimize_then_verify_then_inspect(model: Path, command: Command) -> Non
     assert done.out.splitlines()[-1].startswith("2 → 1 nodes (−50 %), ")
     assert "same outputs on" in done.out.splitlines()[-1]
     assert [node.op_type for node in onnx.load(small).graph.node] == ["MatMul"]
-    assert Run.from_json(record.read_bytes()).after.nodes == 1
+    run = Run.from_json(record.read_bytes())
+    assert run.after.nodes == 1
+    hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (model, small)]
+    assert [run.source.sha256, run.result.sha256] == hashes
     assert command("verify", model, small).code == 0
     document = json.loads(command("inspect", small, "--json").out)
     assert (document["counts"]["nodes"], document["parameters"]) == (1, 16)
@@ -63,7 +67,9 @@ def test_json_of_a_real_run(model: Path, command: Command) -> None:
     assert (run.status, run.before.nodes, run.after.nodes) == ("done", 2, 1)
     assert run.verdict is not None
     assert run.verdict.passed
-    assert model.with_name("model.optimized.onnx").exists()
+    written = model.with_name("model.optimized.onnx")
+    hashes = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (model, written)]
+    assert [run.source.sha256, run.result.sha256] == hashes
 
 
 def test_a_model_that_differs_is_reported(model: Path, command: Command) -> None:

@@ -85,13 +85,13 @@ def _optimize(given: Given, planned: single.Planned, certificate: Path | None) -
 
     dry_run, folder, sizes = given.dry_run, given.run_folder, given.sizes
     to_stream = planned.destination == STREAM
-    hashed = given.record is not None or folder is not None or given.as_json
+    hashed = given.record is not None or folder is not None or given.as_json  # otherwise nobody reads the hashes
     settings = given.settings(
         keep_modules=tuple(given.keep_modules or ()),
         runtimes=tuple(given.runtime or ("ort",)),
         external=False if to_stream else given.external,
         reproducer=None if given.reproducer is None else str(given.reproducer),
-        hashes=True if hashed else None,
+        hashes=hashed,
     )
     tune: Any = given.tune and TuneOptions(seconds=given.seconds or parse_duration("2m"), sizes=sizes)
     with on_disk(planned.source, None if dry_run else planned.destination) as (source, result):
