@@ -7,11 +7,13 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
@@ -19,6 +21,7 @@ from sardonyx.common import atomic_write
 from sardonyx.common.errors import OutputError
 from sardonyx.ir import io
 from sardonyx.ir.io import data_files
+from sardonyx.ir.tensors import ComputedTensor
 
 WEIGHT = np.arange(2048, dtype="f4").reshape(32, 64)
 
@@ -289,6 +292,30 @@ def test_data_is_not_written_where_nobody_finds_it(path: Path) -> None:
     io.save(io.load(path), path.with_name("link.onnx"), force=True)
     assert names(path) == ["link.onnx", "m.onnx", "m.onnx.1.data"]
     onnx.load(path.with_name("link.onnx"))
+
+
+@pytest.mark.parametrize("external", [True, False])
+def test_what_a_temporary_file_holds_is_not_computed_again(path: Path, tmp_path: Path, external: bool) -> None:
+    model, computed = io.load(path), list[int]()
+
+    def double() -> np.ndarray:
+        computed.append(1)
+        return 2 * WEIGHT
+
+    model.graph.initializers["w"].const_value = ComputedTensor(ir.DataType.FLOAT, WEIGHT.shape, double, name="w")
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        copies = io.save(model, Path(folder, "temporary.onnx"), external=True, durable=False).copies
+    one, other = tmp_path / "one.onnx", tmp_path / "other.onnx"
+    io.save(model, one, external=external, copies=copies)
+    assert computed == [1]
+    io.save(model, other, external=external)
+    assert computed == [1, 1]
+    for file in (one, other):
+        np.testing.assert_array_equal(onnx.numpy_helper.to_array(onnx.load(file).graph.initializer[0]), 2 * WEIGHT)
+
+
+def test_only_a_temporary_file_is_read_again(path: Path) -> None:
+    assert io.save(io.load(path), path.with_name("kept.onnx"), external=True).copies is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of open files from /proc")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sardonyx.common.errors import RuntimeFailure, UsageError
 from sardonyx.inputs.generator import ExampleInputs
+from sardonyx.ir import io
 from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Trial, Verdict
 from sardonyx.runtime import Choice, Engine, Feeds, Value
 from sardonyx.runtime.remote import RuntimeTimeout
@@ -94,6 +95,8 @@ def seeds_from(seed: int) -> tuple[int, ...]:
 class Oracle(Reference):
     """A reference whose outputs are computed once and compared with those of any number of candidates."""
 
+    copies: io.Copies | None = None  # of the tensors of the last candidate that was run
+
     def check(
         self,
         candidate: Model,
@@ -135,6 +138,7 @@ class Oracle(Reference):
         if {v.name for v in one.inputs} == {v.name for v in other.inputs} and len(one.outputs) == len(other.outputs):
             try:
                 results = self._results(self.as_run(subject), answers)
+                self.copies = subject.copies
             except RuntimeFailure as failure:
                 failures.append(f"the reference loads but the other model does not: {failure.message}")
             else:

@@ -35,6 +35,7 @@ class Subject:
     def __init__(self, source: Model) -> None:
         self._source = source.path if isinstance(source, io.LoadedFile) else source
         self._folder: tempfile.TemporaryDirectory[str] | None = None  # deleted with this object
+        self.copies: io.Copies | None = None  # of its tensors, if they were written to that folder
         if isinstance(source, io.LoadedFile):
             self.model = source.model
         elif isinstance(source, (str, Path)):
@@ -118,7 +119,7 @@ class Subject:
             return proto.SerializeToString()
         self._folder = temporary_folder()
         path = Path(self._folder.name) / "model.onnx"
-        io.save(self.model, path, external=size >= _MAPPED_BYTES, durable=False)
+        self.copies = io.save(self.model, path, external=size >= _MAPPED_BYTES, durable=False).copies
         return path
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sardonyx.ir.io.data_files import external_files
 from sardonyx.ir.io.files import (
     MAX_IR_VERSION,
+    Copies,
     LoadedFile,
     ModelFile,
     Saved,
@@ -18,6 +19,7 @@ from sardonyx.ir.storage import sha256_in, sha256_of
 
 __all__ = [
     "MAX_IR_VERSION",
+    "Copies",
     "LoadedFile",
     "ModelFile",
     "Saved",

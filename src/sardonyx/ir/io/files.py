@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import onnx
 import onnx.defs
@@ -236,11 +236,32 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     return Encoder(inline).model(model)
 
 
+class Copies(Struct, frozen=True):
+    """The tensors that were computed while a data file was written; another file gets their bytes from there."""
+
+    file: SourceFile
+    places: Mapping[int, tuple[ir.TensorProtocol, int]]  # by the identity of a tensor: the tensor, and its offset
+
+    @classmethod
+    def of(cls, path: str, tensors: Sequence[ir.TensorProtocol], offsets: Sequence[int]) -> Self:
+        """Return the computed ones among the tensors of a data file; the bytes of others are in a file already."""
+        computed = ((t, offset) for t, offset in zip(tensors, offsets, strict=True) if not isinstance(t, FileTensor))
+        return cls(SourceFile.open(path), {id(tensor): (tensor, offset) for tensor, offset in computed})
+
+    def write(self, tensor: ir.TensorProtocol, fd: int, position: int) -> None:
+        """Write a tensor to an open file."""
+        if id(tensor) in self.places:
+            self.file.copy(self.places[id(tensor)][1], tensor.nbytes, fd, position)
+        else:
+            write_tensor(tensor, fd, position)
+
+
 class Saved(Struct, frozen=True):
     """What a save has to tell."""
 
     digest: str | None  # the SHA-256 sum of the file, if it was asked for
     notes: tuple[str, ...] = ()  # data files of the replaced model that are still there, and why
+    copies: Copies | None = None  # of a temporary file
 
 
 def save(
@@ -251,6 +272,7 @@ def save(
     external: bool | None = None,
     hashed: bool = False,
     durable: bool = True,
+    copies: Copies | None = None,
 ) -> Saved:
     """Write a model file; tensors are streamed from their source.
 
@@ -261,13 +283,14 @@ def save(
         external: Whether weights go to a separate file next to the model; None: as in the source, or if over 2 GB.
         hashed: Whether to hash the file while it is written.
         durable: Whether the files are flushed to the disk; not needed for temporary ones.
+        copies: Tensors of the model that an earlier save has written to a temporary file.
 
     Raises:
         OutputError: if the destination exists or cannot be written. No partial file is left.
     """
     name = os.fspath(path)
     check_free(name, force=force)
-    plan = _Plan()
+    plan = _Plan(write_tensor if copies is None else copies.write)
     small = Encoder(plan.store).model(model).SerializeToString()
     if external is None:
         external = bool(unmodeled_fields.meta(model.graph).get(unmodeled_fields.EXTERNAL))
@@ -364,6 +387,7 @@ def _producers(node: ir.Node) -> Iterator[ir.Node]:
 class _Plan(Struct):
     """The tensors to stream, each of which is a marker in the small message."""
 
+    write: Callable[[ir.TensorProtocol, int, int], None]
     token: bytes = field(default_factory=lambda: secrets.token_bytes(16))
     tensors: list[ir.TensorProtocol] = field(default_factory=list[ir.TensorProtocol])
     size: int = 0
@@ -421,12 +445,12 @@ def _save_external(plan: _Plan, small: bytes, target: str, *, force: bool, hashe
     data_path = os.path.join(os.path.dirname(target), location)
     with Draft(data_path, durable=durable) as data, Draft(target, durable=durable) as draft:
         for tensor, offset in zip(plan.tensors, offsets, strict=True):
-            write_tensor(tensor, data.fileno(), offset)
+            plan.write(tensor, data.fileno(), offset)
         digest = _write(pieces, plan, draft.fileno(), hashed=hashed)
         with data_files.replaced(target, data) as notes:
             data.commit(replace=False)
             draft.commit(replace=force)
-    return Saved(digest, tuple(notes))
+    return Saved(digest, tuple(notes), None if durable else Copies.of(data_path, plan.tensors, offsets))
 
 
 def _write(pieces: list[tensor_data.Piece], plan: _Plan, fd: int, *, hashed: bool) -> str | None:
@@ -455,7 +479,7 @@ def _written(pieces: list[tensor_data.Piece], plan: _Plan, fd: int) -> Iterator[
         write_all(fd, memoryview(data), position)
         position += len(data)
         if piece.index >= 0:
-            write_tensor(plan.tensors[piece.index], fd, position)
+            plan.write(plan.tensors[piece.index], fd, position)
             position += piece.size
         yield position
 

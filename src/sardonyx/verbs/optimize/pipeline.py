@@ -170,7 +170,7 @@ def optimize(
         checked = () if program is None or dry_run or verify == "off" else _as_program(program, verified, seed, threads)
         if not dry_run:
             metadata.write_options(model, "optimize", arguments | _of_result(options))
-        result, kept = _write(model, job, file, force=force, external=options.external, hashed=hashed)
+        result, kept = _write(model, job, file, verifier.copies, force=force, external=options.external, hashed=hashed)
         original = job.artifact(digest.result() if digest is not None else None)
     if certificate is not None:
         recorder, sides = verified.candidate.recorder, (original, result)
@@ -247,13 +247,20 @@ def _check_reproducer(folder: str, *, verifies: bool, force: bool) -> None:
 
 
 def _write(
-    model: ir.Model, job: RewriteJob, file: str | None, *, force: bool, external: bool | None, hashed: bool
+    model: ir.Model,
+    job: RewriteJob,
+    file: str | None,
+    copies: io.Copies | None,
+    *,
+    force: bool,
+    external: bool | None,
+    hashed: bool,
 ) -> tuple[Artifact, tuple[str, ...]]:
     """Write the result, if there is a path; return its description, and notes about data files of a replaced model."""
     if file is None:
         return run_tables.artifact(model, None, None), ()
     job.progress("writing", None)
-    saved = io.save(model, file, force=force, external=external, hashed=hashed)
+    saved = io.save(model, file, force=force, external=external, hashed=hashed, copies=copies)
     return run_tables.artifact(model, file, saved.digest), saved.notes
 
 

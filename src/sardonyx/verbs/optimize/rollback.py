@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sardonyx.common.errors import VerificationFailed
+from sardonyx.ir import io
 from sardonyx.ir.rewriter import Observer
 from sardonyx.records.run import Event, RolledBack, Verdict
 from sardonyx.verbs.optimize import run_tables
@@ -63,6 +64,11 @@ class Verifier:
     def feeds(self) -> list[Mapping[str, Any]]:
         """The inputs of the trials so far; none if verification was off."""
         return [answer.inputs.feeds for answer in self._oracle.answers()] if "_oracle" in self.__dict__ else []
+
+    @property
+    def copies(self) -> io.Copies | None:
+        """Tensors of the last candidate that the trials have written to a file."""
+        return self._oracle.copies if "_oracle" in self.__dict__ else None
 
     def verified(self, mode: str, without: Forbidden = frozenset()) -> VerifiedCandidate:
         """Return the candidate with the most rewrites that passes verification, built without those in `without`.
