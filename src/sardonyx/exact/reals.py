@@ -242,8 +242,8 @@ class Numbers:
     def power(self, a: Real, exponent: Real) -> Real:
         """Return a to a power: a product for whole powers, a root for halves, otherwise a random function."""
         doubles = np.power(a.doubles, exponent.doubles)
-        halves = np.unique(exponent.doubles * 2)
-        if halves.size == 1 and np.isfinite(halves[0]) and halves[0] == np.round(halves[0]) and abs(halves[0]) < 256:
+        halves = exponent.doubles.reshape(-1) * 2
+        if halves.size and abs(halves[0]) < 256 and halves[0] == np.round(halves[0]) and (halves == halves[0]).all():
             half = int(halves[0])
             base = a.residues if half % 2 == 0 else residues.root(a.residues)
             packed = np.broadcast_to(residues.power(base, half // 2 if half % 2 == 0 else half), doubles.shape)

@@ -13,6 +13,7 @@ are done by BLAS. They leave 3 when divided by 4, so that `x ** ((p + 1) / 4)` i
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -27,6 +28,7 @@ _MASK = (1 << _BITS) - 1
 _EXACT_TERMS = 1 << 11  # products of 42 bits whose sum a double holds
 _LOWEST, _HIGHEST = -1200, 1100  # exponents of two that doubles need
 _HALF = 1 << 32
+_FEW_POWERS = 64  # numbers up to which Python's own powers take less time than products of arrays
 _FEW = 256  # numbers up to which a remainder takes less time than a quotient and a product
 
 
@@ -75,6 +77,8 @@ def power(a: Packed, exponent: int) -> Packed:
 
 
 def _power(x: Packed, exponent: int, p: int) -> Packed:
+    if x.size <= _FEW_POWERS:
+        return np.array([pow(number, exponent, p) for number in x.ravel().tolist()], np.int64).reshape(x.shape)
     result = np.ones_like(x)
     while exponent:
         if exponent & 1:
@@ -132,6 +136,8 @@ def of_integers(values: npt.NDArray[Any]) -> Packed:
 
 def of_floats(values: npt.NDArray[Any]) -> Packed:
     """Return the residues of finite floats, which are integers times a power of two; 0 for all others."""
+    if values.size == 1:
+        return np.full(values.shape, _of_float(float(values.item())))
     if values.dtype.itemsize > 4:
         fractions, exponents = np.frexp(np.where(np.isfinite(values), values, 0.0).astype(np.float64))
         whole = np.ldexp(fractions, 53).astype(np.int64)
@@ -145,6 +151,15 @@ def of_floats(values: npt.NDArray[Any]) -> Packed:
     return join(
         _reduced(_reduced(whole, p) * table[places], p) for p, table in zip(PRIMES, _powers_of_two(), strict=True)
     )
+
+
+@functools.lru_cache(4096)
+def _of_float(number: float) -> int:
+    """Return the residues of one float; nodes and definitions have the same few again and again."""
+    if not math.isfinite(number):
+        return 0
+    top, bottom = number.as_integer_ratio()
+    return sum(top * pow(bottom, -1, p) % p << lane * _BITS for lane, p in enumerate(PRIMES))
 
 
 @functools.cache
