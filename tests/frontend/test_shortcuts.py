@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import cProfile
 from collections.abc import Iterator
+from types import CodeType
 from typing import Any
 
 import onnx_ir as ir
@@ -12,7 +14,7 @@ import torch
 from onnxscript.rewriter import pattern
 from torch import Tensor, nn
 
-from sardonyx.frontend.tracing import traced
+from sardonyx.frontend.tracing import dynamo, traced
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.dynamo import quick_mismatches
 
@@ -30,20 +32,35 @@ class Mixed(nn.Module):
         return (chosen / (count > 1)).clamp(max=3) + chosen.shape[0]
 
 
+def exported() -> ir.Model:
+    call = Call(Mixed().eval(), (torch.randn(3, 4), torch.arange(1, 5)), {})
+    return traced.export(call, "dynamo", {"x": {0: "batch"}}, None, traced.TagStyle())[0]
+
+
 @pytest.mark.slow
 def test_the_graph_is_the_same_without_them(monkeypatch: pytest.MonkeyPatch) -> None:
     def nodes() -> list[object]:
-        call = Call(Mixed().eval(), (torch.randn(3, 4), torch.arange(1, 5)), {})
-        model, _ = traced.export(call, "dynamo", {"x": {0: "batch"}}, None, traced.TagStyle())
         return [
             (node.op_type, [value and value.name for value in node.inputs], str(node.outputs), str(node.attributes))
-            for node in model.graph
+            for node in exported().graph
         ]
 
     short = nodes()
     monkeypatch.setattr(traced, "shortcuts", lambda **_: contextlib.nullcontext())
+    monkeypatch.setattr(dynamo, "_without_repetition", contextlib.nullcontext)
     assert short == nodes()
     assert sum(node[0] == "Cast" for node in short if isinstance(node, tuple)) > 3
+
+
+@pytest.mark.slow
+def test_a_second_export_does_not_read_torchs_translations_again() -> None:
+    exported()
+    profile = cProfile.Profile()
+    profile.runcall(exported)
+    calls = {each.code.co_name: each.callcount for each in profile.getstats() if isinstance(each.code, CodeType)}
+    assert calls["from_torchlib"] == calls["_materialize_cpp_cia_ops"] == 1
+    assert "translate_function_signature" not in calls, "from their source"
+    assert "_get_allowed_types_from_type_annotation" not in calls, "for their signatures"
 
 
 def test_torchs_optimizer_lists_the_graph_only_for_nodes_that_a_pattern_may_start_at() -> None:

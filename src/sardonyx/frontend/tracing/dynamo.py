@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, cast
 
 import onnx
@@ -14,8 +15,11 @@ from msgspec import Struct
 from onnx_ir import serde
 from onnx_ir.tensor_adapters import from_torch_dtype
 from torch import _decomp
+from torch._export import utils as _export_utils
 from torch.fx import Interpreter, Node
 from torch.fx.experimental import proxy_tensor
+from torch.onnx._internal import _lazy_import
+from torch.onnx._internal.exporter import _schemas
 from torch.utils import _pytree as pytree
 
 from sardonyx.common.errors import ModelError
@@ -328,14 +332,15 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
         check_dynamic(captured, call.inputs, axes)
         _replace_conv3d_without_bias(captured.graph_module)
         decompose_locally(captured)
-        program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
-            captured,
-            (),
-            dynamo=True,
-            optimize=False,
-            verbose=False,
-            opset_version=opset or (BFLOAT16_OPSET if torch.bfloat16 in call.dtypes else None),
-        )
+        with _without_repetition():
+            program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
+                captured,
+                (),
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                opset_version=opset or (BFLOAT16_OPSET if torch.bfloat16 in call.dtypes else None),
+            )
     model: ir.Model = program.model
     model.meta[TRANSLATIONS] = Translations(program.exported_program, model)
     _set_origins(model, program.exported_program, tree)
@@ -343,6 +348,30 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
     name_interface(model, call)
     ranges = {str(symbol): (limits.lower, limits.upper) for symbol, limits in captured.range_constraints.items()}
     return model, settle(model, axes, ranges, getattr(captured, "_guards_code", ()))  # it has no public name
+
+
+@contextlib.contextmanager
+def _without_repetition() -> Generator[None]:
+    """Read torch's translations once a process, and list the operators of other libraries once an export.
+
+    For each export torch parses the sources of its 500 translations, which takes most of the time for a small module.
+    """
+    lazy: Any = _lazy_import  # torch's own types have gaps
+    with contextlib.ExitStack() as stack:
+        for owner, name, once in (
+            (lazy.onnxscript_apis, "get_torchlib_ops", _remembered),
+            (_schemas, "op_signature_from_function", _remembered),
+            (_export_utils, "_materialize_cpp_cia_ops", functools.cache),
+        ):
+            if hasattr(owner, name):  # another version of torch may not have it
+                stack.enter_context(replaced(owner, name, once(getattr(owner, name))))
+        yield
+
+
+@functools.cache
+def _remembered(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a cache that lives as long as the process."""
+    return functools.cache(function)
 
 
 @contextlib.contextmanager
