@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -73,21 +76,41 @@ def test_a_search_finds_pages_and_not_decisions(site: Path) -> None:
     assert not any(place.startswith(("decisions/", "project/CHANGELOG")) for place in places)
 
 
-@pytest.mark.slow
-def test_the_search_box_is_in_sight_on_every_page(site: Path) -> None:
+@pytest.fixture
+def page(site: Path) -> Iterator[Any]:
+    """The home page of the site in a browser."""
     if chromium.path() is None:
         pytest.skip("no browser to open pages in; make browser installs one")
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as driver:
         browser = chromium.launch(driver)
         page = browser.new_page(viewport={"width": 1280, "height": 800})
-        for name in ("index.html", "optimize.html", "writing-a-verb.html", "api/records.html"):
-            page.goto((site / name).as_uri())
-            page.wait_for_load_state("load")
-            box = page.locator("#rtd-search-form input[name=q]").bounding_box()
-            assert box is not None
-            assert 0 <= box["y"] < 300, name
+        page.goto((site / "index.html").as_uri())
+        yield page
         browser.close()
+
+
+@pytest.mark.slow
+def test_the_search_box_is_in_sight_on_every_page(site: Path, page: Any) -> None:
+    for name in ("index.html", "optimize.html", "writing-a-verb.html", "api/records.html"):
+        page.goto((site / name).as_uri())
+        page.wait_for_load_state("load")
+        box = page.locator("#rtd-search-form input[name=q]").bounding_box()
+        assert box is not None
+        assert 0 <= box["y"] < 300, name
+
+
+@pytest.mark.slow
+def test_the_site_is_dark_where_the_system_is(page: Any) -> None:
+    image = pytest.importorskip("PIL.Image")
+    shades: dict[str, int] = {}
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        edge_of_the_text = {"x": 310, "y": 400, "width": 1, "height": 1}
+        picture = image.open(io.BytesIO(page.screenshot(clip=edge_of_the_text)))
+        shades[scheme] = max(picture.convert("RGB").tobytes())
+    assert shades["light"] > 240
+    assert shades["dark"] < 50
 
 
 @pytest.mark.slow
