@@ -120,17 +120,41 @@ def test_functions_are_inlined_at_every_call():
     assert sum(buffer.store is Store.WEIGHT for buffer in program.buffers) == 2
 
 
-def test_an_if_costs_its_more_expensive_branch_and_reads_the_values_of_both():
-    program = read("""g (bool c, float[n, 4] x, float[4, 4] w) => (float[n, 4] y) {
+def test_an_if_is_the_operations_of_its_more_expensive_branch():
+    program = read("""g (bool c, float[n, 4] x, float[4, 4] w) => (float[m, 4] z) {
         [choice] y = If (c) <
-            then_branch = a () => (float[n, 4] p) { s = Relu(x)  p = MatMul(s, w) },
+            then_branch = a () => (float[k, 4] p) { s = Relu(x)  p = com.microsoft.Mystery(s, w) },
             else_branch = b () => (float[n, 4] q) { r = MatMul(x, w)  q = MatMul(r, w) }
         >
+        z = Sigmoid(y)
     }""")
-    (choice,) = program.operations
-    assert repr(choice.macs) == "32*n"
-    assert [program.values[each].name for each in choice.reads] == ["c", "x", "w"]
-    assert program.notes == ("choice: counted as the more expensive branch",)
+    assert [(each.operator, repr(each.macs)) for each in program.operations] == [
+        ("MatMul", "16*n"), ("MatMul", "16*n"), ("Sigmoid", "0"),
+    ]  # fmt: skip
+    product, other, sigmoid = program.operations
+    assert [program.values[each].name for each in product.reads] == ["x", "w"]
+    assert sigmoid.reads == other.writes
+    assert repr(by_name(program)["z"].bytes) == "16*n"  # the size of the branch, not the one that the If declares
+    assert program.notes == ("counted as the more expensive branch (1): choice",)
+
+
+def test_an_if_in_a_loop_costs_its_more_expensive_branch_and_reads_the_values_of_both():
+    program = read("""g (bool c, float[3, 3] x, float[3, 3] w, float[3] v) => (float[3, 3] y)
+        <int64 five = {5}, bool on = {1}> {
+            [turning] y = Loop (five, on, x) <
+                body = b (int64 i, bool d, float[3, 3] s) => (bool k, float[3, 3] t) {
+                    k = Identity(d)
+                    [choice] t = If (c) <
+                        then_branch = then () => (float[3, 3] p) { p = Add(s, v) },
+                        else_branch = other () => (float[3, 3] q) { q = MatMul(s, w) }
+                    >
+                }
+            >
+    }""")
+    (turning,) = program.operations
+    assert repr(turning.macs) == str(5 * 27)
+    assert {"x", "w", "v"} <= {program.values[each].name for each in turning.reads}
+    assert program.notes == ("turning: counted as 5 iterations", "counted as the more expensive branch (1): choice")
 
 
 def _loop(turns: str) -> Program:

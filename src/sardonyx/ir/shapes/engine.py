@@ -311,6 +311,14 @@ class Shapes:
         if self._contents.get(old) is not None and self._contents.get(new) is None:
             self._contents[new] = self._contents[old]
 
+    def settle(self, equal: Mapping[ir.Value, ir.Value]) -> None:
+        """Cache for every key what is known of the value that it equals in the runs of interest, and infer again."""
+        for value, other in equal.items():
+            self.forget(value)
+            self.learn(value, self.typed(other))
+            self._contents[value] = self.contents(other)
+        self.refresh([])
+
     def forget(self, value: ir.Value) -> None:
         """Drop everything about a value that was removed."""
         for cache in (self._types, self._contents, self._unknown_shapes, self._unknown_contents):

@@ -2,19 +2,20 @@
 
 Initializers and constants are weights, each counted once. Reshape, Squeeze, Unsqueeze, Flatten and Identity are views,
 as in ONNX Runtime; other nodes allocate their outputs. Calls of functions are inlined up to a limit, beyond which they
-are operations of unknown cost. Control flow is one operation with the costs of its body: the more expensive branch of
-an If, all iterations of a Loop or Scan if their number is known, otherwise one. Assumptions are listed in the notes.
-Dynamic dimensions are in `Program.symbols`, with size 1.
+are operations of unknown cost. An If is the operations of its more expensive branch. A Loop or Scan is one operation
+with the costs of its body: of all iterations if their number is known, otherwise of one. Assumptions are listed in the
+notes. Dynamic dimensions are in `Program.symbols`, with size 1.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import onnx_ir as ir
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sardonyx.common.errors import ModelError
 from sardonyx.ir import origins
@@ -22,7 +23,7 @@ from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import KEEPS_ORDER
 from sardonyx.ir.scopes import DEEPEST, bodies, inlining_limit, is_constant, label, operator
 from sardonyx.ir.shapes import Shapes
-from sardonyx.ir.shapes.expr import Expr, Size, add, floor_quotient, larger, multiply, names_in, symbol
+from sardonyx.ir.shapes.expr import Expr, Size, add, floor_quotient, larger, multiply, names_in, symbol, value_of
 from sardonyx.records import provenance
 from sardonyx.verbs.analyze.costs.onnx_operators import describe
 from sardonyx.verbs.analyze.costs.program import (
@@ -132,7 +133,8 @@ def name_dims(shapes: Shapes, inputs: list[ir.Value], symbol: Callable[[str], Ex
     return names
 
 
-_EXAMPLES = 3  # values named in a note
+_EXAMPLES = 3  # values or nodes named in a note
+_USUAL_SIZE = 512  # of a dynamic dimension, to tell which branch of an If is more expensive
 
 
 def program_of(model: ir.Model) -> Program:
@@ -155,6 +157,7 @@ class _ProgramBuilder(Struct):
     weights: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
     names: Counter[str] = field(default_factory=Counter[str])
     unknown: Counter[str] = field(default_factory=Counter[str])  # operators in no table
+    choices: dict[str, None] = field(default_factory=dict[str, None])  # every If
     notes: dict[str, None] = field(default_factory=dict[str, None])
 
     def build(self, model: ir.Model, inputs: list[ir.Value], symbols: dict[str, int]) -> Program:
@@ -205,16 +208,42 @@ class _ProgramBuilder(Struct):
             if is_constant(node):
                 continue
             function = self._called(node, frame)
-            if function is None:
+            if function is not None:
+                self._call(function, node, frame)
+            elif operator(node) == "If":
+                self._choice(node, frame)
+            else:
                 self._operation(node, frame)
-                continue
-            inner = frame.call(function, node, label(node))
-            for value, argument in zip(function.inputs, node.inputs, strict=False):
-                if argument is not None:
-                    inner.numbers[value] = self._number(argument, frame)
-            self._graph(function, inner)
-            for value, result in zip(node.outputs, function.outputs, strict=False):
-                frame.numbers[value] = self._number(result, inner)
+
+    def _call(self, function: ir.Function, node: ir.Node, frame: Frame) -> None:
+        inner = frame.call(function, node, label(node))
+        for value, argument in zip(function.inputs, node.inputs, strict=False):
+            if argument is not None:
+                inner.numbers[value] = self._number(argument, frame)
+        self._graph(function, inner)
+        for value, result in zip(node.outputs, function.outputs, strict=False):
+            frame.numbers[value] = self._number(result, inner)
+
+    def _choice(self, node: ir.Node, frame: Frame) -> None:
+        """Add the operations of the more expensive branch, whose results are those of the If from here on."""
+        self.choices[frame.place + label(node)] = None
+        branch = max((body for _, body in bodies(node)), key=lambda body: self._expense(body, frame))
+        results = dict(zip(node.outputs, branch.outputs, strict=True))
+        frame.shapes.settle(results)
+        self._graph(branch, replace(frame, module=frame.module_of(node)))
+        for value, result in results.items():
+            frame.numbers[value] = self._number(result, frame)
+
+    def _expense(self, nodes: Iterable[ir.Node], frame: Frame) -> int:
+        """Return the arithmetic of nodes at usual sizes; what it would note is dropped."""
+        noted: list[dict[str, Any]] = [self.unknown, self.choices, self.notes, frame.unsized]
+        before = [note.copy() for note in noted]
+        cost = self._sum(nodes, frame)
+        for note, kept in zip(noted, before, strict=True):
+            note.clear()
+            note.update(kept)
+        flops = add(multiply(2, cost.macs), cost.other_flops)
+        return value_of(flops, dict.fromkeys(names_in([flops]), _USUAL_SIZE))
 
     def _called(self, node: ir.Node, frame: Frame) -> ir.Function | None:
         """Return the function that a node calls, or None for another operator and beyond the limit of inlining."""
@@ -280,7 +309,7 @@ class _ProgramBuilder(Struct):
         for other in inside[1:]:
             macs, flops = larger(macs, other.macs), larger(flops, other.other_flops)
         if node.op_type == "If":
-            self.notes[f"{name}: counted as the more expensive branch"] = None
+            self.choices[name] = None
             return Description(OpKind.OTHER, macs, flops)
         iterations = _iterations(node, frame)
         counted = "1 iteration, since the number is unknown" if iterations is None else f"{iterations!r} iterations"
@@ -289,9 +318,13 @@ class _ProgramBuilder(Struct):
         return Description(OpKind.OTHER, multiply(times, macs), multiply(times, flops))
 
     def _note_missing(self, frame: Frame) -> None:
-        if frame.unsized:
-            examples = ", ".join(list(frame.unsized)[:_EXAMPLES]) + (", …" if len(frame.unsized) > _EXAMPLES else "")
-            self.notes[f"unknown sizes count as 1 ({len(frame.unsized)}): {examples}"] = None
+        for what, names in (
+            ("counted as the more expensive branch", self.choices),
+            ("unknown sizes count as 1", frame.unsized),
+        ):
+            if names:
+                examples = ", ".join(list(names)[:_EXAMPLES]) + (", …" if len(names) > _EXAMPLES else "")
+                self.notes[f"{what} ({len(names)}): {examples}"] = None
         if self.unknown:
             listed = ", ".join(f"{name} ({count})" for name, count in sorted(self.unknown.items()))
             self.notes[f"operators of unknown cost, whose arithmetic is not counted: {listed}"] = None
