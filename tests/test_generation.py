@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,18 @@ def exported(name: str, folder: Path, exporter: Any = "torchscript", **options: 
     )
 
 
+@pytest.fixture(scope="module")
+def verified(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Exported, Path]]:
+    """`verified("llama")`: what was exported and verified, and its folder; once for all tests. Do not write to it."""
+
+    @functools.cache
+    def once(name: str) -> tuple[Exported, Path]:
+        folder = tmp_path_factory.mktemp(name) / "out"
+        return exported(name, folder), folder
+
+    return once
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -76,14 +90,16 @@ def exported(name: str, folder: Path, exporter: Any = "torchscript", **options: 
         for name in FAMILIES
     ],
 )
-def test_every_token_matches_the_one_the_module_generates(name: str, tmp_path: Path) -> None:
-    made = exported(name, tmp_path / "out")
+def test_every_token_matches_the_one_the_module_generates(
+    name: str, verified: Callable[[str], tuple[Exported, Path]]
+) -> None:
+    made, folder = verified(name)
     assert made.verdict is not None
     batches = made.verdict.generation
     assert [batch.prompts for batch in batches[:3]] == [(24,), (1,), (7, 5, 12, 2)]
     assert all(batch.passed and batch.steps == STEPS for batch in batches)
     assert all(batch.equal + len(batch.ties) == STEPS * len(batch.prompts) for batch in batches)
-    Session(tmp_path / "out" / "model.onnx")  # loads the file that was written
+    Session(folder / "model.onnx")  # loads the file that was written
     window = 8 if name in ("gemma3", "mistral") else None
     assert (batches[-1].prompts == (11,)) == (window is not None), "one prompt is longer than the window"
     total = STEPS * sum(len(batch.prompts) for batch in batches)
@@ -130,17 +146,17 @@ def test_half_precision_is_verified_in_float32(dtype: str, tmp_path: Path) -> No
     assert made.decoder is not None or any(note.startswith("not loaded: ") for note in made.notes)
 
 
-def test_the_folder_has_the_config_a_runtime_needs(tmp_path: Path) -> None:
-    made = exported("gpt2", tmp_path / "out")
-    names = {path.name for path in (tmp_path / "out").iterdir()}
+def test_the_folder_has_the_config_a_runtime_needs(verified: Callable[[str], tuple[Exported, Path]]) -> None:
+    made, folder = verified("gpt2")
+    names = {path.name for path in folder.iterdir()}
     assert names == {"model.onnx", "genai_config.json", "config.json", "generation_config.json"}
-    assert not list(tmp_path.glob(".*")), "nothing is left of the draft"
-    config = json.loads((tmp_path / "out" / "genai_config.json").read_text())["model"]
+    assert not list(folder.parent.glob(".*")), "nothing is left of the draft"
+    config = json.loads((folder / "genai_config.json").read_text())["model"]
     assert config["context_length"] == 64
     assert (config["bos_token_id"], config["eos_token_id"], config["pad_token_id"]) == (1, [2], 2)
     decoder = config["decoder"]
     assert (decoder["num_hidden_layers"], decoder["num_key_value_heads"], decoder["head_size"]) == (1, 4, 6)
-    graph = onnx.load_model(tmp_path / "out" / decoder["filename"]).graph
+    graph = onnx.load_model(folder / decoder["filename"]).graph
     message = [name.replace("%d", "0") for name in (*decoder["inputs"].values(), *decoder["outputs"].values())]
     assert set(message) == {value.name for value in (*graph.input, *graph.output)}
     assert any("no tokenizer" in note for note in made.notes)
@@ -165,13 +181,15 @@ def test_an_earlier_export_is_replaced_by_a_model_with_data_of_its_own(tmp_path:
     assert not list(tmp_path.glob(".*")), "nothing is left of the draft"
 
 
-def test_onnxruntime_genai_loads_the_folder_and_generates_the_same_tokens(tmp_path: Path) -> None:
+def test_onnxruntime_genai_loads_the_folder_and_generates_the_same_tokens(
+    verified: Callable[[str], tuple[Exported, Path]],
+) -> None:
     runtime: Any = pytest.importorskip("onnxruntime_genai")
-    exported("llama", tmp_path / "out")
+    _, folder = verified("llama")
     module = resolve(f"hf-config:{FAMILIES['llama']}", default_task="text-generation").module
     prompt = np.array([[5, 17, 33, 8]])
     wanted = continued(module, Prompts(prompt, np.ones_like(prompt)), STEPS).tokens[0]
-    model = runtime.Model(str(tmp_path / "out"))
+    model = runtime.Model(str(folder))
     settings = runtime.GeneratorParams(model)
     settings.set_search_options(max_length=4 + STEPS, min_length=4 + STEPS, do_sample=False)
     generator = runtime.Generator(model, settings)
@@ -366,7 +384,7 @@ class TestFaults:
 def test_a_module_that_differs_from_its_graph_writes_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sardonyx.verbs.export.generation._PRESENT", "past.")  # the cache is never returned
     with pytest.raises(VerificationFailed, match=r"does not generate what the module does: generating after a prompt"):
-        exported("llama", tmp_path / "out")
+        exported("gpt2", tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -47,7 +47,7 @@ def test_the_graph_is_the_same_without_them(monkeypatch: pytest.MonkeyPatch) -> 
 
     short = nodes()
     monkeypatch.setattr(traced, "shortcuts", lambda **_: contextlib.nullcontext())
-    monkeypatch.setattr(dynamo, "_without_repetition", contextlib.nullcontext)
+    monkeypatch.setattr(dynamo, "without_repetition", contextlib.nullcontext)
     assert short == nodes()
     assert sum(node[0] == "Cast" for node in short if isinstance(node, tuple)) > 3
 

@@ -332,7 +332,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
         check_dynamic(captured, call.inputs, axes)
         _replace_conv3d_without_bias(captured.graph_module)
         decompose_locally(captured)
-        with _without_repetition():
+        with without_repetition():
             program: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
                 captured,
                 (),
@@ -351,7 +351,7 @@ def export(call: Call, tree: LiveTree, axes: Axes, opset: int | None) -> tuple[i
 
 
 @contextlib.contextmanager
-def _without_repetition() -> Generator[None]:
+def without_repetition() -> Generator[None]:
     """Read torch's translations once a process, and list the operators of other libraries once an export.
 
     For each export torch parses the sources of its 500 translations, which takes most of the time for a small module.

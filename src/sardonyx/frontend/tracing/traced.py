@@ -317,7 +317,7 @@ def read(source: Any, opset: int | None = None, style: TagStyle | None = None) -
     """
     translated = source
     if isinstance(source, torch.export.ExportedProgram):
-        with quietly(), torch.no_grad():
+        with quietly(), torch.no_grad(), dynamo.without_repetition():
             translated: Any = torch.onnx.export(  # pyright: ignore[reportUnknownMemberType]  # torch's own types have gaps
                 source, (), dynamo=True, optimize=False, opset_version=opset
             )
