@@ -141,6 +141,40 @@ def test_sizes_that_only_runs_find_are_found(sound: Path) -> None:
     assert dynamic_dims(model, {"samples": 100}, opened) == {"batch": 1, "samples": 100}  # no run accepts it
 
 
+RECURRENT = """
+<ir_version: 8, opset_import: ["" : 17]>
+g (float[batch, samples] x, float[1, rows, 3] h, bool long) => (float[?, 1, ?, 3] y)
+    <int64[1] first = {0}>
+{
+    y = If (long) <
+        then_branch = on () => (float[?, 1, ?, 3] p) {
+            s = Constant <value = int64[3] {0, -1, 12}> ()
+            windows = Reshape (x, s)
+            t = Transpose <perm = [1, 0, 2]> (windows)
+            state = If (long) <
+                then_branch = same () => (float[1, ?, 3] k) { k = Identity (h) },
+                else_branch = other () => (float[?, ?, ?, ?] l) { l = Unsqueeze (h, first) }
+            >
+            p = LSTM <hidden_size = 3> (t, w, r, , , state)
+        },
+        else_branch = off () => (float[?, 1, ?, 3] q) { z = Unsqueeze (h, first)  q = Identity (z) }
+    >
+}
+"""
+
+
+def test_the_batch_of_a_state_is_that_of_the_input(tmp_path: Path) -> None:
+    """The graph does not tell, since the rank of the state is unknown; the reference evaluator accepts other sizes."""
+    proto = onnx.parser.parse_model(RECURRENT)
+    rng = np.random.default_rng(0)
+    for name, shape in (("w", (1, 12, 12)), ("r", (1, 12, 3))):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(rng.normal(size=shape).astype("f4"), name))
+    onnx.save_model(proto, tmp_path / "state.onnx")
+    verdict = sardonyx.verify(tmp_path / "state.onnx", tmp_path / "state.onnx")
+    assert verdict.reference.startswith("onnxruntime")
+    assert any(trial.dims["rows"] == trial.dims["batch"] > 1 for trial in verdict.trials)
+
+
 def test_other_commands_use_sizes_that_only_runs_find(sound: Path) -> None:
     (model,) = sardonyx.profile(sound, runs=1).models
     assert model.kernels

@@ -308,8 +308,25 @@ class DynamicDims:
             if first < second:
                 yield functools.partial(self._summed, total=total, parts=(first, second))
         guesses = [((2, 64), (1, 96), (1, 128)), ((1, 224), (2, 256)), ((4, 4), (8, 8), (6, 6)), ((1, 1), (2, 2))]
-        for rounds in (*guesses, *(((1, length), (2, length + length // 4)) for length in _LAST_RESORTS)):
-            yield functools.partial(self._fixed, rounds=rounds)
+        guesses += [((1, length), (2, length + length // 4)) for length in _LAST_RESORTS]
+        fixed = [functools.partial(self._fixed, rounds=rounds) for rounds in guesses]
+        if self.batch and (states := self._batches_of_states()):
+            for rule in (self._independent, *fixed):
+                yield functools.partial(self._with_states, rule=rule, states=states)
+        yield from fixed
+
+    def _batches_of_states(self) -> list[str]:
+        """Return the dimensions that may be the batch of a recurrent state: the middle one of layers × batch × size."""
+        shapes = (shape for shape in self._shapes.values() if shape is not None and len(shape) == 3)
+        middle = {dim for layers, dim, size in shapes if isinstance(layers, int) and isinstance(size, int)}
+        return [name for name in self.others if name in middle]
+
+    def _with_states(
+        self, round_: int, pinned: Sizes = _NONE, *, rule: SizeRule, states: Sequence[str]
+    ) -> dict[str, int]:
+        """Return the sizes of another rule in which the batch of every state is that of the first input with one."""
+        sizes = rule(round_, pinned)
+        return sizes | dict.fromkeys(states, sizes[self.batch[0]]) | dict(pinned)
 
     def _required(self, round_: int, pinned: Sizes = _NONE) -> dict[str, int]:
         """Return sizes that violate the fewest requirements of the graph."""
