@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import re
 import sys
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parents[1] / "verbs"
 _FIRST = ("export", "optimize", "verify", "quantize")  # in the list of commands; the others follow by name
+_NEW_OBJECTS = 50_000  # after which cycles are looked for: graphs and modules live until the end of a command
 _SUMMARY = re.compile(r'"""(.*)')
 
 
@@ -260,6 +262,7 @@ def _report_failure(arguments: Sequence[str], error: SardonyxError) -> None:
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    gc.set_threshold(_NEW_OBJECTS)
     sys.exit(run(sys.argv[1:]))
 
 
