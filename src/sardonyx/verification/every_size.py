@@ -59,13 +59,6 @@ Sizes = Mapping[Size | None, int]  # in place of fixed ones
 AS_THEY_ARE: Sizes = MappingProxyType({})
 
 
-def free_weights(excerpt: Excerpt) -> frozenset[str]:
-    """Return the large constants that both sides read: they may as well be any others."""
-    both = excerpt.before.constants.keys() & excerpt.exact.constants.keys()
-    tensors = ((name, excerpt.before.constants[name]) for name in both)
-    return frozenset(name for name, each in tensors if _is_float(each) and each.nbytes >= LARGE)
-
-
 def _is_float(stored: ir.TensorProtocol) -> bool:
     return stored.dtype.value in FLOATS
 
@@ -87,11 +80,12 @@ class FixedSizes(Struct, frozen=True):
     @classmethod
     def of(cls, excerpt: Excerpt) -> FixedSizes:
         """Collect the sizes of an excerpt."""
-        free, sides = free_weights(excerpt), (excerpt.before, excerpt.exact)
+        free, sides = excerpt.free_weights, (excerpt.before, excerpt.exact)
         stored = {**excerpt.before.constants, **excerpt.exact.constants}
+        shapes = {name: tuple(each.shape.numpy()) for name, each in stored.items()}
         found, named, kept, places = set[Size | None](), set[int](), {0, 1}, set[int]()
         for name, each in stored.items():
-            (found if name in free else kept).update(each.shape.numpy())
+            (found if name in free else kept).update(shapes[name])
             if holds_sizes(each):
                 items = [int(item) for item in np.asarray(each.numpy()).reshape(-1)]
                 named.update(items)
@@ -104,8 +98,8 @@ class FixedSizes(Struct, frozen=True):
         for attribute in (each for side in sides for node in side.proto.graph.node for each in node.attribute):
             (kept if attribute.name in _COUNTS else places).update((attribute.i, *attribute.ints))
         kept.update(number for side in sides for number in _made_of(side))
-        shapes = [*(entry.shape or () for entry in excerpt.border), *(stored[name].shape.numpy() for name in free)]
-        largest = max(map(_elements, shapes), default=0)
+        sources = itertools.chain((entry.shape or () for entry in excerpt.border), (shapes[name] for name in free))
+        largest = max(map(_elements, sources), default=0)
         sizes = frozenset(size for size in found if isinstance(size, int)) - kept - places
         is_fitting = excerpt.operators <= _FITTING
         compared = frozenset[int]() if is_fitting else frozenset(places | named)
@@ -154,8 +148,10 @@ class FixedSizes(Struct, frozen=True):
 
 def _made_of(side: SmallModel) -> Iterator[int]:
     """Yield the integers that single floats are made from, such as d in 1 / √d."""
-    floats = [attribute.f for node in side.proto.graph.node for attribute in node.attribute]
-    floats += [float(each.numpy().item()) for each in side.constants.values() if each.size == 1 and _is_float(each)]
+    floats = [attribute.f for node in side.proto.graph.node for attribute in node.attribute if attribute.f]
+    floats += [float(each.numpy().item()) for each in side.constants.values() if _is_float(each) and each.size == 1]
+    if not floats:
+        return
     with np.errstate(all="ignore"):
         made = np.abs(np.array(floats))[:, None] ** np.array(_POWERS, np.float64)
         whole = (made > 1) & (made < _ENDLESS) & (np.abs(made - np.round(made)) < _NEAR * made)

@@ -42,7 +42,6 @@ from sardonyx.verification.every_size import (
     FixedSizes,
     Sizes,
     at_every_size,
-    free_weights,
     holds_sizes,
 )
 from sardonyx.verification.rewrite_models import Excerpt
@@ -187,7 +186,7 @@ class _Comparison:
         self._read = {name for node in nodes if node.op_type not in READS_SHAPE for name in node.input}
         self._read |= {entry.name for entry in excerpt.border if bodies or entry.dtype is None}
         # Otherwise the results depend on sizes alone, and one evaluation shows all there is.
-        self.reads_values = bool(free_weights(excerpt)) or any(
+        self.reads_values = bool(excerpt.free_weights) or any(
             entry.name in self._read and (entry.contents is None or None in entry.contents) for entry in excerpt.border
         )
         self._conditions = [
@@ -363,7 +362,7 @@ class _Comparison:
 
 def _constants(excerpt: Excerpt, numbers: Numbers, fixed: Sizes, *, only_moves: bool) -> dict[str, Value]:
     """Return the constants of both sides, some with other sizes."""
-    rng, free = np.random.default_rng(0), free_weights(excerpt)
+    rng, free = np.random.default_rng(0), excerpt.free_weights
     stored = {**excerpt.before.constants, **excerpt.exact.constants}
     shapes = {name: tuple(each.shape.numpy()) for name, each in stored.items()}
     shapes |= {name: tuple(fixed.get(size, size) for size in shapes[name]) for name in free}
@@ -385,7 +384,7 @@ def _constants(excerpt: Excerpt, numbers: Numbers, fixed: Sizes, *, only_moves: 
             raise Undecided("a constant of strings")
         else:
             array = np.asarray(each.numpy())
-            if holds_sizes(each) and not fixed.keys().isdisjoint(array.reshape(-1).tolist()):
+            if fixed and holds_sizes(each) and not fixed.keys().isdisjoint(array.reshape(-1).tolist()):
                 array = np.array(_replaced(array.reshape(-1).tolist(), fixed), array.dtype).reshape(array.shape)
             values[name] = tensor(numbers, array, dtype)
     return values

@@ -23,6 +23,7 @@ from msgspec import Struct
 from onnx_ir import serde
 
 from sardonyx.common.atomic_write import draft_folder, explained
+from sardonyx.exact.call import FLOATS
 from sardonyx.ir.expressions import Expression, definition_of
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.io import MAX_IR_VERSION
@@ -168,6 +169,13 @@ class Excerpt:
         if node.op_type in _OPAQUE or is_constant(node) or has_bodies(node) or has_references(node):
             return False
         return all(tensor.nbytes <= _TABLE for v in node.inputs if (tensor := self._facts.tensor(v)) is not None)
+
+    @functools.cached_property
+    def free_weights(self) -> frozenset[str]:
+        """The large constants that both sides read: they may as well be any others."""
+        read = self.exact.constants
+        shared = ((name, each) for name, each in self.before.constants.items() if name in read)
+        return frozenset(name for name, each in shared if each.dtype.value in FLOATS and each.nbytes >= LARGE)
 
     @property
     def assumes_sizes(self) -> bool:
