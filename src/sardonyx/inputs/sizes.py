@@ -60,9 +60,12 @@ class Footprint(Struct, frozen=True):
         """Read the shapes of a model whose dynamic dimensions have these names."""
         atoms = frozenset(atom_name(name) for name in names)
 
+        def is_known(dim: Size) -> bool:
+            return isinstance(dim, int) or atoms.issuperset(expr.names_in((dim,)))
+
         def known(shapes: Iterable[Shape | None]) -> list[Shape]:
             """Return the shapes without the dimensions that depend on values."""
-            return [tuple(dim for dim in shape or () if atoms.issuperset(expr.names_in((dim,)))) for shape in shapes]
+            return [tuple(filter(is_known, shape or ())) for shape in shapes]
 
         nodes = list(_nodes(facts.model.graph, facts))
         typical = dict.fromkeys(atoms, _TYPICAL_SIZE)
