@@ -25,8 +25,11 @@ def lanes(packed: Packed) -> list[int]:
     return [int(lane) for lane in residues.split(packed)]
 
 
-def packed(number: float) -> Packed:
-    return residues.of_floats(np.array(number))
+def packed(number: float, dtype: type[np.floating] = np.float64) -> Packed:
+    """The residues of one float, which are also those of the same float in an array."""
+    single, array = (residues.of_floats(np.full(shape, number, dtype)) for shape in ((), 2))
+    assert array.tolist() == 2 * [single.item()]
+    return single
 
 
 @given(finite, finite)
@@ -43,7 +46,31 @@ def test_sums_products_and_quotients_are_those_of_fractions(a: float, b: float) 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32))
 def test_single_precision_has_the_residues_of_its_value(number: float) -> None:
-    assert lanes(residues.of_floats(np.array(number, np.float32))) == of(Fraction(number))
+    assert lanes(packed(number, np.float32)) == of(Fraction(number))
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_what_is_not_finite_has_no_residues(number: float, dtype: type[np.floating]) -> None:
+    assert lanes(packed(number, dtype)) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 64, 65, 256, 257])
+def test_arrays_of_any_length_follow_integers(count: int) -> None:
+    rng = np.random.default_rng(count)
+    a, b = residues.drawn(rng, (count,)), residues.drawn(rng, (count,))
+    operations = {
+        residues.add: lambda x, y, p: (x + y) % p,
+        residues.subtract: lambda x, y, p: (x - y) % p,
+        residues.multiply: lambda x, y, p: x * y % p,
+        lambda x, _: residues.inverse(x): lambda x, _, p: pow(x, p - 2, p),
+        lambda x, _: residues.root(x): lambda x, _, p: pow(x, (p + 1) // 4, p),
+        lambda x, _: residues.power(x, 7): lambda x, _, p: pow(x, 7, p),
+        lambda x, _: residues.power(x, 0): lambda _x, _, _p: 1,
+    }
+    for operation, expected in operations.items():
+        for lane, x, y, p in zip(*map(residues.split, (operation(a, b), a, b)), PRIMES, strict=True):
+            assert lane.tolist() == [expected(u, v, p) for u, v in zip(x.tolist(), y.tolist(), strict=True)]
 
 
 @given(st.integers(0, 2**64 - 1))
