@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parents[1] / "verbs"
 _FIRST = ("export", "optimize", "verify", "quantize")  # in the list of commands; the others follow by name
-_NEW_OBJECTS = 50_000  # after which cycles are looked for: graphs and modules live until the end of a command
+_NEW_OBJECTS = 200_000  # after which cycles are looked for: graphs and modules live until the end of a command
 _SUMMARY = re.compile(r'"""(.*)')
 
 
