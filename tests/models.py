@@ -20,8 +20,10 @@ def names() -> list[str]:
 def export(name: str, exporter: str, path: Path) -> None:
     """Write a small model's raw export ("torchscript" or "dynamo")."""
     import zoo
+    from sardonyx.frontend.tracing.dynamo import without_repetition
 
-    zoo.export(*build(name), path, exporter)
+    with without_repetition():
+        zoo.export(*build(name), path, exporter)
 
 
 def build(name: str):
