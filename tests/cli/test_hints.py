@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,8 +41,10 @@ def test_parameters_become_flags(hint: str, expected: str) -> None:
     assert with_flags(hint) == expected
 
 
-def hints() -> Iterator[tuple[str, str]]:
-    """Every `hint=` text of the library with its place, without the values of f-strings."""
+@functools.cache
+def hints() -> dict[str, str]:
+    """Every `hint=` text of the library by its place, without the values of f-strings."""
+    found: dict[str, str] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         place = path.relative_to(SOURCE).as_posix()
         if place.startswith(OF_THE_COMMAND_LINE):
@@ -50,14 +52,14 @@ def hints() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "hint":
                 parts = (each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant))
-                yield f"{place}:{node.value.lineno}", "".join(part for part in parts if isinstance(part, str))
+                found[f"{place}:{node.value.lineno}"] = "".join(part for part in parts if isinstance(part, str))
+    return found
 
 
 @pytest.mark.slow
 def test_no_hint_of_the_library_names_a_flag() -> None:
-    hints_by_place = dict(hints())
-    assert len(hints_by_place) > 100
-    assert {place: text for place, text in hints_by_place.items() if FLAG.search(text.replace("`sardonyx ", ""))} == {}
+    assert len(hints()) > 100
+    assert {place: text for place, text in hints().items() if FLAG.search(text.replace("`sardonyx ", ""))} == {}
 
 
 WRITES_NO_RECORDS = (*OF_THE_COMMAND_LINE, "reporting", "errors.py")
@@ -86,6 +88,6 @@ def test_names_in_hints_exist_in_python_and_on_the_command_line() -> None:
     options = (sardonyx.OptimizeOptions, sardonyx.TuneOptions, sardonyx.ExportOptions)
     parameters = {name for public in (*functions, *options) for name in inspect.signature(public).parameters}
     flags = {flag for verb in VERBS for one in subcommand(verb).params for flag in (*one.opts, *one.secondary_opts)}
-    named = {name for _, text in hints() for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", text)}
+    named = {name for text in hints().values() for name in re.findall(r"`([a-z_]+)(?:=[^`]*)?`", text)}
     assert {"force", "verify", "dynamic", "inputs", "task"} <= named <= parameters
-    assert {flag for _, text in hints() for flag in FLAG.findall(with_flags(text))} <= flags
+    assert {flag for text in hints().values() for flag in FLAG.findall(with_flags(text))} <= flags
