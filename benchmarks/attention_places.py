@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sardonyx import optimize
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.records.run import AttentionSite
 
 EXPORTERS, TARGETS = ("torchscript", "dynamo"), ("portable", "ort")

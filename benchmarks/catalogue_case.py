@@ -28,7 +28,7 @@ import sardonyx
 from catalogue_models import Subject, modules
 from catalogue_table import LIMIT
 from fresh_inputs import array, compared, tags
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.frontend.inputs.examples import Example, derive
 from sardonyx.frontend.tracing.adapter import Call
 

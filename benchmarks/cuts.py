@@ -22,7 +22,7 @@ from torch import nn
 
 import architectures
 import sardonyx
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.verbs.export.extract import extract
 
 MODELS = ("bert-tiny", "gpt2", "resnet-50", "vit", "t5")

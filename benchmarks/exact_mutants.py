@@ -26,7 +26,7 @@ from onnx.reference import ReferenceEvaluator
 
 from fuzzing import families
 from fuzzing.draft import Rejected
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Rule

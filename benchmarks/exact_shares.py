@@ -22,7 +22,7 @@ import onnx
 
 from fuzzing import families
 from fuzzing.draft import Rejected
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.verbs.optimize.candidates import RewriteJob
 from sardonyx.verbs.optimize.pipeline import select
 from sardonyx.verification import rewrite_check

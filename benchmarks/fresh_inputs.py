@@ -18,7 +18,7 @@ import torch
 
 import tracer
 import truth
-from sardonyx.common.errors import reason
+from sardonyx.errors import reason
 from sardonyx.frontend.inputs.dynamic import dim_terms, places_of, refusal, resized
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.tracing.adapter import Call, Feeds

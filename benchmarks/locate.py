@@ -38,7 +38,7 @@ import mutants
 import mutations
 import subjects  # noqa: F401  # makes the small models of the tests importable
 from sardonyx import locate, optimize
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.ir.origins import owner, tagged
 from sardonyx.records.comparison import Location
 from sardonyx.records.provenance import is_within, module_of

@@ -27,7 +27,7 @@ from onnx.reference import ReferenceEvaluator
 
 import mutations
 import subjects
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import Session
 from sardonyx.verification import Oracle
 

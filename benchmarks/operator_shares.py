@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import zoo
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.frontend.tracing import traced
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.dynamo import recorded

@@ -132,7 +132,7 @@ def check(path: str, result: str) -> None:
     import numpy as np
 
     import feeds
-    from sardonyx.common.errors import SardonyxError
+    from sardonyx.errors import SardonyxError
     from sardonyx.runtime import Session
 
     known = dict(np.load(path))

@@ -19,7 +19,7 @@ import onnx
 
 import sardonyx
 from precision_models import Case, Samples
-from sardonyx.common.errors import GateNotMet
+from sardonyx.errors import GateNotMet
 from sardonyx.inputs.generator import sizes_of
 from sardonyx.ir import io
 from sardonyx.runtime.timed import Settings, TimedModel

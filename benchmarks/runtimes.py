@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import sardonyx
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.records.run import Verdict
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -27,7 +27,7 @@ import onnx
 
 import architectures
 import tracer
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.frontend.tracing.adapter import Adapter, Call
 from sardonyx.ir import io, origins
 from sardonyx.ir.scopes import label

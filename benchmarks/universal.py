@@ -29,7 +29,7 @@ LONGEST = 600  # seconds for one case
 def one(name: str, exporter: str, folder: Path) -> dict[str, Any]:
     """Everything about one architecture and exporter."""
     import architectures  # here, so that the process that hands out the cases stays small
-    from sardonyx.common.errors import SardonyxError
+    from sardonyx.errors import SardonyxError
 
     path = folder / "model.onnx"
     case = architectures.build(name)

@@ -16,7 +16,7 @@ import pytest
 
 import sardonyx
 from sardonyx.cli.main import run as run_command
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>

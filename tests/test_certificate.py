@@ -15,7 +15,7 @@ from onnx import numpy_helper, parser
 
 import mutated_certificates as campaign
 import sardonyx
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.passes import ALL
 from sardonyx_check import cli
 from sardonyx_check.check import ALL as EVERY_VALUE

@@ -20,7 +20,7 @@ import models
 import sardonyx
 from narrowing import array
 from reporting.written import in_terminal
-from sardonyx.common.errors import ModelError, OutputError, UsageError, VerificationFailed
+from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
 from sardonyx.frontend.inputs.examples import Inputs
 from sardonyx.frontend.models import state_sha256
 from sardonyx.frontend.tracing.adapter import Call

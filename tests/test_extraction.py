@@ -15,7 +15,7 @@ from torch import nn
 
 import sardonyx
 from narrowing import array, present
-from sardonyx.common.errors import ModelError, OutputError, UsageError, VerificationFailed
+from sardonyx.errors import ModelError, OutputError, UsageError, VerificationFailed
 from sardonyx.frontend.tracing.engine import capture, example_feeds
 from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.ir import module_region as cutting

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 import sardonyx
 from backend.cases import Case, node_cases
 from backend.harness import wrong_values
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.scopes import UnknownAttribute
 from sardonyx.runtime import Session

@@ -18,7 +18,7 @@ from msgspec import structs
 import sardonyx
 from narrowing import present
 from reporting.written import in_terminal
-from sardonyx.common.errors import OutputError, UsageError, VerificationFailed
+from sardonyx.errors import OutputError, UsageError, VerificationFailed
 from sardonyx.frontend.models import resolve
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import TorchEngine

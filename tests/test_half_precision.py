@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import sardonyx
-from sardonyx.common.errors import ModelError, VerificationFailed
+from sardonyx.errors import ModelError, VerificationFailed
 from sardonyx.frontend.inputs.examples import derive
 from sardonyx.frontend.models import resolve
 from sardonyx.frontend.tracing import traced

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import pytest
 from msgspec.structs import replace
 
-from sardonyx.common.errors import OutputError, UsageError
+from sardonyx.errors import OutputError, UsageError
 from sardonyx.ir import io, origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Builder, Match, Replacement

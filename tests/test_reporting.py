@@ -17,7 +17,7 @@ from reporting.sample_location import sample_location
 from reporting.sample_quantization import sample_choice, sample_quantization
 from reporting.sample_run import sample_run, sample_verdict
 from reporting.sample_run_bundle import analysis_of_run, bench_of_run, profile_of_run
-from sardonyx.common.errors import OutputError, UsageError
+from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.export import ExampleInput
 from sardonyx.reporting.run_bundle import quantization_bundles, record_groups, run_bundles
 

@@ -13,7 +13,7 @@ import sardonyx
 from reporting.gate.sample_records import write_model
 from reporting.sample_quantization import sample_choice
 from reporting.sample_run import sample_run
-from sardonyx.common.errors import OutputError, UsageError
+from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.run import Run
 from sardonyx.reporting.run_bundle import record_groups, run_bundles
 from sardonyx.verbs.optimize.pipeline import Optimized

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import sardonyx
 from narrowing import array
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.passes._evaluation import FAILED
 from sardonyx.runtime import ReferenceSession, Session, evaluate
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout, free_memory

@@ -15,7 +15,7 @@ from backend.cases import node_cases
 from backend.harness import examine
 from fuzzing import families, judging, running
 from fuzzing.draft import Rejected
-from sardonyx.common.errors import ModelError, SardonyxError
+from sardonyx.errors import ModelError, SardonyxError
 from sardonyx.ir import io
 from sardonyx.ir.scopes import is_sorted, top_graphs
 

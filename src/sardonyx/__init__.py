@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sardonyx.common import gc_pause
 
 if TYPE_CHECKING:
-    from sardonyx.common.errors import (
+    from sardonyx.errors import (
         GateNotMet,
         ModelError,
         OutputError,
@@ -77,7 +77,7 @@ _DEFINED_IN = {
         "verbs.dag.dag": "dag",
         "verbs.compare.compare": "compare",
         "verbs.analyze.inspector": "inspect",
-        "common.errors": "GateNotMet ModelError OutputError RuntimeFailure SardonyxError UsageError VerificationFailed",
+        "errors": "GateNotMet ModelError OutputError RuntimeFailure SardonyxError UsageError VerificationFailed",
         "verbs.adopt.adopt": "Adopted adopt",
         "verbs.export.export": "Exported export",
         "verbs.export.extract": "Extracted extract",

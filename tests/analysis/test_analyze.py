@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import models
 import sardonyx
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.records.analysis import ALONE, Analysis, Form
 from sardonyx.verbs.analyze.costs import fusion_regions as regions
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from onnx import TensorProto, helper, numpy_helper
 
 import graphs
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.inspection import BodyValue, HierarchyDag, TensorValue
 from sardonyx.records.run import How
 from sardonyx.verbs.dag.dag import dag

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.records.inspection import (
     Coverage,
     DynamicDim,

@@ -16,7 +16,7 @@ import onnx
 
 from backend.cases import Case
 from sardonyx import runtime
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 
 Optimizer = Callable[[onnx.ModelProto], onnx.ModelProto]
 Open = Callable[[onnx.ModelProto], runtime.Engine]

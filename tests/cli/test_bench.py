@@ -24,7 +24,7 @@ from cli.conftest import Result
 from reporting.sample_bench import sample_benchmark
 from sardonyx.cli import options
 from sardonyx.cli.options import LEVELS, parse_duration
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.bench import Benchmark
 from sardonyx.runtime.timed import Level
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from reporting.sample_run import failed_verdict, sample_run, sample_verdict
-from sardonyx.common.errors import ModelError, OutputError, RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.errors import ModelError, OutputError, RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.records.run import Run
 from sardonyx.verbs.optimize.options import OptimizeOptions
 

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from sardonyx.cli.main import run
-from sardonyx.common.errors import SardonyxError, UsageError
+from sardonyx.errors import SardonyxError, UsageError
 from sardonyx.records.reading import kinds
 from sardonyx.verbs.mcp.server import TOOLS, Folder
 

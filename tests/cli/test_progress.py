@@ -13,7 +13,7 @@ import pytest
 from cli.conftest import Result
 from reporting.gate.sample_records import write_model
 from sardonyx.cli.console import TimeLeft, announce, live_table
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.fleet.engines import Status
 from sardonyx.records.progress import duration
 from sardonyx.verbs.bench import command as bench

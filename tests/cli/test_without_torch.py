@@ -27,7 +27,7 @@ FROM_PYTHON = """
 import sys
 sys.modules["torch"] = None
 import sardonyx
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 
 def report(call):
     try:

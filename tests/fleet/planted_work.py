@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.fleet.work import Answer, Needs, Work
 
 

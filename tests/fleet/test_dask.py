@@ -22,7 +22,7 @@ import pytest
 
 from fleet.planted_work import Planted
 from fleet.test_execution import outcomes, spans
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.fleet import engines
 from sardonyx.fleet.engines import LocalEngine, connect
 from sardonyx.fleet.work import Needs, Outcome

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from fleet.planted_work import Planted
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.fleet.engines import Engine, ExecutorEngine, LocalEngine, Report, run_all
 from sardonyx.fleet.work import Limits, Needs, Outcome, Work, isolated
 from sardonyx.runtime import worker_process

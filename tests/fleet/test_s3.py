@@ -20,7 +20,7 @@ import sardonyx
 from fleet.s3_server import AFTER, BEFORE, Server, running_server
 from fleet.test_storage import NAMES, STEPS, apply_steps, as_dict
 from quantization.small_model import build
-from sardonyx.common.errors import OutputError
+from sardonyx.errors import OutputError
 from sardonyx.fleet import storage
 from sardonyx.fleet.storage import Store, open_store
 

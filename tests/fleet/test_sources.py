@@ -11,7 +11,7 @@ import onnx
 import onnx.helper
 import pytest
 
-from sardonyx.common.errors import ModelError, SardonyxError, UsageError
+from sardonyx.errors import ModelError, SardonyxError, UsageError
 from sardonyx.fleet.sources import Source, digest, download, find_pairs, find_sources
 
 FILES = ("a.onnx", "x/a.onnx", "y/a.onnx", "y/z/b.onnx", "y/readme.txt", ".hidden/c.onnx", "out/d.onnx")

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sardonyx.common.atomic_write import Draft, draft_name
-from sardonyx.common.errors import OutputError, UsageError
+from sardonyx.errors import OutputError, UsageError
 from sardonyx.fleet import storage
 from sardonyx.fleet.storage import Contents, Store, open_store
 

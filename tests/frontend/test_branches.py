@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sardonyx
-from sardonyx.common.errors import ModelError, UsageError, VerificationFailed
+from sardonyx.errors import ModelError, UsageError, VerificationFailed
 from sardonyx.frontend.inputs.examples import derive, unpadded
 from sardonyx.frontend.inputs.other_branches import Branch, find_branches
 from sardonyx.frontend.models import resolve

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.frontend.inputs import search
 from sardonyx.frontend.inputs.examples import Example, derive
 from sardonyx.frontend.models import resolve

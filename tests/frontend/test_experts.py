@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import sardonyx
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.models import resolve
 from sardonyx.frontend.tracing.traced import TRACEABLE, Exporter, traceable_experts
 from sardonyx.verification import Oracle, seeds_from

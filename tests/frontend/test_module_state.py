@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 import sardonyx
-from sardonyx.common.errors import ModelError, SardonyxError
+from sardonyx.errors import ModelError, SardonyxError
 from sardonyx.frontend.module_state import restoring_state, unchanged, undoing_writes
 from sardonyx.frontend.running import run
 from sardonyx.frontend.tracing import traced

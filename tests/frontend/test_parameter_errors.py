@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.frontend.inputs.examples import derive
 from sardonyx.frontend.inputs.search import parameters_at_fault
 from sardonyx.frontend.running import probe

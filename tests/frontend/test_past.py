@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.frontend.inputs.examples import derive
 from sardonyx.frontend.inputs.past import with_past
 from sardonyx.frontend.models import resolve

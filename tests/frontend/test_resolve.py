@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.frontend.models import randomize, resolve, seeded
 
 TINY = "num_hidden_layers=1,hidden_size=16,num_attention_heads=2,intermediate_size=24,vocab_size=50"

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from frontend.exported import exported
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.tracing.prepare import prepared
 from sardonyx.frontend.tracing.traced import Exporter, TagStyle
 from sardonyx.records import provenance as p

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.input_specs import (
     DTYPES,
     Constant,

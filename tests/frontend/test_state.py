@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import sardonyx
-from sardonyx.common.errors import ModelError, VerificationFailed
+from sardonyx.errors import ModelError, VerificationFailed
 from sardonyx.frontend.tracing.adapter import Call
 from sardonyx.frontend.tracing.engine import to_array
 from sardonyx.frontend.tracing.rehearsal import CallsInARow, mode_notes, with_state

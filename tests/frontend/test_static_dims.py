@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import sardonyx
-from sardonyx.common.errors import ModelError, VerificationFailed
+from sardonyx.errors import ModelError, VerificationFailed
 from sardonyx.frontend.tracing.graph_names import with_lowest_limits
 from sardonyx.frontend.tracing.traced import Exporter
 from sardonyx.records.run import Verdict

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from transformers.utils.import_utils import torch_compilable_check
 
 import sardonyx
-from sardonyx.common.errors import ModelError, SardonyxError, reason
+from sardonyx.errors import ModelError, SardonyxError, reason
 from sardonyx.frontend.inputs.examples import FileInput, fitting_example
 from sardonyx.frontend.models import state_sha256
 from sardonyx.frontend.tracing.prepare import unscripted

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.shapes import Expr, Size, expr
 from sardonyx.runtime import ReferenceSession, Session

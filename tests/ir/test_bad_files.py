@@ -16,7 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from sardonyx.common.errors import ModelError, OutputError, SardonyxError
+from sardonyx.errors import ModelError, OutputError, SardonyxError
 from sardonyx.ir import io
 from sardonyx.ir.io import tensor_data
 

@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from sardonyx.common import atomic_write
-from sardonyx.common.errors import OutputError
+from sardonyx.errors import OutputError
 from sardonyx.ir import io
 from sardonyx.ir.io import files
 from sardonyx.ir.tensors import ComputedTensor, FileTensor, transposed

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import pytest
 from onnx import helper
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.checks import KERNELS
 from sardonyx.runtime import Session
 

@@ -16,7 +16,7 @@ import models as small
 import sardonyx
 from graphs import models
 from ir.test_module_extraction import all_values, assert_correct_cut, cut, model, node, op_types
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.ir import origins
 from sardonyx.ir.io import from_proto, to_proto
 from sardonyx.ir.module_region import extract

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
 from graphs import models
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.ir import origins
 from sardonyx.ir.io import from_proto, load, to_proto
 from sardonyx.ir.module_region import Extract, extract

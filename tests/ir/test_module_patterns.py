@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir.module_borders import find_module, find_modules
 from sardonyx.records.provenance import Hierarchy, ModuleTable, Reading
 

@@ -13,7 +13,7 @@ import pytest
 
 from passes.util import Feeds, compare, draw, graph_text, outputs, parse
 from raised import raised
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.opset_raising import NEWEST
 from sardonyx.runtime import Session
 

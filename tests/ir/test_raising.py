@@ -9,7 +9,7 @@ import pytest
 import sardonyx
 from passes.util import compare, draw, graph_text, outputs
 from raised import raise_model
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir import io, origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.opset_raising import HIGHEST, RAISE

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir.io import load, to_proto
 from sardonyx.ir.io.files import LARGE
 from sardonyx.ir.io.tensor_data import varint

@@ -13,7 +13,7 @@ import pytest
 
 import sardonyx
 from benched import OTHER, PRODUCT, SLOWER, written
-from sardonyx.common.errors import ModelError, RuntimeFailure, UsageError
+from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.records.bench import Benchmark, Finding, Start
 from sardonyx.verbs.bench import bench as bench_module
 from sardonyx.verbs.bench import interleaving, sessions

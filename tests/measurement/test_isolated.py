@@ -17,7 +17,7 @@ import pytest
 
 from benched import written
 from narrowing import array
-from sardonyx.common.errors import ModelError, RuntimeFailure, UsageError
+from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.runtime.timed import Settings
 from sardonyx.verbs.bench import sessions
 from sardonyx.verbs.bench.sessions import IsolatedSession, LocalSession, SlotOptions, TimingClock

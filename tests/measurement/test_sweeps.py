@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.verbs.bench.bench import MAX_COMBINATIONS, points
 
 SIZES = st.lists(st.integers(1, 6), min_size=1, max_size=4)

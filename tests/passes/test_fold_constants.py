@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from passes.util import assert_same, graph_text, op_types, parse, reasons, run_passes
 from sardonyx import runtime
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import origins
 from sardonyx.ir.rewriter import Log
 from sardonyx.passes._evaluation import FAILED, GROWS, LARGE

@@ -12,7 +12,7 @@ import pytest
 from passes.near_models import near_models
 from passes.util import compare, draw
 from sardonyx import runtime
-from sardonyx.common.errors import ModelError, RuntimeFailure
+from sardonyx.errors import ModelError, RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Rewriter

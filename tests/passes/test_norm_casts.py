@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.util import graph_text, op_types, parse, reasons, run_passes
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.passes.cleanup.eliminate_dead_nodes import EliminateDeadNodes
 from sardonyx.passes.cleanup.eliminate_identity import EliminateIdentity
 from sardonyx.passes.layout.merge_casts import MergeCasts

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.util import op_types, run_passes
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.passes.norms.fuse_layer_norm import FuseLayerNorm
 from sardonyx.passes.norms.fuse_norm_affine import FuseNormAffine
 from sardonyx.passes.norms.fuse_rms_norm import FuseRmsNorm

@@ -120,7 +120,7 @@ def compare(name: str, wanted: np.ndarray, got: np.ndarray, *, exact: bool, rtol
 
 def outputs(model: onnx.ModelProto, feeds: Feeds) -> list[np.ndarray]:
     """The outputs of a model. The reference evaluator runs types and operators without a kernel in the runtime."""
-    from sardonyx.common.errors import RuntimeFailure
+    from sardonyx.errors import RuntimeFailure
 
     try:
         return [np.asarray(value) for value in Session(model, threads=1).run(feeds)]

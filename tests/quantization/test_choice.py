@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import sardonyx
 from quantization.small_model import LIMIT, build
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.expressions import Number
 from sardonyx.records.quantization import Interval, Quantization, Scores

@@ -15,7 +15,7 @@ import sardonyx
 from reporting.gate.sample_records import records, write_model
 from reporting.sample_run import sample_run
 from sardonyx.cli import main
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records import reading
 from sardonyx.records.base import SCHEMA_VERSION, Record
 from sardonyx.records.export import Export

@@ -11,7 +11,7 @@ import pytest
 
 import schemas
 from reporting.sample_run import sample_run
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.run import Run
 
 PACKAGED = importlib.resources.files("sardonyx.records") / "schemas"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.fleet.cells import Cell
 from sardonyx.records.study import Finding, Table
 from sardonyx.verbs.study.experiment import Answer, CellAnswer, Experiment, StudyOptions, Subject

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from sardonyx.common.errors import OutputError, RuntimeFailure, UsageError
+from sardonyx.errors import OutputError, RuntimeFailure, UsageError
 from sardonyx.fleet.cells import Cell
 from sardonyx.fleet.engines import Engine, LocalEngine
 from sardonyx.verbs.study import runner

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.fleet.sources import digest
 from sardonyx.fleet.storage import open_store
 from sardonyx.records.inspection import Family

@@ -13,7 +13,7 @@ import pytest
 
 import sardonyx
 from narrowing import array
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.inputs.generator import at_size, dynamic_dims, sizes_of
 from sardonyx.ir import io
 from sardonyx.verification.subject import Subject

@@ -12,7 +12,7 @@ import onnx.parser
 import pytest
 from onnx import numpy_helper
 
-from sardonyx.common.errors import RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.ir import io
 from sardonyx.records.run import Accuracy, Verdict
 from sardonyx.verification import Oracle, verify

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import sardonyx
-from sardonyx.common.errors import RuntimeFailure, VerificationFailed
+from sardonyx.errors import RuntimeFailure, VerificationFailed
 from sardonyx.frontend.tracing.engine import TorchEngine
 from sardonyx.records.run import Accuracy
 from sardonyx.runtime.remote import RemoteSession

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 import sardonyx
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 
 HEAD = '<ir_version: 10, opset_import: ["" : 18, "my.ops" : 1]>'
 

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import parser
 
-from sardonyx.common.errors import UsageError, VerificationFailed
+from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.inputs.generator import Inputs, Plan, Run, TrialInputs
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict

@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from sardonyx import runtime, verify
-from sardonyx.common.errors import OutputError, UsageError
+from sardonyx.errors import OutputError, UsageError
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rewriter import Rewriter

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sardonyx
-from sardonyx.common.errors import RuntimeFailure, VerificationFailed
+from sardonyx.errors import RuntimeFailure, VerificationFailed
 from sardonyx.inputs.generator import Inputs
 from sardonyx.inputs.sizes import MOST_INPUT_ELEMENTS, MOST_VALUE_ELEMENTS, MOST_WORK
 from sardonyx.ir import io

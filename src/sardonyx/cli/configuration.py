@@ -17,7 +17,7 @@ import typer
 
 from sardonyx.cli import options
 from sardonyx.cli.options import Option
-from sardonyx.common.errors import UsageError, suggest
+from sardonyx.errors import UsageError, suggest
 
 NAMES = ("sardonyx.toml", "pyproject.toml")
 _SECTION = b"tool.sardonyx"  # a pyproject.toml without these bytes is not parsed

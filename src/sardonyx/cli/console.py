@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, TextIO
 
-from sardonyx.common.errors import OutputError, SardonyxError
+from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.records.progress import duration
 from sardonyx.reporting.document import Document, Tone
 from sardonyx.reporting.formatting import one_line, printable_json

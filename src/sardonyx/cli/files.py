@@ -16,8 +16,8 @@ from sardonyx.cli import options
 from sardonyx.cli.console import drop_stdout
 from sardonyx.cli.options import check_readable, reject_both
 from sardonyx.common import atomic_write
-from sardonyx.common.errors import ModelError, OutputError, SardonyxError, UsageError
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import ModelError, OutputError, SardonyxError, UsageError
 from sardonyx.records.base import Record
 from sardonyx.reporting.formatting import visible
 

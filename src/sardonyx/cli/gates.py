@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from sardonyx.cli.console import complain
-from sardonyx.common.errors import GateNotMet, OutputError, SardonyxError, UsageError
+from sardonyx.errors import GateNotMet, OutputError, SardonyxError, UsageError
 
 if TYPE_CHECKING:
     from sardonyx.reporting import gate

@@ -33,7 +33,7 @@ from sardonyx.cli.console import (
     note,
     put,
 )
-from sardonyx.common.errors import RuntimeFailure, SardonyxError, UsageError, did_you_mean
+from sardonyx.errors import RuntimeFailure, SardonyxError, UsageError, did_you_mean
 from sardonyx.records.outside import entry_points, module
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import typer.main
 
 from sardonyx.cli.main import load
 from sardonyx.cli.parser import callback
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.fleet.sources import Source
 
 NOT_FOR_ONE = frozenset(

@@ -27,7 +27,7 @@ from sardonyx.cli.main import INTERRUPTED, run
 from sardonyx.cli.manifest import check_manifests, words_of
 from sardonyx.cli.options import parse_duration, parse_memory
 from sardonyx.cli.verb import Given
-from sardonyx.common.errors import GateNotMet, OutputError, RuntimeFailure, UsageError, VerificationFailed, install_hint
+from sardonyx.errors import GateNotMet, OutputError, RuntimeFailure, UsageError, VerificationFailed, install_hint
 from sardonyx.fleet.cells import Cell, CellStore, stored_models
 from sardonyx.fleet.engines import STATUS, LocalEngine, Status, Tracker, connect, run_all
 from sardonyx.fleet.sources import Source, digest, download, is_url

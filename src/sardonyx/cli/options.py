@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import ModelError, UsageError, suggest
+from sardonyx.errors import ModelError, UsageError, suggest
 
 if TYPE_CHECKING:
     from sardonyx.cli.verb import Parameter

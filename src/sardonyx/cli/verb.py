@@ -24,7 +24,7 @@ from sardonyx.cli import files
 from sardonyx.cli.console import complain, progress, show
 from sardonyx.cli.gates import Gating
 from sardonyx.cli.options import DEBUG, GATING, Option, reject_both
-from sardonyx.common.errors import VerificationFailed
+from sardonyx.errors import VerificationFailed
 from sardonyx.records.outside import OutsideRecord
 from sardonyx.reporting.document import Document, View
 

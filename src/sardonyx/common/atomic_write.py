@@ -20,7 +20,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Self
 
-from sardonyx.common.errors import OutputError
+from sardonyx.errors import OutputError
 
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 _NO_PERMISSION = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import RuntimeFailure, SardonyxError, UsageError, reason
+from sardonyx.errors import RuntimeFailure, SardonyxError, UsageError, reason
 from sardonyx.fleet.work import ChildPool, Limits, Needs, Outcome, Work, isolated
 from sardonyx.frontend.installed import require_installed
 from sardonyx.records.progress import duration

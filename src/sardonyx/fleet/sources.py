@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import ModelError, SardonyxError, UsageError
+from sardonyx.errors import ModelError, SardonyxError, UsageError
 from sardonyx.fleet.storage import open_store
 from sardonyx.ir.storage import BLOCK, SourceFile
 

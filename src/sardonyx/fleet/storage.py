@@ -34,8 +34,8 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from sardonyx.common.atomic_write import Draft, draft_name, explained, is_abandoned, is_draft, last_change
-from sardonyx.common.errors import OutputError, UsageError, reason
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import OutputError, UsageError, reason
 from sardonyx.frontend.installed import require_installed
 
 ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)

@@ -26,8 +26,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure, SardonyxError
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import RuntimeFailure, SardonyxError
 from sardonyx.runtime.remote import free_memory
 from sardonyx.runtime.worker_process import Worker, WorkerDied, serve
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from sardonyx.common.errors import UsageError, install_hint, reason
+from sardonyx.errors import UsageError, install_hint, reason
 
 
 def require_torch() -> None:

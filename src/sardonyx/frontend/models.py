@@ -23,7 +23,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor, nn
 
-from sardonyx.common.errors import UsageError, reason, suggest
+from sardonyx.errors import UsageError, reason, suggest
 from sardonyx.frontend.installed import missing
 from sardonyx.frontend.module_state import replaced
 from sardonyx.frontend.running import quietly

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type, FunctionType, MethodType, ModuleType})
 _MOST_OBJECTS = 200_000  # to visit; modules and their direct attributes come first

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sardonyx.common.errors import ModelError, reason
+from sardonyx.errors import ModelError, reason
 from sardonyx.frontend.module_state import is_lazy, unchanged, uncompiled, undoing_writes
 
 _LIBRARIES = ("torch", "transformers", "huggingface_hub", "timm")

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 
 from msgspec import Struct
 
-from sardonyx.common.errors import UsageError, did_you_mean, reason
+from sardonyx.errors import UsageError, did_you_mean, reason
 
 FORMS = "forms: hf:ID_OR_FOLDER, hf-config:CLASS_OR_FILE[?key=value,…], torchvision:NAME, timm:NAME, file.py:factory"
 _MAX_NAMES = 12  # in a hint

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.inputs.requirements import (
     Bounds,
     Requirements,

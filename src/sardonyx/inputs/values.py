@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.inputs.requirements import Bounds
 from sardonyx.inputs.roles import HIDING, Role, Threshold, Use
 from sardonyx.runtime import Array, Value

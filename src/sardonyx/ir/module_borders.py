@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir import module_region
 from sardonyx.ir.module_region import Flow, is_fixed
 from sardonyx.ir.origins import origins

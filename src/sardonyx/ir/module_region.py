@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.ir.facts import Dataflow, Dependence, Facts, element_types
 from sardonyx.ir.io import unmodeled_fields
 from sardonyx.ir.origins import origins, write

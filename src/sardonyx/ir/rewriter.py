@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.opset_adapters import CannotRaise

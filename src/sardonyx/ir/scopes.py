@@ -19,7 +19,7 @@ from typing import NamedTuple, NoReturn, cast
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 

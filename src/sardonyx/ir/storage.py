@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 
 Array = npt.NDArray[Any]
 RAW_DATA = 9  # the TensorProto field that holds any array as bytes

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from onnx.shape_inference import InferenceError, infer_shapes
 from onnx_ir import serde
 
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.ir.facts import Evaluate, Facts
 from sardonyx.ir.io import MAX_IR_VERSION
 from sardonyx.ir.ops import MAKES_SEQUENCE, OPTIONALS, QUANTIZES, RANDOM

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from msgspec import Struct
 
-from sardonyx.common.errors import SardonyxError, UsageError, reason
+from sardonyx.errors import SardonyxError, UsageError, reason
 from sardonyx.ir.rules import Rule
 from sardonyx.passes import ALL
 from sardonyx.passes.base import ALL_TARGETS, ModelPass, NodePass, Pass

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self, cast
 
 import msgspec
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 
 SCHEMA_VERSION = 1  # of all records, since they share parts; incremented if a field is removed or changes its meaning
 _WRITE_AGAIN = "create it again with this version of sardonyx"

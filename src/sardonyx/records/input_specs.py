@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from sardonyx.common.errors import UsageError, suggest
+from sardonyx.errors import UsageError, suggest
 
 if TYPE_CHECKING:
     from sardonyx.runtime import Array

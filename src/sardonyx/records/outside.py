@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sardonyx.common.errors import SardonyxError, reason
+from sardonyx.errors import SardonyxError, reason
 from sardonyx.records.base import Record
 
 if TYPE_CHECKING:

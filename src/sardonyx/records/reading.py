@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records import outside
 from sardonyx.records.base import Record, header
 

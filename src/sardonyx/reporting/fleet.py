@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from sardonyx.common.errors import GateNotMet
+from sardonyx.errors import GateNotMet
 from sardonyx.records.base import Record
 from sardonyx.records.inspection import Inspection
 from sardonyx.records.quantization import Quantization

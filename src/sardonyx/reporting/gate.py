@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records import reading
 from sardonyx.records.expressions import Gate, shown
 from sardonyx.reporting import formatting

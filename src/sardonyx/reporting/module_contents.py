@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.inspection import HierarchyDag
 from sardonyx.records.run import Run, Wiring
 from sardonyx.reporting import formatting

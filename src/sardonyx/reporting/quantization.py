@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.expressions import Wording, parse
 from sardonyx.records.quantization import (
     FLOAT32,

@@ -11,7 +11,7 @@ from typing import Literal, cast, get_args
 from msgspec import Struct
 
 from sardonyx.common.atomic_write import check_free, explained, write_whole
-from sardonyx.common.errors import OutputError, UsageError
+from sardonyx.errors import OutputError, UsageError
 from sardonyx.records.comparison import Location
 from sardonyx.records.quantization import Quantization
 from sardonyx.reporting import formatting

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis, Form
 from sardonyx.records.bench import Benchmark, Comparison, Placement, Point, Profile, ProfiledModel

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime import library
 
 PACKAGE = "onnxruntime_genai"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError
 
 if TYPE_CHECKING:
     import onnx

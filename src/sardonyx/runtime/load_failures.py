@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.runtime import library

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.io.decoder_folder import DecoderFolder
 from sardonyx.records.run import LoadedDecoder

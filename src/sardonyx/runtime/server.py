@@ -9,7 +9,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.runtime import library
 from sardonyx.runtime.generation import generate
 from sardonyx.runtime.library import Engine, Source

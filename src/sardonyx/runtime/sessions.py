@@ -18,8 +18,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from sardonyx.common.errors import RuntimeFailure, UsageError, install_hint
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import RuntimeFailure, UsageError, install_hint
 from sardonyx.runtime import library
 from sardonyx.runtime.library import Array, Engine, Feeds, Source, Value
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.runtime import library
 from sardonyx.runtime.library import Feeds, Source, Value
 

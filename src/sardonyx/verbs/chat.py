@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from sardonyx.cli.console import note, put
 from sardonyx.cli.options import THREADS, Option, argument
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.common.errors import UsageError, install_hint
+from sardonyx.errors import UsageError, install_hint
 
 if TYPE_CHECKING:
     from sardonyx.runtime.generation import Decoder

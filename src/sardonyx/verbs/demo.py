@@ -29,7 +29,7 @@ from msgspec import Struct
 from sardonyx.cli.console import put
 from sardonyx.cli.options import FORCE, argument
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.common.errors import OutputError, SardonyxError
+from sardonyx.errors import OutputError, SardonyxError
 from sardonyx.frontend.installed import require_installed
 from sardonyx.reporting.document import Column, Row, Table, text_column
 from sardonyx.reporting.formatting import seconds, size

@@ -23,7 +23,7 @@ from sardonyx.cli import options
 from sardonyx.cli.console import progress
 from sardonyx.cli.options import Option, reject_both
 from sardonyx.cli.verb import Given, Verb, later
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 
 
 def _run(given: Given) -> int:

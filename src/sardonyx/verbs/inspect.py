@@ -27,7 +27,7 @@ from sardonyx.cli.console import progress
 from sardonyx.cli.files import STREAM, on_disk
 from sardonyx.cli.options import Option, switch
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.inspection import Inspection, ModuleInspection
 from sardonyx.reporting.document import Document, View
 from sardonyx.reporting.inspection import (

@@ -17,7 +17,7 @@ from pathlib import Path
 from sardonyx.cli.console import put
 from sardonyx.cli.options import argument, file
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.common.errors import VerificationFailed
+from sardonyx.errors import VerificationFailed
 from sardonyx.reporting.formatting import one_line
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.inputs.generator import ExampleInputs
 from sardonyx.ir import io
 from sardonyx.records.run import Accuracy, RequestedTolerance, RuntimeCheck, Trial, Verdict

@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.facts import element_types
 from sardonyx.ir.ops import GELUS, RECURRENT

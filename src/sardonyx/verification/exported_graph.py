@@ -17,7 +17,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec.structs import replace
 
-from sardonyx.common.errors import ModelError, RuntimeFailure, UsageError
+from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.frontend.tracing.engine import TorchEngine, to_array
 from sardonyx.frontend.tracing.traced import Program
 from sardonyx.records.run import Accuracy, Verdict

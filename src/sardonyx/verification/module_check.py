@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.inputs.generator import ExampleInputs
 from sardonyx.ir.module_region import Extract
 from sardonyx.records.run import Accuracy, Trial, Verdict

@@ -24,7 +24,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.run import Accuracy, OutputDifference
 from sardonyx.runtime import Array, Value
 from sardonyx.verification.exclusions import Padding, Ties, is_as_close

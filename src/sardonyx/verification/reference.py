@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.inputs.generator import ExampleInputs, Inputs, Plan, TrialInputs, read_examples
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.metadata import outside_limits

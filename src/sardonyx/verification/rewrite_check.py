@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from onnx_ir import DataType
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.exact.evaluate import doubles
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts

@@ -12,8 +12,8 @@ from typing import TypeAlias, TypeVar
 import onnx
 import onnx_ir as ir
 
-from sardonyx.common.errors import RuntimeFailure
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.facts import constant_tensor
 from sardonyx.ir.ops import RANDOM

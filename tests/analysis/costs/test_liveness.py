@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from analysis.costs.programs import BATCH, EXAMPLE, SEQ, Sketch, programs
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir.shapes.expr import value_of
 from sardonyx.verbs.analyze.costs.peak_memory import liveness, thinned
 from sardonyx.verbs.analyze.costs.program import Program, Store

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import models
 import sardonyx
 from narrowing import present
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir.origins import tagged
 from sardonyx.ir.shapes.expr import Expr, total, value_of
 from sardonyx.verbs.analyze.costs.onnx_program import program_of

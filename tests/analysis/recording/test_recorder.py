@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import architectures
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.ir.shapes.expr import total
 from sardonyx.verbs.analyze.costs.peak_memory import liveness

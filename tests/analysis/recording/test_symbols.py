@@ -10,7 +10,7 @@ from torch import nn
 
 import architectures
 from analysis.attention_choice import set_attention
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir.shapes.expr import product, symbol, value_of
 from sardonyx.verbs.analyze.costs.peak_memory import liveness
 from sardonyx.verbs.analyze.costs.program import Program

@@ -17,7 +17,7 @@ from torch import nn
 
 import architectures
 import attention
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.frontend.attention.calling import Fixed, names_in, rebuilt, shape_of, tensors_in, unknown_in
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.roles import decomposition_of

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import sardonyx
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.decomposed_file import load_decomposed, save_decomposed
 from sardonyx.frontend.attention.roles import decomposition_of
 

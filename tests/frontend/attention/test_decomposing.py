@@ -8,7 +8,7 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from frontend.attention.comparing import close
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.roles import Decomposition, decomposition_of
 

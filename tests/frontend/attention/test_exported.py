@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from frontend.attention.comparing import close
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.frontend.attention.decompose import decompose
 from sardonyx.frontend.attention.roles import Role, decomposition_of
 from sardonyx.frontend.attention.torch_export import FrozenModule

@@ -27,7 +27,7 @@ from frontend.attention.by_hand import (
     built,
     exported,
 )
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.frontend.attention.fuse import fuse_attention, fusion_of
 
 _SDPA = (F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default)

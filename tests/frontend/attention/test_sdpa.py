@@ -12,7 +12,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 
 from frontend.attention import comparing, random_modules
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.attention import decompositions, opaque_ops
 from sardonyx.frontend.attention.decompose import trace
 from sardonyx.frontend.attention.decompositions import AttentionWriter

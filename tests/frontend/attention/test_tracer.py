@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from frontend.attention import comparing
 from frontend.attention.comparing import random_tensor, random_weights
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.decompose import trace
 from sardonyx.frontend.attention.roles import Role, decomposition_of
 

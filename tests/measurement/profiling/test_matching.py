@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.verbs.profile.kernel_origins import GraphStep, Steps
 from sardonyx.verbs.profile.profiler import KernelCall, Run, match, read
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import sardonyx
-from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.records.bench import Profile, ProfiledModel, TracedBy
 from sardonyx.verbs.profile import kernel_origins, profiler
 

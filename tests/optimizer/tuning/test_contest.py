@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Builder, Match, Replacement
 from sardonyx.passes import Example, NodePass

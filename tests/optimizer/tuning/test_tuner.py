@@ -12,7 +12,7 @@ import pytest
 
 import sardonyx.verbs.optimize.pipeline as pipeline
 from optimizer.tuning.simulated_machine import priced, simulate, tuned
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir import io
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.rules import Builder, Match, Replacement

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from reporting.sample_analysis import sample_analysis
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.analysis import Analysis
 from sardonyx.reporting import gate, record_kinds
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run, sample_verdict
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.expressions import Number
 from sardonyx.reporting import record_kinds
 

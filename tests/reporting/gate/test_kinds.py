@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from reporting.gate.sample_records import benchmark, records, timing
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.bench import Finding
 from sardonyx.reporting import gate, record_kinds
 from sardonyx.reporting.measures import Reading

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from reporting.sample_run import sample_run
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.records.run import Run, Wiring
 from sardonyx.reporting.module_contents import MAX_ELEMENTS, module_mermaid, quoted
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from torch import fx, nn
 from torch.fx.graph import CodeGen
 
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.frontend.tracing.structure import join_cache, named_arguments, split_cache
 
 _DECOMPOSE_AGAIN = "decompose the model again for this call"

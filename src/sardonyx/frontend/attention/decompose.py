@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.nn.modules import transformer
 
 from sardonyx.common import gc_pause
-from sardonyx.common.errors import ModelError, SardonyxError, UsageError, reason
+from sardonyx.errors import ModelError, SardonyxError, UsageError, reason
 from sardonyx.frontend.attention import decompositions, opaque_ops
 from sardonyx.frontend.attention.calling import PLAIN
 from sardonyx.frontend.attention.decompositions import AttentionWriter

@@ -25,7 +25,7 @@ import torch
 from torch import fx, nn
 
 from sardonyx.common.atomic_write import Draft, explained
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.attention.calling import (
     PLAIN,
     Cache,

@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch.fx.proxy import TraceError
 from torch.nn import functional as F
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.attention import opaque_ops
 from sardonyx.frontend.attention.roles import Primitive, Role
 

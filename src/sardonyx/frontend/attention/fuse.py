@@ -23,7 +23,7 @@ from torch.func import functional_call
 from torch.fx.graph import CodeGen
 from torch.fx.node import map_aggregate
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.frontend.attention import roles
 from sardonyx.frontend.attention.fusion_plan import DropoutRate, FusionPlan, plan_fusion
 from sardonyx.frontend.attention.fusion_writing import (

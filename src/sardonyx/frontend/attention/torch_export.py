@@ -13,7 +13,7 @@ from torch import fx, nn
 from torch.fx.node import map_aggregate
 
 from sardonyx.common import gc_pause
-from sardonyx.common.errors import ModelError, UsageError, reason
+from sardonyx.errors import ModelError, UsageError, reason
 from sardonyx.frontend.attention.calling import (
     INTERFACE,
     Arguments,

@@ -14,7 +14,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor, nn
 
-from sardonyx.common.errors import reason
+from sardonyx.errors import reason
 from sardonyx.frontend.inputs.candidates import Role, role_of
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.running import quietly

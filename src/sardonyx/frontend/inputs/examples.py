@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from torch import Tensor, nn
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.frontend.inputs.candidates import Role, Slot, candidates, processed, role_of
 from sardonyx.frontend.inputs.dynamic import find_dynamic, position_limit
 from sardonyx.frontend.inputs.search import Accepted, Draft, Search

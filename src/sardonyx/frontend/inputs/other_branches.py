@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from torch import Tensor
 
-from sardonyx.common.errors import SardonyxError, VerificationFailed
+from sardonyx.errors import SardonyxError, VerificationFailed
 from sardonyx.frontend.inputs.dynamic import dim_terms, places_of, refusal, resized
 from sardonyx.frontend.inputs.examples import DynamicDims
 from sardonyx.frontend.tracing.adapter import Call, Feeds

@@ -15,7 +15,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor, nn
 
-from sardonyx.common.errors import UsageError, reason
+from sardonyx.errors import UsageError, reason
 from sardonyx.frontend.inputs.candidates import Role, role_of
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.module_state import restoring_state

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from sardonyx.common.errors import UsageError, reason
+from sardonyx.errors import UsageError, reason
 from sardonyx.frontend.inputs.candidates import Candidate, Role, Sizes, Slot, candidates, generate, processed, role_of
 from sardonyx.frontend.inputs.facts import Facts
 from sardonyx.frontend.running import Probe, Reads

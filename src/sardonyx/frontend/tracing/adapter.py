@@ -13,7 +13,7 @@ from msgspec import Struct
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import WriteUndo, has_own_state, unchanged, uncompiled
 from sardonyx.frontend.running import memory_read, quietly
 from sardonyx.frontend.tracing.structure import Flat, fixed_arguments, named_arguments

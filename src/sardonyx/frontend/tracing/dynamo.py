@@ -22,7 +22,7 @@ from torch.onnx._internal import _lazy_import
 from torch.onnx._internal.exporter import _schemas
 from torch.utils import _pytree as pytree
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import replaced
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Axes, Call, check_dynamic

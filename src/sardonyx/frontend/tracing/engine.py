@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from sardonyx.common.errors import RuntimeFailure, UsageError, reason
+from sardonyx.errors import RuntimeFailure, UsageError, reason
 from sardonyx.frontend.running import Widening, run, widen, widened_copy
 from sardonyx.frontend.tracing.adapter import Call, stored_tensors
 from sardonyx.frontend.tracing.module_tree import LiveTree

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch.nn.utils import parametrize
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import Seen, fast_paths, restoring_state, tensors_of
 from sardonyx.frontend.running import evaluate, set_training
 

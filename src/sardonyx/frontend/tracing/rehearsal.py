@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import (
     Seen,
     WriteUndo,

@@ -25,8 +25,8 @@ from torch.onnx._internal.torchscript_exporter import (
 )
 from torch.onnx.errors import OnnxExporterError
 
-from sardonyx.common.errors import ModelError, reason
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import ModelError, reason
 from sardonyx.frontend.module_state import WriteUndo, replaced, uncompiled
 from sardonyx.frontend.running import HALF_TYPES, quietly
 from sardonyx.frontend.tracing.adapter import INNER, Adapter, Call

@@ -16,7 +16,7 @@ from msgspec import Struct
 from torch import nn
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from sardonyx.common.errors import ModelError, OutputError, SardonyxError, UsageError, reason
+from sardonyx.errors import ModelError, OutputError, SardonyxError, UsageError, reason
 from sardonyx.frontend.installed import missing
 from sardonyx.frontend.module_state import replaced, restoring_state
 from sardonyx.frontend.running import quietly

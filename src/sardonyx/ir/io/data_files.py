@@ -24,7 +24,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from sardonyx.common.atomic_write import Draft, abandoned_drafts, is_draft, remove_abandoned
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir.io import tensor_data, unmodeled_fields
 from sardonyx.ir.storage import SourceFile, write_all
 

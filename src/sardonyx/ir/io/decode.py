@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir.io import unmodeled_fields
 from sardonyx.ir.io.encode import (
     VALUE_FIELDS,

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from msgspec import Struct
 
 from sardonyx.common.atomic_write import draft_folder
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir.io.data_files import external_files
 from sardonyx.ir.io.files import Saved, load, save
 

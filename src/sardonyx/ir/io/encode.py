@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir import serde
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir.io import unmodeled_fields
 from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor, SparseTensor, string_bytes
 

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 
 from sardonyx.common import gc_pause
 from sardonyx.common.atomic_write import Draft, check_free, explained
-from sardonyx.common.errors import ModelError, OutputError
+from sardonyx.errors import ModelError, OutputError
 from sardonyx.ir.io import data_files, tensor_data, unmodeled_fields
 from sardonyx.ir.io.decode import decode
 from sardonyx.ir.io.encode import Encoder

@@ -17,7 +17,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir.storage import RAW_DATA, SourceFile, stored_bytes
 from sardonyx.ir.tensors import FileTensor, ProtoStrings, ProtoTensor
 

@@ -7,7 +7,7 @@ import os
 import onnx_ir as ir
 
 from sardonyx.common.atomic_write import check_free
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir import io, origins
 from sardonyx.ir import origins as attribute_tags
 from sardonyx.ir.origins import HasModel, Source, tagged

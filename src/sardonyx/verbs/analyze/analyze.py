@@ -12,7 +12,7 @@ import onnx_ir as ir
 from msgspec.structs import asdict
 
 from sardonyx.common import gc_pause
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.frontend.installed import require_torch
 from sardonyx.frontend.sources import parse_source
 from sardonyx.inputs.generator import LENGTH, dynamic_dims

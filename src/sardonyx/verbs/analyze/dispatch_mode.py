@@ -23,7 +23,7 @@ from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.frontend.module_state import is_control_flow, run_under_mode
 from sardonyx.frontend.tracing.module_tree import LiveTree, ModuleStep
 from sardonyx.verbs.analyze.costs.program import Buffer, Store, Value

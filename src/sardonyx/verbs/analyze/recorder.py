@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import DimDynamic, GuardOnDataDependentSymNode, ShapeEnv
 from torch.utils._mode_utils import no_dispatch
 
-from sardonyx.common.errors import ModelError, UsageError
+from sardonyx.errors import ModelError, UsageError
 from sardonyx.frontend.module_state import fast_paths, unchanged, uncompiled
 from sardonyx.frontend.running import quietly
 from sardonyx.frontend.tracing.structure import Flat, named_arguments

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from torch import fx, nn
 
 from sardonyx.common.atomic_write import check_free
-from sardonyx.common.errors import ModelError, SardonyxError, reason
+from sardonyx.errors import ModelError, SardonyxError, reason
 from sardonyx.frontend.attention.decompose import check_has_code, decompose
 from sardonyx.frontend.attention.decomposed_file import save_decomposed
 from sardonyx.frontend.attention.fuse import Fusion, fuse_attention, fusion_of

@@ -17,8 +17,8 @@ import onnx
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import UsageError
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import UsageError
 from sardonyx.ir import io, metadata
 from sardonyx.records.environment import environment
 from sardonyx.records.progress import Progress

@@ -16,8 +16,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from sardonyx.common.errors import UsageError
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import UsageError
 from sardonyx.inputs.generator import at_size, dynamic_dims, sizes_of
 from sardonyx.records.bench import Benchmark, Finding, Machine, Point, Start, Timing
 from sardonyx.records.environment import environment

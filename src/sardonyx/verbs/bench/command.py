@@ -33,7 +33,7 @@ from sardonyx.cli.options import (
     table_format,
 )
 from sardonyx.cli.verb import Given, Verb, later
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.verbs.bench.durations import bench_seconds
 
 _SWEEP = re.compile(r"(?P<dim>[^\s=]+)=(?P<sizes>[1-9]\d{0,17}(?:,[1-9]\d{0,17})*)", re.ASCII)

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import SardonyxError, UsageError
+from sardonyx.errors import SardonyxError, UsageError
 from sardonyx.ir import io
 from sardonyx.ir.origins import Source, distinct_labels, tagged
 from sardonyx.records.bench import BenchFile

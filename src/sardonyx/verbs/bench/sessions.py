@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.records.bench import Start
 from sardonyx.runtime import Feeds, Value
 from sardonyx.runtime.timed import Level, Settings, TimedModel

@@ -6,7 +6,7 @@ import gc
 from pathlib import Path
 from typing import Any
 
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.runtime import library
 from sardonyx.runtime.worker_process import serve
 from sardonyx.verbs.bench import machine

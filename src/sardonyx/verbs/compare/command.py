@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sardonyx.cli.options import DEPTH, PRINTING, argument, switch
 from sardonyx.cli.verb import Given, Verb, later
-from sardonyx.common.errors import VerificationFailed
+from sardonyx.errors import VerificationFailed
 from sardonyx.records.comparison import Comparison, OpRef, Pair, Side
 from sardonyx.reporting import formatting
 from sardonyx.reporting.document import (

@@ -26,7 +26,7 @@ from sardonyx.cli.console import put
 from sardonyx.cli.files import check_free, write_whole
 from sardonyx.cli.options import MODEL, OUTPUT, choice, listed
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.reporting import formatting
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 import onnx_ir as ir
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import find_modules
 from sardonyx.ir.origins import Source, how, origins, owner, tagged

@@ -25,7 +25,7 @@ from sardonyx.cli import files, options
 from sardonyx.cli.console import progress
 from sardonyx.cli.options import MORE, Option, choice
 from sardonyx.cli.verb import Given, Verb, later
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 
 
 def _run(given: Given) -> int:

@@ -19,8 +19,8 @@ from torch.onnx import ONNXProgram
 
 from sardonyx.common import gc_pause
 from sardonyx.common.atomic_write import check_free, check_free_folder, draft_folder
-from sardonyx.common.errors import ModelError, UsageError, VerificationFailed, check_choice
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import ModelError, UsageError, VerificationFailed, check_choice
 from sardonyx.frontend.inputs.dynamic import dim_terms, larger_examples
 from sardonyx.frontend.inputs.examples import Dims, DynamicDims, Inputs, example_for, resolve_dynamic, unpadded
 from sardonyx.frontend.inputs.facts import Facts

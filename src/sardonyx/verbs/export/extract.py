@@ -13,7 +13,7 @@ import onnx_ir as ir
 from msgspec import Struct, structs
 
 from sardonyx.common.atomic_write import check_free
-from sardonyx.common.errors import UsageError, VerificationFailed, check_choice
+from sardonyx.errors import UsageError, VerificationFailed, check_choice
 from sardonyx.ir import io, origins
 from sardonyx.ir import module_region as cutting
 from sardonyx.ir.module_borders import find_module

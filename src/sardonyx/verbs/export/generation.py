@@ -17,7 +17,7 @@ import torch
 from msgspec import Struct
 from torch import nn
 
-from sardonyx.common.errors import RuntimeFailure, UsageError, VerificationFailed, reason
+from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed, reason
 from sardonyx.frontend.inputs import dynamic
 from sardonyx.frontend.inputs.examples import Example
 from sardonyx.frontend.inputs.facts import Facts

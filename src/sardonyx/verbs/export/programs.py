@@ -13,7 +13,7 @@ from msgspec import Struct
 from torch import nn
 
 from sardonyx.common.atomic_write import check_free
-from sardonyx.common.errors import UsageError, VerificationFailed
+from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.frontend.models import state_sha256
 from sardonyx.frontend.tracing import dynamo, traced
 from sardonyx.frontend.tracing.adapter import Call

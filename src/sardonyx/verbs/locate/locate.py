@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import ModelError, RuntimeFailure, UsageError
+from sardonyx.errors import ModelError, RuntimeFailure, UsageError
 from sardonyx.inputs.generator import ExampleInputs
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.origins import Source, Tagged, tagged

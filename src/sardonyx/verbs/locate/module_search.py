@@ -34,7 +34,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import module_region
 from sardonyx.ir.module_region import Flow
 from sardonyx.ir.ops import KEEPS_ORDER

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sardonyx.cli.options import Option
 from sardonyx.cli.verb import Given, Verb
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 
 
 def _run(given: Given) -> int:

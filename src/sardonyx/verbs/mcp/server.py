@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 import sardonyx
-from sardonyx.common.errors import SardonyxError, UsageError, did_you_mean
+from sardonyx.errors import SardonyxError, UsageError, did_you_mean
 from sardonyx.records.base import Record
 
 _STRING: dict[str, Any] = {"type": "string"}

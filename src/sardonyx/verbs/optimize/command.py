@@ -24,7 +24,7 @@ from sardonyx.cli.files import STREAM, on_disk
 from sardonyx.cli.options import MORE, OUTPUT, Option, file, parse_duration, reject_both
 from sardonyx.cli.verb import Given, Verb, later
 from sardonyx.common.atomic_write import explained
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.reporting.formatting import one_line
 
 if TYPE_CHECKING:

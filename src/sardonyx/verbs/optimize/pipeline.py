@@ -19,8 +19,8 @@ import onnx_ir as ir
 from msgspec.structs import asdict, replace
 
 from sardonyx.common.atomic_write import check_free, check_free_folder
-from sardonyx.common.errors import UsageError, VerificationFailed, check_choice
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import UsageError, VerificationFailed, check_choice
 from sardonyx.ir import io, metadata, origins
 from sardonyx.ir.opset_raising import HIGHEST
 from sardonyx.ir.origins import HasModel, is_program

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sardonyx.common.errors import VerificationFailed
+from sardonyx.errors import VerificationFailed
 from sardonyx.ir import io
 from sardonyx.ir.rewriter import Observer
 from sardonyx.records.run import Event, RolledBack, Verdict

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import explained, write_whole
-from sardonyx.common.errors import OutputError, SardonyxError, UsageError
+from sardonyx.errors import OutputError, SardonyxError, UsageError
 from sardonyx.inputs.generator import dynamic_dims
 from sardonyx.ir import io
 from sardonyx.records import reading

@@ -24,7 +24,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from sardonyx.common.errors import RuntimeFailure, UsageError
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.passes import Pass
 from sardonyx.records.run import Decision, RelativeTime, RewriteKind, Tuning, TuningMeasurement

@@ -20,7 +20,7 @@ import msgspec
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import UsageError, reason
+from sardonyx.errors import UsageError, reason
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import Source, Tagged, owner, tagged
 from sardonyx.ir.scopes import is_constant, label

@@ -21,8 +21,8 @@ import onnx
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure, UsageError
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.ir import origins
 from sardonyx.ir.io import to_proto

@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, SOFTMAXES
 from sardonyx.ir.scopes import operand

@@ -23,8 +23,8 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import RuntimeFailure, UsageError
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import owner
 from sardonyx.ir.scopes import is_constant, operator

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sardonyx.common.errors import GateNotMet, VerificationFailed
+from sardonyx.errors import GateNotMet, VerificationFailed
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.expressions import Number
 from sardonyx.records.progress import Clock

@@ -26,7 +26,7 @@ from sardonyx.cli import files as single
 from sardonyx.cli.console import complain
 from sardonyx.cli.options import MORE, OUTPUT, Option, choice, file, listed
 from sardonyx.cli.verb import Given, Verb, later
-from sardonyx.common.errors import GateNotMet, UsageError
+from sardonyx.errors import GateNotMet, UsageError
 from sardonyx.records.quantization import Quantization
 
 # those of `sardonyx.quantize`, whose module is slow to import

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from sardonyx.common.errors import UsageError, VerificationFailed
+from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import ALL_CONVOLUTIONS, ALL_PRODUCTS, GELUS, LOOKUPS, NORMALIZES, attention_operands
 from sardonyx.ir.origins import owner

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from sardonyx.common.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.frontend.sources import user_error
 from sardonyx.ir.storage import Array
 from sardonyx.records.quantization import Interval, Loss, MetricMeans, OutputLoss, Scores

@@ -10,7 +10,7 @@ from typing import Literal
 import onnx_ir as ir
 from msgspec import Struct, field
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir import io
 from sardonyx.ir.origins import Source, owner
 from sardonyx.ir.scopes import label, operand

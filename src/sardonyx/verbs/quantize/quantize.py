@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import check_free
-from sardonyx.common.errors import GateNotMet, RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.errors import GateNotMet, RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.inputs.values import Style
 from sardonyx.ir import io, metadata

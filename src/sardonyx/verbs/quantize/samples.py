@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import UsageError
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import UsageError
 from sardonyx.frontend.sources import load_function, user_error
 from sardonyx.records.input_specs import check_names, read_arrays
 from sardonyx.records.quantization import DataParts

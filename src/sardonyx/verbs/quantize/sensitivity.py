@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.errors import UsageError, VerificationFailed
+from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.ir.origins import Source
 from sardonyx.records.bench import Comparison
 from sardonyx.records.progress import Progress

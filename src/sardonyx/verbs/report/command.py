@@ -25,7 +25,7 @@ from sardonyx.cli.console import note, progress, put
 from sardonyx.cli.options import FORCE, OUTPUT, Option, argument, file, output, switch
 from sardonyx.cli.verb import Given, Verb
 from sardonyx.common.atomic_write import check_free
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.reporting import formatting
 
 if TYPE_CHECKING:

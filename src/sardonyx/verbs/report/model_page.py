@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import write_whole
-from sardonyx.common.errors import SardonyxError
+from sardonyx.errors import SardonyxError
 from sardonyx.records.progress import Progress
 from sardonyx.reporting.page import render_models
 from sardonyx.reporting.run_bundle import SIDES, RunBundle

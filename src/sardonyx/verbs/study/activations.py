@@ -15,8 +15,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from sardonyx.common.errors import RuntimeFailure
 from sardonyx.common.temporary import temporary_folder
+from sardonyx.errors import RuntimeFailure
 from sardonyx.fleet.cells import Cell
 from sardonyx.ir import io
 from sardonyx.ir.scopes import operator

@@ -23,7 +23,7 @@ from sardonyx.cli import options
 from sardonyx.cli.console import live_table, note, put, put_json
 from sardonyx.cli.options import OUTPUT, Option, argument, parse_duration, parse_memory, switch
 from sardonyx.cli.verb import Given, Verb, later
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.fleet.storage import Store, open_store
 from sardonyx.records.study import Study
 from sardonyx.reporting.study import files as rendered

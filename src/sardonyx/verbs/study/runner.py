@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from sardonyx.common.errors import OutputError, RuntimeFailure, UsageError
+from sardonyx.errors import OutputError, RuntimeFailure, UsageError
 from sardonyx.fleet import cells
 from sardonyx.fleet.cells import Cell, CellStore
 from sardonyx.fleet.engines import STATUS, Engine, ExecutorEngine, LocalEngine, Status, Tracker, connect, run_all

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sardonyx.common.errors import ModelError
+from sardonyx.errors import ModelError
 from sardonyx.ir import origins
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.ops import KEEPS_ORDER

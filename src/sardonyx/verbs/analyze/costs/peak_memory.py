@@ -18,7 +18,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sardonyx.common.errors import UsageError
+from sardonyx.errors import UsageError
 from sardonyx.ir.shapes.expr import (
     Atom,
     Expr,
