@@ -16,6 +16,13 @@ from sardonyx.records.run import Run
 from sardonyx.verbs.optimize.options import OptimizeOptions
 
 Command = Callable[..., Any]
+
+
+def options(**given: Any) -> OptimizeOptions:
+    """The options of a command; files are hashed only for a record."""
+    return OptimizeOptions(hashes=False, **given)
+
+
 DEFAULTS = {
     "target": "portable",
     "verify": "end",
@@ -28,7 +35,7 @@ DEFAULTS = {
     "dry_run": False,
     "certificate": None,
     "tune": False,
-    "options": OptimizeOptions(),
+    "options": options(),
     "progress": None,
 }
 
@@ -49,22 +56,22 @@ def test_without_an_output_the_result_is_beside_the_source(stage: Any, command: 
         (["--target", "ort"], {"target": "ort"}),
         (["--verify", "each"], {"verify": "each"}),
         (["--verify", "off"], {"verify": "off"}),
-        (["--verify-seconds", "90"], {"options": OptimizeOptions(verify_seconds=90.0)}),
-        (["--runtime", "ort", "--runtime", "openvino"], {"options": OptimizeOptions(runtimes=("ort", "openvino"))}),
+        (["--verify-seconds", "90"], {"options": options(verify_seconds=90.0)}),
+        (["--runtime", "ort", "--runtime", "openvino"], {"options": options(runtimes=("ort", "openvino"))}),
         (["--only", "a", "--only", "b"], {"only": ["a", "b"]}),
         (["--skip", "a"], {"skip": ["a"]}),
-        (["--fewest-nodes"], {"options": OptimizeOptions(fewest_nodes=True)}),
-        (["--max-opset", "20"], {"options": OptimizeOptions(max_opset=20)}),
-        (["--keep-opset"], {"options": OptimizeOptions(keep_opset=True)}),
-        (["--allow-growth"], {"options": OptimizeOptions(allow_growth=True)}),
+        (["--fewest-nodes"], {"options": options(fewest_nodes=True)}),
+        (["--max-opset", "20"], {"options": options(max_opset=20)}),
+        (["--keep-opset"], {"options": options(keep_opset=True)}),
+        (["--allow-growth"], {"options": options(allow_growth=True)}),
         (["--inputs", "x.npz"], {"inputs": Path("x.npz")}),
         (["--seed", "7"], {"seed": 7}),
         (["--threads", "2"], {"threads": 2}),
         (["--force"], {"force": True}),
         (["-f"], {"force": True}),
-        (["--external-data"], {"options": OptimizeOptions(external=True)}),
-        (["--inline"], {"options": OptimizeOptions(external=False)}),
-        (["--reproducer", "wrong"], {"options": OptimizeOptions(reproducer="wrong")}),
+        (["--external-data"], {"options": options(external=True)}),
+        (["--inline"], {"options": options(external=False)}),
+        (["--reproducer", "wrong"], {"options": options(reproducer="wrong")}),
     ],
 )
 def test_optimize_passes_every_flag_on(
@@ -73,6 +80,12 @@ def test_optimize_passes_every_flag_on(
     output = tmp_path / "small.onnx"
     assert command("optimize", "model.onnx", "-o", output, *flags).code == 0
     assert stage.asked == [((Path("model.onnx"), output), DEFAULTS | expected)]
+
+
+def test_files_are_hashed_where_a_record_holds_the_hashes(stage: Any, command: Command, tmp_path: Path) -> None:
+    for flags in (["--record", tmp_path / "record.json"], ["--json"]):
+        command("optimize", "model.onnx", "-o", tmp_path / "small.onnx", *flags)
+    assert [given["options"].hashes for _, given in stage.asked] == [True, True]
 
 
 def test_verify_passes_every_flag_on(stage: Any, command: Command) -> None:

@@ -70,7 +70,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 
 
 TEXT = '<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { a = Identity(x) y = Exp(a) }'
-PRINTING = {"cli", "common", "records", "reporting", "verbs"}
+PRINTING = {"cli", "common", "errors", "records", "reporting", "verbs"}
 READING = PRINTING | {"ir"}
 
 
