@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantization import small_model
+from sardonyx.common.temporary import temporary_folder
 from sardonyx.verbs.quantize import scales, simulation
 from sardonyx.verbs.quantize.calibration import measure_moments
 from sardonyx.verbs.quantize.scales import Moments, Rounded, compensated, in_blocks, plain_blocks, upper_root
@@ -102,7 +102,7 @@ def test_stored_integers_are_checked_one_by_one(is_transposed: bool, is_symmetri
     rng = np.random.default_rng(0)
     values = rng.standard_normal((40, 24)).astype(np.float32)
     stored = np.ascontiguousarray(values.T) if is_transposed else values
-    moments = Moments(_moments(rng, 40, 200), TemporaryDirectory())
+    moments = Moments(_moments(rng, 40, 200), temporary_folder())
     matrix = Matrix(ir.Tensor(stored), is_transposed, moments)
     blocks = Blocks(matrix, 4, SIZE, is_symmetric)
     integers = blocks.integers().reshape(-1, 24)[:40]

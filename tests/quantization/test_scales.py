@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import sardonyx
+from sardonyx.common.temporary import temporary_folder
 from sardonyx.ir import io
 from sardonyx.ir.tensors import ConcatTensor
 from sardonyx.verbs.quantize import dynamic_int8, scales, weights
@@ -162,7 +162,7 @@ def test_wrong_factors_are_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_elements_of_usual_size_are_not_smoothed() -> None:
     weight = ir.Tensor(np.random.default_rng(0).standard_normal((96, 64)).astype(np.float32))
-    folder, squares = TemporaryDirectory(), np.ones(96, np.float32)
+    folder, squares = temporary_folder(), np.ones(96, np.float32)
     assert smoothing(Matrix(weight, False)) is None
     assert smoothing(Matrix(weight, False, Moments(np.diag(squares), folder))) is None
     squares[7] = 1600

@@ -6,20 +6,47 @@ import functools
 import os
 import shutil
 import tempfile
+import weakref
 
 from sardonyx.common.atomic_write import draft_name, is_abandoned, is_draft
 
 _NAME = "sardonyx"
 
 
-def temporary_folder() -> tempfile.TemporaryDirectory[str]:
-    """Make an empty folder in TMPDIR; it is deleted with the returned object, or at the end of a `with`.
+class TemporaryFolder:
+    """A new folder, deleted with this object, at the end of a `with`, or when the process ends.
+
+    Only the process that made it deletes it: a fork has the object, too, and may end first.
+    """
+
+    def __init__(self) -> None:
+        owned = draft_name(_NAME).removesuffix(".part")
+        self.name = tempfile.mkdtemp(prefix=f"{owned}-", suffix=".part")
+        self._delete = weakref.finalize(self, _delete, self.name, os.getpid())
+
+    def cleanup(self) -> None:
+        """Delete the folder now."""
+        self._delete()
+
+    def __enter__(self) -> str:
+        return self.name
+
+    def __exit__(self, *_: object) -> None:
+        self.cleanup()
+
+
+def _delete(path: str, owner: int) -> None:
+    if os.getpid() == owner:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def temporary_folder() -> TemporaryFolder:
+    """Make an empty folder in TMPDIR.
 
     A process that is killed leaves its folders. The first call in another process deletes them.
     """
     _remove_abandoned(tempfile.gettempdir())
-    owned = draft_name(_NAME).removesuffix(".part")
-    return tempfile.TemporaryDirectory(prefix=f"{owned}-", suffix=".part", ignore_cleanup_errors=True)
+    return TemporaryFolder()
 
 
 @functools.cache

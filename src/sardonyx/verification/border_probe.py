@@ -6,7 +6,6 @@ The weights of a large model are written once; every variant of the graph is a s
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -16,7 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from sardonyx.common.temporary import temporary_folder
+from sardonyx.common.temporary import TemporaryFolder, temporary_folder
 from sardonyx.ir import io
 from sardonyx.ir.facts import element_types
 from sardonyx.runtime import Array, Feeds, Value
@@ -35,7 +34,7 @@ class BorderProbe:
 
     def __init__(self, model: ir.Model, runtime: Runtime, *, threads: int | None = None) -> None:
         self._runtime, self._threads = runtime, threads
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
         self._numbers = itertools.count()
         self._source = model
         self._model = model if Subject(model).constant_bytes <= _SENT else self._stored(model)

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 import onnx
 import onnx_ir as ir
 
-from sardonyx.common.temporary import temporary_folder
+from sardonyx.common.temporary import TemporaryFolder, temporary_folder
 from sardonyx.errors import RuntimeFailure
 from sardonyx.ir import io
 from sardonyx.ir.facts import constant_tensor
@@ -34,7 +34,7 @@ class Subject:
 
     def __init__(self, source: Model) -> None:
         self._source = source.path if isinstance(source, io.LoadedFile) else source
-        self._folder: tempfile.TemporaryDirectory[str] | None = None  # deleted with this object
+        self._folder: TemporaryFolder | None = None  # deleted with this object
         self.copies: io.Copies | None = None  # of its tensors, if they were written to that folder
         if isinstance(source, io.LoadedFile):
             self.model = source.model

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast, overload
@@ -12,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.common.temporary import temporary_folder
+from sardonyx.common.temporary import TemporaryFolder, temporary_folder
 from sardonyx.errors import UsageError
 from sardonyx.frontend.sources import load_function, user_error
 from sardonyx.records.input_specs import check_names, read_arrays
@@ -32,7 +31,7 @@ class Samples:
     """Samples by number. Those of a function or an iterator go to a temporary folder, so that memory holds one."""
 
     def __init__(self, data: Data) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
         self._items: list[Path | Sample] = []
         if isinstance(data, (str, os.PathLike)):
             self._add(data)

@@ -13,7 +13,6 @@ is reached, on the values that its rows are expected to have then. Columns do no
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
 
 import ml_dtypes
@@ -21,6 +20,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
+from sardonyx.common.temporary import TemporaryFolder
 from sardonyx.ir.storage import Array
 from sardonyx.ir.tensors import ConcatTensor, FileTensor
 
@@ -175,7 +175,7 @@ _DAMPING = 0.01  # of the mean square, added to that of every input, so that few
 class Moments:
     """The second moments of an activation, and the integers of the weights that it is multiplied with, in files."""
 
-    def __init__(self, moments: Array, folder: TemporaryDirectory[str]) -> None:
+    def __init__(self, moments: Array, folder: TemporaryFolder) -> None:
         """Store the moments in a folder, which is deleted with the last object that refers to it."""
         self._folder = folder
         self._moments = self._new_file(".npy")
