@@ -24,8 +24,7 @@ import models
 # No deadline: machines may be busy. Every run generates the same cases, so that what passed here passes in CI;
 # `--all-examples` generates new ones.
 settings.register_profile("all", deadline=None)
-settings.register_profile("project", settings.get_profile("all"), derandomize=True, max_examples=25)
-settings.register_profile("quick", settings.get_profile("project"), max_examples=20)
+settings.register_profile("project", settings.get_profile("all"), derandomize=True, max_examples=20)
 OWN_SETTINGS = "_hypothesis_internal_use_settings"  # where Hypothesis keeps the settings of a test
 if "PYTEST_XDIST_WORKER" in os.environ:  # two threads of torch in each of several processes mostly wait for each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -50,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def profile(config: pytest.Config) -> str:
     """The profile of Hypothesis for this run."""
-    return "quick" if config.getoption("quick") else "all" if config.getoption("all_examples") else "project"
+    return "all" if config.getoption("all_examples") else "project"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -27,8 +27,8 @@ from sardonyx.verbs.analyze.recorder import record
 pytestmark = pytest.mark.skipif(
     platform.machine().lower() not in ("x86_64", "amd64"), reason="workspaces of kernels are known for x86 alone"
 )
-MODELS = ["bert", "roberta", "distilbert", "gpt2", "llama", "qwen3", "t5", "bart", "whisper"]
-MODELS += ["vit", "deit", "clip", "wav2vec2", "swin"]
+MODELS = ["bert", "gpt2", "llama", "qwen3", "t5", "bart", "whisper", "vit", "clip", "wav2vec2", "swin"]
+MODELS += [pytest.param(name, marks=pytest.mark.campaign) for name in ("roberta", "distilbert", "deit")]  # alike
 
 
 @pytest.fixture(autouse=True)
