@@ -14,9 +14,9 @@ _NAME = "sardonyx"
 
 
 class TemporaryFolder:
-    """A new folder, deleted with this object, at the end of a `with`, or when the process ends.
+    """An empty folder, deleted with this object, at the end of a `with`, or when the process ends.
 
-    Only the process that made it deletes it: a fork has the object, too, and may end first.
+    Only the process that made it deletes it: a fork also has the object and may end first.
     """
 
     def __init__(self) -> None:

@@ -85,7 +85,7 @@ def _optimize(given: Given, planned: single.Planned, certificate: Path | None) -
 
     dry_run, folder, sizes = given.dry_run, given.run_folder, given.sizes
     to_stream = planned.destination == STREAM
-    hashed = given.record is not None or folder is not None or given.as_json  # otherwise nobody reads the hashes
+    hashed = given.record is not None or folder is not None or given.as_json  # the hashes are only in the record
     settings = given.settings(
         keep_modules=tuple(given.keep_modules or ()),
         runtimes=tuple(given.runtime or ("ort",)),
