@@ -48,6 +48,14 @@ class Planted(Work):
     def _answer(self) -> None:
         sys.stderr.write("this is printed\n")
 
+    def _meet(self) -> None:
+        """Wait until two works have met here; a work that runs alone never ends."""
+        folder = self._log.parent / "met"
+        folder.mkdir(exist_ok=True)
+        (folder / str(self._index)).touch()
+        while len(list(folder.iterdir())) < 2:
+            time.sleep(0.01)
+
     def _fail(self) -> None:
         raise ModelError("this model cannot be read")
 
