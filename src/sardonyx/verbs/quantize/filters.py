@@ -1,4 +1,4 @@
-"""Convolutions with constant filters in 8-bit integers: computed in integers, or dequantized before the convolution."""
+"""Convolutions with constant filters in 8-bit integers: computed in integers, or only stored in them."""
 
 from __future__ import annotations
 
@@ -24,24 +24,27 @@ from sardonyx.verbs.quantize.weights import (
 
 
 class QuantizeFilters(Recipe):
-    """Conv(x, W, b) => Conv(x, DequantizeLinear(q(W), scale), b), with one scale for each output of a constant W.
+    """Conv(x, W, b) => Conv(x, Cast(q(W)) * scale, b), with one scale for each output of a constant W.
 
-    W becomes signed 8-bit integers; x stays float32. Needs opset 13. Refuses a transposed convolution, few filters, and
-    filters that are not float32. Helps because the filters take a quarter of the bytes; the time stays the same.
+    W becomes signed 8-bit integers; x stays float32. ONNX Runtime computes the float32 filters once, when it loads the
+    file. It would keep DequantizeLinear and compute it in every run, and its fastest convolutions need constant
+    filters. Refuses a transposed convolution, few filters, and filters that are not float32. Helps because the filters
+    take a quarter of the bytes; the time stays the same.
     """
 
     name = "quantize-filters"
     roots = ("Conv", "ConvTranspose")
     opset = 7
-    needs = 13  # the first with scales for each channel
 
     def find(self, node: ir.Node, graph: Facts) -> Product | Refused | None:
         """Return a convolution with constant filters."""
         return convolution(node, graph)
 
     def quantized(self, product: Product, op: Builder) -> ir.Value:
-        """Build the dequantized filters and the convolution."""
-        filters = op.DequantizeLinear(*self._filters(product, op, (-1,), SIGNED_MOST), axis=0)
+        """Build the float32 filters and the convolution."""
+        assert isinstance(product, Convolution)
+        levels, scale = self._filters(product, op, (-1, *[1] * (len(product.shape) - 1)), SIGNED_MOST)
+        filters = op.Mul(op.Cast(levels, to=ir.DataType.FLOAT), scale)
         return op.like(product.nodes[-1], (product.activation, filters, product.bias))
 
     def simulation(self, product: Product, op: Builder) -> ir.Value:
