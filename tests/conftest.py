@@ -83,6 +83,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(100_000)  # torch is loaded later, and its objects are looked at in every full collection
         gc.enable()
 
 
