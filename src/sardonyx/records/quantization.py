@@ -137,7 +137,7 @@ class FrontPoint(msgspec.Struct, frozen=True):
 
     label: str  # "mixed 3", "all int8"
     groups: dict[str, int]  # groups by precision, "float32" included
-    predicted_l2: float  # from the losses of single groups, which are added in squares
+    predicted_l2: float | None  # from the losses of single groups, added in squares; None: not all were measured
     scores: Scores  # on the samples to choose with
     bytes: int  # of constants
     bytes_ratio: float  # to the source's

@@ -58,11 +58,11 @@ _OUTPUTS: Mapping[str, tuple[Source, ...]] = {  # operators not listed return th
     "SkipSimplifiedLayerNormalization": (0, _FLOAT, _FLOAT, 0),
 }
 _NAMED = {"Cast": "to"} | dict.fromkeys(RANDOM - {"Multinomial"} | {"EyeLike"}, "dtype")
-_ASK_ONNX = frozenset({"QuantizeLinear", "DequantizeLinear"})
+_QUANTIZED = {"QuantizeLinear": 2, "DequantizeLinear": 1}  # the operand of the same type, without `output_dtype`
 _BODIES = {"If": ("then_branch", 0), "Loop": ("body", 1), "Scan": ("body", 0)}
 
 
-_SPECIAL = frozenset({*_OUTPUTS, *_NAMED, *_ASK_ONNX, *_BODIES, "ConstantOfShape", "SequenceAt"})
+_SPECIAL = frozenset({*_OUTPUTS, *_NAMED, *_QUANTIZED, *_BODIES, "ConstantOfShape", "SequenceAt"})
 
 
 def dtype_of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | None:
@@ -78,6 +78,8 @@ def dtype_of_output(node: ir.Node, index: int, ask: Shapes) -> ir.DataType | Non
     if name is not None:
         named = name in attributes(node)
         return _BY_NUMBER.get(number(node, name, 0)) if named else _of_first(node, ask)
+    if op_type in _QUANTIZED:
+        return None if "output_dtype" in attributes(node) else ask.dtype(operand(node, _QUANTIZED[op_type]))
     if op_type in _BODIES:
         name, first = _BODIES[op_type]
         return ask.dtype(body(node, name).outputs[index + first]) or ask.declared(node.outputs[index])

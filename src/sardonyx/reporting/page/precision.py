@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sardonyx.records.bench import Finding, Point
-from sardonyx.records.quantization import Choice, GroupPrecision, Loss, ModuleGroup, Quantization
+from sardonyx.records.quantization import FLOAT32, Choice, GroupPrecision, Loss, ModuleGroup, Quantization
 from sardonyx.reporting import bench, formatting
 from sardonyx.reporting.document import Span, Table, Text, Tone, View, text_column
 from sardonyx.reporting.page.documents import location_section
@@ -125,7 +125,7 @@ def _chosen(made: Quantization, choice: Choice) -> dict[str, Any]:
 def _group_cells(group: ModuleGroup, made: Quantization, choice: Choice) -> Iterator[Text]:
     options = {option.precision: option for option in group.options}
     yield formatting.module(group.name)
-    yield Span(group.chosen, Tone.STRONG if group.chosen in options else Tone.FAINT)
+    yield Span(group.chosen, Tone.FAINT if group.chosen == FLOAT32 else Tone.STRONG)
     yield formatting.one_line(group.reason)
     yield formatting.size(group.bytes)
     for precision in choice.precisions:

@@ -1,19 +1,18 @@
 """Choose the precision of every module: the fastest or smallest model within a budget of loss.
 
-Groups are measured alone and shapes are timed (`sensitivity`); a front gives the order in which groups are quantized. A
+All modules in each precision are measured first, and timed in one set of turns; then groups of equal shapes are. The
+model in which each group has the precision with the largest gain follows. If it is within the budget, the choice is
+made. Otherwise groups are measured alone (`sensitivity`), and a front gives the order in which they are quantized. A
 bisection along it measures whole models; among those within the budget, the best is timed against the source.
 Predictions only order the work: what is returned was measured.
-
-The front is ordered by gain for each unit of loss (a sweep of a Lagrange multiplier). The losses of modules that are
-quantized alone add in squares, as a first prediction. For a multiplier λ, every group takes the option with the largest
-gain - λ · loss²; as λ falls, groups change along the convex hulls of their options.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -23,16 +22,17 @@ from sardonyx.errors import GateNotMet, VerificationFailed
 from sardonyx.records.bench import Comparison, Finding
 from sardonyx.records.expressions import Number
 from sardonyx.records.progress import Clock
+from sardonyx.records.provenance import module_of
 from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, GroupPrecision, ModuleGroup
 from sardonyx.verbs.quantize.budget import Budget, Objective, loss_measures
+from sardonyx.verbs.quantize.front import Option, pareto, sweep
 from sardonyx.verbs.quantize.loss import size_of_loss
-from sardonyx.verbs.quantize.precisions import Assignment, NothingQuantized, Plan, Precision
+from sardonyx.verbs.quantize.precisions import Assignment, Job, NothingQuantized, Plan, Precision
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
 from sardonyx.verbs.quantize.sensitivity import (
     BRIEF,
     SECONDS,
     Group,
-    Single,
     Timer,
     Trial,
     Trials,
@@ -40,72 +40,20 @@ from sardonyx.verbs.quantize.sensitivity import (
     shape_classes,
 )
 
-
-class Option(Struct, frozen=True):
-    """A precision of a group."""
-
-    precision: Precision
-    gain: float  # milliseconds or bytes
-    loss: float  # relative L2 of the model in which this group alone is quantized
-
-
-class _Step(Struct, frozen=True):
-    rate: float  # gain for each unit of squared loss
-    group: int
-    precision: Precision
-
-
-def sweep(groups: Sequence[Sequence[Option]]) -> list[tuple[Precision | None, ...]]:
-    """Return the precisions of all groups along the front, from none quantized (None) to the largest gain."""
-    steps = [step for number, options in enumerate(groups) for step in _hull(number, options)]
-    steps.sort(key=lambda step: -step.rate)  # stable: the steps of a hull have falling rates and stay in order
-    state: list[Precision | None] = [None] * len(groups)
-    plans = [tuple(state)]
-    for step in steps:
-        state[step.group] = step.precision
-        plans.append(tuple(state))
-    return plans
-
-
-def _hull(group: int, options: Sequence[Option]) -> list[_Step]:
-    """Return the steps from float32 along the upper hull of gain over squared loss."""
-    gain, loss, steps = 0.0, 0.0, list[_Step]()
-    while better := [option for option in options if option.gain > gain]:
-        best = max(better, key=lambda option: (_rate(option, gain, loss), option.gain))
-        steps.append(_Step(_rate(best, gain, loss), group, best.precision))
-        gain, loss = best.gain, max(loss, best.loss**2)
-    return steps
-
-
-def _rate(option: Option, gain: float, loss: float) -> float:
-    more = option.loss**2 - loss
-    return (option.gain - gain) / more if more > 0 else math.inf
-
-
-def predicted_loss(groups: Sequence[Sequence[Option]], plan: Sequence[Precision | None]) -> float:
-    """Return the loss of a plan if the losses of its groups add in squares."""
-    losses = [
-        option.loss
-        for options, precision in zip(groups, plan, strict=True)
-        for option in options
-        if option.precision == precision
-    ]
-    return math.sqrt(sum(loss * loss for loss in losses))
-
-
-def pareto(points: Sequence[tuple[float, float]]) -> list[bool]:
-    """Return for each pair of costs whether no other pair is lower in one and not higher in the other."""
-    return [not any(b[0] <= a[0] and b[1] <= a[1] and b != a for b in points) for a in points]
-
-
 _HALF: Precision = "fp16"
+_STATIC: Precision = "int8-static"
+_ALL = "all "  # before the precision of a uniform model
+_AS = "as "  # before the precision that has the same form
 _MOST_SINGLES = 96  # models with one quantized group
 _FEWEST_GROUPS = 4  # even if that takes more models
 _MOST_POINTS = 8  # whole models of the front whose loss is measured
-_TIMED = 8  # whole models that are timed at once
+_TIMED = 3  # whole models that may be the result and are timed at once
+_HOPELESS = 2.0  # of the source's time: a precision that is slower by so much for all modules is timed for none alone
+_NOT_SLOWER = 1.02  # of the source's time: what a result that is only smaller may take
+_BITS: Mapping[Precision, float] = {"int4": 5, "fp16": 16, "bf16": 16}  # of an element with its scale; 8 for others
 _FASTER, _SMALLER = 0.95, 0.9  # a result takes at most so much of the source's time, or of its bytes
 _BYTES_SHARE = 0.05  # of the time: what all bytes of the source are worth if time is the objective
-_TOGETHER = 1 << 28  # bytes of constants up to which several models are timed at once
+_TOGETHER = 1 << 30  # bytes of constants of the source for each of the models that are timed at once
 
 
 class Request(Struct, frozen=True):
@@ -133,45 +81,62 @@ class _Point(Struct, frozen=True, eq=False):
     precisions: tuple[Precision | None, ...]  # by group
     plan: Plan
     trial: Trial
-    predicted_l2: float
-    saved: float  # predicted milliseconds
+    model: ir.Model
     time: Comparison | None = None
 
 
-def choose(request: Request, trials: Trials, timer: Timer, clock: Clock) -> Chosen:
+def choose(request: Request, trials: Trials, timer: Timer, with_best_ranges: Callable[[], Job], clock: Clock) -> Chosen:
     """Return the best plan within the budget.
+
+    Static ranges are compared, and the job is made anew, once it is known that static integers are no hopeless option.
 
     Raises:
         GateNotMet: Every model has NaN or infinities.
         NothingQuantized: No product can be quantized.
     """
-    return _Chooser(request, trials, timer, clock).chosen()
+    return _Chooser(request, trials, timer, with_best_ranges, clock).chosen()
+
+
+def _uniform(point: _Point) -> str:
+    """Return the precision of a uniform model."""
+    return point.label.removeprefix(_ALL)
 
 
 class _Chooser:
-    def __init__(self, request: Request, trials: Trials, timer: Timer, clock: Clock) -> None:
+    def __init__(
+        self, request: Request, trials: Trials, timer: Timer, with_best_ranges: Callable[[], Job], clock: Clock
+    ) -> None:
+        self._with_best_ranges = with_best_ranges
         self._request, self._trials, self._timer, self._clock = request, trials, timer, clock
         self._budget = request.budget
         self._precisions: tuple[Precision, ...] = request.precisions  # that are tried for every group
         self._groups: list[Group] = []
         self._classes: list[int] = []
-        self._singles: dict[tuple[int, Precision], Single] = {}
+        self._failures: dict[tuple[int, Precision], str] = {}  # why a precision is no option of a group
+        self._singles: dict[tuple[int, Precision], Trial] = {}  # that were measured
         self._times: dict[tuple[int, Precision], Comparison] = {}  # by class of shapes and precision
         self._milliseconds: float | None = None  # of the source
         self._sizes: dict[str, int] = {}
         self._points: list[_Point] = []
 
     def chosen(self) -> Chosen:
-        with self._clock.phase("measuring modules"):
+        with self._clock.phase("measuring uniform models"):
             self._find_groups()
-            self._try_half()
-            for single in self._trials.singles(self._groups, self._precisions, self._clock.tell):
-                self._singles[single.group, single.precision] = single
+            self._measure_uniform()
         if self._request.objective == "time":
             with self._clock.phase("timing shapes"):
+                self._time_uniform()
                 self._time_classes()
-        with self._clock.phase("measuring the front"):
-            self._measure_front()
+        self._compare_ranges()
+        largest: tuple[Precision | None, ...] = tuple(self._largest_gain(number) for number in range(len(self._groups)))
+        if any(largest):
+            with self._clock.phase("measuring the front"):
+                is_within = self._measure("mixed", largest)
+            if not is_within:
+                with self._clock.phase("measuring modules"):
+                    self._measure_singles()
+                with self._clock.phase("measuring the front"):
+                    self._measure_front()
         with self._clock.phase("timing the choice"):
             best = self._best() or self._smallest()
         refusal = None
@@ -182,59 +147,122 @@ class _Chooser:
     def _find_groups(self) -> None:
         selection, job = self._request.selection, self._trials.job
         # Conversion to float16 also has a simulation of each sum and activation, which are no groups of their own.
-        precisions = self._without_half() or self._precisions
-        found = [job.simulated((Assignment(precision, selection),))[1] for precision in precisions]
+        precisions: tuple[Precision, ...] = (
+            tuple(each for each in self._precisions if each != _HALF) or self._precisions
+        )
+        found: dict[Precision, list[Simulated]] = {
+            precision: job.simulated((Assignment(precision, selection),))[1] for precision in precisions
+        }
         order = {name: at for at, name in enumerate(job.labels)}
-        every = sorted((product for each in found for product in each), key=lambda each: order.get(each.node, -1))
+        every = [product for each in found.values() for product in each]
         products: dict[tuple[str, str], Simulated] = {}
-        for product in every:
+        for product in sorted(every, key=lambda each: order.get(each.node, -1)):
             products.setdefault((product.module, product.node), product)
         if not products:
             job.quantized((Assignment(precisions[0], selection),))  # raises with the reason
         self._groups = find_groups(list(products.values()), max(_FEWEST_GROUPS, _MOST_SINGLES // len(precisions)))
         self._classes = shape_classes(self._groups)
+        self._compare_forms(found)
 
-    def _without_half(self) -> tuple[Precision, ...]:
-        return tuple(each for each in self._precisions if each != _HALF)
+    def _compare_forms(self, found: Mapping[Precision, Sequence[Simulated]]) -> None:
+        """Find the groups without a form in some precision, or with the same in several, as filters in 4 bits."""
+        group_of = {module: number for number, group in enumerate(self._groups) for module in group.modules}
+        known: dict[tuple[int, frozenset[tuple[str, str]]], Precision] = {}
+        for precision, products in found.items():
+            forms: dict[int, set[tuple[str, str]]] = {number: set() for number in range(len(self._groups))}
+            for product in products:
+                number = group_of.get(module_of(product.module) or product.node)
+                if number is not None:
+                    forms[number].add((product.node, product.recipe))
+            for number, form in forms.items():
+                first = known.setdefault((number, frozenset(form)), precision)
+                if not form:
+                    self._failures[number, precision] = "no such form"
+                elif first != precision:
+                    self._failures[number, precision] = f"{_AS}{first}"
 
-    def _try_half(self) -> None:
-        """Number and time the model in float16; without a gain, it is tried for no module alone.
+    def _form(self, group: int, precision: Precision) -> Precision | None:
+        """Return the precision that a group has in the model with all modules in one; None for float32."""
+        failure = self._failures.get((group, precision))
+        if failure is None or not failure.startswith(_AS):
+            return precision if failure is None else None
+        return next(each for each in self._precisions if failure == f"{_AS}{each}")
 
-        CPUs without arithmetic in float16 are slower with it, and integers are smaller.
-        """
-        if _HALF not in self._precisions or self._precisions == (_HALF,):
-            return
-        try:
-            self._measure(f"all {_HALF}", (_HALF,) * len(self._groups))
-        except NothingQuantized:
-            self._precisions = self._without_half()
-            return
-        if self._request.objective == "time":
-            self._time(self._points, BRIEF)
-        if not any(point.time is not None and point.time.finding is Finding.FASTER for point in self._points):
-            self._precisions = self._without_half()
+    def _measure_uniform(self) -> None:
+        """Measure the models with all modules in one precision."""
+        for precision in self._precisions:
+            groups = range(len(self._groups))
+            usable: tuple[Precision | None, ...] = tuple(self._form(number, precision) for number in groups)
+            try:
+                if any(usable):
+                    self._measure(f"{_ALL}{precision}", usable)
+            except NothingQuantized:
+                self._precisions = tuple(each for each in self._precisions if each != precision)
 
     # Gain
 
+    def _is_stored(self, precision: str) -> bool:
+        """Return whether weights are only stored in a precision, and computed in float32 as in the source."""
+        return precision == "int8-weights" and self._trials.job.target == "portable"
+
+    def _time_uniform(self) -> None:
+        """Time the uniform models; a precision that is slower for all modules by far is tried for none alone.
+
+        So is float16 if it is not faster: integers are smaller, and CPUs without arithmetic in it are slower.
+        """
+        self._time([point for point in self._points if not self._is_stored(_uniform(point))], BRIEF)
+        for point in self._points:
+            precision, time = _uniform(point), point.time
+            is_slower = time is not None and time.finding is not Finding.FASTER
+            if time is not None and (time.ratio > _HOPELESS or (precision == _HALF and is_slower)):
+                for number, each in itertools.product(range(len(self._groups)), self._precisions):
+                    if each == precision:
+                        self._failures.setdefault((number, each), "slower")
+
+    def _compare_ranges(self) -> None:
+        """Use the best static ranges, if some group may get them; which they are makes no difference in time."""
+        groups = range(len(self._groups))
+        if _STATIC not in self._precisions or all(self._excluded(group, _STATIC) for group in groups):
+            return
+        self._trials.job = self._with_best_ranges()
+        old = next((point for point in self._points if _uniform(point) == _STATIC), None)
+        if old is not None:
+            self._points.remove(old)
+            self._measure(old.label, old.precisions)
+            self._points[-1] = replace(self._points[-1], time=old.time)
+
     def _time_classes(self) -> None:
         """Time the models in which all groups of one class of shapes are quantized, for each class and precision."""
-        shapes = sorted(set(self._classes))
-        for at, shape in enumerate(shapes):
-            self._clock.tell(f"timing shape {at + 1} of {len(shapes)}", at / len(shapes))
+        shapes, models = sorted(set(self._classes)), dict[str, ir.Model]()
+        of_label: dict[str, tuple[int, Precision]] = {}
+        uniform = {_uniform(point): point.time for point in self._points}
+        for shape in shapes:
             numbers = [number for number, each in enumerate(self._classes) if each == shape]
-            members = [self._groups[number] for number in numbers]
-            precisions: list[Precision] = [
-                precision
-                for precision in self._precisions
-                if any(self._excluded(self._singles[number, precision]) is None for number in numbers)
-            ]
-            at_once = len(precisions) if self._trials.job.before.bytes <= _TOGETHER else 1
-            for first in range(0, len(precisions), max(1, at_once)):
-                batch: list[Precision] = precisions[first : first + at_once]
-                timed = self._timer.time({each: self._whole(each, members) for each in batch}, BRIEF)
-                self._milliseconds, self._sizes = timed.milliseconds, timed.sizes
-                for precision in batch:
-                    self._times[shape, precision] = timed.comparisons[precision]
+            for precision in self._precisions:
+                if self._is_stored(precision) or all((number, precision) in self._failures for number in numbers):
+                    continue
+                if len(shapes) == 1 and (time := uniform.get(precision)) is not None:
+                    self._times[shape, precision] = time
+                    continue
+                label = f"{precision}/{shape}"
+                of_label[label] = shape, precision
+                try:
+                    models[label] = self._whole(precision, [self._groups[number] for number in numbers])
+                except NothingQuantized:  # float16 saves no casts
+                    self._failures |= {(number, precision): "no such form" for number in numbers}
+        for label, comparison in self._compared(models, BRIEF).items():
+            self._times[of_label[label]] = comparison
+
+    def _compared(self, models: Mapping[str, ir.Model], seconds: float) -> dict[str, Comparison]:
+        """Time models beside the source, as many at once as fit into memory."""
+        found: dict[str, Comparison] = {}
+        at_once = max(1, _TOGETHER // max(1, self._trials.job.before.bytes))
+        labels = list(models)
+        for first in range(0, len(labels), at_once):
+            timed = self._timer.time({label: models[label] for label in labels[first : first + at_once]}, seconds)
+            self._milliseconds, self._sizes = timed.milliseconds, timed.sizes
+            found |= timed.comparisons
+        return found
 
     def _whole(self, precision: Precision, groups: Sequence[Group]) -> ir.Model:
         return self._trials.model(self._trials.plan({precision: groups}))
@@ -251,67 +279,81 @@ class _Chooser:
         )
         return self._milliseconds * (1 - comparison.ratio) * self._groups[group].elements / max(1, together)
 
-    def _excluded(self, single: Single) -> str | None:
+    def _excluded(self, group: int, precision: Precision) -> str | None:
         """Return why a precision is no option for a group."""
-        if single.trial is None or single.failure is not None:
-            return single.failure
-        is_smaller = single.trial.bytes < self._trials.job.before.bytes
+        failure = self._failures.get((group, precision))
+        single = self._singles.get((group, precision))
+        if failure is not None:
+            return failure
+        is_smaller = single is None or single.bytes < self._trials.job.before.bytes
         if self._request.objective == "bytes":
             return None if is_smaller else "not smaller"
-        comparison = self._times.get((self._classes[single.group], single.precision))
+        comparison = self._times.get((self._classes[group], precision))
         if comparison is None or comparison.finding is Finding.FASTER:
             return None
         if comparison.finding is Finding.SLOWER:
             return "slower"
         return None if is_smaller else "neither faster nor smaller"
 
-    def _options(self, group: int, *, every: bool = False) -> list[Option]:
-        """Return the options of a group for the sweep; `every`: also those that were excluded."""
-        options: list[Option] = []
-        for precision in self._precisions:
-            single = self._singles[group, precision]
-            if single.trial is None or (not every and self._excluded(single) is not None):
-                continue
-            gain = self._gain(group, precision, self._trials.job.before.bytes - single.trial.bytes)
-            options.append(Option(precision, gain, size_of_loss(single.trial.scores)))
-        return options
+    def _options(self, group: int) -> list[Option]:
+        """Return the options of a group for the sweep."""
+        return [
+            Option(precision, self._gain(group, precision), size_of_loss(single.scores))
+            for precision in self._precisions
+            if (single := self._singles.get((group, precision))) is not None
+            if self._excluded(group, precision) is None
+        ]
 
-    def _gain(self, group: int, precision: Precision, fewer_bytes: int) -> float:
+    def _largest_gain(self, group: int) -> Precision | None:
+        """Return the precision of a group that gains most."""
+        usable: list[Precision] = [each for each in self._precisions if self._excluded(group, each) is None]
+        gains: dict[Precision, float] = {precision: self._gain(group, precision) for precision in usable}
+        best = max(gains, key=lambda precision: gains[precision], default=None)
+        return best if best is not None and gains[best] > 0 else None
+
+    def _gain(self, group: int, precision: Precision) -> float:
         """Return the bytes, or the milliseconds, that a group saves in a precision; where both matter, as one."""
+        before, single = self._trials.job.before.bytes, self._singles.get((group, precision))
+        fewer = self._groups[group].elements * (32 - _BITS.get(precision, 8)) / 8
+        if single is not None:
+            fewer = before - single.bytes
         if self._request.objective == "bytes":
-            return fewer_bytes
+            return fewer
         comparison = self._times.get((self._classes[group], precision))
         is_faster = comparison is not None and comparison.finding is Finding.FASTER
         saved = (self._saved(group, precision) or 0.0) if is_faster else 0.0
-        share = fewer_bytes / max(1, self._trials.job.before.bytes)
-        return saved + _BYTES_SHARE * share * (self._milliseconds or 1.0)
+        return saved + _BYTES_SHARE * fewer / max(1, before) * (self._milliseconds or 1.0)
 
     # Whole models
 
+    def _measure_singles(self) -> None:
+        """Measure the groups alone, in the precisions that are options."""
+        wanted: list[tuple[int, Precision]] = [
+            (number, precision)
+            for number in range(len(self._groups))
+            for precision in self._precisions
+            if self._excluded(number, precision) is None
+        ]
+        for at, (number, precision) in enumerate(wanted):
+            told = f"measuring module {number + 1} of {len(self._groups)}"
+            self._clock.tell(told, at / len(wanted))
+            single = self._trials.single(self._groups[number], precision)
+            if isinstance(single, str):
+                self._failures[number, precision] = single
+            else:
+                self._singles[number, precision] = single
+
     def _measure_front(self) -> None:
-        """Number the uniform models, and points of the front: a bisection for the budget, then evenly."""
-        for precision in self._precisions:
-            usable: tuple[Precision | None, ...] = tuple(
-                precision if self._singles[number, precision].trial is not None else None
-                for number in range(len(self._groups))
-            )
-            if any(usable):
-                self._measure(f"all {precision}", usable)
+        """Measure points of the front: a bisection for the last one within the budget."""
         front = sweep([self._options(number) for number in range(len(self._groups))])
-        last = len(front) - 1
-        if last == 0:
-            return
-        visited: dict[int, bool] = {0: True}
-        low, high = 0, last + 1
-        middle = last
-        while len(visited) <= _MOST_POINTS and high - low > 1:
-            visited[middle] = self._measure(f"mixed {middle}", front[middle])
-            low, high = (middle, high) if visited[middle] else (low, middle)
+        low, high = 0, len(front)
+        middle = high - 1
+        for _ in range(_MOST_POINTS):
+            if high - low <= 1:
+                break
+            is_within = self._measure(f"mixed {middle}", front[middle])
+            low, high = (middle, high) if is_within else (low, middle)
             middle = (low + high) // 2
-        for at in range(1, _MOST_POINTS):
-            step = round(at * last / (_MOST_POINTS - 1))
-            if step not in visited and len(visited) <= _MOST_POINTS:
-                visited[step] = self._measure(f"mixed {step}", front[step])
 
     def _measure(self, label: str, precisions: tuple[Precision | None, ...]) -> bool:
         """Number a whole model, and return whether its loss is within the budget."""
@@ -321,18 +363,11 @@ class _Chooser:
         self._clock.tell(f"measuring {label}", None)
         plan = self._plan(precisions)
         try:
-            trial = self._trials.measured(plan)
+            trial, model = self._trials.measured(plan)
         except VerificationFailed:
             return False
         self._budget.check_rows(trial.scores)
-        saved = sum(
-            self._saved(group, precision) or 0.0 for group, precision in enumerate(precisions) if precision is not None
-        )
-        predicted = size_of_loss(trial.scores)
-        if self._singles:
-            every = [self._options(number, every=True) for number in range(len(self._groups))]
-            predicted = predicted_loss(every, precisions)
-        point = _Point(label, precisions, plan, trial, predicted, saved)
+        point = _Point(label, precisions, plan, trial, model)
         self._points.append(point)
         return not self._broken(point, surely=True)
 
@@ -360,27 +395,37 @@ class _Chooser:
 
     def _best(self) -> _Point | None:
         """Return the point within the budget that costs least, if it is faster or smaller by a margin."""
+        by_bytes = self._request.objective == "bytes"
         within = [point for point in self._points if not self._broken(point, surely=True)]
-        within.sort(key=self._cost)
-        uniform = [point for point in self._points if point.label in (f"all {each}" for each in self._precisions)]
-        at_once = _TIMED if self._trials.job.before.bytes <= _TOGETHER else 1
-        for first in range(0, len(within), at_once):
-            batch = within[first : first + at_once]
-            self._time([*batch, *(point for point in uniform[:1] if point not in batch)])
+        hopeful = [point for point in within if by_bytes or self._expected_time(point) < 1]
+        hopeful.sort(key=self._cost)
+        for first in range(0, len(hopeful), _TIMED):
+            batch = hopeful[first : first + _TIMED]
+            self._time(batch)
             for point in sorted((self._current(point) for point in batch), key=self._cost):
-                is_small = self._request.objective == "bytes" and self._is_small(point)
-                if not self._broken(point, surely=True) and (is_small or self._is_fast(point)):
+                is_gain = self._is_small(point) if by_bytes else self._is_fast(point)
+                if not self._broken(point, surely=True) and (is_gain or self._is_fast(point)):
                     return point
         return None
 
     def _smallest(self) -> _Point | None:
         """Return the smallest point within the budget that is not slower, if it is smaller by a margin."""
-        timed = sorted(map(self._current, self._points), key=lambda point: point.trial.bytes)
-        for point in timed:
-            is_slower = point.time is not None and point.time.finding is Finding.SLOWER
-            if self._is_small(point) and not is_slower and not self._broken(point, surely=True):
-                return point
+        small = [point for point in self._points if self._is_small(point) and not self._broken(point, surely=True)]
+        small.sort(key=lambda point: point.trial.bytes)
+        for first in range(0, len(small), _TIMED):
+            self._time(small[first : first + _TIMED])
+            for point in map(self._current, small[first : first + _TIMED]):
+                if not self._is_slow(point) and not self._broken(point, surely=True):
+                    return point
         return None
+
+    def _is_slow(self, point: _Point) -> bool:
+        """Return whether a model may be slower than the source."""
+        time = point.time
+        if time is None or time.finding is Finding.SLOWER:
+            return time is not None
+        only_stored = all(each is None or self._is_stored(each) for each in point.precisions)
+        return time.ratio > _NOT_SLOWER and not only_stored
 
     def _is_fast(self, point: _Point) -> bool:
         """Return whether a model is faster than the source by a margin."""
@@ -402,6 +447,8 @@ class _Chooser:
         within = [point for point in points if not self._broken(point, surely=True)]
         if within:
             best = min(within, key=self._cost)
+            self._time([best])
+            best = self._current(best)
             gains = f"faster by {1 - _FASTER:.0%} or smaller by {1 - _SMALLER:.0%}"
             why = f"nothing within the budget {wanted} is {gains}; nearest: {self._described(best)}"
             return best, GateNotMet(why, hint="nothing was written")
@@ -427,9 +474,8 @@ class _Chooser:
         untimed = [point for point in map(self._current, points) if point.time is None]
         if not untimed:
             return
-        timed = self._timer.time({point.label: self._trials.model(point.plan) for point in untimed}, seconds)
-        self._milliseconds, self._sizes = timed.milliseconds, timed.sizes
-        self._points = [replace(point, time=timed.comparisons.get(point.label, point.time)) for point in self._points]
+        found = self._compared({point.label: point.model for point in untimed}, seconds)
+        self._points = [replace(point, time=found.get(point.label, point.time)) for point in self._points]
 
     def _current(self, point: _Point) -> _Point:
         return next(each for each in self._points if each.label == point.label)
@@ -437,11 +483,18 @@ class _Chooser:
     def _cost(self, point: _Point) -> float:
         if self._request.objective == "bytes":
             return point.trial.bytes
-        time = self._predicted_time(point) if point.time is None else point.time.ratio
-        return time + _BYTES_SHARE * point.trial.bytes / max(1, self._trials.job.before.bytes)
+        return self._expected_time(point) + _BYTES_SHARE * point.trial.bytes / max(1, self._trials.job.before.bytes)
+
+    def _expected_time(self, point: _Point) -> float:
+        return self._predicted_time(point) if point.time is None else point.time.ratio
 
     def _predicted_time(self, point: _Point) -> float:
-        return 1 - point.saved / self._milliseconds if self._milliseconds else 1.0
+        saved = sum(
+            self._saved(group, precision) or 0.0
+            for group, precision in enumerate(point.precisions)
+            if precision is not None
+        )
+        return 1 - saved / self._milliseconds if self._milliseconds else 1.0
 
     # The record
 
@@ -465,7 +518,7 @@ class _Chooser:
         return FrontPoint(
             label=point.label,
             groups=dict(Counter(precision or FLOAT32 for precision in point.precisions)),
-            predicted_l2=point.predicted_l2,
+            predicted_l2=self._predicted_l2(point),
             scores=point.trial.scores,
             bytes=point.trial.bytes,
             bytes_ratio=point.trial.bytes / self._trials.job.before.bytes,
@@ -475,20 +528,28 @@ class _Chooser:
             on_front=on_front,
         )
 
+    def _predicted_l2(self, point: _Point) -> float | None:
+        """Return the loss if those of the groups alone add in squares; None if some were not measured alone."""
+        chosen: set[tuple[int, Precision]] = {
+            (number, each) for number, each in enumerate(point.precisions) if each is not None
+        }
+        if not chosen <= self._singles.keys():
+            return None
+        return math.sqrt(sum(size_of_loss(self._singles[each].scores) ** 2 for each in chosen))
+
     def _group(self, number: int, best: _Point) -> ModuleGroup:
         group = self._groups[number]
-        singles = [self._singles[number, precision] for precision in self._precisions]
         options = tuple(
             GroupPrecision(
-                single.precision,
-                single.trial.scores,
-                single.trial.bytes,
-                self._saved(number, single.precision),
-                self._times.get((self._classes[number], single.precision)),
-                self._excluded(single),
+                precision,
+                single.scores,
+                single.bytes,
+                self._saved(number, precision),
+                self._times.get((self._classes[number], precision)),
+                self._excluded(number, precision),
             )
-            for single in singles
-            if single.trial is not None
+            for precision in self._precisions
+            if (single := self._singles.get((number, precision))) is not None
         )
         chosen = best.precisions[number] or FLOAT32
         return ModuleGroup(
@@ -506,7 +567,7 @@ class _Chooser:
         if chosen != FLOAT32:
             return "within the budget"
         reasons: Mapping[str, str | None] = {
-            precision: self._excluded(self._singles[number, precision]) for precision in self._precisions
+            precision: self._excluded(number, precision) for precision in self._precisions
         }
         if all(reasons.values()):
             return ", ".join(dict.fromkeys(reason for reason in reasons.values() if reason))

@@ -196,6 +196,7 @@ class Job:
     def __init__(self, source: Source, recipes: Recipes) -> None:
         self.source = Path(source) if isinstance(source, (str, os.PathLike)) else source
         self._recipes = recipes
+        self.target = recipes.target
         self._first = self._job(())
         unchanged = self._first.candidate()
         self.before = unchanged.before.counts

@@ -316,8 +316,10 @@ class _Run:
         calibrates = any(precision in needed for precision in request.precisions)
         self.parts = divide(len(self._samples), self._seed, calibrate=calibrates, choose=options.chooses)
         with clock.phase("calibrating"):
-            recipes = self._calibrated(options.target, options.scheme, request.precisions)
-            self.recipes = self._with_best_ranges(recipes, request.selection)
+            self.recipes = self._calibrated(options.target, options.scheme, request.precisions)
+            if not options.chooses:
+                answers = self._answers((self.parts.choose or self.parts.calibrate)[:_COMPARED])
+                self._find_best_ranges(request.selection, answers)
         self.job = Job(self.source, self.recipes)
 
     def _calibrated(self, target: Target, scheme: Scheme, precisions: Sequence[Precision]) -> Recipes:
@@ -336,25 +338,24 @@ class _Run:
             else {},
         )
 
-    def _with_best_ranges(self, recipes: Recipes, selection: Selection) -> Recipes:
-        """Return the recipes with the ranges of the method that loses least, with all modules in static integers."""
-        calibration = recipes.calibration
+    def _find_best_ranges(self, selection: Selection, answers: Answers) -> None:
+        """Use the ranges of the method that loses least, with all modules in static integers."""
+        recipes, calibration = self.recipes, self.recipes.calibration
         if calibration is None:
-            return recipes
-        answers = self._answers((self.parts.choose or self.parts.calibrate)[:_COMPARED])
+            return
         losses: dict[Method, float] = {}
         for method in calibration.found:
             one = replace(recipes, calibration=replace(calibration, method=method))
             try:
                 candidate, _ = Job(self.source, one).quantized((Assignment("int8-static", selection),))
-                scores = measure(Subject(candidate.model), answers, self._threads).scores(self._seed)
+                scores = measure(Subject(candidate.model), answers, self._threads, _COMPARED).scores(self._seed)
             except NothingQuantized:
-                return recipes
+                return
             except VerificationFailed:
                 continue  # the ranges of this method give NaN
             if scores is not None:
                 losses[method] = size_of_loss(scores)
-        return replace(recipes, calibration=calibration.chosen(losses))
+        self.recipes = replace(recipes, calibration=calibration.chosen(losses))
 
     def chosen(self, request: Request) -> Chosen:
         """Choose the precision of every module."""
@@ -365,7 +366,14 @@ class _Run:
         request = replace(request, budget=request.budget.of_task(self.task))
         ranked = self.task.classes if request.budget.is_default else None
         trials = Trials(self.job, request.selection, answers, ranked, threads=self._threads, seed=self._seed)
-        return choose(request, trials, timer, self._clock)
+
+        def with_best_ranges() -> Job:
+            with self._clock.phase("calibrating"):
+                self._find_best_ranges(request.selection, answers)
+                self.job = Job(self.source, self.recipes)
+            return self.job
+
+        return choose(request, trials, timer, with_best_ranges, self._clock)
 
     def judged(self, plan: Plan, chosen: Chosen | None) -> _Judged:
         """Build the model of a plan, compare its products with their simulation, and measure its loss."""

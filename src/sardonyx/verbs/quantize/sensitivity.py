@@ -9,7 +9,7 @@ which they run: neighbours can stay in integers from one to the next.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -17,7 +17,6 @@ from msgspec import Struct
 from sardonyx.errors import UsageError, VerificationFailed
 from sardonyx.ir.origins import Source
 from sardonyx.records.bench import Comparison
-from sardonyx.records.progress import Progress
 from sardonyx.records.provenance import lineage, lowest_common, module_of
 from sardonyx.records.quantization import Scores
 from sardonyx.verbs.bench.bench import bench
@@ -149,7 +148,7 @@ def shape_classes(groups: Sequence[Group]) -> list[int]:
     return [number[group.shapes] for group in groups]
 
 
-SECONDS = 2.5  # of the turns of one measurement; fewer if the result is clear
+SECONDS = 3.0  # of the turns of one measurement; fewer if the result is clear
 BRIEF = 0.8  # the same for models that are not results
 
 
@@ -188,7 +187,7 @@ class Timer(Struct, frozen=True):
         return Timed(1000 * point.timings[0].median, point.sizes, others)
 
 
-_FEW = 8  # samples for a single group: its loss orders the search, and is not compared with the budget
+_FEW = 4  # samples for a single group: its loss orders the search, and is not compared with the budget
 
 
 class Trial(Struct, frozen=True):
@@ -197,15 +196,6 @@ class Trial(Struct, frozen=True):
     scores: Scores
     bytes: int  # of constants
     expected_top1: float | None  # of other samples: see `loss`
-
-
-class Single(Struct, frozen=True):
-    """One group in one precision: its trial, or why there is none."""
-
-    group: int
-    precision: Precision
-    trial: Trial | None
-    failure: str | None = None
 
 
 class Trials:
@@ -253,8 +243,8 @@ class Trials:
         """
         return self.job.quantized(plan)[0].model
 
-    def measured(self, plan: Plan, samples: int | None = None) -> Trial:
-        """Build the model of a plan and measure its loss, on so many samples or all.
+    def measured(self, plan: Plan, samples: int | None = None) -> tuple[Trial, ir.Model]:
+        """Build the model of a plan and measure its loss, on so many samples or all; return both.
 
         Raises:
             UsageError: No product can be quantized, or the metric fails.
@@ -268,23 +258,14 @@ class Trials:
             raise UsageError(
                 "no output can be compared: all are empty, zero or texts", hint="without a loss, nothing can be chosen"
             )
-        return Trial(
-            scores, run_tables.snapshot(candidate.facts).counts.bytes, measured.expected_agreement(self._ranked)
-        )
+        size = run_tables.snapshot(candidate.facts).counts.bytes
+        return Trial(scores, size, measured.expected_agreement(self._ranked)), candidate.model
 
-    def singles(self, groups: Sequence[Group], precisions: Sequence[Precision], tell: Progress) -> Iterator[Single]:
-        """Yield every group in every precision, with all other modules in float32."""
-        total = len(groups) * len(precisions)
-        for number, group in enumerate(groups):
-            known: dict[Trial, Precision] = {}
-            for at, precision in enumerate(precisions):
-                tell(f"measuring module {number + 1} of {len(groups)}", (number * len(precisions) + at) / total)
-                try:
-                    trial = self.measured(self.plan({precision: (group,)}), _FEW)
-                except VerificationFailed:
-                    yield Single(number, precision, None, "NaN or infinities")
-                except NothingQuantized:
-                    yield Single(number, precision, None, "no such form")
-                else:
-                    first = known.setdefault(trial, precision)  # tables have the same form in several precisions
-                    yield Single(number, precision, trial, None if first == precision else f"as {first}")
+    def single(self, group: Group, precision: Precision) -> Trial | str:
+        """Measure a group in a precision, with all other modules in float32, or return why there is no number."""
+        try:
+            return self.measured(self.plan({precision: (group,)}), _FEW)[0]
+        except VerificationFailed:
+            return "NaN or infinities"
+        except NothingQuantized:
+            return "no such form"
