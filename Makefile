@@ -53,9 +53,10 @@ lowest:
 	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal --quick \
 		--deselect tests/test_project.py::test_the_tests_run_on_the_pinned_versions
 
-# Pages are opened in a real browser; nothing to do where there is one.
-browser:
+# Pages are opened and models run in a real browser; nothing to do where both are there.
+browser: setup
 	@.ci/browser
+	@.ci/web $(VENV)/web
 
 # The checks take one core for three minutes and some tests wait, so both run at once.
 test: browser

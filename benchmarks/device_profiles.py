@@ -1,12 +1,12 @@
 """Measure which operators, versions and element types a device runs, and write its profile.
 
-    python benchmarks/device_profiles.py cuda|openvino|webgpu|wasm OUTPUT.json [FILE.onnx …] [--add] [--web FOLDER]
+    python benchmarks/device_profiles.py cuda|openvino|webgpu|wasm OUTPUT.json [FILE.onnx …] [--add]
 
 Every case of `device_cases.py` is loaded by the runtime with its graph optimizations off, and the runtime says where it
 put the node: on the device, elsewhere (on the CPU), or that it cannot run it. Files whose values have types add their
 nodes, such as operators of ONNX Runtime. With `--add`, what the profile in OUTPUT has is kept, and only what it lacks
-is measured. `webgpu` and `wasm` run onnxruntime-web in the machine's own Chromium (`npm install onnxruntime-web`, then
-`--web` its node_modules); WebGPU has the adapter of SwiftShader there. Nothing is computed.
+is measured. `webgpu` and `wasm` run onnxruntime-web in Chromium as `verify --runtime web-webgpu` does. Nothing is
+computed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import http.server
 import json
 import platform
 import re
-import socketserver
 import sys
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
@@ -29,12 +26,15 @@ from typing import Any
 
 import onnx
 import onnx.helper
+import onnx.parser
 
-import chromium
 from device_cases import Case, node_cases, nodes_of, varied
+from sardonyx.errors import RuntimeFailure
+from sardonyx.runtime.web import WebSession
 
 BATCH = 100  # nodes in one model
 IR_VERSION = 10
+NOTHING = onnx.parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float x) => (float y) { y = Abs(x) }')
 HERE, THERE = "device", "elsewhere"
 Answered = list[tuple[str, dict[str, Any]]]  # what becomes of a node with these attributes
 Placements = dict[str, str]  # the provider of each node by its name
@@ -112,74 +112,23 @@ class OpenVino:
 class Browser:
     """onnxruntime-web in Chromium, which says in its log where it puts nodes."""
 
-    PAGE = b"""<!doctype html><script>
-    let log = [];  // of the page itself: messages reach the driver of the browser some time later
-    for (const level of ["log", "debug", "info", "warn", "error"])
-      console[level] = (...words) => log.push(words.join(" "));
-    </script><script src="/dist/ort.webgpu.min.js"></script><script>
-    ort.env.wasm.numThreads = 1; ort.env.wasm.wasmPaths = '/dist/'; ort.env.logLevel = 'verbose';
-    async function load(name, provider) {
-      log = [];
-      try {
-        const session = await ort.InferenceSession.create('/model/' + name,
-          {executionProviders: [provider], graphOptimizationLevel: 'disabled', logSeverityLevel: 0,
-           logVerbosityLevel: 1});
-        await session.release();
-        return {log: log.join('\\n'), error: ''};
-      } catch (error) { return {log: '', error: String(error) || 'fails'}; }
-    }
-    </script>"""
-    GPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
-
-    def __init__(self, modules: Path, provider: str, driver: Any) -> None:
-        """Serve the package to a page, and open it."""
+    def __init__(self, provider: str) -> None:
+        """Take a provider of onnxruntime-web."""
         self._asked = provider
         self.provider = {"webgpu": "WebGpuExecutionProvider", "wasm": "CPUExecutionProvider"}[provider]
-        package = modules / "onnxruntime-web"
-        self._models: dict[str, bytes] = {}
-        flags = [flag for flag in chromium.FLAGS if flag != "--disable-gpu"]
-        self._browser = driver.chromium.launch(executable_path=chromium.path(), args=[*flags, *self.GPU])
-        self._page = self._browser.new_page()
-        self._page.goto(f"http://127.0.0.1:{self._serve(package / 'dist')}/")
-        version = json.loads((package / "package.json").read_text())["version"]
-        self.runtime = f"onnxruntime-web {version}"
-        adapter = ", SwiftShader" if provider == "webgpu" else ""
-        self.machine = f"{platform.machine()}, Chromium {self._browser.version}{adapter}"
-
-    def _serve(self, dist: Path) -> int:
-        models, first = self._models, self.PAGE
-
-        class Handler(http.server.SimpleHTTPRequestHandler):
-            def log_message(self, *_words: object) -> None:
-                pass
-
-            def do_GET(self) -> None:
-                _, kind, *rest = self.path.split("/")
-                if kind and not rest:
-                    self.send_error(404)
-                    return
-                content = first if not kind else models[rest[0]] if kind == "model" else (dist / rest[0]).read_bytes()
-                types = {"wasm": "application/wasm", "mjs": "text/javascript", "js": "text/javascript"}
-                self.send_response(200)
-                self.send_header("Content-Type", types.get(self.path.rsplit(".", 1)[-1], "text/html"))
-                self.end_headers()
-                self.wfile.write(content)
-
-        server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return int(server.server_address[1])
+        self._session = WebSession(NOTHING, provider, verbose=True)
+        self.runtime = f"onnxruntime-web {self._session.version}"
+        _, *used = self._session.name.split(", ")
+        self.machine = f"{platform.machine()}, {', '.join(used)}"
 
     def place(self, model: bytes) -> Placements | str:
         """Where each node is put, or why the model cannot be loaded."""
-        name = f"{len(self._models)}.onnx"
-        self._models.clear()
-        self._models[name] = model
-        loaded: dict[str, str] = self._page.evaluate("([name, provider]) => load(name, provider)", [name, self._asked])
-        if loaded["error"]:
-            return loaded["error"]
+        try:
+            self._session.load(model)
+        except RuntimeFailure as failure:
+            return failure.message
         found, provider = {}, ""
-        for line in loaded["log"].splitlines():
+        for line in self._session.log.splitlines():
             if whole := re.search(r"All nodes placed on \[(\w+)\]", line):  # they are not listed then
                 return {node.name: whole[1] for node in onnx.ModelProto.FromString(model).graph.node}
             if heading := re.search(r"placed on \[(\w+)\]", line):
@@ -323,18 +272,13 @@ def _joined(before: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
     return {"operators": dict(sorted(operators.items())), "depends": before["depends"] | made["depends"]}
 
 
-@contextlib.contextmanager
-def device_named(name: str, web: Path | None) -> Iterator[Native | OpenVino | Browser]:
+def device_named(name: str) -> Native | OpenVino | Browser:
     """A device by the name of its profile."""
     if name in ("webgpu", "wasm"):
-        from playwright.sync_api import sync_playwright
-
-        with sync_playwright() as driver:
-            yield Browser(web or Path("node_modules"), name, driver)
-    elif name == "openvino":
-        yield OpenVino()
-    else:
-        yield Native({"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}[name])
+        return Browser(name)
+    if name == "openvino":
+        return OpenVino()
+    return Native({"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}[name])
 
 
 def main(words: Sequence[str]) -> int:
@@ -344,16 +288,15 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("output", type=Path)
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--add", action="store_true")
-    parser.add_argument("--web", type=Path)
     asked = parser.parse_intermixed_args(words)
     own = [case for file in asked.files for case in nodes_of(file)]
     cases = [*varied(node_cases()), *own]
     before: dict[str, Any] = json.loads(asked.output.read_text()) if asked.add else {}
     if before:
         cases = [case for case in cases if not _has(before, case)]
-    with device_named(asked.device, asked.web) as device:
-        found = list(outcomes(device, cases))
-        made = profile(asked.device, device, found)
+    device = device_named(asked.device)
+    found = list(outcomes(device, cases))
+    made = profile(asked.device, device, found)
     if before:
         if made["runtime"] != before["runtime"]:
             parser.error(f"{asked.output} was measured with {before['runtime']}, and this is {made['runtime']}")

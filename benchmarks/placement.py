@@ -1,6 +1,6 @@
 """Compare where `placement` predicts that nodes run with where the runtime puts them.
 
-    python benchmarks/placement.py cuda|webgpu|openvino FILE.onnx … [--table OUT.md] [--web NODE_MODULES]
+    python benchmarks/placement.py cuda|webgpu|openvino FILE.onnx … [--table OUT.md]
 
 The runtime loads each file with its graph optimizations off and says where each node is. Large weights become inputs of
 the graph, so that files stay small; this changes no type.
@@ -78,13 +78,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("device", choices=("cuda", "webgpu", "openvino"))
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
-    parser.add_argument("--web", type=Path)
     asked = parser.parse_intermixed_args(words)
     rows: list[dict[str, object]] = []
-    with device_named(asked.device, asked.web) as device:
-        for row in compared(device, asked.device, asked.files):
-            rows.append(row)
-            print(json.dumps(row), flush=True)
+    for row in compared(device_named(asked.device), asked.device, asked.files):
+        rows.append(row)
+        print(json.dumps(row), flush=True)
     nodes, right = (sum(int(str(row.get(key, 0))) for row in rows) for key in ("nodes", "right"))
     print(f"{right} of {nodes} nodes ({right / (nodes or 1):.2%}) as predicted, {len(rows)} files")
     if asked.table:

@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,16 @@ def browser() -> Iterator[Browser]:
         launched = chromium.launch(driver)
         yield launched
         launched.close()
+
+
+@pytest.fixture
+def node_modules(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with onnxruntime-web, which commands then use."""
+    folder = Path(sys.prefix) / "web" / "node_modules"
+    if chromium.path() is None or not folder.is_dir():
+        pytest.skip("no browser, or no onnxruntime-web to run in it; make browser installs both")
+    monkeypatch.setenv("SARDONYX_NODE_MODULES", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

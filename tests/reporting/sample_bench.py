@@ -38,7 +38,15 @@ def sample_benchmark(
     return Benchmark(
         environment=Environment("0.1.0", "3.11.0", "Linux", 8, {"onnxruntime": "1.31.0"}),
         machine=MACHINE,
-        options={"threads": 1, "provider": "cpu", "level": "all", "isolate": False, "clock": "wall", "seconds": 60.0},
+        options={
+            "threads": 1,
+            "runtime": "onnxruntime 1.31.0",
+            "provider": "cpu",
+            "level": "all",
+            "isolate": False,
+            "clock": "wall",
+            "seconds": 60.0,
+        },
         files=tuple(BenchFile(label, f"/models/{label}", "ab" * 32, 1_000_000, 100) for label in labels[:files]),
         points=made,
         seconds={"timing": 12.0},

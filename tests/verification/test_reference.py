@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from onnx import parser
 
-from sardonyx.errors import UsageError, VerificationFailed
+from sardonyx.errors import RuntimeFailure, UsageError, VerificationFailed
 from sardonyx.inputs.generator import Inputs, Plan, Run, TrialInputs
 from sardonyx.ir import io
 from sardonyx.records.run import Verdict
@@ -281,6 +282,20 @@ def test_a_runtime_that_differs_on_the_reference_is_noted_and_nothing_fails() ->
     assert verdict.passed
     assert any("NaN" in line for line in verdict.runtimes[0].from_runtime)
     assert verdict.runtimes[0].from_rewrite == ()
+
+
+def test_a_missing_npm_package_is_one_error_with_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SARDONYX_NODE_MODULES", str(tmp_path))
+    with pytest.raises(RuntimeFailure, match=f"onnxruntime-web is not installed in {tmp_path}") as caught:
+        same(RELU, RELU, runtimes=("ort", "web-wasm"))
+    assert caught.value.hint == (
+        "npm install onnxruntime-web, or set SARDONYX_NODE_MODULES to the node_modules folder that has it"
+    )
+    (tmp_path / "onnxruntime-web").mkdir()
+    monkeypatch.setenv("CHROME_PATH", str(tmp_path / "none"))
+    with pytest.raises(RuntimeFailure, match="need Chromium, which is not installed") as caught:
+        same(RELU, RELU, runtimes=("web-webgpu",))
+    assert caught.value.hint == "install chromium, or set CHROME_PATH"
 
 
 def test_an_unknown_runtime_is_a_usage_error() -> None:

@@ -34,6 +34,8 @@ class RuntimeName(StrEnum):
     ORT = "ort"
     REFERENCE = "reference"
     OPENVINO = "openvino"
+    WEB_WASM = "web-wasm"
+    WEB_WEBGPU = "web-webgpu"
 
 
 class Option(Struct, frozen=True):

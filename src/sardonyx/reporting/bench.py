@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 from sardonyx.records.bench import Benchmark, Comparison, Finding, Machine, Point, Timing
@@ -169,9 +170,10 @@ def conditions(bench: Benchmark, *, verbose: bool = False) -> dict[str, str]:
     """Return what a reader must know to judge the numbers."""
     first, options = bench.points[0], bench.options
     fixed = {dim: number for dim, number in first.sizes.items() if dim not in varied(bench)}
+    runtime = str(options["runtime"])
     settings = (
         formatting.plural(int(options["threads"]), "thread"),
-        f"provider {options['provider']}",
+        f"provider {options['provider']}" if re.fullmatch(r"onnxruntime \S+", runtime) else runtime,
         f"runtime optimizations {options['level']}",
         "a process each" if options["isolate"] else "one process",
         f"{options['clock']} clock",

@@ -138,11 +138,10 @@ def _times(first: RunBundle, second: RunBundle) -> Section | None:
 
 def incomparable(first: RunBundle, second: RunBundle) -> Iterator[str]:
     """Yield why the times of two runs cannot be compared."""
-    names = ("threads", "provider", "level", "clock")
+    names = ("runtime", "threads", "provider", "level", "clock")
     conditions = [
         {
             "machine": f"{bench.machine.cpu}, {bench.machine.cores} cores",
-            "onnxruntime": bench.environment.packages.get("onnxruntime"),
             "sizes": size(bench.points[0].sizes) or "fixed",
             **{name: bench.options.get(name) for name in names},
         }

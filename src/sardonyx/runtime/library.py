@@ -160,7 +160,7 @@ def open_session(source: Source, options: Any, providers: list[str]) -> Any:
         RuntimeFailure: if the runtime does not accept the model.
     """
     try:
-        return onnxruntime().InferenceSession(_loadable(source), options, providers=providers)
+        return onnxruntime().InferenceSession(loadable(source), options, providers=providers)
     except errors() as error:
         kind = NoKernel if type(error).__name__ == "NotImplemented" else RuntimeFailure
         raise kind(
@@ -177,7 +177,8 @@ def one_line(error: BaseException) -> str:
     return text if len(text) <= 300 else text[:297] + "..."
 
 
-def _loadable(source: Source) -> str | bytes:
+def loadable(source: Source) -> str | bytes:
+    """Return the path of a model, or its bytes."""
     if isinstance(source, (str, Path)):
         return str(source)
     if isinstance(source, bytes):

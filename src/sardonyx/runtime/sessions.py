@@ -1,4 +1,4 @@
-"""Models loaded to be verified: in ONNX Runtime with its optimizations off, onnx's reference evaluator, or OpenVINO.
+"""Models loaded to be verified: in ONNX Runtime without its optimizations, and in runtimes that it is compared with.
 
 Values of types that have no numpy name in the runtime (bfloat16, float8, int4 …) are passed as raw memory.
 """
@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.util
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -197,6 +197,11 @@ class Runtime(StrEnum):
     ORT = "ort"  # ONNX Runtime on the CPU, graph optimizations off
     REFERENCE = "reference"  # the reference evaluator of the onnx package: slow, but has every standard operator
     OPENVINO = "openvino"  # OpenVINO on the CPU, in the precision that the model declares
+    WEB_WASM = "web-wasm"  # onnxruntime-web in a headless Chromium, by WebAssembly
+    WEB_WEBGPU = "web-webgpu"  # the same by WebGPU, with an adapter in software
+
+
+_IN_BROWSER = {Runtime.WEB_WASM: "wasm", Runtime.WEB_WEBGPU: "webgpu"}
 
 
 def parse_runtimes(names: Sequence[Runtime | str]) -> list[Runtime]:
@@ -204,12 +209,20 @@ def parse_runtimes(names: Sequence[Runtime | str]) -> list[Runtime]:
 
     Raises:
         UsageError: There is no such runtime.
+        RuntimeFailure: One of them is not installed.
     """
     try:
-        return [Runtime(name) for name in dict.fromkeys(names)] or [Runtime.ORT]
+        chosen = [Runtime(name) for name in dict.fromkeys(names)] or [Runtime.ORT]
     except ValueError as error:
         known = ", ".join(runtime.value for runtime in Runtime)
         raise UsageError(f"there is no runtime {error.args[0].split(' is not')[0]}", hint=f"known: {known}") from error
+    if Runtime.OPENVINO in chosen and importlib.util.find_spec("openvino") is None:
+        raise RuntimeFailure("OpenVINO is not installed", hint=install_hint("openvino"))
+    if not _IN_BROWSER.keys().isdisjoint(chosen):
+        from sardonyx.runtime.web import package  # slow to import
+
+        package()
+    return chosen
 
 
 def load(
@@ -232,7 +245,11 @@ def load(
         Runtime.REFERENCE: lambda: ReferenceSession(source),
         Runtime.OPENVINO: lambda: OpenVinoSession(source, threads=threads),
     }
-    return loaders[runtime]()
+    if runtime in loaders:
+        return loaders[runtime]()
+    from sardonyx.runtime.web import WebSession  # slow to import
+
+    return WebSession(source, _IN_BROWSER[runtime], threads=threads)
 
 
 # A model in OpenVINO on the CPU, an implementation of the ONNX operators that shares no kernel with ONNX Runtime.
@@ -245,25 +262,20 @@ class OpenVinoSession:
     """A model in OpenVINO, which computes in the types that the model declares.
 
     Raises:
-        RuntimeFailure: if OpenVINO is not installed or does not accept the model.
+        RuntimeFailure: if OpenVINO does not accept the model.
     """
 
     def __init__(self, source: Source, *, threads: int | None = None) -> None:
         sys.modules.setdefault("openvino_telemetry", cast("Any", None))  # otherwise the import connects to a server
-        try:
-            package: Any = importlib.import_module("openvino")
-        except ImportError as error:
-            raise RuntimeFailure("OpenVINO is not installed", hint=install_hint("openvino")) from error
+        package: Any = importlib.import_module("openvino")
         self._failure: Any = (RuntimeError, ValueError, TypeError, NotImplementedError)
         settings = _SETTINGS | ({} if threads is None else {"INFERENCE_NUM_THREADS": threads})
 
         def compile_model() -> Any:
             core = package.Core()
-            model = os.fspath(source) if isinstance(source, (str, Path)) else _as_bytes(source)
-            return core.compile_model(core.read_model(model), "CPU", settings)
+            return core.compile_model(core.read_model(library.loadable(source)), "CPU", settings)
 
         self._model: Any = self._guarded(compile_model, "load")
-        self._inputs = {name for port in self._model.inputs for name in port.get_names()}
 
     @property
     def name(self) -> str:
@@ -273,25 +285,29 @@ class OpenVinoSession:
         return f"openvino {version('openvino')}"
 
     def run(self, feeds: Feeds) -> list[Value]:
-        """Return all graph outputs in order. OpenVINO drops inputs that nothing reads."""
-        inputs = {name: _dense(value, name) for name, value in feeds.items() if name in self._inputs}
+        """Return all graph outputs in order."""
+        return self.ready(feeds)()
+
+    def ready(self, feeds: Feeds) -> Callable[[], list[Value]]:
+        """Return a function that runs the model once. OpenVINO drops inputs that nothing reads."""
+        names: list[set[str]] = [port.get_names() for port in self._model.inputs]
+        missing = next((sorted(alike) for alike in names if alike.isdisjoint(feeds)), None)
+        if missing is not None:
+            raise RuntimeFailure(f"OpenVINO cannot run the model: there is no value for its input {missing[0]!r}")
+        inputs = {name: _dense(value, name) for name, value in feeds.items() if any(name in alike for alike in names)}
+        request = self._model.create_infer_request()
 
         def infer() -> list[Value]:
-            request = self._model.create_infer_request()
             request.infer(inputs)
             return [np.array(request.get_output_tensor(index).data) for index in range(len(self._model.outputs))]
 
-        return self._guarded(infer, "run")
+        return lambda: self._guarded(infer, "run")
 
     def _guarded(self, action: Callable[[], Any], verb: str) -> Any:
         try:
             return action()
         except self._failure as error:
             raise RuntimeFailure(f"OpenVINO cannot {verb} the model: {library.one_line(error)}") from error
-
-
-def _as_bytes(source: Any) -> bytes:
-    return source if isinstance(source, bytes) else source.SerializeToString()
 
 
 def _dense(value: Value, name: str) -> Array:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.runtime import library
 from sardonyx.runtime.library import Feeds, Source, Value
+from sardonyx.runtime.sessions import Runtime
 
 
 class Level(StrEnum):
@@ -46,6 +47,7 @@ class Settings(Struct, frozen=True):
     threads: int = 1  # within an operator; operators run one after another
     provider: str = "cpu"  # as `providers()` names them
     level: Level = Level.ALL
+    runtime: Runtime = Runtime.ORT
 
 
 def providers() -> tuple[str, ...]:
@@ -96,6 +98,11 @@ class TimedModel:
             raise RuntimeFailure(f"ONNX Runtime could not start its provider {settings.provider!r} here")
         self.inputs: tuple[str, ...] = tuple(value.name for value in self._session.get_inputs())
         self.outputs: tuple[str, ...] = tuple(value.name for value in self._session.get_outputs())
+
+    @property
+    def name(self) -> str:
+        """The runtime and its version."""
+        return f"onnxruntime {library.onnxruntime().__version__}"
 
     def ready(self, feeds: Feeds) -> Callable[[], list[Value]]:
         """Return a function that runs the model once on those of the feeds that are inputs of the model."""

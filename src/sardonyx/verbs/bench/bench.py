@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import UsageError
@@ -24,9 +24,10 @@ from sardonyx.records.environment import environment
 from sardonyx.records.input_specs import check_names, read_arrays
 from sardonyx.records.progress import Clock, Progress
 from sardonyx.runtime import Array, Feeds, Value
+from sardonyx.runtime.sessions import Runtime
 from sardonyx.runtime.timed import Settings
 from sardonyx.verbs.bench import interleaving, machine, sessions, statistics
-from sardonyx.verbs.bench.entrants import Entrant, Files, naming, read_entrants
+from sardonyx.verbs.bench.entrants import Entrant, Files, in_runtimes, naming, read_entrants
 from sardonyx.verbs.bench.sessions import (
     IsolatedSession,
     LocalSession,
@@ -34,6 +35,7 @@ from sardonyx.verbs.bench.sessions import (
     TimedSession,
     TimingClock,
     settings_of,
+    timed_runtimes,
 )
 from sardonyx.verification.subject import Subject
 
@@ -55,6 +57,7 @@ class Conditions(Struct, frozen=True):
     clock: TimingClock
     isolate: bool
     seed: int
+    is_native: bool = True  # everything runs in ONNX Runtime
 
 
 def fresh_starts(
@@ -74,7 +77,8 @@ def fresh_starts(
         shuffle(order)
         for index in order:
             with naming(entrants[index].label, planned.hint):
-                starts[index].append(sessions.start(entrants[index].path, conditions.settings, planned.feeds))
+                settings = replace(conditions.settings, runtime=entrants[index].runtime)
+                starts[index].append(sessions.start(entrants[index].path, settings, planned.feeds))
     return [tuple(of_entrant) for of_entrant in starts]
 
 
@@ -93,10 +97,16 @@ class Sessions:
         self._conditions = conditions
         self._sessions: list[TimedSession] = []
         for runner in self._runners:
+            kind = IsolatedSession if conditions.isolate or runner.runtime is Runtime.WEB_WASM else LocalSession
             with naming(runner.label):
-                session = (IsolatedSession if conditions.isolate else LocalSession)(runner.path, conditions.settings)
+                session = kind(runner.path, replace(conditions.settings, runtime=runner.runtime))
             stack.callback(session.close)
             self._sessions.append(session)
+
+    @property
+    def runtimes(self) -> str:
+        """The names of the runtimes, with their versions."""
+        return " and ".join(dict.fromkeys(session.name for session in self._sessions))
 
     @property
     def processes(self) -> list[int]:
@@ -248,6 +258,7 @@ def bench(
     sweep: Mapping[str, Sequence[int]] | None = None,
     inputs: ExampleInputs = None,
     threads: int = 1,
+    runtimes: Sequence[str] = ("ort",),
     provider: str = "cpu",
     level: str = "all",
     clock: str = "wall",
@@ -267,8 +278,10 @@ def bench(
         sweep: Sizes to try for a dimension; several dimensions are tried in all combinations.
         inputs: An .npz file or arrays by name to run on, in place of generated inputs.
         threads: Threads within an operator. One gives the most stable times; otherwise use what you will deploy with.
-        provider: Execution provider of the runtime: "cpu", "cuda" and so on.
-        level: How far the runtime may optimize by itself: off, basic, extended, layout, all.
+        runtimes: "ort", "openvino", or "web-wasm": onnxruntime-web in Chromium, by WebAssembly. Each model is timed in
+            each; the reference is the first model in the first runtime.
+        provider: Execution provider of ONNX Runtime: "cpu", "cuda" and so on.
+        level: How far ONNX Runtime may optimize by itself: off, basic, extended, layout, all.
         clock: "wall" counts elapsed time; "cpu" counts only the CPU time of the model, which is more stable on a shared
             machine and works with one thread only.
         isolate: Run each model in its own process.
@@ -283,15 +296,17 @@ def bench(
         ModelError: A file cannot be read.
         RuntimeFailure: The runtime cannot load or run a model.
     """
+    chosen_runtimes = timed_runtimes(runtimes, provider)
     settings = settings_of(threads, provider, level)
-    conditions = Conditions(settings, _timing_clock(clock, threads, provider), isolate, seed)
+    is_native = chosen_runtimes == [Runtime.ORT]
+    conditions = Conditions(settings, _timing_clock(clock, settings, is_native=is_native), isolate, seed, is_native)
     if not seconds > 0:
         raise UsageError(f"nothing can be timed in {seconds:g} seconds", hint="allow some time, for example 60")
     phases = Clock(progress)
     load_before, busy_before = machine.load(), machine.busy_now()
     with temporary_folder() as folder, contextlib.ExitStack() as stack:
         with phases.phase("reading"):
-            entrants = read_entrants(files, Path(folder))
+            entrants = in_runtimes(read_entrants(files, Path(folder)), chosen_runtimes)
             plan = list(_plan(entrants[0], sizes, sweep, inputs, seed))
         with phases.phase("starting"):
             times = [starts if index == 0 else min(1, starts) for index in range(len(plan))]
@@ -311,6 +326,7 @@ def bench(
         options={
             "seconds": seconds,
             "threads": threads,
+            "runtime": sessions.runtimes,
             "provider": provider,
             "level": str(settings.level),
             "clock": str(conditions.clock),
@@ -328,12 +344,17 @@ def bench(
     )
 
 
-def _timing_clock(name: str, threads: int, provider: str) -> TimingClock:
+def _timing_clock(name: str, settings: Settings, *, is_native: bool) -> TimingClock:
     if name not in tuple(TimingClock):
         raise UsageError(f"there is no clock {name!r}", hint=f"one of {', '.join(TimingClock)}")
-    if name == TimingClock.CPU and (threads != 1 or provider != "cpu"):
-        raise UsageError("the cpu clock counts one thread of the cpu only", hint="time by the wall clock")
+    if name == TimingClock.CPU and not _runs_alone(settings, is_native=is_native):
+        raise UsageError("the cpu clock counts one thread of ONNX Runtime only", hint="time by the wall clock")
     return TimingClock(name)
+
+
+def _runs_alone(settings: Settings, *, is_native: bool) -> bool:
+    """Return whether a run takes place in the calling thread alone."""
+    return settings.threads == 1 and settings.provider == "cpu" and is_native
 
 
 def _plan(
@@ -407,8 +428,9 @@ def notes(points: Sequence[Point], used: Machine, conditions: Conditions, chosen
 
 def _load(points: Sequence[Point], used: Machine, conditions: Conditions) -> Iterator[str]:
     if (busy := used.busy) is not None:
-        alone = conditions.settings.threads == 1 and conditions.clock is TimingClock.WALL
-        remedy = '; `clock="cpu"` does not count their time' if alone else ""
+        remedy = ""
+        if _runs_alone(conditions.settings, is_native=conditions.is_native) and conditions.clock is TimingClock.WALL:
+            remedy = '; `clock="cpu"` does not count their time'
         yield (
             f"the machine is busy: other processes used {100 * busy:.0f} % of the CPU, which widens the intervals; "
             f"differences below {100 * max(map(_smallest_visible, points)):.1f} % are within the noise{remedy}"

@@ -4,6 +4,7 @@ Example:
   sardonyx bench model.onnx optimized.onnx
   sardonyx bench model.onnx optimized.onnx --sweep seq=16,128,512 --sweep batch=1,8 --svg times.svg
   sardonyx bench before.onnx after.onnx --fail-if 'latency_ratio>1.05' --format markdown
+  sardonyx bench model.onnx optimized.onnx --runtime web-wasm
 
 The files run in turn, in random order, round after round, until the interval of each ratio to the first file is narrow
 or the time is spent. A difference within that of two copies of the first file is no difference. "12 % faster" means
@@ -19,6 +20,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
+
+from msgspec.structs import replace
 
 from sardonyx.cli import options
 from sardonyx.cli.console import announce
@@ -46,7 +49,7 @@ def _run(given: Given) -> int:
     expected = bench_seconds(given.models, given.seconds, given.starts, points)
     what = f"timing {len(given.models)} files" if len(given.models) > 1 else "timing"
     announce(what, expected, shown=not given.quiet)
-    return given.finish(given.call())
+    return given.finish(given.call(runtimes=given.runtime or ("ort",)))
 
 
 def _parse_sweep(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
@@ -70,7 +73,9 @@ VERB = Verb(
             read=_parse_sweep),
         file("inputs", "Run on these arrays, one for each input.", metavar="FILE.npz", none="random inputs",
             group=MORE),
-        options.TIMED_THREADS, options.CUSTOM_OPS, options.PROVIDER, options.LEVEL,
+        options.TIMED_THREADS, options.CUSTOM_OPS,
+        replace(options.RUNTIME, help="Runtime to time models in: ort, openvino, web-wasm. Repeatable: each in each."),
+        options.PROVIDER, options.LEVEL,
         choice("clock", Literal["wall", "cpu"], "Measure elapsed time, or only the CPU time of the model.",
             default="wall", group=MORE),
         Option("isolate", help="Run each file in its own process.", group=MORE),

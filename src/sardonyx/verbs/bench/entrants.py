@@ -12,11 +12,13 @@ from typing import TypeAlias
 import onnx
 import onnx_ir as ir
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sardonyx.errors import SardonyxError, UsageError
 from sardonyx.ir import io
 from sardonyx.ir.origins import Source, distinct_labels, tagged
 from sardonyx.records.bench import BenchFile
+from sardonyx.runtime.sessions import Runtime
 from sardonyx.verbs.analyze.census import Census
 
 Files: TypeAlias = "Source | Sequence[Source] | Mapping[str, Source]"
@@ -28,6 +30,7 @@ class Entrant(Struct, frozen=True):
     file: BenchFile
     path: Path  # the file that the runtime loads
     model: ir.Model
+    runtime: Runtime = Runtime.ORT
 
     @property
     def label(self) -> str:
@@ -64,6 +67,18 @@ def read_entrants(files: Files, folder: Path) -> list[Entrant]:
             )
             entrants.append(Entrant(file, path, model.model))
     return entrants
+
+
+def in_runtimes(entrants: Sequence[Entrant], runtimes: Sequence[Runtime]) -> list[Entrant]:
+    """Return every entrant in every runtime, those of the first runtime first; several are part of the name."""
+    several = len(runtimes) > 1
+    return [
+        replace(
+            one, file=replace(one.file, label=f"{one.label} in {runtime}") if several else one.file, runtime=runtime
+        )
+        for runtime in runtimes
+        for one in entrants
+    ]
 
 
 def listed_sources(files: Source | Sequence[Source]) -> list[Source]:

@@ -7,6 +7,7 @@ one: in a process that has loaded a model before, the allocator makes each of th
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from msgspec import Struct
 from sardonyx.errors import RuntimeFailure, UsageError
 from sardonyx.records.bench import Start
 from sardonyx.runtime import Feeds, Value
+from sardonyx.runtime.sessions import OpenVinoSession, Runtime, parse_runtimes
 from sardonyx.runtime.timed import Level, Settings, TimedModel
 from sardonyx.runtime.worker_process import Worker, WorkerDied
 from sardonyx.verbs.bench.interleaving import SLOT, Run, slot
@@ -36,21 +38,24 @@ class SlotOptions(Struct, frozen=True):
 
 
 class LocalSession:
-    """A model in this process."""
+    """A model in this process, in ONNX Runtime or OpenVINO."""
 
     def __init__(self, path: Path, settings: Settings) -> None:
-        self._model = TimedModel(path, settings)
-        self.load_seconds = self._model.load_seconds
+        began = time.perf_counter()
+        if settings.runtime is Runtime.OPENVINO:
+            self._model = OpenVinoSession(path, threads=settings.threads)
+            self.load_seconds = time.perf_counter() - began
+        else:
+            self._model = TimedModel(path, settings)
+            self.load_seconds = self._model.load_seconds
+        self.name = self._model.name
         self._outputs: list[Value] = []
         self._turn: Run | None = None
 
     def feed(self, feeds: Feeds, options: SlotOptions) -> float:
         """Set the feeds and options of the following slots; return the seconds of the first run."""
-        missing = next((name for name in self._model.inputs if name not in feeds), None)
-        if missing is not None:
-            raise UsageError(
-                f"there is no value for its input {missing!r}", hint="all files are run on the inputs of the first one"
-            )
+        if isinstance(self._model, TimedModel):
+            _check_feeds(self._model.inputs, feeds)
         run = self._model.ready(feeds)
         began = time.perf_counter()
         self._outputs = run()
@@ -75,6 +80,42 @@ class LocalSession:
         del self._model
 
 
+class BrowserSession:
+    """A model in a browser, timed by the page's clock. Only for a worker process, which ends the browser as well."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        from sardonyx.runtime.web import WebSession  # slow to import
+
+        level = "disabled" if settings.level is Level.OFF else settings.level.value
+        self._model = WebSession(path, "wasm", threads=settings.threads, level=level)
+        self.load_seconds = self._model.load_seconds
+        self.name = self._model.name
+        self._outputs: list[Value] = []
+        self._slot = SLOT
+
+    def feed(self, feeds: Feeds, options: SlotOptions) -> float:
+        """Set the feeds and options of the following slots; return the seconds of the first run."""
+        _check_feeds(self._model.inputs, feeds)
+        self._outputs, self._slot = self._model.run(feeds), options.seconds
+        return self._model.seconds
+
+    def turn(self) -> float:
+        """Run one slot; return the seconds of one run."""
+        return self._model.time(self._slot)
+
+    def outputs(self) -> list[Value]:
+        """Return the outputs of the first run on the feeds."""
+        return self._outputs
+
+
+def _check_feeds(inputs: Sequence[str], feeds: Feeds) -> None:
+    missing = next((name for name in inputs if name not in feeds), None)
+    if missing is not None:
+        raise UsageError(
+            f"there is no value for its input {missing!r}", hint="all files are run on the inputs of the first one"
+        )
+
+
 _WORKER = "sardonyx.verbs.bench.worker"
 
 
@@ -84,11 +125,13 @@ class IsolatedSession:
     def __init__(self, path: Path, settings: Settings) -> None:
         self._worker = Worker(_WORKER)
         try:
-            self.load_seconds: float = self._ask("load", str(path), settings)
+            self.load_seconds: float
+            self.name: str
+            self.load_seconds, self.name = self._ask("load", str(path), settings)
         except BaseException:
             self.close()
             raise
-        self.peak_bytes: int | None = None  # up to the first run on the latest feeds
+        self.peak_bytes: int | None = None  # up to the first run on the latest feeds; unknown for a browser
 
     @property
     def process(self) -> int:
@@ -130,6 +173,23 @@ class IsolatedSession:
 
 
 TimedSession = LocalSession | IsolatedSession
+TIMED = (Runtime.ORT, Runtime.OPENVINO, Runtime.WEB_WASM)  # WebGPU in software has no times of a GPU
+
+
+def timed_runtimes(names: Sequence[str], provider: str) -> list[Runtime]:
+    """Return the runtimes with these names.
+
+    Raises:
+        UsageError: A runtime is unknown, is not one to time models in, or has no such provider.
+        RuntimeFailure: One of them is not installed.
+    """
+    runtimes = parse_runtimes(names)
+    for runtime in runtimes:
+        if runtime not in TIMED:
+            raise UsageError(f"models are not timed in {runtime}", hint=f"known: {', '.join(TIMED)}")
+        if runtime is not Runtime.ORT and provider != "cpu":
+            raise UsageError(f"{runtime} has no provider {provider!r}", hint="providers are those of the runtime ort")
+    return runtimes
 
 
 def settings_of(threads: int, provider: str, level: str) -> Settings:

@@ -8,23 +8,25 @@ from typing import Any
 
 from sardonyx.errors import SardonyxError
 from sardonyx.runtime import library
+from sardonyx.runtime.sessions import Runtime
 from sardonyx.runtime.worker_process import serve
 from sardonyx.verbs.bench import machine
-from sardonyx.verbs.bench.sessions import LocalSession
+from sardonyx.verbs.bench.sessions import BrowserSession, LocalSession
 
 
 class _Worker:
     """One method per request."""
 
     def __init__(self) -> None:
-        self._session: LocalSession | None = None
+        self._session: LocalSession | BrowserSession | None = None
         self._before: int | None = None  # bytes resident before the model was loaded
         library.onnxruntime()  # imported now, so that neither its time nor its memory counts as the model's
 
-    def load(self, path: str, settings: Any) -> float:
-        self._before = machine.resident()
-        self._session = LocalSession(Path(path), settings)
-        return self._session.load_seconds
+    def load(self, path: str, settings: Any) -> tuple[float, str]:
+        in_browser = settings.runtime is Runtime.WEB_WASM
+        self._before = None if in_browser else machine.resident()
+        self._session = (BrowserSession if in_browser else LocalSession)(Path(path), settings)
+        return self._session.load_seconds, self._session.name
 
     def feed(self, feeds: Any, options: Any) -> tuple[float, int | None]:
         assert self._session is not None, "a model is loaded before it is fed"
