@@ -2,15 +2,16 @@
 
     nice python benchmarks/guards.py --package passes --count 300 [--seed 0] [--budget 5] [--again] [--table]
 
-Packages are `passes`, `exact`, `verification` and `ir`. The tests are those of the package, for `ir` those of passes
-too, that `pytest --quick` runs. They are imported once; each mutant is judged in a forked
-process, in which the code of the mutated function is replaced. The first run records which statements each test reaches
+Packages are `passes`, `exact`, `verification` and `ir`. The tests are those that `TESTS` names for the package; for
+`passes` only those that `pytest --quick` runs. They are imported once; each mutant is judged in a forked process, in
+which the code of the mutated function is replaced. The first run records which statements each test reaches
 (`benchmarks/results/guards-reach.json`, renewed for test files that changed). A mutant gets the tests that reach its
 statement: those that detected others in its file first, then those of its own test file, then by time, until they took
 `--budget` CPU seconds without the mutant. It counts as killed when a test fails or takes too much time or memory.
 
-Mutants are taken in an order that the seed decides, so that every count is a random sample. The results
-(`benchmarks/guards.json`) are kept by mutant, and a second run continues; `--again` judges again what survived. A
+Mutants are taken in an order that the seed decides, so that every count is a random sample; survivors of the sample of
+seed 0 got tests, others measure what is left. The results (`benchmarks/guards.json`) are kept by mutant as long as its
+statement exists, and a second run continues; `--again` judges again what survived. A
 mutant that changes no result of any model is in `benchmarks/guards-equivalent.json` with the reason. `--table` writes
 `benchmarks/guards.md`.
 """
@@ -48,7 +49,12 @@ RESULTS = ROOT / "benchmarks" / "guards.json"
 EQUIVALENT = ROOT / "benchmarks" / "guards-equivalent.json"
 REACH = ROOT / "benchmarks" / "results" / "guards-reach.json"
 PACKAGES = ("passes", "exact", "verification", "ir")
-TESTS = {**{package: [f"tests/{package}"] for package in PACKAGES}, "ir": ["tests/ir", "tests/passes"]}
+TESTS = {
+    "passes": ["--quick", "tests/passes"],
+    "exact": ["tests/exact"],
+    "verification": ["tests/verification", "tests/exact"],
+    "ir": ["tests/ir", "tests/passes"],
+}
 EXTRA_MEMORY = 3 << 30  # bytes a mutant may reserve more than the process it was forked from
 EXTRA_TIME = 10  # CPU seconds a mutant may take more than three times what the tests take without it
 LONGEST = 900  # seconds of wall time, after which a mutant that waits for something is undecided
@@ -107,6 +113,8 @@ class Campaign:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Judge the mutants that were asked for."""
         self.items = {item.nodeid: item for item in session.items}
+        if any("exact/test_evaluate" in nodeid for nodeid in self.items):
+            importlib.import_module("backend.cases").node_cases()  # takes 10 s, here once and not in every child
         for item in session.items:
             test = getattr(item, "function", None)
             own = getattr(test, "_hypothesis_internal_use_settings", settings.default)
@@ -135,8 +143,10 @@ class Campaign:
     def judge(self) -> None:
         """Judge the sample, and write each verdict at once."""
         chosen = sample(self.options.package, self.options.seed)
+        here, keys = f"{self.options.package}/", {mutant.key for mutant in chosen}
+        self.rows = {key: row for key, row in self.rows.items() if key in keys or not key.startswith(here)}
         chosen = [m for m in chosen if m.file.startswith(self.options.only)][: self.options.count]
-        killers: Counter[tuple[str, str]] = Counter()
+        killers = Counter((row["file"], row["by"]) for row in self.rows.values() if row["result"] == "killed")
         for number, mutant in enumerate(chosen, 1):
             old = self.rows.get(mutant.key, {})
             if old.get("result") and not (self.options.again and old["result"] != "killed"):
@@ -146,7 +156,8 @@ class Campaign:
             if result == "survived" and tests:
                 by = f"{len(tests)} of {all_of_them} tests that reach it"
             killers[mutant.file, by] += 1
-            self.rows[mutant.key] = {**mutant.row(), "result": result, "by": by}
+            seed = old.get("seed", self.options.seed)
+            self.rows[mutant.key] = {**mutant.row(), "seed": seed, "result": result, "by": by}
             RESULTS.write_text(json.dumps(self.rows, indent=0, sort_keys=True, ensure_ascii=False) + "\n")
             place = f"{mutant.file}:{mutant.mutation.line}"
             print(f"{number}/{len(chosen)} {result}: {place}: {mutant.mutation.kind}: {mutant.mutation.text} [{by}]")
@@ -157,6 +168,13 @@ class Campaign:
         statement = f"{mutant.file}: {mutant.mutation.statement}"
         wanted = {statement} if mutant.mutation.statement else set(self._readers(mutant.mutation.name))
         reaching = [(i, t) for i, t in self.reach.items() if wanted & t["statements"] and i in self.items]
+        if not reaching and mutant.mutation.statement:  # changed since the record: those that reach its function
+            prefix = f"{mutant.file}: {mutant.mutation.function}:"
+            reaching = [
+                (i, t)
+                for i, t in self.reach.items()
+                if i in self.items and any(s.startswith(prefix) for s in t["statements"])
+            ]
         stem, package = mutant.path.stem.lstrip("_"), mutant.file.split("/")[0]
 
         def order(entry: tuple[str, dict[str, Any]]) -> tuple[Any, ...]:
@@ -334,7 +352,7 @@ def main() -> int:
         totals = {package: len(list(mutants(package))) for package in PACKAGES}
         return guards_table.write(RESULTS, EQUIVALENT, RESULTS.with_suffix(".md"), totals)
     os.chdir(ROOT)
-    flags = ["--quick", "-q", "-s", "--tb=native", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    flags = ["-q", "-s", "--tb=native", "-p", "no:randomly", "-p", "no:cacheprovider"]
     with tempfile.TemporaryDirectory() as folder:  # other runs of pytest delete the folders of their predecessors
         flags += ["-o", "tmp_path_retention_policy=none", f"--basetemp={folder}/tests", *TESTS[options.package]]
         return int(pytest.main(flags, plugins=[Campaign(options)]))

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
+from passes.near_models import near_models
+from sardonyx.errors import RuntimeFailure
 from sardonyx.ir.shapes.expr import Size, multiply, symbol, value_of
+from sardonyx.runtime import Session
 from sardonyx.verification.every_size import EverySize, at_every_size
 from sardonyx.verification.exact_check import Claim, decide
 from sardonyx.verification.index_terms import Index, Read, Tensor, Unproven, fused, source, text_of
@@ -18,7 +24,7 @@ N, M = symbol("N"), symbol("M")
 HEADER = '<ir_version: 10, opset_import: ["": 23]> agraph (float[D] x) => (float[E] y)'
 
 
-def excerpt_of(shape: tuple[Size, ...], before: str, after: str) -> Excerpt:
+def excerpt_of(shape: tuple[Size, ...], before: str | onnx.ModelProto, after: str | onnx.ModelProto) -> Excerpt:
     excerpt = Excerpt.__new__(Excerpt)
     excerpt.before, excerpt.exact = map(side_of, (before, after))
     excerpt.border = (Border("x", ir.DataType.FLOAT, shape, None, hides=False),)
@@ -27,13 +33,51 @@ def excerpt_of(shape: tuple[Size, ...], before: str, after: str) -> Excerpt:
     return excerpt
 
 
-def side_of(text: str) -> SmallModel:
-    proto = onnx.parser.parse_model(HEADER + text)
+def side_of(side: str | onnx.ModelProto) -> SmallModel:
+    proto = onnx.parser.parse_model(HEADER + side) if isinstance(side, str) else side
     constants = {each.name: ir.tensor(onnx.numpy_helper.to_array(each)) for each in proto.graph.initializer}
     return SmallModel(proto, constants)
 
 
 SAME = "{ y = Identity(x) }"
+# Of x[N, 6]; together they use all operators that are described.
+PROGRAMS = {
+    "sizes": "<int64 o = {0}, int64[1] s = {0}, int64 two = {2}, int64 one = {1}, int64[1] six = {6}>"
+    "{ a = Shape(x)  n = Gather(a, o)  p = Add(n, one)  q = Mul(p, two)  r = Sub(q, n)  d = Sub(r, two)"
+    "  e = Div(q, two)  f = Sub(e, one)  g = Min(d, f)  u = Unsqueeze(g, s)  b = Concat<axis = 0>(u, six)"
+    "  y = Reshape(x, b) }",
+    "choices of sizes": "<int64 o = {0}, int64[1] s = {0}, int64 one = {1}, int64 k = {9}, int64[1] six = {6}>"
+    "{ a = Shape(x)  n = Gather(a, o)  p = Add(n, one)  m = Max(n, one, p)  e = Equal(p, n)  h = Not(e)"
+    "  w = Where(h, m, k)  c = Cast<to = 7>(w)  i = Identity(c)  j = Sub(i, one)  u = Unsqueeze(j, s)"
+    "  b = Concat<axis = 0>(u, six)  y = Reshape(x, b) }",
+    "parts of sizes": "<int64[1] a = {0}, int64[1] b = {1}, int64[1] z = {0}, int64 h = {1}, int64[1] m = {-1}>"
+    "{ s = Shape(x)  p = Slice(s, a, b, z)  q = Gather(s, h)  r = Reshape(q, m)  t = Squeeze(r, a)  u = Unsqueeze(t, z)"
+    "  v = Concat<axis = 0>(u, p)  w = Transpose(x)  y = Expand(w, v) }",
+    "parts": "<int64[1] a = {1}, int64[1] e = {-1}, int64[1] k = {1}, int64[1] t = {2}, int64[2] l = {1, 1}>"
+    "{ p = Slice(x, a, e, k, t)  q, r = Split<axis = 1>(p, l)  y = Concat<axis = -1>(r, q, x) }",
+    "equal parts": "{ p, q, r = Split<axis = -1, num_outputs = 3>(x)  y = Add(p, r) }",
+    "rows": "<int64 i = {-1}, int64[2] j = {2, 0}, int64[1] k = {0}> { p = Gather<axis = 1>(x, i)"
+    "  q = Gather<axis = 1>(x, j)  g = Flatten<axis = -1>(x)  t = Transpose(g)  r = MatMul(t, q)"
+    "  s = ReduceSum<keepdims = 0>(r, k)  f = Flatten<axis = 0>(x)  u = Gather<axis = 0>(f, i)  v = ReduceMin(u, k)"
+    "  w = Unsqueeze(p, k)  a = Transpose(w)  b = Sub(a, s)  y = Add(b, v) }",
+    "a norm": "<float[6] w = {1, 2, 3, 4, 5, 6}, float[6] b = {6, 5, 4, 3, 2, 1}>"
+    "{ n = LayerNormalization<epsilon = 0.5>(x, w, b)  m = RMSNormalization<axis = 1>(n, w)"
+    "  y = Softmax<axis = -1>(m) }",
+    "means": "<int64[1] k = {1}, int64[1] e = {-1}> { a = ReduceMean(x, k)  b = ReduceMax<keepdims = 0>(x, e)"
+    "  c = Unsqueeze(b, e)  d = Sub(c, a)  y = Mul(d, x) }",
+    "matrices": "<float[6, 2] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, float[2] b = {1, 2}>"
+    "{ g = Gemm(x, w, b)  t = Transpose(g)  u = Gemm<transA = 1, transB = 1>(t, w)"
+    "  y = MatMul(u, w) }",
+    "attention": "<int64[4] s = {0, 1, 2, 3}, int64[3] f = {1, -1, 6}> { h = Reshape(x, s)"
+    "  q = Transpose<perm = [1, 2, 0, 3]>(h)  a = Attention<scale = 0.25>(q, q, q)"
+    "  b = Transpose<perm = [0, 2, 1, 3]>(a)  c = Reshape(b, f)"
+    "  y = Attention<q_num_heads = 2, kv_num_heads = 2>(c, c, c) }",
+    "choices": "<float[1] o = {0}, int64[1] z = {0}, float two = {2}> { s = Shape(x)  f = ConstantOfShape(s)"
+    "  l = Less(x, f)  c = Cast<to = 1>(l)  w = Where(l, two, x)  k = CastLike(w, x)  m = Max(k, c)"
+    "  y = Min(m, x, w) }",
+    "counts": "<int64[1] s = {0}, int64 o = {0}, int64 i = {1}, int64[1] k = {1}> { a = Shape<start = 0, end = -1>(x)"
+    "  b = Squeeze(a, s)  r = Range(o, b, i)  c = Cast<to = 1>(r)  u = Unsqueeze(c, k)  y = Add(x, u) }",
+}
 COUNT = "<int64[1] s = {0}, int64 o = {0}, int64 i = {1}> { a = Shape<start = 0, end = 1>(x) b = Squeeze(a, s) "
 COUNT += "r = Range(o, b, i) "
 EQUAL_EVERYWHERE = {
@@ -82,6 +126,37 @@ def test_what_holds_for_every_size_is_proven(what: str) -> None:
 def test_what_holds_for_the_sizes_tried_is_not_proven(what: str) -> None:
     decision = decide(excerpt_of((N, 6), *EQUAL_WHERE_TRIED[what]))
     assert (decision.claim, decision.every_size) == (Claim.ALL_VALUES, False)
+
+
+def results(model: onnx.ModelProto) -> Iterator[np.ndarray]:
+    """The outputs for several numbers of rows, up to the first for which the model does not run."""
+    with contextlib.suppress(RuntimeFailure):
+        session = Session(model, threads=1)
+        for rows in (2, 1, 6):
+            array = np.random.default_rng(rows).standard_normal((rows, 6)).astype(np.float32)
+            yield np.asarray(session.run({"x": array})[0])
+
+
+def is_valid(model: onnx.ModelProto) -> bool:
+    """Whether each node has as many operands as its operator takes."""
+    counts = [(onnx.defs.get_schema(node.op_type, 23).min_input, len(node.input)) for node in model.graph.node]
+    return all(least <= count for least, count in counts)
+
+
+@pytest.mark.parametrize("what", PROGRAMS)
+def test_a_program_is_equal_to_itself_and_to_no_other(what: str) -> None:
+    """What is said to have the same terms computes the same: no description forgets an operand or an attribute."""
+    model = onnx.parser.parse_model(HEADER.replace("[D] x", "[D, 6] x") + PROGRAMS[what])
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    excerpt, expected = excerpt_of((N, 6), model, model), list(results(model))
+    assert at_every_size(excerpt) is EverySize.SAME_TERMS
+    for change, other in near_models(model, values=2):
+        if model.graph.input != other.graph.input or not is_valid(other):
+            continue
+        excerpt.exact = side_of(other)
+        if at_every_size(excerpt) is EverySize.SAME_TERMS:
+            for before, after in zip(expected, results(other), strict=False):
+                np.testing.assert_allclose(before, after, 1e-5, 1e-6, err_msg=change)
 
 
 def test_fixed_sizes_are_all_there_are() -> None:

@@ -21,12 +21,14 @@ _SIMILAR = (
     ("Softmax", "LogSoftmax"),
 )
 _TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.INT32)
-_VALUES = 5  # that take the place of an operand: the last ones, which are close to it
 
 
-def near_models(model: ModelProto) -> Iterator[tuple[str, ModelProto]]:
-    """Yield what is changed, and the changed model, whose outputs have no declared shapes; it may be invalid."""
-    for what, change in _changes(model.graph):
+def near_models(model: ModelProto, values: int = 5) -> Iterator[tuple[str, ModelProto]]:
+    """Yield what is changed, and the changed model, whose outputs have no declared shapes; it may be invalid.
+
+    The last `values` before a node, which are close to it, take the place of each of its operands.
+    """
+    for what, change in _changes(model.graph, values):
         changed = ModelProto()
         changed.CopyFrom(model)
         change(changed.graph)
@@ -39,7 +41,7 @@ def near_models(model: ModelProto) -> Iterator[tuple[str, ModelProto]]:
 Change = Callable[[GraphProto], object]
 
 
-def _changes(graph: GraphProto) -> Iterator[tuple[str, Change]]:
+def _changes(graph: GraphProto, values: int) -> Iterator[tuple[str, Change]]:
     known = [*(v.name for v in graph.input), *(t.name for t in graph.initializer)]
     for index, node in enumerate(graph.node):
         where = f"{index}: {node.op_type}"
@@ -48,7 +50,7 @@ def _changes(graph: GraphProto) -> Iterator[tuple[str, Change]]:
                 what = f"{where}.{attribute.name} = {onnx.helper.printable_attribute(new)[:60]}"
                 yield what, lambda g, i=index, p=place, a=new: g.node[i].attribute[p].CopyFrom(a)
             yield f"{where} without {attribute.name}", lambda g, i=index, p=place: g.node[i].attribute.__delitem__(p)
-        for names in _operands(node, known):
+        for names in _operands(node, known[-values:]):
             yield f"{where}({', '.join(names)})", lambda g, i=index, n=names: _rewire(g.node[i], n)
         for group in _SIMILAR:
             for op_type in group if node.op_type in group else ():
@@ -88,7 +90,7 @@ def _operands(node: NodeProto, known: Sequence[str]) -> Iterator[list[str]]:
         yield [names[1], names[0], *names[2:]]
         yield names[:-1]
     for place in range(len(names)):
-        for other in known[-_VALUES:]:
+        for other in known:
             if other != names[place]:
                 yield [*names[:place], other, *names[place + 1 :]]
 

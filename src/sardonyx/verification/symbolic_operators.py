@@ -138,7 +138,10 @@ def _numbers(sizes: Sequence[Size]) -> list[int]:
 
 def _each(function: Callable[[Size, Size], Size]) -> Callable[[Call], Any]:
     def on_sizes(call: Call) -> Any:
-        return np.frompyfunc(function, 2, 1)(_items(call, 0), _items(call, 1))
+        result: Any = _items(call, 0)
+        for place in range(1, len(call.operands)):
+            result = np.frompyfunc(function, 2, 1)(result, _items(call, place))
+        return result
 
     return on_sizes
 
