@@ -6,6 +6,9 @@ Two sources: the 1,884 node cases, generated in memory, and the models stored in
 from __future__ import annotations
 
 import functools
+import hashlib
+import importlib.util
+import pickle
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,13 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+from filelock import FileLock
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
 
 if TYPE_CHECKING:
     from onnx.backend.test.case.test_case import TestCase
 
+_OWN = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
+KEPT = Path(__file__).parents[2] / ".pytest_cache" / f"node-cases-{onnx.__version__}-{_OWN}.pickle"
 _PROTOS = {"tensor_type": onnx.TensorProto, "sequence_type": onnx.SequenceProto, "optional_type": onnx.OptionalProto}
 
 
@@ -37,7 +43,18 @@ class Case:
 
 @functools.cache
 def node_cases() -> tuple[Case, ...]:
-    """All node cases. Generating them takes seconds, so they are cached for the process."""
+    """All node cases. Generating them takes 11 CPU seconds, so processes and later runs read them from a file."""
+    spec = importlib.util.find_spec("onnx.backend.test.case.node")
+    KEPT.parent.mkdir(exist_ok=True)
+    with FileLock(f"{KEPT}.lock"):
+        if not KEPT.exists() or spec is None or spec.origin is None:  # left out by --quick
+            unfinished = KEPT.with_suffix(".part")
+            unfinished.write_bytes(pickle.dumps(_node_cases()))
+            unfinished.rename(KEPT)
+        return pickle.loads(KEPT.read_bytes())
+
+
+def _node_cases() -> tuple[Case, ...]:
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from sardonyx.runtime import Session
 HUGE = np.array([2**63 + 7, 2**64 - 1, 5], np.uint64)
 REALS = np.array([[-2.5, 0.0, 3.0, 0.5], [7.0, -0.5, -1.0, 2.0]], np.float32)
 INTS = np.array([[-7, 5, 3, -4], [9, -1, 8, 2]], np.int64)
+IMAGE = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4) / 8
 EDGES = {
     "division of large unsigned integers": ("uint64[3] x", "uint64 k = {3}", "Div(x, k)", HUGE),
     "division towards zero": ("int64[2, 4] x", "int64 k = {2}", "Div(x, k)", INTS),
@@ -43,6 +45,45 @@ EDGES = {
     ),
     "a slice beyond both ends": (
         "float[2, 4] x", "int64[1] b = {-9}, int64[1] e = {9}, int64[1] a = {1}", "Slice(x, b, e, a)", REALS,
+    ),
+    "numbers without axes to reduce": ("float[2, 4] x", "", "ReduceMax <noop_with_empty_axes = 1> (x)", REALS),
+    "a sum of products over two names": (
+        "float[2, 4] x", "float[4, 2] k = {1, 2, 3, 4, 5, 6, 7, 8}", 'Einsum <equation = "ij,jk->i"> (x, k)', REALS,
+    ),
+    "a transposition by names": ("float[2, 4] x", "", 'Einsum <equation = "ij->ji"> (x)', REALS),
+    "sums without names of the result": ("float[2, 4] x", "", 'Einsum <equation = "ij,kj"> (x, x)', REALS),
+    "spread to the same size": (
+        "float[1, 1, 4, 4] x", "float[1, 1, 1, 1] w = {2}", 'ConvTranspose <auto_pad = "SAME_UPPER"> (x, w)', IMAGE,
+    ),
+    "spread with more before": (
+        "float[1, 1, 4, 4] x", "float[1, 1, 2, 2] w = {2, 3, 4, 5}", 'ConvTranspose <auto_pad = "SAME_LOWER"> (x, w)',
+        IMAGE,
+    ),
+    "spread with more behind": (
+        "float[1, 1, 4, 4] x", "float[1, 1, 2, 2] w = {2, 3, 4, 5}", 'ConvTranspose <auto_pad = "SAME_UPPER"> (x, w)',
+        IMAGE,
+    ),
+    "an image of the same size": (
+        "float[1, 1, 4, 4] x", "float[4] s = {1, 1, 1, 2}",
+        'Resize <coordinate_transformation_mode = "asymmetric", nearest_mode = "floor"> (x, , s)', IMAGE,
+    ),
+    "counted steps": (
+        "float[2, 4] x", "int64 n = {3}",
+        "y = Loop (n, , x) <body = three (int64 i, bool c, float[2, 4] v) => (bool d, float[2, 4] w) "
+        "{ d = Identity(c)  w = Add(v, v) }>", REALS,
+    ),
+    "one branch of two": (
+        "float[2, 4] x", "bool c = {0}",
+        "y = If (c) <then_branch = one () => (float[2, 4] v) { v = Neg(x) }, "
+        "else_branch = other () => (float[2, 4] w) { w = Abs(x) }>", REALS,
+    ),
+    "all but the last item": (
+        "float[2, 4] x", "",
+        "s = SequenceConstruct(x, x, x)  e = SequenceErase(s)  y = ConcatFromSequence <axis = 0> (e)", REALS,
+    ),
+    "all but one item": (
+        "float[2, 4] x", "int64 n = {0}", "a = Neg(x)  s = SequenceConstruct(a, x)  e = SequenceErase(s, n)  "
+        "y = ConcatFromSequence <axis = 0, new_axis = 1> (e)", REALS,
     ),
 }  # fmt: skip
 
@@ -199,3 +240,20 @@ def test_what_has_no_definition_is_refused(what: str) -> None:
     array = np.full(shape, 2, {"float": "float32"}.get(kind, kind))
     with pytest.raises(error):
         exact(model(port, constants, body, *opset), array)
+
+
+def test_a_value_that_is_too_large_is_undecided_unless_it_is_named() -> None:
+    proto = model("float[2, 4] x", "", "a = Exp(x)  y = Neg(a)")
+    for most, unlimited, fails in ((8, (), False), (7, (), True), (7, ("a", "y"), False), (7, ("a",), True)):
+        evaluator = Evaluator(proto, numbers(), most=most, unlimited=frozenset(unlimited))
+        with pytest.raises(Undecided) if fails else contextlib.nullcontext():
+            evaluator.run({"x": value(REALS)})
+
+
+def test_a_function_of_the_model_is_evaluated() -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18, "own" : 1]> agraph (float[2, 4] x) => (float[2, 4] y) '
+        '{ y = own.Add <by = 3.0> (x) } <domain: "own", opset_import: ["" : 18]> Add <by> (a) => (b) '
+        "{ c = Constant <value_float: float = @by> ()  b = Mul(a, c) }"
+    )
+    assert same(3 * REALS, exact(proto, REALS))

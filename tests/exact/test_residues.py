@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sardonyx.exact import reals, residues
@@ -74,6 +74,7 @@ def test_arrays_of_any_length_follow_integers(count: int) -> None:
 
 
 @given(st.integers(0, 2**64 - 1))
+@example(2**64 - 1)
 def test_integers_have_the_residues_of_their_value(number: int) -> None:
     assert lanes(residues.of_integers(np.array(number, np.uint64))) == of(Fraction(number))
     signed = number - 2**63
@@ -129,3 +130,13 @@ def test_a_recognized_root_squares_to_its_number() -> None:
 def test_weights_are_not_taken_for_roots_by_chance() -> None:
     weights = np.random.default_rng(0).standard_normal(500).astype(np.float32)
     assert sum(reals.recognized(float(weight), 24) is not None for weight in weights) <= 2
+
+
+@pytest.mark.parametrize("name", reals.FUNCTIONS)
+def test_functions_have_no_other_known_values_than_at_zero_and_one(name: str) -> None:
+    numbers = reals.Numbers(reals.Order.TRUE, 0)
+    zero, one = (numbers.apply(name, reals.Real.of(np.array(number), 1)) for number in (0, 1))
+    at_zero, at_one = (lanes(real.residues) if np.isfinite(real.doubles) else [] for real in (zero, one))
+    assert (at_zero == [0, 0, 0]) == (name in {"Asin", "Asinh", "Atan", "Atanh", "Erf", "Sin", "Sinh", "Tan", "Tanh"})
+    assert (at_zero == [1, 1, 1]) == (name in {"Cos", "Cosh", "Exp"})
+    assert (at_one == [0, 0, 0]) == (name in {"Acosh", "Log"})

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from passes.near_models import near_models
-from passes.util import compare, draw
+from passes.util import compare, draw, undone
 from sardonyx import runtime
 from sardonyx.errors import ModelError, RuntimeFailure
 from sardonyx.ir import io
@@ -21,12 +21,15 @@ from sardonyx.records.run import Accuracy
 from sardonyx.runtime import Session
 
 SIZES = ({"*": 2}, {"*": 3})  # for all symbolic dims
+# The driver undoes no rewrite, except of the first; the others refuse with the same words.
+MAY_BE_UNDONE = ("merge-attention-heads", "eliminate-expand", "fold-repeated-gather")
 INDICES = (-2, 2)  # the range of integer inputs: they are mostly positions
 
 
 def rewritten(one: Pass, model: ir.Model) -> onnx.ModelProto | None:
     """The model after the pass alone; None if it changes nothing."""
     log = Rewriter(Facts(model, target=one.targets[0], evaluate=runtime.evaluate), [one]).run()
+    assert not undone(log) or one.name in MAY_BE_UNDONE
     return io.to_proto(model) if log.events else None
 
 

@@ -138,7 +138,7 @@ def _clip(call: Call) -> Value:
     x = call[0]
     for index, name, default in ((1, "Max", "min"), (2, "Min", "max")):
         bound = call[index]
-        if bound is None and call.get(default) is not None:
+        if call.get(default) is not None:
             bound = call.numbers.attribute(call.get(default), x.dtype)
         if bound is not None:
             x = combined(

@@ -51,7 +51,8 @@ class Call:
         """Return an operand that must be a tensor of real numbers."""
         value = self[index]
         if not isinstance(value, Real):
-            raise Undecided(f"{self.node.op_type} of {kind(value)}")
+            kind = "nothing" if value is None else "a sequence" if isinstance(value, list) else np.asarray(value).dtype
+            raise Undecided(f"{self.node.op_type} of {kind}")
         return value
 
     def integers(self, index: int, name: str = "") -> list[int] | None:
@@ -74,7 +75,6 @@ class Call:
         return value.decode() if isinstance(value, bytes) else str(value)
 
 
-SEQUENCE = "a sequence"
 Definition = Callable[[Call], Any]
 DEFINITIONS: dict[str, Definition] = {}  # by operator; those of another domain as "domain::name"
 
@@ -88,13 +88,6 @@ def defines(*names: str) -> Callable[[Definition], Definition]:
         return definition
 
     return enter
-
-
-def kind(value: Value) -> str:
-    """Return what a value is, in words."""
-    if isinstance(value, Real):
-        return "real numbers"
-    return "nothing" if value is None else SEQUENCE if isinstance(value, list) else str(np.asarray(value).dtype)
 
 
 def moved(value: Value, move: Callable[[Any], Any]) -> Value:

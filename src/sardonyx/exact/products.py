@@ -124,7 +124,7 @@ def _contracted(numbers: Numbers, a: Real, left: str, b: Real, right: str, kept:
 
     result = numbers.matmul(ordered(a, left, (batch, rows, inner)), ordered(b, right, (batch, inner, columns)))
     names = [*batch, *rows, *columns]
-    kept_axes = [names.index(name) for name in kept if name in names]
+    kept_axes = [names.index(name) for name in kept]
     result = result.moved(lambda v: v.reshape([sizes[name] for name in names]))
     order = [*kept_axes, *(axis for axis in range(len(names)) if axis not in kept_axes)]
     result = result.moved(lambda v: np.transpose(v, order))

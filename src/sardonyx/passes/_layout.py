@@ -165,11 +165,6 @@ class Stage(Struct, eq=False):
     axes: Axes
     factor: float = 1.0  # the traced value is factor * this value
 
-    @property
-    def picks(self) -> bool:
-        """Return whether the traced value is only a selection of this one."""
-        return any(part.picked is not None for part in flat(self.axes))
-
 
 class Trail(Struct, eq=False):
     """A value and what it is computed from by views, transposes, repetition, selection and scaling, nearest first."""
@@ -290,7 +285,7 @@ def _uncut(stage: Stage, node: ir.Node, shape: Shape, graph: Facts) -> Axes | No
             start += length
     else:
         starts, axes, steps = graph.ints(operand(node, 1)), graph.ints(operand(node, 3)), graph.ints(operand(node, 4))
-        if starts is None or axes is None or len(axes) != 1 or len(starts) != 1 or steps not in (None, (1,)):
+        if starts is None or axes is None or len(axes) != 1 or steps not in (None, (1,)):
             return None
         axis, start = axes[0] % len(shape), starts[0]
     piece, whole = (graph.shape(stage.value) or ())[axis], shape[axis]

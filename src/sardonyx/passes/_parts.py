@@ -144,7 +144,7 @@ def _unsqueezed_last(node: ir.Node, index: int, graph: Facts) -> ir.Node | None:
         return None
     rank = graph.rank(unsqueeze.outputs[0])
     axes = normal_axes(ints(unsqueeze, "axes", 1, graph) or (), rank)
-    return unsqueeze if rank is not None and axes == (rank - 1,) else None
+    return unsqueeze if axes == ((rank or 0) - 1,) else None
 
 
 def repeated(value: ir.Value, interleaved: bool, graph: Facts) -> ir.Value | np.ndarray | None:

@@ -28,7 +28,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.exact import Invalid, Undecided
-from sardonyx.exact.call import FLOATS, SEQUENCE, Value, dtype_of, kind
+from sardonyx.exact.call import FLOATS, Value, dtype_of
 from sardonyx.exact.evaluate import Evaluator
 from sardonyx.exact.moves import tensor
 from sardonyx.exact.reals import Numbers, Order, Real
@@ -409,8 +409,9 @@ def _compare(old: Value, new: Value) -> int:
         if old is None and new is None:
             return 0
         raise _Unequal("a value of another kind")
-    if kind(old) == SEQUENCE or kind(new) == SEQUENCE:
-        if kind(old) != kind(new) or len(old) != len(new):
+    are_sequences = [isinstance(value, list) for value in (old, new)]
+    if any(are_sequences):
+        if not all(are_sequences) or len(old) != len(new):
             raise _Unequal("a sequence of another length")
         return sum(itertools.starmap(_compare, zip(old, new, strict=True)))
     if tuple(old.shape) != tuple(new.shape):

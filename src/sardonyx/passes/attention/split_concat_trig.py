@@ -11,7 +11,6 @@ import onnx_ir as ir
 
 from sardonyx.ir.scopes import operand
 from sardonyx.passes._matching import operand_producer, with_operand
-from sardonyx.passes._parts import is_last
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, OperandPass, Refused
 
 _COSTLY = ("Cos", "Sin")
@@ -46,8 +45,7 @@ class SplitConcatTrig(OperandPass):
         doubling = operand_producer(node, index, ("Concat",))
         if doubling is None or len(doubling.inputs) != 2 or doubling.inputs[0] is not doubling.inputs[1]:
             return None
-        along_last = is_last(doubling.attributes.get_int("axis", 0), doubling.outputs[0], graph)
-        if not along_last or not _elementwise(node, index, graph):
+        if not _elementwise(node, index, graph):
             return None
         if node.op_type not in _COSTLY and graph.sole_consumer(doubling.outputs[0]) is not node:
             return Refused("the doubled value is read elsewhere", (doubling, node))

@@ -48,16 +48,14 @@ class ShareConstants(ModelPass):
         for scope in scopes:
             duplicates_of: dict[ir.Value, list[ir.Value]] = defaultdict(list)
             for value in scope.graph.initializers.values():
-                survivor = next(
-                    (candidate for candidate in equals.get(value, ()) if _reaches(candidate, scope, graph)), None
-                )
+                survivor = next((other for other in equals.get(value, ()) if _reaches(other, scope, graph)), None)
                 if survivor is not None and survivor is not value:
                     duplicates_of[survivor].append(value)
             yield from (Share(tuple(duplicates), survivor) for survivor, duplicates in duplicates_of.items())
 
 
 def _equals_by_value(scopes: Sequence[Scope]) -> dict[ir.Value, list[ir.Value]]:
-    """Return, for every constant that has equal ones, all of them in order."""
+    """Return, for constants among which some are equal, all equal ones in order."""
     by_type: dict[Hashable, list[ir.Value]] = defaultdict(list)
     for scope in scopes:
         for value in scope.graph.initializers.values():
@@ -90,7 +88,7 @@ def _groups(
         assert value.const_value is not None
         if (group_key := key(value.const_value)) is not None:
             groups[group_key].append(value)
-    yield from (group for group in groups.values() if len(group) > 1)
+    yield from groups.values()
 
 
 def _sample(tensor: ir.TensorProtocol) -> Hashable | None:

@@ -11,10 +11,8 @@ from collections.abc import Hashable, Iterator
 
 import onnx_ir as ir
 
-from sardonyx.ir.shapes import COMPUTES_SIZES, INTEGERS
+from sardonyx.ir.shapes import INTEGERS
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, ModelPass, Proposal
-
-_OPERATORS = frozenset(COMPUTES_SIZES)
 
 
 class ShareSizes(ModelPass):
@@ -52,7 +50,7 @@ class ShareSizes(ModelPass):
         for scope in graph.live_scopes():
             first: dict[Hashable, ir.Value] = {}
             for node in scope.graph:
-                if node.domain or node.op_type not in _OPERATORS or len(node.outputs) != 1:
+                if node.domain or len(node.outputs) != 1:
                     continue
                 value = node.outputs[0]
                 dtype = graph.dtype(value)

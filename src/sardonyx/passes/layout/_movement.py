@@ -204,9 +204,14 @@ class RegionShapes:
         axes = self._axes(node, shape)
         if not axes:
             return [flat[source] for _ in node.outputs]
-        if node.op_type in ("Concat", "Split"):
-            moved = self._parted(node, flat, axes[0], unit)
-            return None if moved is None else [array.reshape(-1) for array in moved]
+        axis = axes[0]
+        if node.op_type == "Concat":
+            parts = [flat[part].reshape(*self.shapes[part][:axis], -1) for part in node.inputs if part is not None]
+            return [np.concatenate(parts, axis).reshape(-1)]
+        if node.op_type == "Split":
+            lengths = [math.prod(self.shapes[output][axis:]) // unit for output in node.outputs]
+            pieces = np.split(flat[source].reshape(*shape[:axis], -1), np.cumsum(lengths)[:-1], axis)
+            return [piece.reshape(-1) for piece in pieces]
         end = max(axes) + 1
         grid = flat[source].reshape(*shape[:end], -1)
         if node.op_type == "Transpose":
@@ -223,7 +228,7 @@ class RegionShapes:
                 return None
             try:
                 moved = (
-                    np.take(grid, index, axes[0])
+                    np.take(grid, index, axis)
                     if node.op_type == "Gather"
                     else grid[tuple(np.moveaxis(index.astype(np.int64), -1, 0))]
                 )
@@ -231,21 +236,6 @@ class RegionShapes:
                 return None
         (output,) = node.outputs
         return [moved.reshape(-1)] if moved.size == math.prod(self.shapes[output]) // unit else None
-
-    def _parted(
-        self, node: ir.Node, flat: Mapping[ir.Value, np.ndarray], axis: int, unit: int
-    ) -> list[np.ndarray] | None:
-        """Concatenate or split along the axis, including everything after it."""
-        if node.op_type == "Concat":
-            parts = [value for value in node.inputs if value is not None and value in flat]
-            if len(parts) != len(node.inputs):
-                return None
-            return [np.concatenate([flat[part].reshape(*self.shapes[part][:axis], -1) for part in parts], axis)]
-        shape = self.before(node)
-        lengths = [math.prod(self.shapes[output][axis:]) // unit for output in node.outputs]
-        if sum(lengths) * unit != math.prod(shape[axis:]) or node.inputs[0] is None:
-            return None
-        return np.split(flat[node.inputs[0]].reshape(*shape[:axis], -1), np.cumsum(lengths)[:-1], axis)
 
 
 class Movement(Struct, frozen=True, eq=False):

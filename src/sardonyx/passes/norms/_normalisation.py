@@ -381,7 +381,7 @@ def affine_after(norm: Normalised, extent: Sequence[int], graph: Facts, *, bias:
     for op_type in ("Mul", "Add") if bias else ("Mul",):
         user = consumer_of(value, graph, (op_type,)) if op_type not in weights and norm.bias is None else None
         other = None if user is None else other_operand(user, value)
-        weight = None if other is None or other is value else fitting(other, extent, rank, graph)
+        weight = None if other is None else fitting(other, extent, rank, graph)
         if user is None or weight is None:
             continue
         weights[op_type], value = weight, user.outputs[0]

@@ -218,7 +218,7 @@ def projection(value: ir.Value | None, user: ir.Node, graph: Facts) -> Projectio
         return READ_ELSEWHERE
     source, weight = node.inputs
     shape = graph.static_shape(weight)
-    if source is None or weight is None or shape is None or len(shape) != 2 or graph.rank(source) != 3:
+    if source is None or weight is None or shape is None or len(shape) != 2:
         return None
     bias = None if added is None else added.bias
     if graph.tensor(weight) is None or (bias is not None and graph.tensor(bias) is None):
