@@ -333,8 +333,8 @@ def _limit(seconds: int | None) -> None:
         return
     signal.alarm(LONGEST)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + EXTRA_MEMORY,) * 2)
+    limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + EXTRA_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def main() -> int:

@@ -72,6 +72,15 @@ EDGES = {
         "y = Loop (n, , x) <body = three (int64 i, bool c, float[2, 4] v) => (bool d, float[2, 4] w) "
         "{ d = Identity(c)  w = Add(v, v) }>", REALS,
     ),
+    "no steps": (
+        "float[2, 4] x", "int64 n = {3}, bool no = {0}",
+        "y = Loop (n, no, x) <body = none (int64 i, bool c, float[2, 4] v) => (bool d, float[2, 4] w) "
+        "{ d = Identity(c)  w = Add(v, v) }>", REALS,
+    ),
+    "numbers as truth values": ("float[2, 4] x", "", "Cast <to = 9> (x)", REALS),
+    "the largest numbers": ("float[2, 4] x", "int64[1] k = {2}", "y, z = TopK(x, k)", REALS),
+    "where the least are": ("float[2, 4] x", "int64[1] k = {3}", "z, y = TopK <largest = 0> (x, k)", REALS),
+    "elements of some rows": ("float[2, 4] x", "int64[1, 2] k = {3, -4}", "GatherElements <axis = 1> (x, k)", REALS),
     "one branch of two": (
         "float[2, 4] x", "bool c = {0}",
         "y = If (c) <then_branch = one () => (float[2, 4] v) { v = Neg(x) }, "
@@ -199,7 +208,7 @@ def model(port: str, constants: str, body: str, opset: int = 18) -> onnx.ModelPr
     """One call, or nodes of which one returns y."""
     given = f"<{constants}>" if constants else ""
     head = f'<ir_version: 10, opset_import: ["" : {opset}, "com.microsoft" : 1, "org.else" : 1]>'
-    nodes = body if body.startswith("y") or "  y = " in body else f"y = {body}"
+    nodes = body if body.startswith(("y", "z,")) or "  y = " in body else f"y = {body}"
     proto = onnx.parser.parse_model(f"{head} agraph ({port}) => (float[A] y) {given} {{ {nodes} }}")
     proto.graph.output[0].ClearField("type")
     return proto
