@@ -244,10 +244,11 @@ def file_types(name: str, folder: Path, packages: Path) -> Case:
     chosen = [files_of[int(rng.integers(0, len(files_of)))] for files_of in by_suffix.values() for _ in range(6)]
     chosen = [chosen[index] for index in rng.permutation(len(chosen))][:160]
     case = Case(name, "CNN", "magika", "files of packages", folder)
-    return _packaged(case, source, [_ends(file) for file in chosen], 64, "1 file")
+    return _packaged(case, source, [ends(file) for file in chosen], 64, "1 file")
 
 
-def _ends(file: Path) -> np.ndarray:
+def ends(file: Path) -> np.ndarray:
+    """Return the first and last 1,024 bytes of a file as Magika reads them."""
     content, row = file.read_bytes().strip(), np.full((1, 2048), 256, np.int32)
     first, last = np.frombuffer(content[:1024], np.uint8), np.frombuffer(content[-1024:], np.uint8)
     row[0, : len(first)] = first
@@ -255,7 +256,7 @@ def _ends(file: Path) -> np.ndarray:
     return row
 
 
-def _voice(seconds: int, seed: int) -> np.ndarray:
+def voice(seconds: int, seed: int) -> np.ndarray:
     """Synthetic speech: pulses through three formants that change five times a second, with pauses and noise."""
     rng, rate, pieces = np.random.default_rng(seed), 16000, []
     for _ in range(5 * seconds):
@@ -276,7 +277,7 @@ def voice_activity(name: str, folder: Path, packages: Path) -> Case:
     session = onnxruntime.InferenceSession(source)
     parts: list[list[Feeds]] = []
     for seed in (0, 1):
-        sound, state, found = _voice(5, seed), np.zeros((2, 1, 128), np.float32), []
+        sound, state, found = voice(5, seed), np.zeros((2, 1, 128), np.float32), []
         for start in range(0, len(sound) - 576, 512):
             feeds = {"input": sound[None, start : start + 576], "state": state}
             found.append(feeds)

@@ -54,6 +54,13 @@ def test_logits_stand_out_and_embeddings_do_not(columns: int, seed: int, classif
         assert found.classes == ({"y"} if classifies else set())
 
 
+def test_rows_that_sum_to_one_are_probabilities() -> None:
+    rows = np.random.default_rng(0).dirichlet(np.ones(200), 16)
+    body = "a = Exp (x) y = Sigmoid (a)"
+    assert _task("[n, 200]", "[n, 200]", body, rows).limits == CLASSES
+    assert _task("[n, 200]", "[n, 200]", body, rows - 0.01).limits == EMBEDDINGS
+
+
 def test_integers_are_equal_or_not() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
       g (float[n, 10] x) => (int64[n] y) { y = ArgMax <axis = 1, keepdims = 0> (x) }"""

@@ -1,9 +1,9 @@
 """The budget of a quantization: expressions that the result has to meet, given by the user or by the task.
 
 The task is what the outputs are: scores of classes, embeddings, or other numbers. The graph says which outputs are
-normalized: by Softmax to probabilities, or by their norm to embeddings. The last product of a network gives either
-logits or an embedding; the numbers tell them apart, because the largest logit of a trained classifier stands out among
-the others.
+normalized: by Softmax to probabilities, or by their norm to embeddings. Rows that sum to 1 are probabilities too. The
+last product of a network gives either logits or an embedding; the numbers tell them apart, because the largest logit of
+a trained classifier stands out among the others.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _role(value: ir.Value, facts: Facts, rows: Sequence[Array]) -> Role:
         return "classes" if axis == -1 or (rank is not None and axis == rank - 1) else "numbers"
     if node is not None and (node.op_type == "LpNormalization" or _is_divided_by_norm(node)):
         return "embeddings"
-    if _is_last_product(node, facts) and _stand_out(rows):
+    if _are_probabilities(rows) or (_is_last_product(node, facts) and _stand_out(rows)):
         return "classes"
     shape = facts.shape(value)
     width = None if shape is None or len(shape) != 2 else shape[-1]
@@ -145,6 +145,13 @@ def _is_last_product(node: ir.Node | None, facts: Facts) -> bool:
     if producer is not None and producer.op_type == "Transpose":
         weight = operand(producer, 0)
     return facts.tensor(weight) is not None
+
+
+def _are_probabilities(samples: Sequence[Array]) -> bool:
+    """Return whether rows have sum 1 and no negative number, as those of a Softmax that an exporter has decomposed."""
+    return bool(samples) and all(
+        (rows >= 0).all() and np.allclose(rows.sum(-1, dtype=np.float64), 1, atol=1e-3) for rows in samples
+    )
 
 
 def _stand_out(samples: Sequence[Array]) -> bool:
