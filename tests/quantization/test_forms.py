@@ -11,7 +11,8 @@ import onnx.parser
 import pytest
 
 import sardonyx
-from sardonyx.verbs.quantize import stacked_weights
+from sardonyx.errors import VerificationFailed
+from sardonyx.verbs.quantize import stacked_weights, weights
 from sardonyx.verbs.quantize.weights import saturates
 from sardonyx.verification.subject import Subject
 
@@ -164,3 +165,29 @@ def test_an_lstm_with_lengths_keeps_its_arithmetic() -> None:
     assert portable.notes == (
         "LSTM computes in float32, with weights in 8 bits; for the target `ort` it computes in 8-bit integers",
     )
+
+
+BRANCHES = """g (float[4, 64] x, bool c) => (float[4, 32] y) { y = If (c) <
+    then_branch = a () => (float[4, 32] p) { p = MatMul (x, w) },
+    else_branch = b () => (float[4, 32] q) { d = If (c) <
+        then_branch = e () => (float[4, 32] r) { r = Identity (z) },
+        else_branch = f () => (float[4, 32] s) { h = MatMul (x, w) s = Gemm (h, v, b) }> q = Relu (d) }> }"""
+
+
+@pytest.mark.parametrize("to", ["int8", "int8-weights"])
+def test_products_in_branches_are_quantized_and_compared(to: Any) -> None:
+    rng = np.random.default_rng(1)
+    model = _model(BRANCHES, {"w": (64, 32), "v": (32, 32), "b": (32,), "z": (4, 32)})
+    data = [{"x": rng.standard_normal((4, 64)).astype(np.float32), "c": np.array(at % 2 == 0)} for at in range(8)]
+    made = sardonyx.quantize(model, to=to, data=data)
+    assert (len(made.products), made.check.products, made.loss.samples) == (3, 3, 4)
+    assert 0 < made.loss.relative_l2 < 0.02
+    assert made.after.bytes < 0.55 * made.before.bytes  # the shared weight is stored in each of two branches
+
+
+def test_a_wrong_product_in_a_branch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    exact = weights.signed_columns
+    monkeypatch.setattr(weights, "signed_columns", lambda *given: np.where(exact(*given) > 90, 0, exact(*given)))
+    model = _model(BRANCHES, {"w": (64, 32), "v": (32, 32), "b": (32,), "z": (4, 32)})
+    with pytest.raises(VerificationFailed, match="differs from its simulation"):
+        sardonyx.quantize(model, to="int8")

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from sardonyx.ir.scopes import bodies, scopes
 from sardonyx.runtime.library import Array, Value
 
 _PREFIX = "sardonyx.observed."
@@ -30,6 +31,7 @@ class Observed:
         taken = sum((value.name or "").startswith(_PREFIX) for node in model.graph for value in node.outputs)
         self._names = (f"{_PREFIX}{number}" for number in itertools.count(taken))
         self._values: dict[str, ir.Value] = {}
+        self._holders = {id(scope.graph): (scope.graph, scope.holder) for scope in scopes(model)}
 
     def value(self, name: str) -> ir.Value:
         """Return the input or inner value of the main graph with this name."""
@@ -46,11 +48,16 @@ class Observed:
         return added
 
     def compute(self, op_type: str, *inputs: ir.Value, **attributes: Attribute) -> ir.Value:
-        """Add a node to the main graph and return its result."""
+        """Add a node to the graph that computes one of the inputs, or to the main graph, and return its result."""
         node = ir.node(op_type, list(inputs), attributes, name=next(self._names))
         node.outputs[0].name = node.name
-        self.model.graph.append(node)
+        inner = (graph for value in inputs if (graph := self._graph_of(value)) is not self.model.graph)
+        next(inner, self.model.graph).append(node)
         return node.outputs[0]
+
+    def _graph_of(self, value: ir.Value) -> ir.Graph | ir.Function:
+        producer = value.producer()
+        return self.model.graph if producer is None or producer.graph is None else producer.graph
 
     def constant(self, array: Array | np.generic | float) -> ir.Value:
         """Add a constant and return it."""
@@ -60,10 +67,34 @@ class Observed:
         return node.outputs[0]
 
     def add(self, value: ir.Value, dtype: ir.DataType | None = None, shape: Sequence[int] = ()) -> None:
-        """Make a computed value an output; without a type, that of the value is kept."""
+        """Make a computed value an output; without a type, that of the value is kept.
+
+        A number that a branch computes becomes a result of its If, which is NaN if another branch is taken.
+        """
+        while (graph := self._graph_of(value)) is not self.model.graph:
+            value = self._result_of_branch(value, graph)
         if dtype is not None:
             value.type, value.shape = ir.TensorType(dtype), ir.Shape(shape)
         self.model.graph.outputs.append(value)
+
+    def _result_of_branch(self, value: ir.Value, graph: ir.Graph | ir.Function) -> ir.Value:
+        """Return a number that a branch computes as a result of its node."""
+        _, holder = self._holders[id(graph)]
+        assert holder is not None
+        name = value.name
+        for _, body in bodies(holder):
+            result = value
+            if body is not graph:
+                missing = ir.node("Constant", [], {"value": ir.tensor(np.float32(np.nan))}, name=next(self._names))
+                missing.outputs[0].name = missing.name
+                body.append(missing)
+                result = missing.outputs[0]
+            result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), ir.Shape(())
+            body.outputs.append(result)
+        value.name = next(self._names)
+        holder.resize_outputs(len(holder.outputs) + 1)
+        holder.outputs[-1].name = name
+        return holder.outputs[-1]
 
     def remove_unused(self) -> None:
         """Remove nodes that no output needs."""

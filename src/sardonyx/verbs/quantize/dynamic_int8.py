@@ -85,7 +85,7 @@ class QuantizeDynamically(Recipe):
     and quantized at run time to unsigned 8-bit integers with the range of the whole x / m, so that a row with large
     values does not take precision from the others. With samples of x, its large elements are smoothed. On a CPU that
     adds 8-bit products with saturation, W has 7 bits. Refuses a small weight, one that is not float32, and a product
-    inside a body. Helps because 8-bit products are faster on most CPUs, and the weight takes a quarter of the bytes.
+    inside a loop. Helps because 8-bit products are faster on most CPUs, and the weight takes a quarter of the bytes.
     """
 
     name = "quantize-dynamically"

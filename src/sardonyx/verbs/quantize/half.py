@@ -24,7 +24,7 @@ from sardonyx.verbs.quantize import masks
 from sardonyx.verbs.quantize.calibration import Ranges, measure_ranges
 from sardonyx.verbs.quantize.half_bounds import Bounds
 from sardonyx.verbs.quantize.half_placement import PRODUCTS, ConstantSizes, Conversion, place, summed_terms
-from sardonyx.verbs.quantize.recipe import IN_A_BODY, SMALLEST, Quantizer, Selection
+from sardonyx.verbs.quantize.recipe import SMALLEST, Quantizer, Selection
 from sardonyx.verbs.quantize.weights import DerivedTensor, lazy
 
 _BLOCK = 1 << 20  # elements that are rounded at a time
@@ -116,7 +116,7 @@ class ConvertToHalf(Quantizer, ModelPass):
         placement = place(graph, self._selection, self._ranges, found, self._sizes)
         for node in (node for scope in graph.live_scopes() if scope.path for node in scope.graph):
             if node.op_type in PRODUCTS and self._selection.includes(node):
-                yield Refused(IN_A_BODY, (node,))
+                yield Refused("it is inside a body or a function", (node,))
         for node, reason in placement.reasons.items():
             yield Refused(reason, (node,))
         for each in placement.conversions:

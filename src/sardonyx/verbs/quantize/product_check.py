@@ -167,7 +167,11 @@ def _run(
 
 def _notes(found: Sequence[_Comparison], products: Sequence[Simulated]) -> tuple[str, ...]:
     missing, rounded = sum(each.error is None for each in found), sum(each.is_rounded for each in found)
-    notes = [f"{missing} products were not compared: their activations were never finite"] if missing else []
+    notes = (
+        [f"{missing} products were not compared: their activations were never finite, or their branch was never taken"]
+        if missing
+        else []
+    )
     if rounded:
         notes.append(f"ONNX Runtime rounds the activations of {rounded} products to 8-bit integers")
     if any(product.recipe in _IN_INTEGERS for product in products) and saturates():

@@ -29,7 +29,7 @@ _AXES_AS_INPUT = 18  # the opset since which the axes of ReduceMax are an input
 _NOT_SPLIT = ("FusedGemm", "Attention")  # operators of ONNX Runtime with more in them than a product
 PRODUCTS = ("MatMul", "Gemm", *(f"com.microsoft::{name}" for name in ("FusedMatMul", *_NOT_SPLIT)))
 _READERS = frozenset({*PRODUCTS, "Conv", "Gather"})  # that can read a weight in fewer bits
-IN_A_BODY = "it is inside a body or a function"
+IN_A_LOOP = "it is inside a loop or a function"
 STORED_TWICE = "other nodes read its weight in float32: it would be stored twice"
 _FACTORS = ("alpha", "beta")
 _TRANSPOSES = ("transA", "transBatchA", "transBatchB")
@@ -169,8 +169,8 @@ class Recipe(Quantizer, NodePass):
         tensor = found.matrix.tensor
         if isinstance(tensor, DerivedTensor):
             return None
-        if graph.scope(node).path:
-            return Refused(IN_A_BODY, found.nodes)
+        if not is_in_branches(node, graph):
+            return Refused(IN_A_LOOP, found.nodes)
         if tensor.dtype is not ir.DataType.FLOAT:
             return Refused(f"its weight is {tensor.dtype.name.lower()} and not float", found.nodes)
         if not is_large(tensor):
@@ -236,8 +236,23 @@ class Recipe(Quantizer, NodePass):
         self, product: Product, op: Builder, make: Callable[[Matrix], Sequence[ir.TensorProtocol]]
     ) -> tuple[ir.Value, ...]:
         """Return the constants of a weight; products that share a weight share them."""
-        key = (product.weight, product.matrix.is_transposed)
+        key = (product.weight, product.matrix.is_transposed, *in_body(op))
         return self.shared(key, lambda: [op.constant(tensor, "quantized") for tensor in make(product.matrix)])
+
+
+def is_in_branches(node: ir.Node, graph: Facts) -> bool:
+    """Return whether a node is in the main graph, or in branches of If nodes alone: it runs once, or not at all."""
+    scope = graph.scope(node)
+    while scope.holder is not None:
+        if operator(scope.holder) != "If":
+            return False
+        scope = graph.scope(scope.holder)
+    return not scope.in_function
+
+
+def in_body(op: Builder) -> tuple[str, ...]:
+    """Return the place of a body as a part of a key: its constants cannot be read from outside. Empty outside."""
+    return (op.scope.path,) if op.scope.path else ()
 
 
 def _name_in_source(value: ir.Value) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import onnx_ir as ir
 from sardonyx.ir.storage import Array
 from sardonyx.passes.base import Builder
 from sardonyx.verbs.quantize import simulation, weights
-from sardonyx.verbs.quantize.recipe import Product, Recipe, with_bias
+from sardonyx.verbs.quantize.recipe import Product, Recipe, in_body, with_bias
 from sardonyx.verbs.quantize.weights import Blocks, Matrix
 
 SIZES = (16, 32, 64, 128)  # of blocks of rows
@@ -34,7 +34,7 @@ class BlockRecipe(Recipe):
         self.bits = bits
         self.is_symmetric = bits == self.symmetric_bits
         self.name = f"{type(self).name}-{bits}"  # a model may have weights of both
-        self._simulated_weights: dict[tuple[ir.Value, bool], ir.Value] = {}
+        self._simulated_weights: dict[Hashable, ir.Value] = {}
 
     def blocks(self, matrix: Matrix) -> Blocks:
         """Return the weight in blocks."""
@@ -74,7 +74,7 @@ class BlockRecipe(Recipe):
 
     def simulated_weight(self, product: Product, op: Builder) -> ir.Value:
         """Return the weight that the stored integers stand for; products that share a weight share it."""
-        key = (product.weight, product.matrix.is_transposed)
+        key = (product.weight, product.matrix.is_transposed, *in_body(op))
         if key not in self._simulated_weights:
             matrix = product.matrix
             stored = self.constants(product, op, self._tensors)
