@@ -181,6 +181,7 @@ class Call:
         self._names: list[str] = []
         self._tensor_outputs: frozenset[str] | None = None  # known once the module has run outside of an exporter
         self.read: frozenset[int] | None = None  # keys of the memory that the rehearsal read
+        self._rehearsal: WriteUndo | None = None  # the writes of a run of the example outside of any exporter
 
     @property
     def inputs(self) -> list[str]:
@@ -222,20 +223,21 @@ class Call:
     def with_module(self, module: torch.nn.Module) -> Call:
         """Return the same call of another module."""
         other = copy.copy(self)
-        other.module, other.outputs, other.left_out, other.read = module, [], [], None
+        other.module, other.outputs, other.left_out = module, [], []
+        other.read = other._rehearsal = None
         return other
 
     def with_arguments(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
         """Return a call with other arguments of the same structure."""
         other = copy.copy(self)
-        other._flat = Flat(named_arguments(self.module, args, kwargs))
+        other._flat, other._rehearsal = Flat(named_arguments(self.module, args, kwargs)), None
         return other
 
     def with_state(self, state: State) -> Call:
         """Return the call with state that is given to the module and returned by it; the module has run before."""
         other = copy.copy(self)
         taken = {*self.arguments, *self.outputs}
-        other.state, other.outputs, other.left_out = state, [], list(self.left_out)
+        other.state, other.outputs, other.left_out, other._rehearsal = state, [], list(self.left_out), None
         other._state_names = {
             name: name if taken.isdisjoint((name, continued(name))) else f"{name}_state" for name in state.names
         }
@@ -271,20 +273,21 @@ class Call:
         return tuple(leaf.tensor for leaf in leaves)
 
     def rehearse(self) -> WriteUndo:
-        """Run the example outside of any exporter; return its writes, so that they can be undone again after tracing.
+        """Run the example outside of any exporter, unless that was done.
 
-        A tracer shows sizes as tensors; only this run shows which outputs are tensors.
+        Returns:
+            Its writes, so that they can be undone again after tracing.
         """
-        written: list[WriteUndo] = []
+        if self._rehearsal is not None:
+            return self._rehearsal
+        with unchanged(self.module) as written, eagerly():
+            self.read = memory_read(lambda: self(self.tensors))
+        self.was_rehearsed(written)
+        return written
 
-        def run() -> None:
-            with unchanged(self.module) as undo, eagerly():
-                self(self.tensors)
-            written.append(undo)
-
-        self.read = memory_read(run)
-        self._tensor_outputs = frozenset(self._names)
-        return written[0]
+    def was_rehearsed(self, written: WriteUndo) -> None:
+        """Store the writes of the last run, and which outputs are tensors: a tracer shows sizes as tensors too."""
+        self._rehearsal, self._tensor_outputs = written, frozenset(self._names)
 
     def memory_read(self) -> frozenset[int]:
         """Return the keys of the memory that the example reads; the module runs only if it was not rehearsed."""

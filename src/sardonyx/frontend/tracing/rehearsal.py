@@ -198,6 +198,8 @@ def _call_in_a_row(call: Call, before: Mapping[Path, _Value]) -> _Row:
                 run(varied if _accepts(call, varied) else call.tensors)
         except Exception:  # a forward may raise anything; exporters and verification report it
             return row
+    if len(row.outputs) == 1:
+        call.was_rehearsed(undo)
     return row
 
 
