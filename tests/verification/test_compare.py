@@ -247,6 +247,7 @@ def test_the_reference_evaluator_runs_what_the_runtime_cannot() -> None:
     verdict = verify(new, new)
     assert verdict.passed
     assert verdict.reference.startswith("onnx.reference")
+    assert any("reference evaluator: ONNX Runtime cannot load the model" in note for note in verdict.notes)
     assert not verify(new, text_model(RELU.replace("Relu", "Neg"), 18, 14)).passed
 
 

@@ -159,8 +159,6 @@ class Oracle(Reference):
         not_covered = comparer.left_out.lines + self.not_covered
         if late:
             not_covered.append(f"{late} of {len(results)} trials of the other model did not end in time")
-        missing = self.without_kernel
-        how = [f"both sides computed in float32: ONNX Runtime has no CPU kernel for {missing} in their own types"]
         return Verdict(
             passed=not failures,
             reference=self.name,
@@ -168,11 +166,11 @@ class Oracle(Reference):
             trials=tuple(trials),
             outputs=comparer.outputs(),
             failures=tuple(failures),
-            notes=tuple(dict.fromkeys((how if missing else []) + not_covered + comparer.notes)),
+            notes=tuple(dict.fromkeys(self.how + not_covered + comparer.notes)),
             not_covered=tuple(not_covered),
             runtimes=tuple(runtimes),
             seconds=time.perf_counter() - began,
-            computed_in="float32" if missing else None,
+            computed_in="float32" if self.without_kernel is not None else None,
             requested=requested,
         )
 

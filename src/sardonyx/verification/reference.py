@@ -211,6 +211,7 @@ class Reference:
         self.budget = Budget(seconds, self.runtime, weights=self.subject.constant_bytes)
         self._way = 0  # the way in which the last plan was accepted
         self._reasons: list[str] = []  # why inputs were not accepted
+        self._replaced: str | None = None  # why the reference evaluator runs the trials
         self._ordinary: list[Mapping[str, Value]] = []  # accepted inputs whose sizes and values are not at an edge
         self._stalls = self._crashes = 0
         self._rejected = 0  # elements of inputs that were not accepted
@@ -237,6 +238,7 @@ class Reference:
                 answers = self._run_trials()
                 self.without_kernel = self.without_kernel if answers else None
             if not answers and self.live is None and self.runtime is not Runtime.REFERENCE:
+                self._replaced = next(iter(self._reasons), None)
                 self.runtime = Runtime.REFERENCE
                 self.budget.runtime = Runtime.REFERENCE
                 answers = self._run_trials()
@@ -246,6 +248,17 @@ class Reference:
             self._answers = answers
             self.not_covered += self._uninformative_outputs(answers)
         return self._answers
+
+    @property
+    def how(self) -> list[str]:
+        """Notes on how the trials were run, if not in the runtime that was asked for and in the types of the model."""
+        notes: list[str] = []
+        if self._replaced is not None:
+            notes.append(f"run in the reference evaluator: {self._replaced}")
+        if self.without_kernel is not None:
+            missing = f"ONNX Runtime has no CPU kernel for {self.without_kernel} in their own types"
+            notes.append(f"both sides computed in float32: {missing}")
+        return notes
 
     def leave_out_values(self) -> None:
         """Run one trial of each kind that tells kernels apart; the others are about values, and a proof covers them."""
