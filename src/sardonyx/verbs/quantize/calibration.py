@@ -14,6 +14,7 @@ activation; the samples run once for each group of activations, and the results 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, TypeVar
@@ -65,7 +66,7 @@ class Histogram:
         places = (flat - np.float32(self.lowest)) * np.float32(_BINS / (self.highest - self.lowest))
         self.counts += np.bincount(np.clip(places, 0, _BINS - 1).astype(np.int32), minlength=_BINS)
 
-    @property
+    @functools.cached_property
     def _centers(self) -> Array:
         return self.lowest + (np.arange(_BINS) + 0.5) * (self.highest - self.lowest) / _BINS
 
@@ -121,10 +122,9 @@ class Histogram:
         outside of it their squared distance from it, which counts `clipped` times.
         """
         centers = self._centers
-        lows, highs = self.lowest * _SHRUNK, self.highest * _SHRUNK
-        below = np.array([(self.counts * np.minimum(centers - low, 0) ** 2).sum() for low in np.unique(lows)])
-        above = np.array([(self.counts * np.maximum(centers - high, 0) ** 2).sum() for high in np.unique(highs)])
-        lows, highs = np.unique(lows), np.unique(highs)
+        lows, highs = np.unique(self.lowest * _SHRUNK), np.unique(self.highest * _SHRUNK)
+        below = np.minimum(centers - lows[:, None], 0) ** 2 @ self.counts
+        above = np.maximum(centers - highs[:, None], 0) ** 2 @ self.counts
         inside = int(self.counts.sum()) - self.zeros
         steps = (highs[None, :] - lows[:, None]) / _LEVELS
         errors = clipped * (below[:, None] + above[None, :]) + inside * steps**2 / 12
@@ -167,26 +167,34 @@ class Range(Struct, frozen=True):
 
 
 class Calibration(Struct, frozen=True):
-    """Ranges by the name of the value in the source, and what measuring them took."""
+    """What samples told about values, by the name in the source, and what measuring it took."""
 
-    found: dict[Method, dict[str, Range]]  # by the method that clips them
+    histograms: dict[str, Histogram]
     samples: int
     runs: int  # of the model
     peak_bytes: int  # of activations that were held at once
     method: Method = DEFAULT
     losses: dict[Method, float] = {}  # of the model with the ranges of each method, if they were compared
+    is_symmetric: bool = False
+    found: dict[Method, dict[str, Range]] = {}  # the ranges of the methods that were asked for
 
     @property
     def ranges(self) -> dict[str, Range]:
         """The ranges of the method."""
+        if self.method not in self.found:
+            interval = METHODS[self.method]
+            ranges = {
+                name: Range(*interval(histogram), histogram.lowest, histogram.highest)
+                for name, histogram in self.histograms.items()
+            }
+            if self.is_symmetric:
+                ranges = {name: each.symmetric() for name, each in ranges.items()}
+            self.found[self.method] = ranges
         return self.found[self.method]
 
     def symmetric(self) -> Calibration:
         """Return the same with ranges for signed integers without zero points."""
-        found = {
-            method: {name: each.symmetric() for name, each in ranges.items()} for method, ranges in self.found.items()
-        }
-        return replace(self, found=found)
+        return replace(self, is_symmetric=True, found={})
 
     def chosen(self, losses: dict[Method, float]) -> Calibration:
         """Return the same with the method that loses least; the default, if it loses hardly more."""
@@ -238,14 +246,12 @@ def calibrate(source: Model, samples: Sequence[Feeds], threads: int | None = Non
     model = Subject(source).model
     extremes = _extremes(model, _candidates(model), samples, threads)
     groups = in_groups({name: 4 * one.elements for name, one in extremes.items() if one.is_usable}, _GROUP_BYTES)
-    found: dict[Method, dict[str, Range]] = {method: {} for method in METHODS}
+    found: dict[str, Histogram] = {}
     held = 0
     for group in groups:
         histograms = {name: Histogram(extremes[name].lowest, extremes[name].highest) for name in group}
         held = max(held, _fill(model, histograms, samples, threads))
-        for name, histogram in histograms.items():
-            for method, interval in METHODS.items():
-                found[method][name] = Range(*interval(histogram), histogram.lowest, histogram.highest)
+        found |= histograms
     return Calibration(found, len(samples), len(samples) * (1 + len(groups)), held)
 
 

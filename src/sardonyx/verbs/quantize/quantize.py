@@ -32,7 +32,7 @@ from sardonyx.runtime.remote import described, generate
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
 from sardonyx.verbs.quantize.budget import Budget, Objective, Task, find_task, loss_measures
-from sardonyx.verbs.quantize.calibration import Method, Ranges, by_module, calibrate, measure_moments
+from sardonyx.verbs.quantize.calibration import METHODS, Method, Ranges, by_module, calibrate, measure_moments
 from sardonyx.verbs.quantize.choice import Chosen, Request, choose
 from sardonyx.verbs.quantize.half import HALF_OPSET, half_risks, measure_half_ranges
 from sardonyx.verbs.quantize.half_placement import OVERFLOW
@@ -344,7 +344,7 @@ class _Run:
         if calibration is None:
             return
         losses: dict[Method, float] = {}
-        for method in calibration.found:
+        for method in METHODS:
             one = replace(recipes, calibration=replace(calibration, method=method))
             try:
                 candidate, _ = Job(self.source, one).quantized((Assignment("int8-static", selection),))
