@@ -388,8 +388,10 @@ def location_sentence(location: Location) -> str:
         return f"the error accumulates gradually over about {location.spread:.0f} modules, {top} ({error})"
     name = formatting.module(location.module.module)
     top = location.shares[0] if location.shares else None
-    share = f" and causes {_percent(location.module.share)} of the error" if location.module.share is not None else ""
-    other = ""
+    share, other = "", ""
+    if location.module.share is not None:
+        part = _percent(location.module.share)
+        share = " but causes almost none of the error" if part == "0 %" else f" and causes {part} of the error"
     if top is not None and top.module != location.module.module:
         other = f"; {formatting.module(top.module)} causes most, {_percent(top.share)}"
     return f"{name} is the first module that differs{share}{other} ({error})"

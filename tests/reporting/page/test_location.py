@@ -12,6 +12,7 @@ from reporting.sample_location import sample_location
 from reporting.sample_run import sample_run
 from sardonyx.records.comparison import LocatedModel
 from sardonyx.records.run import Artifact
+from sardonyx.reporting.verdict import location_sentence
 
 
 def test_a_location_without_a_run_has_a_page(tmp_path: Path) -> None:
@@ -21,6 +22,15 @@ def test_a_location_without_a_run_has_a_page(tmp_path: Path) -> None:
     assert "encoder.0 is the first module that differs and causes 90 % of the error" in text
     assert "after encoder.0: 10 % of the squared error is left" in text
     assert text.count('data-section="location"') == 1
+
+
+def test_a_module_that_differs_first_need_not_cause_the_error() -> None:
+    location = sample_location()
+    assert location.module is not None
+    harmless = replace(location, module=replace(location.module, share=0.001))
+    assert "encoder.0 is the first module that differs but causes almost none of the error" in location_sentence(
+        harmless
+    )
 
 
 def test_every_form_of_a_location() -> None:
