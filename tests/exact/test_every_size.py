@@ -80,6 +80,53 @@ PROGRAMS = {
 }
 COUNT = "<int64[1] s = {0}, int64 o = {0}, int64 i = {1}> { a = Shape<start = 0, end = 1>(x) b = Squeeze(a, s) "
 COUNT += "r = Range(o, b, i) "
+NUMBER = "a = Shape<start = 0, end = 1>(x)  n = Squeeze(a, o)  "
+# Of x[N, 6]; how sizes relate in these is not known, or they have no description.
+UNPROVEN = {
+    "a computed target": "{ s = Cast<to = 7>(x)  y = Reshape(x, s) }",
+    "axes that are sizes": "{ s = Shape(x)  y = ReduceSum(x, s) }",
+    "a quotient that may be negative": "<int64[1] o = {0}, int64 k = {9}, int64 t = {2}> {" + NUMBER +
+        "d = Sub(n, k)  e = Div(d, t)  c = Cast<to = 1>(e)  y = Mul(x, c) }",
+    "a divisor that may be 0": "<int64[1] o = {0}, int64 k = {9}, int64 t = {2}> {" + NUMBER +
+        "d = Sub(n, t)  e = Div(k, d)  c = Cast<to = 1>(e)  y = Mul(x, c) }",
+    "sizes that may be equal": "<int64[1] o = {0}, int64 k = {9}, int64 t = {2}> {" + NUMBER +
+        "e = Equal(n, k)  w = Where(e, k, t)  c = Cast<to = 1>(w)  y = Mul(x, c) }",
+    "axes of any length": "{ y = Squeeze(x) }",
+    "a long axis": "<int64[1] o = {0}> { y = Squeeze(x, o) }",
+    "a target that may be 0": "<int64[1] o = {0}, int64[1] i = {1}, int64[1] e = {99999999999}, int64[1] k = {6}> {"
+        "a = Shape<start = 0, end = 1>(x)  m = Sub(a, i)  p = Slice(x, i, e, o)  t = Concat<axis = 0>(m, k)"
+        "  y = Reshape(p, t) }",
+    "a size that does not divide": "<int64[2] k = {-1, 4}> { y = Reshape(x, k) }",
+    "another size": "<int64[2] k = {5, 6}> { y = Expand(x, k) }",
+    "a part of a joined axis": "<int64[1] k = {-1}, int64[1] a = {1}, int64[1] e = {3}> "
+        "{ t = Transpose(x)  r = Reshape(t, k)  y = Slice(r, a, e) }",
+    "backwards": "<int64[1] a = {5}, int64[1] e = {0}, int64[1] k = {1}, int64[1] m = {-1}>"
+        "{ y = Slice(x, a, e, k, m) }",
+    "from a place that may be negative": "<int64[1] o = {0}, int64[1] k = {9}> { a = Shape<start = 0, end = 1>(x)"
+        "  d = Sub(a, k)  y = Slice(x, d, a, o) }",
+    "to a place before the start": "<int64[1] k = {9}, int64[1] e = {5}, int64[1] o = {0}> { y = Slice(x, k, e, o) }",
+    "halves of any size": "{ y, z = Split<num_outputs = 2>(x) }",
+    "parts of any size": "<int64[2] k = {2, 3}> { y, z = Split(x, k) }",
+    "a row that may be negative": "<int64[1] o = {0}, int64 k = {9}> {" + NUMBER + "d = Sub(n, k)  y = Gather(x, d) }",
+    "a column of another length": "<float[2, 1] k = {2, 3}> { y = Concat<axis = 1>(x, k) }",
+    "integers like floats": "<int64 k = {9}> { y = CastLike(k, x) }",
+    "floats like integers": "<int64 k = {9}> { y = CastLike(x, k) }",
+    "a sum of all": "{ y = ReduceSum(x) }",
+    "a vector": "<float[6] v = {1, 2, 3, 4, 5, 6}> { y = MatMul(x, v) }",
+    "sizes that may not fit": "{ y = MatMul(x, x) }",
+    "a factor of a product": "<float[6, 1] w = {1, 2, 3, 4, 5, 6}> { y = Gemm<alpha = 2.0>(x, w) }",
+    "a factor of a bias": "<float[6, 1] w = {1, 2, 3, 4, 5, 6}, float[1] b = {1}> { y = Gemm<beta = 2.0>(x, w, b) }",
+    "attention in an order": "<int64[3] k = {1, -1, 6}> { q = Reshape(x, k)"
+        "  y = Attention<q_num_heads = 2, kv_num_heads = 2, is_causal = 1>(q, q, q) }",
+    "heads of another width": "<int64[3] k = {1, -1, 6}> { q = Reshape(x, k)"
+        "  y = Attention<q_num_heads = 4, kv_num_heads = 4>(q, q, q) }",
+    "numbers from one": "<int64[1] o = {0}, int64 i = {1}> {" + NUMBER + "r = Range(i, n, i)  y = Cast<to = 1>(r) }",
+    "even numbers": "<int64[1] o = {0}, int64 z = {0}, int64 t = {2}> {" + NUMBER +
+        "r = Range(z, n, t)  y = Cast<to = 1>(r) }",
+    "no numbers": "<int64[1] o = {0}, int64 z = {0}, int64 i = {1}> {" + NUMBER +
+        "m = Sub(n, i)  r = Range(z, m, i)  y = Cast<to = 1>(r) }",
+    "what has no description": "<int64[1] k = {2}> { y, z = TopK(x, k) }",
+}  # fmt: skip
 EQUAL_EVERYWHERE = {
     "a round trip": ("<int64[3] s = {-1, 2, 3}, int64[2] f = {-1, 6}> { a = Reshape(x, s)  y = Reshape(a, f) }", SAME),
     "a target of sizes": (
@@ -157,6 +204,23 @@ def test_a_program_is_equal_to_itself_and_to_no_other(what: str) -> None:
         if at_every_size(excerpt) is EverySize.SAME_TERMS:
             for before, after in zip(expected, results(other), strict=False):
                 np.testing.assert_allclose(before, after, 1e-5, 1e-6, err_msg=change)
+
+
+@pytest.mark.parametrize("what", UNPROVEN)
+def test_what_is_not_described_is_not_proven(what: str) -> None:
+    assert at_every_size(excerpt_of((N, 6), UNPROVEN[what], UNPROVEN[what])) is EverySize.UNKNOWN
+
+
+def test_old_operators_and_unknown_ranks_are_not_described() -> None:
+    excerpt = excerpt_of((N, 6), SAME, SAME)
+    assert at_every_size(excerpt) is EverySize.SAME_TERMS
+    excerpt.border = (Border("x", ir.DataType.FLOAT, None, None, hides=False),)
+    assert at_every_size(excerpt) is EverySize.UNKNOWN
+    for opset, domain in ((12, ""), (23, "com.microsoft")):
+        excerpt = excerpt_of((N, 6), SAME, SAME)
+        for side in (excerpt.before, excerpt.exact):
+            side.proto.opset_import[0].version, side.proto.graph.node[0].domain = opset, domain
+        assert at_every_size(excerpt) is EverySize.UNKNOWN
 
 
 def test_fixed_sizes_are_all_there_are() -> None:
