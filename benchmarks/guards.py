@@ -148,6 +148,8 @@ class Campaign:
         chosen = [m for m in chosen if m.file.startswith(self.options.only)][: self.options.count]
         killers = Counter((row["file"], row["by"]) for row in self.rows.values() if row["result"] == "killed")
         for number, mutant in enumerate(chosen, 1):
+            if mutant.mutation.name and not any(self._readers(mutant.mutation.name)):
+                continue  # it is read only where modules are imported, before it could be changed
             old = self.rows.get(mutant.key, {})
             if old.get("result") and not (self.options.again and old["result"] != "killed"):
                 continue

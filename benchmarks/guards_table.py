@@ -12,13 +12,10 @@ Rows = Mapping[str, Mapping[str, Any]]
 RESULTS = ("killed", "equivalent", "survived", "undecided")
 HEAD = """# Guards that tests hold
 `python benchmarks/guards.py --package PACKAGE --count N` changes one guard of the source at a time, and runs the tests
-that reach it; its docstring says how. The mutants are a random sample (seed 0) of all. *share* is of the judged mutants
-that are not equivalent. An equivalent mutant changes no result of any model, for the reason given below. A mutant that
-survives may still be detected by tests that were not run for it: tests of other packages, and all that `pytest --quick`
-leaves out, which are those with torch and the cases of the standard for its operators (most of those of `exact`).
-
-The bar of 95 % is not met. Survivors that are not listed as equivalent either lack a test or were not examined yet; the
-driver undoes the rewrites of some (a value of another shape, a cycle). Most of `passes` were examined, few of the rest.
+that reach it; its docstring says how. The mutants are random samples of all. Those of seed 0 were examined one by one:
+each got a test, or its guard was deleted, or it is listed as equivalent. Those of other seeds were only judged, and
+show what is left. *share* is of the judged mutants that are not equivalent. An equivalent mutant changes no result of
+any model, for the reason given below. A mutant that survives may still be detected by tests that were not run for it.
 """
 
 
@@ -39,10 +36,14 @@ def write(results: Path, equivalent: Path, page: Path, totals: Mapping[str, int]
 
 def _lines(rows: Rows, reasons: Mapping[str, Sequence[str]], totals: Mapping[str, int]) -> Iterator[str]:
     yield HEAD
-    yield "| package | mutants | judged | killed | equivalent | survived | undecided | share |"
+    yield "| package, seed | mutants | judged | killed | equivalent | survived | undecided | share |"
     yield "|---|---|---|---|---|---|---|---|"
+    seeds = sorted({row.get("seed", 0) for row in rows.values()})
     for package, total in totals.items():
-        yield _row(package, total, (row for row in rows.values() if row["file"].startswith(f"{package}/")))
+        for seed in seeds:
+            members = [r for r in rows.values() if r["file"].startswith(f"{package}/") and r.get("seed", 0) == seed]
+            if members:
+                yield _row(f"{package}, {seed}", total, members)
     yield _row("all", sum(totals.values()), rows.values())
     for title, name in (("what is changed", "kind"), ("folder or file", "folder")):
         yield f"\n| {title} | judged | killed | equivalent | survived | undecided | share |"

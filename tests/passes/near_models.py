@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx
 import onnx.helper
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, numpy_helper
+import onnx.shape_inference
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 
 _SIMILAR = (
     ("Add", "Sub", "Mul", "Div"),
@@ -24,11 +25,20 @@ _TYPES = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProt
 
 
 def near_models(model: ModelProto, values: int = 5) -> Iterator[tuple[str, ModelProto]]:
-    """Yield what is changed, and the changed model, whose outputs have no declared shapes; it may be invalid.
+    """Return what is changed, and the changed model, whose outputs have no declared shapes; it may be invalid.
 
     The last `values` before a node, which are close to it, take the place of each of its operands.
     """
-    for what, change in _changes(model.graph, values):
+    return _changed(model, _changes(model.graph, values))
+
+
+def opened_models(model: ModelProto) -> Iterator[tuple[str, ModelProto]]:
+    """Yield models in which an inner value is an input, with a shape or without one, or an input has no shape."""
+    return _changed(model, _openings(model.graph, onnx.shape_inference.infer_shapes(model).graph.value_info))
+
+
+def _changed(model: ModelProto, changes: Iterable[tuple[str, Change]]) -> Iterator[tuple[str, ModelProto]]:
+    for what, change in changes:
         changed = ModelProto()
         changed.CopyFrom(model)
         change(changed.graph)
@@ -69,6 +79,25 @@ def _changes(graph: GraphProto, values: int) -> Iterator[tuple[str, Change]]:
                 yield what, lambda g, p=place, a=axis, n=other: _dim(g, p, a).__setattr__("dim_value", n)
             if size:
                 yield f"{value.name}'s axis {axis} is free", lambda g, p=place, a=axis: _free(g, p, a)
+
+
+def _openings(graph: GraphProto, inferred: Iterable[ValueInfoProto]) -> Iterator[tuple[str, Change]]:
+    for place, value in enumerate(graph.input):
+        yield f"{value.name} has no shape", lambda g, p=place: g.input[p].type.tensor_type.ClearField("shape")
+    for value in inferred:
+        for has_shape in (True, False):
+            what = f"{value.name} is an input{'' if has_shape else ' without a shape'}"
+            yield what, lambda g, v=value, s=has_shape: _open(g, v, has_shape=s)
+
+
+def _open(graph: GraphProto, value: ValueInfoProto, *, has_shape: bool) -> None:
+    new = graph.input.add()
+    new.CopyFrom(value)
+    new.name = f"given_{value.name}"
+    if not has_shape:
+        new.type.tensor_type.ClearField("shape")
+    for node in graph.node:
+        node.input[:] = [new.name if name == value.name else name for name in node.input]
 
 
 def _dim(graph: GraphProto, place: int, axis: int) -> onnx.TensorShapeProto.Dimension:
