@@ -37,6 +37,18 @@ def opened_models(model: ModelProto) -> Iterator[tuple[str, ModelProto]]:
     return _changed(model, _openings(model.graph, onnx.shape_inference.infer_shapes(model).graph.value_info))
 
 
+def foreign_models(model: ModelProto) -> Iterator[tuple[str, ModelProto]]:
+    """Yield models in which one node is of another domain, so that nothing is known about it."""
+    for place, node in enumerate(model.graph.node):
+        for what, changed in _changed(model, [(f"{place}: {node.op_type}", lambda g, p=place: _leave(g.node[p]))]):
+            changed.opset_import.add(domain="org.else", version=1)
+            yield what, changed
+
+
+def _leave(node: NodeProto) -> None:
+    node.domain = "org.else"
+
+
 def _changed(model: ModelProto, changes: Iterable[tuple[str, Change]]) -> Iterator[tuple[str, ModelProto]]:
     for what, change in changes:
         changed = ModelProto()

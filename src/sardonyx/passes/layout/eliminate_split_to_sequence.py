@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.ir.scopes import operand
+from sardonyx.ir.scopes import operand, operator
 from sardonyx.passes._parts import split_into
 from sardonyx.passes.base import Accuracy, Builder, Example, Facts, Match, NodePass, Refused, Replacement
 
@@ -57,7 +57,7 @@ class EliminateSplitToSequence(NodePass):
 
     def match(self, node: ir.Node, graph: Facts) -> Match | Refused | None:
         users = [use.node for use in node.outputs[0].uses()]
-        if node.outputs[0].is_graph_output() or any(user.op_type != "SequenceAt" for user in users):
+        if node.outputs[0].is_graph_output() or any(operator(user) != "SequenceAt" for user in users):
             return Refused("its parts are read as a sequence", (node,))
         if not users or any(user.graph is not node.graph for user in users):
             return None

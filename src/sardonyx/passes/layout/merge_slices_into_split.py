@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from sardonyx.ir.scopes import operand
+from sardonyx.ir.scopes import operand, operator
 from sardonyx.passes._parts import ranges, split_into
 from sardonyx.passes.base import Accuracy, Example, Facts, Match, NodePass, Refused
 
@@ -50,7 +50,7 @@ class MergeSlicesIntoSplit(NodePass):
         axis, size = own[0], own[3]
         parts: dict[ir.Node, tuple[int, int]] = {}
         for user in dict.fromkeys(use.node for use in source.uses()):
-            part = _part(user, graph) if user.op_type == "Slice" and user.graph is node.graph else None
+            part = _part(user, graph) if operator(user) == "Slice" and user.graph is node.graph else None
             if part is not None and part[0] == axis and operand(user, 0) is source:
                 parts[user] = part[1:3]
         if len(parts) < 2:
