@@ -23,6 +23,8 @@ NORM = "m = ReduceMean <axes = [{axes}]> (x)  c = Sub(x, m)  s = Mul(c, c)  v = 
 )
 AS_RANGES = "s = Shape(x)  n = Gather(s, one)  at = Range({range})  c = {compare}  a = Not(x)  y = And(c, a)"
 BOOLS = "(bool[B, 4] x) => (bool[B, 4] y) <int64 zero = {0}, int64 one = {1}, int64 back = {-1}, int64 three = {3}>"
+QKV = "float[2, 2, 5, 4] q, float[2, 2, 3, 4] k, float[2, 2, 3, 4] v"
+PRODUCT = "t = Transpose <perm = [0, 1, 3, 2]> (k)  s = MatMul(q, t)  "
 ANGLES = (
     "c = Cos(angle)  cc = Concat <axis = -1> (c, c)  cos = Unsqueeze(cc, one)  "
     "s = Sin(angle)  ss = Concat <axis = -1> (s, s)  sin = Unsqueeze(ss, one)  "
@@ -158,6 +160,39 @@ CASES = {
         "r = Add(a, b)  rest = Slice(x, end, all, last)  y = Concat <axis = -1> (r, rest) }",
         ["Cos", "Concat", "Unsqueeze", "Sin", "Concat", "Unsqueeze", "RotaryEmbedding"],
         23,
+    ),
+    "columns of a table": (
+        "fold-repeated-gather",
+        "(float[3, 3] x) => (float[3, 3] y) <float[3, 3] table = {1, 2, 3, 4, 5, 6, 7, 8, 9}, int64[1] one = {1}, "
+        "int64[1] to = {3}> { i = Expand(one, to)  r = Gather <axis = 1> (table, i)  y = Add(x, r) }",
+        ["Expand", "Gather", "Add"],
+    ),
+    "guarded weights that are read elsewhere": (
+        "fuse-attention",
+        f"({QKV}) => (float[2, 2, 5, 4] y, float[2, 2, 5, 3] z) <float zero = {{0}}> {{ {PRODUCT}"
+        "p = Softmax <axis = -1> (s)  n = IsNaN(p)  g = Where(n, zero, p)  y = MatMul(g, v)  z = Neg(p) }",
+        ["Transpose", "MatMul", "Softmax", "IsNaN", "Where", "MatMul", "Neg"],
+        23,
+    ),
+    "scores or other numbers": (
+        "fuse-attention",
+        f"({QKV}, bool[5, 3] c, float[5, 3] m) => (float[2, 2, 5, 4] y) {{ {PRODUCT}"
+        "w = Where(c, s, m)  p = Softmax <axis = -1> (w)  y = MatMul(p, v) }",
+        ["Transpose", "MatMul", "Where", "Softmax", "MatMul"],
+        23,
+    ),
+    "a clipped mask": (
+        "fuse-attention",
+        f"({QKV}, float[2, 1, 5, 3] m) => (float[2, 2, 5, 4] y) <float low = {{-1}}, float high = {{1}}> {{ {PRODUCT}"
+        "c = Clip(m, low, high)  a = Add(s, c)  p = Softmax <axis = -1> (a)  y = MatMul(p, v) }",
+        ["Clip", "Mul", "Attention"],
+        23,
+    ),
+    "bounds of integers": (
+        "merge-clips",
+        "(int64[N] x) => (int64[N] y) <int64 a = {-1}, int64 b = {5}, int64 c = {0}, int64 d = {9}> "
+        "{ p = Clip(x, a, b)  y = Clip(p, c, d) }",
+        ["Clip", "Clip"],
     ),
     "indices that count from the end": (
         "eliminate-full-gather",

@@ -70,7 +70,7 @@ def piece_of(value: ir.Value | None, graph: Facts) -> Piece | None:
         return None
     count = len(node.outputs)
     sizes = ints(node, "split", 1, graph) if is_specified(node, "split", 1) else (total // count,) * count
-    if sizes is None or sum(sizes) != total:
+    if sizes is None:
         return None
     start = sum(sizes[: value.index()])
     return Piece(source, start, start + sizes[value.index() or 0], 1, node)

@@ -188,7 +188,7 @@ def _partial(rotation: Rotation, graph: Facts) -> Rotation | None:
     if piece is None or user is None or len(user.inputs) != 2:
         return None
     rest, total = piece_of(operand(user, 1), graph), width(piece.source, graph)
-    if rest is None or user.inputs[0] is not rotation.nodes[-1].outputs[0] or rest.source is not piece.source:
+    if rest is None or rest.source is not piece.source:
         return None
     whole = (piece.start, piece.stop, rest.stop) == (0, rest.start, total) and piece.step == rest.step == 1
     if not whole or not is_last(user.attributes.get_int("axis", 0), user.outputs[0], graph):
