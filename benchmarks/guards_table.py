@@ -12,10 +12,14 @@ Rows = Mapping[str, Mapping[str, Any]]
 RESULTS = ("killed", "equivalent", "survived", "undecided")
 HEAD = """# Guards that tests hold
 `python benchmarks/guards.py --package PACKAGE --count N` changes one guard of the source at a time, and runs the tests
-that reach it; its docstring says how. The mutants are random samples of all. Those of seed 0 were examined one by one:
-each got a test, or its guard was deleted, or it is listed as equivalent. Those of other seeds were only judged, and
-show what is left. *share* is of the judged mutants that are not equivalent. An equivalent mutant changes no result of
-any model, for the reason given below. A mutant that survives may still be detected by tests that were not run for it.
+that reach it; its docstring says how. The mutants are random samples of all. *share* is of the judged mutants that are
+not equivalent. An equivalent mutant changes no result of any model, for the reason given below. A mutant that survives
+may still be detected by tests that were not run for it.
+
+Survivors were examined after they were found: each got a test, or its guard was deleted, or it is listed as equivalent.
+So the shares of `passes` and `exact` show what was reached and not what a new sample would show: of the mutants of
+`passes`, seed 1, 68.5 % were killed (37 of 54) before their survivors were examined. Only a part of the survivors of
+`verification` and none of `ir` were examined.
 """
 
 

@@ -139,6 +139,22 @@ EQUAL_EVERYWHERE = {
         "{ p = Slice(x, a, e, k)  y = Slice(p, a, e, k) }",
         "<int64[1] b = {2}, int64[1] e = {9223372036854775807}, int64[1] k = {1}> { y = Slice(x, b, e, k) }",
     ),
+    "a column": (
+        "<int64 i = {2}> { y = Gather<axis = 1>(x, i) }",
+        "<int64[1] a = {2}, int64[1] e = {3}, int64[1] k = {1}> { p = Slice(x, a, e, k)  y = Squeeze(p, k) }",
+    ),
+    "the last column": (
+        "<int64 i = {-1}> { y = Gather<axis = 1>(x, i) }",
+        "<int64[1] a = {5}, int64[1] e = {6}, int64[1] k = {1}> { p = Slice(x, a, e, k)  y = Squeeze(p, k) }",
+    ),
+    "a row of twos": (
+        "<int64[1] s = {6}> { c = ConstantOfShape<value = float[1] {2}>(s)  y = Mul(x, c) }",
+        "<int64[1] s = {6}> { c = ConstantOfShape<value = float[1] {2}>(s)  k = Cast<to = 1>(c)  y = Mul(x, k) }",
+    ),
+    "zeros": (
+        "<float z = {0}> { s = Shape(x)  y = Expand(z, s) }",
+        "{ s = Shape(x)  y = ConstantOfShape(s) }",
+    ),
     "a product of matrices": (
         "{ t = Transpose(x)  y = MatMul(x, t) }",
         "<int64[3] s = {-1, 2, 3}, int64[2] f = {-1, 6}>"

@@ -118,6 +118,20 @@ def test_a_rewrite_is_found_to_be_wrong_for(name: str) -> None:
     assert result.failing[0].reason
 
 
+@pytest.mark.parametrize("overflows", [False, True])
+def test_what_double_precision_does_not_show_is_rounding_unless_it_overflows(overflows: bool) -> None:
+    """Exact arithmetic knows no LpNormalization, so both sides are run."""
+
+    def build(match: Match, op: Builder) -> ir.Value:
+        far = op.constant(number(3e38 if overflows else 1e6))
+        there = op.Mul(first(match), far) if overflows else op.Add(first(match), far)
+        return op.LpNormalization(op.Div(there, far) if overflows else op.Sub(there, far))
+
+    text = "g (float[N, 4] x) => (float[N, 4] y) { y = LpNormalization(x) }"
+    result = checked(text, planted("LpNormalization", build, Accuracy.REASSOCIATES))
+    assert bool(result.failing) == overflows
+
+
 def test_a_wrong_rewrite_in_a_branch_that_is_never_taken_is_undone_and_reported() -> None:
     text = """
         g (float[N] x, int64 key) => (float[N] y) <int64 secret = {123456789}> {
