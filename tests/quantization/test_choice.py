@@ -207,6 +207,20 @@ def test_the_smallest_model_is_written_if_none_is_faster(model: Path, data: Any,
     assert made.after.bytes == min(point.bytes for point in within) < 0.4 * made.before.bytes
 
 
+def test_a_model_that_seems_faster_is_timed_for_longer(model: Path, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def time(_timer: sensitivity.Timer, models: Any, seconds: float) -> sensitivity.Timed:
+        finding = Finding.FASTER if seconds == sensitivity.PATIENT else Finding.SAME
+        found = dict.fromkeys(models, Comparison(0.7, 0.4, 1.1, 0.3, finding, 12))
+        return sensitivity.Timed(2.0, {"batch": 1}, found)
+
+    monkeypatch.setattr(sensitivity.Timer, "time", time)
+    made = sardonyx.quantize(model, to="int8", budget="relative_l2<=0.5", data=data)
+    assert made.choice is not None
+    compared = made.choice.points[made.choice.chosen].time
+    assert compared is not None
+    assert compared.finding is Finding.FASTER
+
+
 def test_a_model_that_is_neither_faster_nor_smaller_is_not_written(
     model: Path, data: Any, tmp_path: Path, times: dict[str, float]
 ) -> None:

@@ -31,6 +31,7 @@ from sardonyx.verbs.quantize.precisions import Assignment, Job, NothingQuantized
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
 from sardonyx.verbs.quantize.sensitivity import (
     BRIEF,
+    PATIENT,
     SECONDS,
     Group,
     Timer,
@@ -402,6 +403,7 @@ class _Chooser:
         for first in range(0, len(hopeful), _TIMED):
             batch = hopeful[first : first + _TIMED]
             self._time(batch)
+            self._time([point for point in map(self._current, batch) if self._is_unclear(point)], PATIENT, again=True)
             for point in sorted((self._current(point) for point in batch), key=self._cost):
                 is_gain = self._is_small(point) if by_bytes else self._is_fast(point)
                 if not self._broken(point, surely=True) and (is_gain or self._is_fast(point)):
@@ -426,6 +428,10 @@ class _Chooser:
             return time is not None
         only_stored = all(each is None or self._is_stored(each) for each in point.precisions)
         return time.ratio > _NOT_SLOWER and not only_stored
+
+    def _is_unclear(self, point: _Point) -> bool:
+        """Return whether a model seems to be faster by a margin, and other processes leave it within the noise."""
+        return point.time is not None and point.time.finding is Finding.SAME and point.time.ratio <= _FASTER
 
     def _is_fast(self, point: _Point) -> bool:
         """Return whether a model is faster than the source by a margin."""
@@ -470,8 +476,8 @@ class _Chooser:
         parts += [f"time {point.time.ratio:.2f}"] if point.time is not None else []
         return ", ".join(parts)
 
-    def _time(self, points: Sequence[_Point], seconds: float = SECONDS) -> None:
-        untimed = [point for point in map(self._current, points) if point.time is None]
+    def _time(self, points: Sequence[_Point], seconds: float = SECONDS, *, again: bool = False) -> None:
+        untimed = [point for point in map(self._current, points) if again or point.time is None]
         if not untimed:
             return
         found = self._compared({point.label: point.model for point in untimed}, seconds)

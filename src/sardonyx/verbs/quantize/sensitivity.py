@@ -149,6 +149,7 @@ def shape_classes(groups: Sequence[Group]) -> list[int]:
 
 
 SECONDS = 3.0  # of the turns of one measurement; fewer if the result is clear
+PATIENT = 15.0  # the same if a model seems to be faster, and it is not clear
 BRIEF = 0.8  # the same for models that are not results
 
 
