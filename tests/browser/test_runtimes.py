@@ -62,3 +62,17 @@ def test_a_difference_is_found_in_the_browser(node_modules: Path) -> None:
     verdict = oracle.check(onnx.parser.parse_model(wrong))
     assert not verdict.passed
     assert verdict.reference.startswith("onnxruntime-web")
+
+
+@pytest.mark.campaign
+def test_attention_on_webgpu_has_the_values_of_onnx_runtime(node_modules: Path) -> None:
+    """From 32 rows on its kernel uses subgroups where the device has them, with wrong values in SwiftShader's."""
+    text = """<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1]> g (float[1,64,32] q) => (float[1,64,32] y)
+    { y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, q, q) }"""
+    model = onnx.parser.parse_model(text)
+    feeds = {"q": np.random.default_rng(0).standard_normal((1, 64, 32)).astype(np.float32)}
+    session = WebSession(model, "webgpu")
+    (ours,), (theirs,) = session.run(feeds), Session(model).run(feeds)
+    session.close()
+    np.testing.assert_allclose(array(ours), array(theirs), rtol=1e-5, atol=1e-6)
+    assert session.dispatches == 2
