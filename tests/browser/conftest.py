@@ -50,7 +50,7 @@ def browser() -> Iterator[Browser]:
 def node_modules(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with onnxruntime-web, which commands then use."""
     folder = Path(sys.prefix) / "web" / "node_modules"
-    if chromium.path() is None or not folder.is_dir():
+    if chromium.path() is None or not (folder / "onnxruntime-web").is_dir():
         pytest.skip("no browser, or no onnxruntime-web to run in it; make browser installs both")
     monkeypatch.setenv("SARDONYX_NODE_MODULES", str(folder))
     return folder
