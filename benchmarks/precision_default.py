@@ -146,7 +146,7 @@ def section(rows: dict[str, tuple[Case, Outcome]]) -> str:
     counted = {name: made for name, (_, made) in rows.items() if name not in NOT_COUNTED}
     gains, kept = (
         sum(each.gains and each.kept for each in counted.values()),
-        sum(each.kept for each in counted.values()),
+        sum(each.kept and each.time is not None for each in counted.values()),
     )
     slower = [name for name, each in counted.items() if each.slower]
     nothing = [name for name, each in counted.items() if each.time is None]
@@ -156,7 +156,8 @@ def section(rows: dict[str, tuple[Case, Outcome]]) -> str:
         f"{precision.precision_table.cpu()}, loaded by other work. `quantize` with the calibration samples and no",
         "option. The unseen samples of models marked * are of another source than those for calibration.",
         f"Of {len(counted)} trained models, {gains} gain at least 10 % of the time or 30 % of the bytes within the",
-        f"budget on unseen data; {kept} keep the budget; slower: {', '.join(slower) or 'none'}; nothing written: "
+        f"budget on unseen data. {kept} of {len(counted) - len(nothing)} written files keep it; "
+        f"slower: {', '.join(slower) or 'none'}; nothing written: "
         f"{', '.join(nothing) or 'none'}.",
         "",
         f"| {' | '.join(headings)} |",
