@@ -7,6 +7,7 @@ browser is skipped automatically; a test that is slow for another reason is mark
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -14,12 +15,17 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 from filelock import FileLock
 from hypothesis import settings
 
+import chromium
 import models
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # No deadline: machines may be busy. Every run generates the same cases, so that what passed here passes in CI;
 # `--all-examples` generates new ones.
@@ -97,6 +103,21 @@ class SkippingImporter(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         pytest.skip(f"needs {module.__name__}, which --quick leaves out", allow_module_level=True)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Generator[Browser]:
+    """One browser for all tests of a process, which cannot have two drivers."""
+    playwright, required = importlib.util.find_spec("playwright"), os.environ.get("SARDONYX_BROWSER") == "required"
+    if chromium.path() is None or playwright is None:
+        missing = "no browser to open pages in, or no playwright; make browser and make setup install them"
+        pytest.fail(missing) if required else pytest.skip(missing)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        launched = chromium.launch(driver)
+        yield launched
+        launched.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pytest
 
-import chromium
 import sardonyx
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parent.parent
 
@@ -77,21 +79,16 @@ def test_a_search_finds_pages_and_not_decisions(site: Path) -> None:
 
 
 @pytest.fixture
-def page(site: Path) -> Iterator[Any]:
+def page(site: Path, browser: Browser) -> Iterator[Page]:
     """The home page of the site in a browser."""
-    if chromium.path() is None:
-        pytest.skip("no browser to open pages in; make browser installs one")
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as driver:
-        browser = chromium.launch(driver)
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
-        page.goto((site / "index.html").as_uri())
-        yield page
-        browser.close()
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto((site / "index.html").as_uri())
+    yield page
+    page.close()
 
 
 @pytest.mark.slow
-def test_the_search_box_is_in_sight_on_every_page(site: Path, page: Any) -> None:
+def test_the_search_box_is_in_sight_on_every_page(site: Path, page: Page) -> None:
     for name in ("index.html", "optimize.html", "writing-a-verb.html", "api/records.html"):
         page.goto((site / name).as_uri())
         page.wait_for_load_state("load")
@@ -101,13 +98,13 @@ def test_the_search_box_is_in_sight_on_every_page(site: Path, page: Any) -> None
 
 
 @pytest.mark.slow
-def test_the_site_is_dark_where_the_system_is(page: Any) -> None:
+def test_the_site_is_dark_where_the_system_is(page: Page) -> None:
     image = pytest.importorskip("PIL.Image")
     shades: dict[str, int] = {}
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
-        edge_of_the_text = {"x": 310, "y": 400, "width": 1, "height": 1}
-        picture = image.open(io.BytesIO(page.screenshot(clip=edge_of_the_text)))
+        edge_of_the_text = page.screenshot(clip={"x": 310, "y": 400, "width": 1, "height": 1})
+        picture = image.open(io.BytesIO(edge_of_the_text))
         shades[scheme] = max(picture.convert("RGB").tobytes())
     assert shades["light"] > 240
     assert shades["dark"] < 50

@@ -32,20 +32,6 @@ LAST_WORDS = "() => { localStorage.clear(); return window.hacked ?? null; }"  # 
 Open = Callable[..., "Page"]
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """One browser for all tests of a process."""
-    if chromium.path() is None:
-        missing = "no browser to open pages in; make browser installs one"
-        pytest.fail(missing) if REQUIRED else pytest.skip(missing)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        launched = chromium.launch(driver)
-        yield launched
-        launched.close()
-
-
 @pytest.fixture
 def node_modules(monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder with onnxruntime-web, which commands then use."""

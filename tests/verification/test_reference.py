@@ -188,10 +188,10 @@ def test_only_the_first_trial_of_a_loop_is_recorded(monkeypatch: pytest.MonkeyPa
         y = Loop (k, yes, x) <body = b (int64 i, bool c, float[n] v) => (bool d, float[n] w)
             { d = Identity (c) w = Neg (v) }> }"""
     recorded: list[bool] = []
-    run, profile = RemoteSession.run, 3  # place in the request
+    run = RemoteSession.run
 
     def counted(session: RemoteSession, feeds: Feeds) -> list[Value]:
-        recorded.append(bool(session._request[profile]))  # pyright: ignore[reportPrivateUsage]
+        recorded.append(bool(session._request[-1]["profile"]))  # pyright: ignore[reportPrivateUsage]
         return run(session, feeds)
 
     monkeypatch.setattr(RemoteSession, "run", counted)

@@ -57,18 +57,16 @@ class Browser:
     """A browser that shows one page. Close it when done.
 
     Args:
+        executable: The program.
         files: What is served: the content for each path, "" for the page itself.
         folder: A folder whose files are served as "dist/NAME".
         gpu: Use WebGPU, with an adapter in software.
 
     Raises:
-        RuntimeFailure: There is no browser, or it does not start.
+        RuntimeFailure: It does not start.
     """
 
-    def __init__(self, files: dict[str, Content], folder: Path, *, gpu: bool = False) -> None:
-        executable = path()
-        if executable is None:
-            raise RuntimeFailure("there is no Chromium", hint="install chromium, or set CHROME_PATH")
+    def __init__(self, executable: str, files: dict[str, Content], folder: Path, *, gpu: bool = False) -> None:
         self._requests: queue.Queue[bytes] = queue.Queue()
         self._replies: queue.Queue[Message | None] = queue.Queue()  # None: the page is gone
         self._server = self._serve(files, folder)

@@ -27,7 +27,7 @@ from sardonyx.records.run import LoadedDecoder
 from sardonyx.runtime import generation, library, server
 from sardonyx.runtime.generation import Generated
 from sardonyx.runtime.library import Array, Feeds, Value
-from sardonyx.runtime.sessions import Runtime
+from sardonyx.runtime.sessions import Runtime, in_browser
 from sardonyx.runtime.worker_process import Worker, WorkerDied
 
 if TYPE_CHECKING:
@@ -220,7 +220,8 @@ class RemoteSession:
         self._keep = keep
         self._outputs = outputs
         self.further: list[list[Value]] = []  # of every run
-        self._request = (runtime, source, threads, profile, optimize)
+        settings: dict[str, Any] = {"threads": threads, "profile": profile, "optimize": optimize}
+        self._request = (runtime, source, settings | {"using": in_browser(runtime)})
         self.runtime = runtime
         self.seconds = seconds
         self._number = next(_numbers)
@@ -280,7 +281,8 @@ class RemoteSession:
     def reopen(self, *, profile: bool) -> None:
         """Open the model again, and record which nodes run from now on, or no longer."""
         self.close()
-        self._request = (*self._request[:3], profile, *self._request[4:])
+        runtime, source, settings = self._request
+        self._request = (runtime, source, settings | {"profile": profile})
         with _shared.lock:
             self._open()
 

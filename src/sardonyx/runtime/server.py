@@ -23,10 +23,8 @@ class _Server:
     def __init__(self) -> None:
         self._engines: dict[int, Engine] = {}
 
-    def open(
-        self, number: int, runtime: Runtime, source: Source, threads: int | None, profile: bool, optimize: bool
-    ) -> str:
-        self._engines[number] = load(runtime, source, threads=threads, profile=profile, optimize=optimize)
+    def open(self, number: int, runtime: Runtime, source: Source, settings: dict[str, Any]) -> str:
+        self._engines[number] = load(runtime, source, **settings)
         return self._engines[number].name
 
     def run(self, number: int, feeds: Any) -> tuple[list[Any], float, int]:

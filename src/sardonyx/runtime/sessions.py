@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import RuntimeFailure, UsageError, install_hint
 from sardonyx.runtime import library
 from sardonyx.runtime.library import Array, Engine, Feeds, Source, Value
+
+if TYPE_CHECKING:
+    from sardonyx.runtime.web import Installed
 
 # A loop leaves hundreds of megabytes of JSON, which are not parsed.
 _RAN = re.compile(rb'"name" *: *"((?:[^"\\]|\\.)*)_kernel_time"')
@@ -218,15 +221,32 @@ def parse_runtimes(names: Sequence[Runtime | str]) -> list[Runtime]:
         raise UsageError(f"there is no runtime {error.args[0].split(' is not')[0]}", hint=f"known: {known}") from error
     if Runtime.OPENVINO in chosen and importlib.util.find_spec("openvino") is None:
         raise RuntimeFailure("OpenVINO is not installed", hint=install_hint("openvino"))
-    if not _IN_BROWSER.keys().isdisjoint(chosen):
-        from sardonyx.runtime.web import package  # slow to import
-
-        package()
+    for runtime in chosen:
+        in_browser(runtime)
     return chosen
 
 
+def in_browser(runtime: Runtime) -> Installed | None:
+    """Return what runs models in a browser, if this runtime does.
+
+    Raises:
+        RuntimeFailure: It is not installed.
+    """
+    if runtime not in _IN_BROWSER:
+        return None
+    from sardonyx.runtime.web import installed  # slow to import
+
+    return installed()
+
+
 def load(
-    runtime: Runtime, source: Source, *, threads: int | None = None, profile: bool = False, optimize: bool = False
+    runtime: Runtime,
+    source: Source,
+    *,
+    threads: int | None = None,
+    profile: bool = False,
+    optimize: bool = False,
+    using: Installed | None = None,
 ) -> Engine:
     """Load a model in one of the runtimes.
 
@@ -236,6 +256,7 @@ def load(
         threads: Threads of the runtime; its own choice if None.
         profile: Record which nodes run, if the runtime can.
         optimize: Let ONNX Runtime optimize the graph.
+        using: What runs models in a browser.
 
     Raises:
         RuntimeFailure: if the runtime does not accept the model.
@@ -249,7 +270,7 @@ def load(
         return loaders[runtime]()
     from sardonyx.runtime.web import WebSession  # slow to import
 
-    return WebSession(source, _IN_BROWSER[runtime], threads=threads)
+    return WebSession(source, _IN_BROWSER[runtime], threads=threads, using=using)
 
 
 # A model in OpenVINO on the CPU, an implementation of the ONNX operators that shares no kernel with ONNX Runtime.

@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,15 @@ _SCRIPTS = {"wasm": "ort.wasm.min.js", "webgpu": "ort.webgpu.min.js"}
 _KINDS = "fbiu"  # of numpy's types; there are no complex numbers and no float8
 
 
-def package() -> Path:
-    """Return the folder of the npm package: in SARDONYX_NODE_MODULES, or in node_modules here or above.
+class Installed(NamedTuple):
+    """What runs models in a browser. A worker gets it with each model: the environment may change after it began."""
+
+    package: Path
+    browser: str  # the executable
+
+
+def installed() -> Installed:
+    """Return the folder of the npm package (in SARDONYX_NODE_MODULES, or in node_modules here or above) and a browser.
 
     Raises:
         RuntimeFailure: There is none, or no browser for it.
@@ -41,12 +48,13 @@ def package() -> Path:
             "onnxruntime-web is not installed" + (f" in {named}" if named else ""),
             hint=f"npm install onnxruntime-web, or set {_FOLDER} to the node_modules folder that has it",
         )
-    if browser.path() is None:
+    executable = browser.path()
+    if executable is None:
         raise RuntimeFailure(
             "models run in a browser need Chromium, which is not installed",
             hint="install chromium, or set CHROME_PATH",
         )
-    return found
+    return Installed(found.absolute(), executable)
 
 
 class WebSession:
@@ -56,6 +64,7 @@ class WebSession:
         source: The model.
         provider: "wasm" or "webgpu".
         threads: Threads of WebAssembly; 1 if None.
+        using: The package and the browser; what is found if None.
         level: The graph optimizations of the runtime: "disabled", "basic", "extended", "layout" or "all".
         verbose: Keep what the runtime logs while it loads the model.
 
@@ -69,10 +78,11 @@ class WebSession:
         provider: str,
         *,
         threads: int | None = None,
+        using: Installed | None = None,
         level: str = "disabled",
         verbose: bool = False,
     ) -> None:
-        self._package = package()
+        self._package, self._executable = using or installed()
         self._provider = provider
         page = Path(__file__).with_name("web_page.html").read_text()
         self._files: dict[str, Content] = {"": page.replace("SCRIPT", _SCRIPTS[provider]).encode()}
@@ -97,7 +107,9 @@ class WebSession:
 
     def _open(self) -> Browser:
         """Load the model in the browser, which is started if there is none."""
-        self._browser = self._browser or Browser(self._files, self._package / "dist", gpu=self._provider == "webgpu")
+        self._browser = self._browser or Browser(
+            self._executable, self._files, self._package / "dist", gpu=self._provider == "webgpu"
+        )
         request = {"request": "load", "external": self._weights, **self._request}
         loaded = self._ask(self._browser, request)[0]
         self.load_seconds: float = loaded["seconds"]
