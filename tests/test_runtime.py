@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import ml_dtypes
@@ -17,7 +18,7 @@ import sardonyx
 from narrowing import array
 from sardonyx.errors import RuntimeFailure
 from sardonyx.passes._evaluation import FAILED
-from sardonyx.runtime import ReferenceSession, Session, evaluate
+from sardonyx.runtime import ReferenceSession, Session, evaluate, remote
 from sardonyx.runtime.remote import RemoteSession, RuntimeCrash, RuntimeTimeout, free_memory
 from sardonyx.verification.subject import Subject
 
@@ -315,7 +316,17 @@ def test_the_worker_returns_the_memory_of_closed_models(tmp_path: Path) -> None:
     small.close()
 
 
+@pytest.fixture
+def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A worker of this test alone: the heap of one that ran other models may keep a large result."""
+    worker = type(remote._shared)()  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(remote, "_shared", worker)
+    yield
+    worker.stop()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+@pytest.mark.usefixtures("new_worker")
 def test_the_memory_of_intermediate_results_is_returned_after_each_run() -> None:
     """All but the first region of the arena, which is as large as the first result or 1 MB."""
     small = RemoteSession(text_model("g (float[N] x) => (float[N] y) { y = Sqrt(x) }").SerializeToString())

@@ -91,7 +91,7 @@ CASES: list[tuple[Rewrite, str]] = [
 @pytest.mark.parametrize(("rewrite", "reason"), CASES)
 def test_a_hostile_rewrite_is_refused_with_a_reason(rewrite: Rewrite, reason: str) -> None:
     text = TEXT.replace("18]", "20]")
-    model, log = run_passes(text, [Hostile(rewrite)])
+    model, log = run_passes(text, [Hostile(rewrite)], may_undo=True)
     assert op_types(model) == ["Relu", "Neg", "Exp"]
     assert not log.events
     (actual,) = reasons(log)
