@@ -10,7 +10,7 @@ WORKERS ?= 2
 # pytest compiles every test file anew where the rewritten assertions may not be stored: 11 CPU-seconds a process.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup check quick without-torch lowest browser test suite docs demo bench peers llm precision clean
+.PHONY: setup check quick without-torch lowest browser transformers-js test suite docs demo bench peers llm precision clean
 
 setup: $(STAMP)
 
@@ -56,7 +56,11 @@ lowest:
 # Pages are opened and models run in a real browser; nothing to do where both are there.
 browser: setup
 	@.ci/browser
-	@.ci/web $(VENV)/web
+	@.ci/web $(VENV)/web onnxruntime-web@1.30.0
+
+# What a campaign opens in the browser in addition.
+transformers-js: browser
+	@.ci/web $(VENV)/web onnxruntime-common@1.30.0 @huggingface/transformers@4.3.1
 
 # The checks take one core for three minutes and some tests wait, so both run at once.
 test: browser

@@ -69,7 +69,7 @@ def test_two_sentences_with_transformers_js(address: str, browser: Browser, tmp_
     import zoo
 
     if not (node_modules / "@huggingface").is_dir():
-        pytest.skip("no transformers.js; make browser installs it")
+        pytest.skip("no transformers.js; make transformers-js installs it")
     words = BertWordPieceTokenizer()
     words.train_from_iterator(["a dog and a cat"], vocab_size=100, min_frequency=1)
     words.save_model(str(tmp_path))
