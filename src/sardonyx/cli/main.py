@@ -263,7 +263,9 @@ def _report_failure(arguments: Sequence[str], error: SardonyxError) -> None:
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
     gc.set_threshold(_NEW_OBJECTS)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    gc.freeze()  # otherwise the interpreter searches all objects for garbage twice before it ends
+    sys.exit(code)
 
 
 def _command_of(arguments: Sequence[str]) -> str:
