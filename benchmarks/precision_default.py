@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 import precision
 import precision_forms
+import precision_table
 import sardonyx
 from precision_models import HERE, Case
 from precision_others import OTHERS
 from precision_packages import PACKAGED
-from precision_table import PAGE, Timing
+from precision_table import Timing
 from sardonyx.errors import GateNotMet, SardonyxError
 from sardonyx.records.quantization import Quantization
 
@@ -55,7 +56,7 @@ class Outcome(msgspec.Struct, frozen=True):
     @property
     def kept(self) -> bool:
         """Whether the budget is kept on unseen samples."""
-        return all(_meets(limit, self.losses) for limit in self.budget)
+        return all(meets(limit, self.losses) for limit in self.budget)
 
     @property
     def gains(self) -> bool:
@@ -68,7 +69,8 @@ class Outcome(msgspec.Struct, frozen=True):
         return self.time is not None and self.time.low > 1 and self.time.ratio > NOISE
 
 
-def _meets(limit: str, losses: dict[str, float]) -> bool:
+def meets(limit: str, losses: dict[str, float]) -> bool:
+    """Return whether losses are within one limit of a budget."""
     found = _LIMIT.fullmatch(limit)
     assert found is not None, limit
     name, sign, text = found.groups()
@@ -153,7 +155,7 @@ def section(rows: dict[str, tuple[Case, Outcome]]) -> str:
     headings = ("model", "from", "float32", "chosen groups", "bytes", "time", "loss on unseen data", "budget", "CPU s")
     lines = [
         SECTION,
-        f"{precision.precision_table.cpu()}, loaded by other work. `quantize` with the calibration samples and no",
+        f"{precision_table.cpu()}, loaded by other work. `quantize` with the calibration samples and no",
         "option. The unseen samples of models marked * are of another source than those for calibration.",
         f"Of {len(counted)} trained models, {gains} gain at least 10 % of the time or 30 % of the bytes within the",
         f"budget on unseen data. {kept} of {len(counted) - len(nothing)} written files keep it; "
@@ -177,9 +179,7 @@ def tabulate(store: precision.Store) -> None:
         for name, path in paths.items()
         if path.exists()
     }
-    text = re.sub(rf"{SECTION}\n.*?(?=\n## )\n", "", PAGE.read_text(), flags=re.DOTALL)
-    before, mark, after = text.partition("\n## What these numbers do not show")
-    PAGE.write_text(f"{before}\n{section(rows)}{mark.lstrip()}{after}")
+    precision_table.put(SECTION, section(rows))
 
 
 def main() -> None:

@@ -110,13 +110,20 @@ class _Reader:
         return next(self._samples, None)
 
 
-def _ort_static(per_channel: bool, case: Case, path: Path) -> None:
-    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+def _ort_static(per_channel: bool, case: Case, path: Path, ranges: str = "MinMax") -> None:
+    from onnxruntime.quantization import CalibrationDataReader, CalibrationMethod, quantize_static
 
     CalibrationDataReader.register(_Reader)
     reader: Any = _Reader(case.samples("calibration"))
     with _prepared(case) as prepared:
-        quantize_static(prepared, path, reader, per_channel=per_channel, nodes_to_exclude=_attention(prepared))
+        quantize_static(
+            prepared,
+            path,
+            reader,
+            per_channel=per_channel,
+            nodes_to_exclude=_attention(prepared),
+            calibrate_method=CalibrationMethod[ranges],
+        )
 
 
 def _ort_nbits(bits: int, case: Case, path: Path) -> None:
@@ -147,6 +154,12 @@ def _nncf_weights(mode: str, case: Case, path: Path) -> None:
                 raise
         else:
             return
+
+
+def _converter_half(case: Case, path: Path) -> None:
+    from onnxconverter_common import float16  # pyright: ignore[reportMissingImports]  # in a folder of its own
+
+    onnx.save(float16.convert_float_to_float16(onnx.load(case.model), keep_io_types=True), path)
 
 
 def _nncf_static(case: Case, path: Path) -> None:
@@ -182,6 +195,11 @@ PEERS: dict[str, Form] = {
     "NNCF weights, int8": partial(_nncf_weights, "INT8_ASYM"),
     "NNCF weights, int4": partial(_nncf_weights, "INT4_SYM"),
     "NNCF quantize": _nncf_static,
+}
+SLOW_PEERS: dict[str, Form] = {  # for precision_contest.py alone
+    "quantize_static, percentile": partial(_ort_static, True, ranges="Percentile"),
+    "quantize_static, entropy": partial(_ort_static, True, ranges="Entropy"),
+    "convert_float_to_float16": _converter_half,
 }
 FORMS = {**OURS, **PEERS}
 FORMS["auto"] = FORMS.pop("auto")  # takes longest

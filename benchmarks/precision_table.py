@@ -126,6 +126,14 @@ def page(cases: Sequence[Case], rows: Rows, extra: str) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def put(heading: str, section: str) -> None:
+    """Write a section into the page, in place of the one that is there, before the last."""
+    text = re.sub(rf"{heading}\n.*?(?=\n## )\n", "", PAGE.read_text(), flags=re.DOTALL)
+    last = LIMITS.partition("\n")[0]
+    before, mark, after = text.partition(f"\n{last}")
+    PAGE.write_text(f"{before}\n{section}{mark.lstrip()}{after}")
+
+
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rows = ["| " + " | ".join(each) + " |" for each in (head, ["---"] * len(head), *lines)]
     return "\n".join(rows)

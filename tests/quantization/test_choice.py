@@ -203,8 +203,31 @@ def test_the_smallest_model_is_written_if_none_is_faster(model: Path, data: Any,
     times.update({f"mixed {number}": 1.0 for number in range(20)})
     made = sardonyx.quantize(model, budget="relative_l2<=0.02", data=data)
     assert made.choice is not None
-    within = [point for point in made.choice.points if point.within]
-    assert made.after.bytes == min(point.bytes for point in within) < 0.4 * made.before.bytes
+    within = {point.label: point for point in made.choice.points if point.within}
+    least = min(point.bytes for point in within.values())
+    assert made.after.bytes <= 1.1 * least < 0.4 * made.before.bytes
+    near = [point for point in within.values() if point.bytes <= 1.1 * least and point.scores is not None]
+    assert made.choice.points[made.choice.chosen] == min(near, key=lambda point: point.scores.relative_l2.value)
+
+
+@pytest.mark.parametrize(("smallest", "by_rows"), [(1.0, False), (1e-3, True)])
+def test_rows_have_scales_only_if_the_loss_asks_for_it(smallest: float, by_rows: bool, times: dict[str, float]) -> None:
+    rng = np.random.default_rng(3)
+    text = """
+      <ir_version: 8, opset_import: ["" : 17]>
+      g (float[2, 64] x) => (float[2, 48] y) {
+        a = MatMul (x, w)  y = LpNormalization (a)
+      }
+    """
+    model, weight = onnx.parser.parse_model(text), rng.standard_normal((64, 48)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    sizes = np.array([[1.0], [smallest]])
+    data = [{"x": (sizes * rng.standard_normal((2, 64))).astype(np.float32)} for _ in range(12)]
+    times["all int8"] = 0.5
+    made = sardonyx.quantize(model, to="int8", budget="relative_l2<=0.05", data=data)
+    assert made.model is not None
+    assert any(node.op_type == "ReduceMax" for node in made.model.graph) is by_rows
+    assert any("one scale" in note for note in made.notes) is not by_rows
 
 
 def test_a_model_that_seems_faster_is_timed_for_longer(model: Path, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ from sardonyx.verbs.quantize.sensitivity import (
 
 _HALF: Precision = "fp16"
 _STATIC: Precision = "int8-static"
+_DYNAMIC: Precision = "int8"
 _ALL = "all "  # before the precision of a uniform model
 _AS = "as "  # before the precision that has the same form
 _MOST_SINGLES = 96  # models with one quantized group
@@ -52,6 +53,7 @@ _TIMED = 3  # whole models that may be the result and are timed at once
 _HOPELESS = 2.0  # of the source's time: a precision that is slower by so much for all modules is timed for none alone
 _NOT_SLOWER = 1.02  # of the source's time: what a result that is only smaller may take
 _BITS: Mapping[Precision, float] = {"int4": 5, "fp16": 16, "bf16": 16}  # of an element with its scale; 8 for others
+_AS_GOOD = 1.1  # of a loss or of bytes: what counts as about the same
 _FASTER, _SMALLER = 0.95, 0.9  # a result takes at most so much of the source's time, or of its bytes
 _BYTES_SHARE = 0.05  # of the time: what all bytes of the source are worth if time is the objective
 _TOGETHER = 1 << 30  # bytes of constants of the source for each of the models that are timed at once
@@ -64,6 +66,13 @@ class Request(Struct, frozen=True):
     selection: Selection
     budget: Budget
     objective: Objective
+
+
+class Jobs(Struct, frozen=True):
+    """Makes the job anew, with what was measured of activations."""
+
+    with_best_ranges: Callable[[], Job]
+    with_rows: Callable[[bool], Job]  # whether activations that are quantized at run time have scales for rows
 
 
 class Chosen(Struct, frozen=True):
@@ -86,7 +95,7 @@ class _Point(Struct, frozen=True, eq=False):
     time: Comparison | None = None
 
 
-def choose(request: Request, trials: Trials, timer: Timer, with_best_ranges: Callable[[], Job], clock: Clock) -> Chosen:
+def choose(request: Request, trials: Trials, timer: Timer, jobs: Jobs, clock: Clock) -> Chosen:
     """Return the best plan within the budget.
 
     Static ranges are compared, and the job is made anew, once it is known that static integers are no hopeless option.
@@ -95,7 +104,11 @@ def choose(request: Request, trials: Trials, timer: Timer, with_best_ranges: Cal
         GateNotMet: Every model has NaN or infinities.
         NothingQuantized: No product can be quantized.
     """
-    return _Chooser(request, trials, timer, with_best_ranges, clock).chosen()
+    return _Chooser(request, trials, timer, jobs, clock).chosen()
+
+
+def _loss(point: _Point) -> float:
+    return size_of_loss(point.trial.scores)
 
 
 def _uniform(point: _Point) -> str:
@@ -104,10 +117,8 @@ def _uniform(point: _Point) -> str:
 
 
 class _Chooser:
-    def __init__(
-        self, request: Request, trials: Trials, timer: Timer, with_best_ranges: Callable[[], Job], clock: Clock
-    ) -> None:
-        self._with_best_ranges = with_best_ranges
+    def __init__(self, request: Request, trials: Trials, timer: Timer, jobs: Jobs, clock: Clock) -> None:
+        self._jobs = jobs
         self._request, self._trials, self._timer, self._clock = request, trials, timer, clock
         self._budget = request.budget
         self._precisions: tuple[Precision, ...] = request.precisions  # that are tried for every group
@@ -124,6 +135,7 @@ class _Chooser:
         with self._clock.phase("measuring uniform models"):
             self._find_groups()
             self._measure_uniform()
+            self._compare_scales()
         if self._request.objective == "time":
             with self._clock.phase("timing shapes"):
                 self._time_uniform()
@@ -200,6 +212,19 @@ class _Chooser:
             except NothingQuantized:
                 self._precisions = tuple(each for each in self._precisions if each != precision)
 
+    def _compare_scales(self) -> None:
+        """Leave out the scales of rows if the loss stays within the budget, or as it is: this always saves time."""
+        rows = next((point for point in self._points if _uniform(point) == _DYNAMIC), None)
+        if rows is None or self._request.objective != "time":
+            return
+        self._trials.job = self._jobs.with_rows(False)
+        self._points.remove(rows)
+        is_within = self._measure(rows.label, rows.precisions)
+        whole = next((point for point in self._points if point.label == rows.label), None)
+        if whole is None or not (is_within or _loss(whole) <= _AS_GOOD * _loss(rows)):
+            self._points = [*(point for point in self._points if point is not whole), rows]
+            self._trials.job = self._jobs.with_rows(True)
+
     # Gain
 
     def _is_stored(self, precision: str) -> bool:
@@ -225,7 +250,7 @@ class _Chooser:
         groups = range(len(self._groups))
         if _STATIC not in self._precisions or all(self._excluded(group, _STATIC) for group in groups):
             return
-        self._trials.job = self._with_best_ranges()
+        self._trials.job = self._jobs.with_best_ranges()
         old = next((point for point in self._points if _uniform(point) == _STATIC), None)
         if old is not None:
             self._points.remove(old)
@@ -411,23 +436,33 @@ class _Chooser:
         return None
 
     def _smallest(self) -> _Point | None:
-        """Return the smallest point within the budget that is not slower, if it is smaller by a margin."""
+        """Return the smallest point within the budget that is not slower, if it is smaller by a margin.
+
+        Of those of about the same size, it is the one with the least loss.
+        """
         small = [point for point in self._points if self._is_small(point) and not self._broken(point, surely=True)]
         small.sort(key=lambda point: point.trial.bytes)
         for first in range(0, len(small), _TIMED):
-            self._time(small[first : first + _TIMED])
-            for point in map(self._current, small[first : first + _TIMED]):
-                if not self._is_slow(point) and not self._broken(point, surely=True):
-                    return point
+            batch = small[first : first + _TIMED]
+            self._time(batch)
+            slow = [point for point in map(self._current, batch) if self._is_slow(point)]
+            self._time([point for point in slow if not self._is_slower(point)], PATIENT, again=True)
+            usable = [point for point in map(self._current, batch) if not self._is_slow(point)]
+            usable = [point for point in usable if not self._broken(point, surely=True)]
+            if usable:
+                most = _AS_GOOD * usable[0].trial.bytes
+                return min((point for point in usable if point.trial.bytes <= most), key=_loss)
         return None
 
     def _is_slow(self, point: _Point) -> bool:
         """Return whether a model may be slower than the source."""
-        time = point.time
-        if time is None or time.finding is Finding.SLOWER:
-            return time is not None
         only_stored = all(each is None or self._is_stored(each) for each in point.precisions)
-        return time.ratio > _NOT_SLOWER and not only_stored
+        is_unlikely = point.time is None or point.time.ratio <= _NOT_SLOWER or only_stored
+        return self._is_slower(point) or not is_unlikely
+
+    def _is_slower(self, point: _Point) -> bool:
+        """Return whether a model is slower than the source, beyond noise."""
+        return point.time is not None and point.time.finding is Finding.SLOWER
 
     def _is_unclear(self, point: _Point) -> bool:
         """Return whether a model seems to be faster by a margin, and other processes leave it within the noise."""

@@ -83,7 +83,8 @@ class QuantizeDynamically(Recipe):
 
     W becomes signed 8-bit integers with one scale for each column. Each row of x is divided by its largest magnitude m,
     and quantized at run time to unsigned 8-bit integers with the range of the whole x / m, so that a row with large
-    values does not take precision from the others. With samples of x, its large elements are smoothed. On a CPU that
+    values does not take precision from the others. `auto` leaves out m where this loses no more than the budget: ONNX
+    Runtime has one kernel for the rest. With samples of x, its large elements are smoothed. On a CPU that
     adds 8-bit products with saturation, W has 7 bits. Refuses a small weight, one that is not float32, and a product
     inside a loop. Helps because 8-bit products are faster on most CPUs, and the weight takes a quarter of the bytes.
     """
@@ -93,9 +94,10 @@ class QuantizeDynamically(Recipe):
     needs = 11  # the first with DynamicQuantizeLinear
     is_fusible = True
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, by_rows: bool = True, **options: Any) -> None:
         """Use fewer integers on a CPU that would saturate."""
         super().__init__(*args, **options)
+        self.by_rows = by_rows
         self._factors: dict[Matrix, Array | None] = {}
         self.most = weights.most_of_products()
 
@@ -105,16 +107,20 @@ class QuantizeDynamically(Recipe):
         activation = product.activation
         if (factors := self._smoothing(product.matrix)) is not None:
             activation = op.Mul(activation, op.constant(1 / factors))
-        largest = largest_of_rows(activation, op)
-        levels, step, zero = op.node("DynamicQuantizeLinear", (op.Div(activation, largest),), outputs=3)
+        largest = largest_of_rows(activation, op) if self.by_rows else None
+        rows = activation if largest is None else op.Div(activation, largest)
+        levels, step, zero = op.node("DynamicQuantizeLinear", (rows,), outputs=3)
         total = op.Cast(op.MatMulInteger(levels, weight, zero), to=ir.DataType.FLOAT)
         # ONNX Runtime fuses the first Mul; it would compute wrong results with scales by rows in it.
-        return with_bias(product, op.Mul(op.Mul(total, op.Mul(step, scale)), largest), op)
+        scaled = op.Mul(total, op.Mul(step, scale))
+        return with_bias(product, scaled if largest is None else op.Mul(scaled, largest), op)
 
     def simulation(self, product: Product, op: Builder) -> ir.Value:
         """Build the same in float32."""
         factors = self._smoothing(product.matrix)
-        return simulation.product_of_columns(product, self.integers(product, op)[1], self.most, op, factors)
+        return simulation.product_of_columns(
+            product, self.integers(product, op)[1], self.most, op, factors, by_rows=self.by_rows
+        )
 
     def integers(self, product: Product, op: Builder) -> tuple[ir.Value, ir.Value]:
         """Return the weight in integers and the scales of its columns."""

@@ -86,7 +86,9 @@ class QuantizeTiedHead(QuantizeDynamically):
 
     def simulation(self, product: Product, op: Builder) -> ir.Value:
         """Build the same in float32, with the scales of the rows of the table."""
-        return simulation.product_of_columns(product, self._tables.stored(product.weight)[1], self.most, op)
+        return simulation.product_of_columns(
+            product, self._tables.stored(product.weight)[1], self.most, op, by_rows=self.by_rows
+        )
 
 
 class QuantizeSharedTables(QuantizeEmbeddings):

@@ -114,6 +114,7 @@ class Recipes(Struct, frozen=True):
     ranges: Ranges = {}  # of activations, for fp16
     sizes: ConstantSizes = field(default_factory=ConstantSizes)
     moments: Mapping[str, Moments] = {}  # of activations by name, for weights in blocks
+    by_rows: bool = True  # whether activations that are quantized at run time have a scale for each row
 
     def of(self, plan: Plan, *, simulate: bool = False) -> tuple[Pass, ...]:
         """Return the passes of a plan; with `simulate`, each product is computed in float32 as well."""
@@ -138,7 +139,7 @@ class Recipes(Struct, frozen=True):
         """Return the passes of one precision; their names differ from those of all others."""
         match precision:
             case "int8":
-                products = QuantizeDynamically(selection, simulate=simulate, moments=self.moments)
+                products = QuantizeDynamically(selection, simulate=simulate, moments=self.moments, by_rows=self.by_rows)
                 lstm = (QuantizeLstm(selection, simulate=simulate),) if self.target == "ort" else ()
                 return (products, QuantizeConvolutions(selection, simulate=simulate), *lstm)
             case "int8-static":

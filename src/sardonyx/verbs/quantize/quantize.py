@@ -33,7 +33,7 @@ from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
 from sardonyx.verbs.quantize.budget import Budget, Objective, Task, find_task, loss_measures
 from sardonyx.verbs.quantize.calibration import METHODS, Method, Ranges, by_module, calibrate, measure_moments
-from sardonyx.verbs.quantize.choice import Chosen, Request, choose
+from sardonyx.verbs.quantize.choice import Chosen, Jobs, Request, choose
 from sardonyx.verbs.quantize.half import HALF_OPSET, half_risks, measure_half_ranges
 from sardonyx.verbs.quantize.half_placement import OVERFLOW
 from sardonyx.verbs.quantize.loss import Answers, Metric, measure, size_of_loss
@@ -373,7 +373,12 @@ class _Run:
                 self.job = Job(self.source, self.recipes)
             return self.job
 
-        return choose(request, trials, timer, with_best_ranges, self._clock)
+        def with_rows(by_rows: bool) -> Job:
+            self.recipes = replace(self.recipes, by_rows=by_rows)
+            self.job = Job(self.source, self.recipes)
+            return self.job
+
+        return choose(request, trials, timer, Jobs(with_best_ranges, with_rows), self._clock)
 
     def judged(self, plan: Plan, chosen: Chosen | None) -> _Judged:
         """Build the model of a plan, compare its products with their simulation, and measure its loss."""
@@ -534,8 +539,14 @@ def _module_ranges(ranges: Ranges, candidate: Candidate) -> tuple[ModuleRange, .
 
 
 def _calibrated(recipes: Recipes, plan: Plan) -> tuple[str, ...]:
-    is_used = any(each.precision == "int8-static" for each in plan)
-    return (recipes.calibration.note,) if is_used and recipes.calibration is not None else ()
+    used = {each.precision for each in plan}
+    notes = (recipes.calibration.note,) if "int8-static" in used and recipes.calibration is not None else ()
+    if "int8" in used and not recipes.by_rows:
+        return (
+            *notes,
+            "int8: an activation has one scale, which is faster than one for each row, and loses little more",
+        )
+    return notes
 
 
 def _joined(choice: Choice | None) -> tuple[str, ...]:

@@ -171,9 +171,9 @@ def activation_in_rows(value: ir.Value, rows: int, op: Builder) -> ir.Value:
 
 
 def product_of_columns(
-    product: Product, stored: ir.Value, most: int, op: Builder, factors: Array | None = None
+    product: Product, stored: ir.Value, most: int, op: Builder, factors: Array | None = None, *, by_rows: bool
 ) -> ir.Value:
-    """Build the product of an activation that is quantized by rows and a weight with one scale for each column.
+    """Build the product of an activation, quantized as a whole or by rows, and a weight with scales of columns.
 
     With factors, elements of the activation are quantized after a division by them, and rows of the weight after a
     multiplication; both are undone here.
@@ -184,11 +184,12 @@ def product_of_columns(
         (matrix.rows, matrix.columns),
         lambda: nearest_signed(matrix.array() * by[:, None], 1, read(stored).ravel(), most) / by[:, None],
     )
+    rounded = activation_by_rows if by_rows else dynamic_activation
     if factors is None:
-        activation = activation_by_rows(product.activation, op)
+        activation = rounded(product.activation, op)
     else:
         divided = op.Mul(product.activation, op.constant(1 / factors))
-        activation = op.Mul(activation_by_rows(divided, op), op.constant(factors))
+        activation = op.Mul(rounded(divided, op), op.constant(factors))
     return with_bias(product, op.MatMul(activation, op.constant(weight)), op)
 
 
