@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -27,7 +27,7 @@ from sardonyx.records.quantization import FLOAT32, Choice, FrontPoint, GroupPrec
 from sardonyx.verbs.quantize.budget import Budget, Objective, loss_measures
 from sardonyx.verbs.quantize.front import Option, pareto, sweep
 from sardonyx.verbs.quantize.loss import size_of_loss
-from sardonyx.verbs.quantize.precisions import Assignment, Job, NothingQuantized, Plan, Precision
+from sardonyx.verbs.quantize.precisions import Assignment, NothingQuantized, Plan, Precision
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
 from sardonyx.verbs.quantize.sensitivity import (
     BRIEF,
@@ -43,7 +43,6 @@ from sardonyx.verbs.quantize.sensitivity import (
 
 _HALF: Precision = "fp16"
 _STATIC: Precision = "int8-static"
-_DYNAMIC: Precision = "int8"
 _ALL = "all "  # before the precision of a uniform model
 _AS = "as "  # before the precision that has the same form
 _MOST_SINGLES = 96  # models with one quantized group
@@ -68,13 +67,6 @@ class Request(Struct, frozen=True):
     objective: Objective
 
 
-class Jobs(Struct, frozen=True):
-    """Makes the job anew, with what was measured of activations."""
-
-    with_best_ranges: Callable[[], Job]
-    with_rows: Callable[[bool], Job]  # whether activations that are quantized at run time have scales for rows
-
-
 class Chosen(Struct, frozen=True):
     """The chosen plan, and how it was chosen."""
 
@@ -95,16 +87,14 @@ class _Point(Struct, frozen=True, eq=False):
     time: Comparison | None = None
 
 
-def choose(request: Request, trials: Trials, timer: Timer, jobs: Jobs, clock: Clock) -> Chosen:
+def choose(request: Request, trials: Trials, timer: Timer, clock: Clock) -> Chosen:
     """Return the best plan within the budget.
-
-    Static ranges are compared, and the job is made anew, once it is known that static integers are no hopeless option.
 
     Raises:
         GateNotMet: Every model has NaN or infinities.
         NothingQuantized: No product can be quantized.
     """
-    return _Chooser(request, trials, timer, jobs, clock).chosen()
+    return _Chooser(request, trials, timer, clock).chosen()
 
 
 def _loss(point: _Point) -> float:
@@ -117,8 +107,7 @@ def _uniform(point: _Point) -> str:
 
 
 class _Chooser:
-    def __init__(self, request: Request, trials: Trials, timer: Timer, jobs: Jobs, clock: Clock) -> None:
-        self._jobs = jobs
+    def __init__(self, request: Request, trials: Trials, timer: Timer, clock: Clock) -> None:
         self._request, self._trials, self._timer, self._clock = request, trials, timer, clock
         self._budget = request.budget
         self._precisions: tuple[Precision, ...] = request.precisions  # that are tried for every group
@@ -214,16 +203,16 @@ class _Chooser:
 
     def _compare_scales(self) -> None:
         """Leave out the scales of rows if the loss stays within the budget, or as it is: this always saves time."""
-        rows = next((point for point in self._points if _uniform(point) == _DYNAMIC), None)
+        rows = next((point for point in self._points if _uniform(point) == "int8"), None)
         if rows is None or self._request.objective != "time":
             return
-        self._trials.job = self._jobs.with_rows(False)
+        self._trials.use_rows(False)
         self._points.remove(rows)
         is_within = self._measure(rows.label, rows.precisions)
         whole = next((point for point in self._points if point.label == rows.label), None)
         if whole is None or not (is_within or _loss(whole) <= _AS_GOOD * _loss(rows)):
             self._points = [*(point for point in self._points if point is not whole), rows]
-            self._trials.job = self._jobs.with_rows(True)
+            self._trials.use_rows(True)
 
     # Gain
 
@@ -250,7 +239,7 @@ class _Chooser:
         groups = range(len(self._groups))
         if _STATIC not in self._precisions or all(self._excluded(group, _STATIC) for group in groups):
             return
-        self._trials.job = self._jobs.with_best_ranges()
+        self._trials.use_best_ranges()
         old = next((point for point in self._points if _uniform(point) == _STATIC), None)
         if old is not None:
             self._points.remove(old)
@@ -436,33 +425,28 @@ class _Chooser:
         return None
 
     def _smallest(self) -> _Point | None:
-        """Return the smallest point within the budget that is not slower, if it is smaller by a margin.
-
-        Of those of about the same size, it is the one with the least loss.
-        """
+        """Return the point with the least loss among the smallest that are smaller by a margin, and not slower."""
         small = [point for point in self._points if self._is_small(point) and not self._broken(point, surely=True)]
         small.sort(key=lambda point: point.trial.bytes)
         for first in range(0, len(small), _TIMED):
             batch = small[first : first + _TIMED]
             self._time(batch)
             slow = [point for point in map(self._current, batch) if self._is_slow(point)]
-            self._time([point for point in slow if not self._is_slower(point)], PATIENT, again=True)
+            unclear = [point for point in slow if point.time is not None and point.time.finding is Finding.SAME]
+            self._time(unclear, PATIENT, again=True)
             usable = [point for point in map(self._current, batch) if not self._is_slow(point)]
             usable = [point for point in usable if not self._broken(point, surely=True)]
-            if usable:
-                most = _AS_GOOD * usable[0].trial.bytes
-                return min((point for point in usable if point.trial.bytes <= most), key=_loss)
+            near = [point for point in usable if point.trial.bytes <= _AS_GOOD * usable[0].trial.bytes]
+            if near:
+                return min(near, key=_loss)
         return None
 
     def _is_slow(self, point: _Point) -> bool:
         """Return whether a model may be slower than the source."""
+        if point.time is None or point.time.finding is Finding.SLOWER:
+            return point.time is not None
         only_stored = all(each is None or self._is_stored(each) for each in point.precisions)
-        is_unlikely = point.time is None or point.time.ratio <= _NOT_SLOWER or only_stored
-        return self._is_slower(point) or not is_unlikely
-
-    def _is_slower(self, point: _Point) -> bool:
-        """Return whether a model is slower than the source, beyond noise."""
-        return point.time is not None and point.time.finding is Finding.SLOWER
+        return point.time.ratio > _NOT_SLOWER and not only_stored
 
     def _is_unclear(self, point: _Point) -> bool:
         """Return whether a model seems to be faster by a margin, and other processes leave it within the noise."""

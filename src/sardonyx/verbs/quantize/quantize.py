@@ -33,7 +33,7 @@ from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.candidates import Candidate, RewriteJob
 from sardonyx.verbs.quantize.budget import Budget, Objective, Task, find_task, loss_measures
 from sardonyx.verbs.quantize.calibration import METHODS, Method, Ranges, by_module, calibrate, measure_moments
-from sardonyx.verbs.quantize.choice import Chosen, Jobs, Request, choose
+from sardonyx.verbs.quantize.choice import Chosen, Request, choose
 from sardonyx.verbs.quantize.half import HALF_OPSET, half_risks, measure_half_ranges
 from sardonyx.verbs.quantize.half_placement import OVERFLOW
 from sardonyx.verbs.quantize.loss import Answers, Metric, measure, size_of_loss
@@ -53,7 +53,7 @@ from sardonyx.verbs.quantize.product_check import ProductErrors, check_products
 from sardonyx.verbs.quantize.recipe import Selection, Simulated
 from sardonyx.verbs.quantize.samples import Data, Samples, divide, required_inputs
 from sardonyx.verbs.quantize.samples import Feeds as SampleFeeds
-from sardonyx.verbs.quantize.sensitivity import Timer, Trials
+from sardonyx.verbs.quantize.sensitivity import Jobs, Timer, Trials
 from sardonyx.verbs.quantize.stacked_weights import portable_notes
 from sardonyx.verification import Oracle, seeds_from
 from sardonyx.verification.subject import Subject
@@ -365,7 +365,6 @@ class _Run:
         self.task = find_task(self._subject.model, (outputs for _, _, _, outputs in answers))
         request = replace(request, budget=request.budget.of_task(self.task))
         ranked = self.task.classes if request.budget.is_default else None
-        trials = Trials(self.job, request.selection, answers, ranked, threads=self._threads, seed=self._seed)
 
         def with_best_ranges() -> Job:
             with self._clock.phase("calibrating"):
@@ -378,7 +377,9 @@ class _Run:
             self.job = Job(self.source, self.recipes)
             return self.job
 
-        return choose(request, trials, timer, Jobs(with_best_ranges, with_rows), self._clock)
+        jobs, threads, seed = Jobs(with_best_ranges, with_rows), self._threads, self._seed
+        trials = Trials(self.job, jobs, request.selection, answers, ranked, threads=threads, seed=seed)
+        return choose(request, trials, timer, self._clock)
 
     def judged(self, plan: Plan, chosen: Chosen | None) -> _Judged:
         """Build the model of a plan, compare its products with their simulation, and measure its loss."""

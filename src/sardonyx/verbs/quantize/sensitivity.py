@@ -9,7 +9,7 @@ which they run: neighbours can stay in integers from one to the next.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx_ir as ir
 from msgspec import Struct
@@ -199,12 +199,20 @@ class Trial(Struct, frozen=True):
     expected_top1: float | None  # of other samples: see `loss`
 
 
+class Jobs(Struct, frozen=True):
+    """Makes the job anew, with what was measured of activations."""
+
+    with_best_ranges: Callable[[], Job]
+    with_rows: Callable[[bool], Job]  # whether activations that are quantized at run time have scales for rows
+
+
 class Trials:
     """Builds the models of plans and measures their loss on the samples to choose with, one at a time."""
 
     def __init__(
         self,
         job: Job,
+        jobs: Jobs,
         selection: Selection,
         answers: Answers,
         ranked: frozenset[str] | None,
@@ -212,11 +220,19 @@ class Trials:
         threads: int | None,
         seed: int,
     ) -> None:
-        self.job = job
+        self.job, self._jobs = job, jobs
         self._selection = selection
         self._answers, self._ranked = answers, ranked
         self._threads, self._seed = threads, seed
         self.models = 0  # whose loss was measured
+
+    def use_best_ranges(self) -> None:
+        """Find the static ranges that lose least; all models from now on have them."""
+        self.job = self._jobs.with_best_ranges()
+
+    def use_rows(self, by_rows: bool) -> None:
+        """Give activations that are quantized at run time a scale for each row, or one, in all models from now on."""
+        self.job = self._jobs.with_rows(by_rows)
 
     def plan(self, precisions: Mapping[Precision, Sequence[Group]], between: Sequence[str] = ()) -> Plan:
         """Return the plan that assigns precisions to groups.
