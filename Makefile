@@ -31,7 +31,7 @@ check: setup
 	$(BIN)/pyright
 	$(BIN)/lint-imports --no-logo
 
-# Every test that needs neither torch nor a browser nor long: for the inner loop.
+# Of every test that needs neither torch nor a browser nor long, two cases at most: for the inner loop.
 quick: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --quick
 
@@ -41,7 +41,8 @@ without-torch:
 	$(BARE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt . pytest
 	$(BARE)/bin/python -m pytest --noconftest tests/cli/test_onnx_only.py
 
-# The same tests with the lowest version of every library that pyproject.toml accepts, in an environment of its own.
+# All cases of these tests, and the medium ones, with the lowest version of every library that pyproject.toml accepts,
+# in an environment of its own.
 # torch is left out: these tests do not need it. The tools of the tests are the newest that accept those versions.
 lowest:
 	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
@@ -50,7 +51,7 @@ lowest:
 		--python $(LOWEST)/bin/python --output-file $(LOWEST)/lowest.txt pyproject.toml
 	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt \
 		-e ".[openvino,fleet,test]"
-	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal --quick \
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal --quick --all-cases \
 		--deselect tests/test_project.py::test_the_tests_run_on_the_pinned_versions
 
 # Pages are opened and models run in a real browser; nothing to do where both are there.

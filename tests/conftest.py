@@ -1,16 +1,18 @@
 """Fixtures for every test: small real models, exported once per session and shared by all its processes.
 
-`pytest --quick` leaves out slow tests and tries fewer examples of each property. A test that loads torch or opens a
-browser is skipped automatically; a test that is slow for another reason is marked `slow`.
+`pytest --quick` leaves out tests that take long, and runs two cases of each test that has many. A test that loads torch
+or opens a browser is skipped automatically; one that takes long for another reason is marked `medium` or `slow`.
+`--all-cases` adds the other cases and the medium tests.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib.util
+import itertools
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -41,7 +43,9 @@ LEFT_OUT = ("torch", "transformers", "openvino", "playwright", NODE_CASES)  # by
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--quick", action="store_true", help=f"leave out tests marked slow or using {', '.join(LEFT_OUT)}")
+    left_out = f"leave out tests marked slow or medium or using {', '.join(LEFT_OUT)}, and most cases of a test"
+    parser.addoption("--quick", action="store_true", help=left_out)
+    parser.addoption("--all-cases", action="store_true", help="with --quick, all cases and the tests marked medium")
     parser.addoption(
         "--all-examples", action="store_true", help="run property tests as often as they say, or 100 times"
     )
@@ -60,12 +64,20 @@ def profile(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("quick"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        kept = list(quick(items, all_cases=bool(config.getoption("all_cases"))))
+        config.hook.pytest_deselected(items=[*dict.fromkeys(items).keys() - set(kept)])
+        items[:] = kept
     if not config.getoption("all_examples"):
         for item in items:
             limit_examples(getattr(item, "function", None), settings.get_profile(profile(config)).max_examples)
+
+
+def quick(items: Sequence[pytest.Item], *, all_cases: bool) -> Iterator[pytest.Item]:
+    """Yield the tests for the inner loop: of one with many cases the first and the last, unless all are wanted."""
+    marks = ("slow",) if all_cases else ("slow", "medium")
+    for _, group in itertools.groupby(items, key=lambda item: item.nodeid.partition("[")[0]):
+        cases = [item for item in group if not any(map(item.get_closest_marker, marks))]
+        yield from cases if all_cases else dict.fromkeys([*cases[:1], *cases[-1:]])
 
 
 def limit_examples(test: object, most: int) -> None:

@@ -31,6 +31,7 @@ def test_a_chain_repeats_one_unit_and_its_values_keep_their_size(kind: str) -> N
     assert 1e-6 < np.abs(answer).mean() < 1e3
 
 
+@pytest.mark.medium
 def test_planted_work_has_the_requested_share(tmp_path: Path) -> None:
     trials = list(believable.planted(tmp_path, 0.03, 4))
     assert [trial.first.name for trial in trials[:3]] == [f"{kind}-100.onnx" for kind in chains.KINDS]

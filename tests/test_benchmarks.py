@@ -20,6 +20,7 @@ import measure
 import peers
 
 
+@pytest.mark.medium
 def test_the_peak_is_that_of_the_child_process() -> None:
     """Measured from a small process, as the campaigns do: the memory of a large parent counts in its children."""
     hungry = "x = bytearray(b'1') * (200 << 20)"
@@ -126,6 +127,7 @@ g (float[2, 3] x, bool c) => (float[2, 3] y) {
 """
 
 
+@pytest.mark.medium
 def test_nodes_in_bodies_count_and_constants_are_counted_separately(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(onnx.parser.parse_model(MODEL), path)
@@ -133,6 +135,7 @@ def test_nodes_in_bodies_count_and_constants_are_counted_separately(tmp_path: Pa
     assert json.loads(counted) == {"nodes": 3, "constants": 1, "batch_norms": 0}
 
 
+@pytest.mark.medium
 def test_the_runtime_writes_its_own_optimized_file(tmp_path: Path) -> None:
     source, output = tmp_path / "m.onnx", tmp_path / "o.onnx"
     onnx.save(onnx.parser.parse_model(MODEL), source)

@@ -53,6 +53,7 @@ def nested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return source, result, certificate
 
 
+@pytest.mark.medium
 def test_rewrites_in_bodies_and_functions_are_checked(nested: tuple[Path, Path, Path]):
     written = json.loads(nested[2].read_bytes())
     graphs = {entry.get("graph", "") for entry in written["rewrites"]}
@@ -99,6 +100,7 @@ def test_a_certificate_of_other_files_is_refused(nested: tuple[Path, Path, Path]
     assert json.loads(capsys.readouterr().out)["answer"] == "refused"
 
 
+@pytest.mark.medium
 def test_the_program_prints_an_answer_for_each_output(
     nested: tuple[Path, Path, Path], capsys: pytest.CaptureFixture[str]
 ):

@@ -38,6 +38,7 @@ def test_files_that_failed_once_give_one_line(seed: int, tmp_path: Path) -> None
     assert not [fault for fault in faults if not fault.startswith("memory")]  # this process has more than a command
 
 
+@pytest.mark.medium
 def test_a_failure_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise IndexError("planted")

@@ -104,6 +104,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> shrinking.Case:
     return shrinking.Case(given.model, feed, finding)
 
 
+@pytest.mark.medium
 def test_a_planted_fault_is_detected_attributed_and_reduced(monkeypatch: pytest.MonkeyPatch) -> None:
     case = planted(monkeypatch)
     assert shrinking.responsible(case) == ("merge-clips",)
@@ -132,6 +133,7 @@ def test_without_the_fault_there_is_no_finding() -> None:
     assert not judging.judge(judging.Source(onnx.parser.parse_model(CLIPS), [("normal", feed)])).findings
 
 
+@pytest.mark.medium
 def test_an_exception_and_an_endless_pass_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
     case = source(CLIPS, x=np.zeros((1, 4), np.float32), z=np.zeros((1, 4), np.float32))
 

@@ -74,12 +74,14 @@ def test_an_instrumented_function_reports_its_statements() -> None:
     assert labels <= set(hits)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("package", guards.PACKAGES)
 def test_each_mutant_is_found_by_its_own_key(package: str) -> None:
     keys = [mutant.key for mutant in guards.mutants(package)]
     assert len(set(keys)) == len(keys) > 500
 
 
+@pytest.mark.medium
 def test_files_compile_with_probes_and_with_mutants() -> None:
     path: Path = guards.SOURCE / "passes" / "norms" / "_normalisation.py"
     for number in range(0, len(guard_mutants.mutations(ast.parse(path.read_text()))), 7):

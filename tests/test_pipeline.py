@@ -93,6 +93,7 @@ def chain(length: int, broken: int) -> onnx.ModelProto:
     return onnx.parser.parse_model(text % ("\n".join(nodes), last))
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("mode", ["end", "each"])
 def test_exactly_the_wrong_rewrite_is_undone(mode: Any) -> None:
     run = optimize(chain(20, broken=13), verify=mode, passes=[RightButOnce()], only=["right-but-once"])

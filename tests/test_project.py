@@ -164,6 +164,7 @@ def test_pre_commit_runs_the_checks_of_make_check() -> None:
     assert sorted(Path(hook["entry"].split()[0]).name for hook in hooks) == sorted(checked)
 
 
+@pytest.mark.medium
 def test_every_tracked_file_is_in_the_sdist(tmp_path: Path) -> None:
     """The tests import benchmarks and read pages, workflows and the Makefile: from the sdist too."""
     sdist = pytest.importorskip("hatchling.builders.sdist", reason="make setup installs hatchling")

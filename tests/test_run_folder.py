@@ -52,6 +52,7 @@ def test_everything_is_there_and_belongs_together(made: tuple[Optimized, Path]) 
     assert (folder / "report.html").read_text(encoding="utf-8") == sardonyx.report(folder).text
 
 
+@pytest.mark.medium
 def test_the_profile_has_the_times_of_the_benchmark(tmp_path: Path) -> None:
     run = sardonyx.optimize(write_model(tmp_path / "m.onnx"), tmp_path / "s.onnx", verify="off")
     fill(tmp_path / "run", run, conditions=SHORT)
@@ -61,6 +62,7 @@ def test_the_profile_has_the_times_of_the_benchmark(tmp_path: Path) -> None:
     assert [model.plain_ms for model in profile.models] == medians  # one time for both, not two
 
 
+@pytest.mark.medium
 def test_an_earlier_run_is_kept_without_force(made: tuple[Optimized, Path]) -> None:
     run, folder = made
     assert run.source.path is not None

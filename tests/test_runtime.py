@@ -265,6 +265,7 @@ print(session.run(feeds)[0].tolist(), remote._shared.worker().process != worker)
 """
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the worker is never a fork")
 def test_an_early_worker_is_a_fork_and_is_replaced_after_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
@@ -280,6 +281,7 @@ def test_an_early_worker_is_a_fork_and_is_replaced_after_a_crash(tmp_path: Path)
     assert done.stderr == ""
 
 
+@pytest.mark.medium
 def test_a_process_with_threads_does_not_fork() -> None:
     code = (
         "import threading; from sardonyx.runtime import remote; "
@@ -290,6 +292,7 @@ def test_a_process_with_threads_does_not_fork() -> None:
     assert done.stdout == "None\n"
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc returns freed memory on request")
 def test_the_worker_returns_the_memory_of_closed_models(tmp_path: Path) -> None:
     """Weights of 100 kB are allocated on the heap, where a small model that is open keeps them from being returned."""
@@ -325,6 +328,7 @@ def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     worker.stop()
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.usefixtures("new_worker")
 def test_the_memory_of_intermediate_results_is_returned_after_each_run() -> None:

@@ -19,6 +19,7 @@ import same_bytes
 RECORD = json.loads(same_bytes.RECORD.read_text())
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_bytes_are_those_on_record(threads: int, tmp_path: Path) -> None:
     assert same_bytes.digests(same_bytes.EXACT, tmp_path, threads) == RECORD["exact"]

@@ -46,6 +46,7 @@ def opened(tmp_path: Path, node_modules: Path) -> Iterator[tuple[Path, WebSessio
     session.close()
 
 
+@pytest.mark.medium
 def test_values_of_every_kind_are_those_of_onnx_runtime(opened: tuple[Path, WebSession]) -> None:
     path, session = opened
     with pytest.raises(RuntimeFailure, match="invalid dimensions for input: x"):
@@ -56,6 +57,7 @@ def test_values_of_every_kind_are_those_of_onnx_runtime(opened: tuple[Path, WebS
     assert session.name.startswith("onnxruntime-web 1.")
 
 
+@pytest.mark.medium
 def test_a_difference_is_found_in_the_browser(node_modules: Path) -> None:
     with pytest.MonkeyPatch.context() as before:  # the worker that runs models began without the variable
         before.delenv("SARDONYX_NODE_MODULES")

@@ -57,6 +57,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[tuple[object, ...], di
     return asked
 
 
+@pytest.mark.medium
 def test_files_are_timed_and_record_and_plot_are_written(command: Command, folder: Path) -> None:
     result = command("bench", "a.onnx", "b.onnx", *SHORT, "--json", "--record", "r.json", "--svg", "b.svg")
     assert (result.code, result.err) == (0, "")

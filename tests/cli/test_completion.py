@@ -32,6 +32,7 @@ def _completed(shell: str, words: str, place: int = 0) -> list[str]:
     return done.stdout.split("\n")
 
 
+@pytest.mark.medium
 def test_commands_options_and_values_are_completed() -> None:
     assert _completed("bash", "sardonyx ins", 1) == ["inspect", ""]
     assert _completed("bash", "sardonyx optimize --out", 2) == ["--output", "--out-dir", ""]

@@ -84,6 +84,7 @@ def test_gates_and_paths(folder: Path, command: Command) -> None:
     assert command("inspect", "m.onnx").code == 4
 
 
+@pytest.mark.medium
 def test_many_models_get_what_the_file_says(folder: Path, command: Command) -> None:
     (folder / "sardonyx.toml").write_text("[optimize]\nseed = 7\nworkers = 1\n")
     assert command("optimize", "m.onnx", "--out-dir", "one").code == 0

@@ -98,6 +98,7 @@ def test_json_has_the_gates_whether_or_not_they_are_met(command: Command, model:
     assert [(gate["met"], gate["baseline"]) for gate in json.loads(compared.out)["gates"]] == [(True, 3)]
 
 
+@pytest.mark.medium
 def test_json_of_several_models_has_the_gates_of_each(command: Command, model: Path) -> None:
     shutil.copy(model, "other.onnx")
     done = command("inspect", model, "other.onnx", "--json", "--fail-if", "nodes>2")

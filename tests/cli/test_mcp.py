@@ -47,6 +47,7 @@ def with_client(folder: Path, talk: Callable[[Any], Awaitable[None]]) -> None:
         pool.submit(anyio.run, main).result()
 
 
+@pytest.mark.medium
 def test_an_agent_optimizes_and_verifies(folder: Path) -> None:
     async def talk(client: Any) -> None:
         tools = (await client.list_tools()).tools
@@ -119,6 +120,7 @@ def test_wrong_arguments_are_named(folder: Path, arguments: dict[str, Any], mess
         TOOLS[0].run(Folder(folder.resolve()), arguments)
 
 
+@pytest.mark.medium
 def test_tools_return_fields_of_published_records() -> None:
     jsonschema = pytest.importorskip("jsonschema")
     for tool in TOOLS:

@@ -74,6 +74,7 @@ PRINTING = {"cli", "common", "errors", "records", "reporting", "verbs"}
 READING = PRINTING | {"ir"}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("arguments", "packages", "most"),
     [

@@ -19,6 +19,7 @@ from sardonyx.records.quantization import Quantization
 Command = Callable[..., Result]
 
 
+@pytest.mark.medium
 def test_the_command_prints_one_screen_and_writes_its_record(command: Command, tmp_path: Path) -> None:
     model = build(tmp_path / "m.onnx")
     np.savez(tmp_path / "ids.npz", ids=np.zeros((2, 3), np.int64))
@@ -34,6 +35,7 @@ def test_the_command_prints_one_screen_and_writes_its_record(command: Command, t
     assert (unknown.code, unknown.err.splitlines()[0]) == (2, "error: there is no module 'decoder'")
 
 
+@pytest.mark.medium
 def test_a_budget_that_nothing_meets_prints_the_front_and_writes_the_record(command: Command, tmp_path: Path) -> None:
     model, record = build(tmp_path / "m.onnx"), tmp_path / "record.json"
     asked = ("--to", "int8", "--for", "bytes", "--budget", "relative_l2<=1e-6", "--record", record)
@@ -115,6 +117,7 @@ def test_bad_input_gets_one_clear_line(case: str, command: Command, tmp_path: Pa
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.medium
 def test_the_choice_fits_one_screen_and_its_budget_is_a_gate(command: Command, tmp_path: Path) -> None:
     model, output = build(tmp_path / "m.onnx"), tmp_path / "q.onnx"
     (tmp_path / "task.py").write_text(TASK)

@@ -39,6 +39,7 @@ def _metadata(path: Path) -> dict[str, str]:
     return {entry.key: entry.value for entry in onnx.load(path).metadata_props}
 
 
+@pytest.mark.medium
 def test_two_runs_in_separate_processes_are_byte_equal(tmp_path: Path) -> None:
     onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "m.onnx")
     for seed, name in (("1", "a.onnx"), ("2", "b.onnx")):

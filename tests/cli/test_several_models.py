@@ -48,6 +48,7 @@ class _Pipe:
         pass
 
 
+@pytest.mark.medium
 def test_a_failing_model_is_named_and_does_not_stop_the_others(command: Command, models: list[Path]) -> None:
     result = command("optimize", *models, "--out-dir", "small")
     assert result.code == 1
@@ -62,6 +63,7 @@ def test_a_failing_model_is_named_and_does_not_stop_the_others(command: Command,
     assert sorted(path.name for path in Path("small").glob("?*.json") if "status" not in path.name) == RECORDS
 
 
+@pytest.mark.medium
 def test_json_is_a_list_of_records_and_failures(command: Command, models: list[Path]) -> None:
     result = command("optimize", *models, "missing.onnx", "--out-dir", "small", "--json")
     first, bad, second, missing = json.loads(result.out)
@@ -76,6 +78,7 @@ def test_json_is_a_list_of_records_and_failures(command: Command, models: list[P
     assert "there is no such file" in missing["error"]
 
 
+@pytest.mark.medium
 def test_inspect_prints_one_row_a_model(command: Command, models: list[Path]) -> None:
     result = command("inspect", *models)
     assert (result.code, result.out.splitlines()[-1]) == (1, "3 models: 2 read, 1 failed")
@@ -88,6 +91,7 @@ def test_inspect_prints_one_row_a_model(command: Command, models: list[Path]) ->
     assert command("inspect", "a.onnx", "b.onnx", "-q").out == "2 models: 2 read\n"
 
 
+@pytest.mark.medium
 def test_the_exit_code_is_that_of_the_worst_model(command: Command, models: list[Path]) -> None:
     gates = ("--fail-if", "nodes>0")
     result = command("inspect", "a.onnx", "b.onnx", *gates, "--summary", "page.md")
@@ -127,6 +131,7 @@ def test_what_is_not_clear_is_an_error_and_writes_nothing(
     assert {path: path.read_bytes() for path in Path().iterdir()} == before
 
 
+@pytest.mark.medium
 def test_a_second_name_is_the_output_if_there_is_no_such_file(command: Command, models: list[Path]) -> None:
     assert command("optimize", "a.onnx", "new.onnx", "-q").code == 0
     assert len(onnx.load("new.onnx").graph.node) == 1

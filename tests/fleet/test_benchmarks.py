@@ -195,6 +195,7 @@ def model(name: str, saved: int, **more: Any) -> fleet_findings.Model:
     return fleet_findings.Model(name=name, before=10, after=10 - saved, chains=fleet_findings.Counter(), **told)
 
 
+@pytest.mark.medium
 def test_the_interval_is_over_architectures_and_not_over_their_copies() -> None:
     def mean(models: Any) -> float:
         return float(np.mean([each.saved for each in models]))

@@ -308,6 +308,7 @@ def test_a_function_that_calls_itself() -> None:
     refused(lambda: io.from_proto(calling(("Abs", "f1"), ("f2",), ("f0",))), ModelError, "calls itself")
 
 
+@pytest.mark.medium
 def test_calls_that_expand_to_more_nodes_than_a_runtime_can_load() -> None:
     doubling = [*((f"f{level}", f"f{level}") for level in range(1, 22)), ("Abs",)]
     refused(lambda: io.from_proto(calling(*doubling)), ModelError, "expand to 2.1e+06 nodes")

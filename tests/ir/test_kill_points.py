@@ -43,6 +43,7 @@ def test_a_kill_loses_nothing_and_leaves_nothing(old: bool | None, new: bool, tm
     assert points >= 9 + 8 * new + 4 * bool(old), "operations are counted"
 
 
+@pytest.mark.medium
 def test_kills_one_after_another_leave_no_more_than_one(tmp_path: Path) -> None:
     """Each save is killed one operation later than the one before, also while it removes what that one left."""
     place, log = Folder(tmp_path / "place", True), tmp_path / "log.txt"

@@ -66,6 +66,7 @@ def test_every_size_has_every_file_with_every_round(swept: Benchmark) -> None:
             assert timing.median <= timing.high_quartile <= timing.high_whisker <= max(timing.seconds)
 
 
+@pytest.mark.medium
 def test_every_other_file_is_compared_with_the_first(swept: Benchmark) -> None:
     for point in swept.points:
         first, second = point.timings

@@ -93,6 +93,7 @@ def test_a_start_reports_times_and_memory(path: Path) -> None:
         assert 10_000 < result.peak_bytes < 40e6  # of the model, not of Python and the runtime
 
 
+@pytest.mark.medium
 @needs_processes
 def test_a_model_that_does_not_load_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
@@ -111,6 +112,7 @@ def test_a_model_that_does_not_load_leaves_no_process(tmp_path: Path, monkeypatc
     assert not _alive(process)
 
 
+@pytest.mark.medium
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_a_killed_worker_is_reported_in_one_line(path: Path) -> None:
     with IsolatedSession(path, Settings()) as session:
@@ -130,6 +132,7 @@ def test_the_last_message_of_a_dying_worker_is_reported(path: Path, monkeypatch:
     assert "no_such_worker" in failed.value.message
 
 
+@pytest.mark.medium
 @needs_processes
 def test_closing_ends_a_busy_worker(path: Path) -> None:
     session = IsolatedSession(path, Settings())

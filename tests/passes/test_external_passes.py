@@ -120,6 +120,7 @@ class ReturnsNothing(SquareToMul):
         return None  # pyright: ignore[reportReturnType]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("rule", [Raises(), ReturnsNothing()])
 def test_an_exception_in_a_given_pass_is_reported_with_its_name(rule: NodePass) -> None:
     with pytest.raises(sardonyx.SardonyxError) as caught:

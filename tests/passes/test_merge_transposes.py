@@ -17,6 +17,7 @@ from sardonyx.passes.layout.merge_transposes import MergeTransposes
 PASSES = (MergeTransposes(),)
 
 
+@pytest.mark.medium
 @settings(max_examples=40)
 @given(perms=st.lists(st.one_of(st.none(), st.permutations(range(3))), min_size=2, max_size=4), symbolic=st.booleans())
 def test_any_chain_of_transposes_keeps_its_function_and_becomes_at_most_one(

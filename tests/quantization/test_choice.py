@@ -120,6 +120,7 @@ def test_a_plan_mixes_precisions_of_one_recipe(model: Path) -> None:
     }
 
 
+@pytest.mark.medium
 def test_the_smallest_model_within_the_budget_is_chosen(model: Path, data: Any, times: dict[str, float]) -> None:
     made = sardonyx.quantize(model, to="int8", budget=f"relative_l2<={LIMIT}", objective="bytes", data=data)
     assert made.choice is not None
@@ -144,6 +145,7 @@ def test_the_smallest_model_within_the_budget_is_chosen(model: Path, data: Any, 
     assert Quantization.from_json(made.to_json()).choice == found
 
 
+@pytest.mark.medium
 def test_products_of_a_file_without_tags_are_chosen_one_by_one(model: Path, data: Any, times: dict[str, float]) -> None:
     untagged = onnx.load(model)
     for at, node in enumerate(untagged.graph.node):
@@ -173,6 +175,7 @@ def test_products_of_no_module_are_grouped_with_their_neighbours(sizes: list[int
     assert sum(group.elements for group in groups) == sum(sizes)
 
 
+@pytest.mark.medium
 def test_modules_get_what_is_faster_or_smaller(model: Path, data: Any, times: dict[str, float]) -> None:
     times.update({"int8": 0.7, "int4": 1.3, "int8-weights": 1.0, "int8-static": 1.0, "all int8": 0.8, "all fp16": 1.5})
     made = sardonyx.quantize(model, budget="relative_l2<=0.5", data=data)
@@ -187,6 +190,7 @@ def test_modules_get_what_is_faster_or_smaller(model: Path, data: Any, times: di
     assert {"all fp16", "all int4"} <= {point.label for point in made.choice.points}
 
 
+@pytest.mark.medium
 def test_float16_is_mixed_with_others_where_it_is_faster(model: Path, data: Any, times: dict[str, float]) -> None:
     times.update({"all fp16": 0.6, "fp16": 0.6, "int8": 1.2, "int4": 1.2, "int8-weights": 1.2, "int8-static": 1.2})
     times["all int8"] = 1.2
@@ -198,6 +202,7 @@ def test_float16_is_mixed_with_others_where_it_is_faster(model: Path, data: Any,
     assert {product.recipe for product in made.products} == {"quantize-to-fp16"}
 
 
+@pytest.mark.medium
 def test_the_smallest_model_is_written_if_none_is_faster(model: Path, data: Any, times: dict[str, float]) -> None:
     times.update({f"all {each}": 1.0 for each in ("int8", "int8-static", "int8-weights", "int4", "fp16")})
     times.update({f"mixed {number}": 1.0 for number in range(20)})
@@ -230,6 +235,7 @@ def test_rows_have_scales_only_if_the_loss_asks_for_it(smallest: float, by_rows:
     assert any("one scale" in note for note in made.notes) is not by_rows
 
 
+@pytest.mark.medium
 def test_a_model_that_seems_faster_is_timed_for_longer(model: Path, data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def time(_timer: sensitivity.Timer, models: Any, seconds: float) -> sensitivity.Timed:
         finding = Finding.FASTER if seconds == sensitivity.PATIENT else Finding.SAME
@@ -244,6 +250,7 @@ def test_a_model_that_seems_faster_is_timed_for_longer(model: Path, data: Any, m
     assert compared.finding is Finding.FASTER
 
 
+@pytest.mark.medium
 def test_a_model_that_is_neither_faster_nor_smaller_is_not_written(
     model: Path, data: Any, tmp_path: Path, times: dict[str, float]
 ) -> None:
@@ -256,6 +263,7 @@ def test_a_model_that_is_neither_faster_nor_smaller_is_not_written(
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.medium
 def test_a_budget_that_nothing_meets_returns_the_front_and_names_one_that_is_met(
     model: Path, data: Any, tmp_path: Path, times: dict[str, float]
 ) -> None:
@@ -277,6 +285,7 @@ def test_a_budget_that_nothing_meets_returns_the_front_and_names_one_that_is_met
     assert "mixed 1" in {point.label for point in made.choice.points if point.within}
 
 
+@pytest.mark.medium
 def test_modules_are_measured_in_groups_if_there_are_many(
     model: Path, data: Any, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +301,7 @@ def test_modules_are_measured_in_groups_if_there_are_many(
     assert "the precisions of 4 modules were chosen in 3 groups" in made.notes
 
 
+@pytest.mark.medium
 def test_the_default_budget_is_named(model: Path, data: Any, times: dict[str, float]) -> None:
     made = sardonyx.quantize(model, data=data, only_modules=["encoder.first"])
     assert made.choice is not None
@@ -301,6 +311,7 @@ def test_the_default_budget_is_named(model: Path, data: Any, times: dict[str, fl
     assert made.choice.precisions == ("int8", "int8-static", "int8-weights", "int4", "fp16")
 
 
+@pytest.mark.medium
 def test_a_model_that_breaks_the_budget_on_unseen_samples_is_reported(
     model: Path, data: Any, times: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -351,6 +362,7 @@ def test_a_budget_that_cannot_be_read_is_refused(text: str, message: str) -> Non
     assert error.value.message == message
 
 
+@pytest.mark.medium
 def test_classes_as_integers_are_compared(tmp_path: Path, times: dict[str, float]) -> None:
     times.update({"int4": 0.5})
     rng = np.random.default_rng(0)

@@ -125,6 +125,7 @@ LSTMS = {
 }
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("form", "opset"), [*((form, 17) for form in LSTMS), ("reverse, with a state", 9)])
 def test_an_lstm_is_computed_in_integers_for_the_runtime(form: str, opset: int) -> None:
     interface, node, directions = LSTMS[form]
@@ -142,6 +143,7 @@ def test_an_lstm_is_computed_in_integers_for_the_runtime(form: str, opset: int) 
     assert bool(made.notes) == saturates()  # with 7 bits on a CPU that would saturate
 
 
+@pytest.mark.medium
 def test_a_wrong_weight_of_an_lstm_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     lazy = stacked_weights.lazy
 

@@ -330,6 +330,7 @@ def graphs(draw: st.DrawFn) -> str:
     return f"g (float[32, 32] x) => ({outputs}) {{ {' '.join(lines)} }}"
 
 
+@pytest.mark.medium
 @settings(max_examples=25, deadline=None)
 @given(graphs())
 def test_random_graphs_load_and_get_no_new_nan(text: str) -> None:

@@ -21,6 +21,7 @@ RECIPES = [
 MODULES = {"embed", "encoder.first", "encoder.second", "head"}
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("to", "target"), RECIPES)
 def test_every_command_works_on_a_quantized_file(tmp_path: Path, to: Any, target: Any) -> None:
     source, small = build(tmp_path / "m.onnx"), tmp_path / "q.onnx"

@@ -122,6 +122,7 @@ def test_wrong_arithmetic_is_a_fault_and_nothing_is_written(
     assert not (tmp_path / "q.onnx").exists()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("to", ["int4", "int8"])
 def test_a_product_that_fails_its_check_stays_in_float32(
     to: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -170,11 +171,13 @@ def test_wrong_arithmetic_of_compensated_weights_is_a_fault(
         sardonyx.quantize(model, to=to, target=target, data=SAMPLES, only_modules=["head"])  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.medium
 def test_an_activation_that_another_recipe_replaced_has_its_moments(model: Path) -> None:
     made = sardonyx.quantize(model, to="int4", data=SAMPLES)
     assert made.notes[-1] == "the rounding errors of 3 weights compensate each other on the data"
 
 
+@pytest.mark.medium
 def test_patterns_name_modules(model: Path) -> None:
     kept = sardonyx.quantize(model, to="int8", keep_modules=["encoder.*", "embed"])
     assert {product.module for product in kept.products} == {"head"}
@@ -205,6 +208,7 @@ def test_what_cannot_be_quantized_is_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.medium
 def test_the_loss_is_measured_on_the_data_that_is_given(model: Path) -> None:
     ids = np.random.default_rng(1).integers(0, 200, (4, 6))
     made = sardonyx.quantize(model, to="int8", data={"ids": ids})
@@ -231,6 +235,7 @@ def _classifier() -> tuple[onnx.ModelProto, np.ndarray]:
     return model, x[1000:]
 
 
+@pytest.mark.medium
 def test_a_trained_classifier_keeps_its_answers() -> None:
     model, x = _classifier()
     made = {to: sardonyx.quantize(model, to=to, data={"x": x}).loss for to in ("int8", "int8-weights", "int4")}
@@ -240,6 +245,7 @@ def test_a_trained_classifier_keeps_its_answers() -> None:
     assert made["int8-weights"].relative_l2 < made["int8"].relative_l2 < made["int4"].relative_l2 < 0.2
 
 
+@pytest.mark.medium
 def test_errors_that_compensate_each_other_lose_less_on_unseen_samples() -> None:
     model, x = _classifier()
     samples: Any = [{"x": rows} for rows in np.split(x[:500], 50)]
@@ -329,6 +335,7 @@ def test_a_shared_table_may_have_a_part_of_a_block() -> None:
     assert (facts.shape(lookup.outputs[0]) or ())[2:] == (80,)
 
 
+@pytest.mark.medium
 def test_products_of_one_activation_are_merged() -> None:
     text = """
     <ir_version: 8, opset_import: ["" : 17]>
@@ -380,6 +387,7 @@ def test_fused_products_are_quantized_or_named() -> None:
     ]
 
 
+@pytest.mark.medium
 def test_a_cpu_that_saturates_gets_weights_of_seven_bits(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert bool(sardonyx.quantize(model, to="int8").notes) == weights.saturates()
     for module in (weights, product_check, embeddings):
@@ -401,6 +409,7 @@ def test_saturation_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(weights.saturates(), bool)
 
 
+@pytest.mark.medium
 def test_stored_weights_are_float32_in_the_runtime(model: Path) -> None:
     made = sardonyx.quantize(model, to="int8-weights")
     assert not any("rounds the activations" in note for note in made.notes)
@@ -408,6 +417,7 @@ def test_stored_weights_are_float32_in_the_runtime(model: Path) -> None:
     assert made.loss.relative_l2 < 0.8 * sardonyx.quantize(model, to="int8").loss.relative_l2
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("to", ["int8", "int4"])
 def test_the_simulations_of_large_models_are_run_in_groups(
     model: Path, to: Any, monkeypatch: pytest.MonkeyPatch

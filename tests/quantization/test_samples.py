@@ -92,6 +92,7 @@ def test_samples_come_from_files_folders_and_functions(task: Path, tmp_path: Pat
     assert len(Samples({"ids": np.zeros(2)} for _ in range(5))) == 5
 
 
+@pytest.mark.medium
 def test_the_metric_is_the_mean_over_unseen_samples(model: Path, task: Path) -> None:
     made = sardonyx.quantize(model, to="int8", data=f"{task}:samples", metric=f"{task}:largest")
     assert made.loss.metric is not None

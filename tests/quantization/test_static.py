@@ -104,6 +104,7 @@ def test_a_bias_scale_that_only_the_runtime_ignores_is_a_fault(monkeypatch: pyte
     assert any("with the optimizations of the runtime" in how for how in checked(cnn(), images(2)).failed.values())
 
 
+@pytest.mark.medium
 @settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_random_convolutions_agree_with_their_simulation(data: st.DataObject) -> None:
@@ -128,6 +129,7 @@ def test_random_convolutions_agree_with_their_simulation(data: st.DataObject) ->
     assert found.record.worst <= 1
 
 
+@pytest.mark.medium
 @settings(max_examples=12, deadline=None)
 @given(st.data())
 def test_random_matrix_products_agree_with_their_simulation(data: st.DataObject) -> None:
@@ -284,6 +286,7 @@ def test_calibration_holds_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyP
     assert grouped.runs > whole.runs
 
 
+@pytest.mark.medium
 def test_ranges_are_the_extremes_unless_outliers_cost_more_than_they_are_worth() -> None:
     rng = np.random.default_rng(0)
     even = Histogram(-1, 1)
@@ -314,6 +317,7 @@ def test_convolutions_in_other_precisions_agree_with_their_simulation(to: Any, s
     assert made.after.bytes < 0.4 * made.before.bytes
 
 
+@pytest.mark.medium
 def test_static_precision_from_the_command_of_quantize(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without data the ranges are those of generated inputs; the record has the memory of the calibration."""
     made = sardonyx.quantize(cnn(), to="int8-static", data=images(8))
@@ -330,6 +334,7 @@ def test_static_precision_from_the_command_of_quantize(monkeypatch: pytest.Monke
     assert max(integers) == 63
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("model", ["cnn", "HardSwish (a)", "Relu (a)"])
 def test_symmetric_integers_have_no_zero_points_and_keep_biases(model: str) -> None:
     samples = images(2)
@@ -354,6 +359,7 @@ def test_symmetric_integers_have_no_zero_points_and_keep_biases(model: str) -> N
             assert readers == ["DequantizeLinear"]
 
 
+@pytest.mark.medium
 def test_a_wrong_step_of_symmetric_integers_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     of = static_int8.Grid.of
     monkeypatch.setattr(static_int8.Grid, "of", lambda limits: replace(of(limits), scale=of(limits).scale * 1.01))
@@ -381,6 +387,7 @@ def _rarely_large() -> tuple[onnx.ModelProto, list[dict[str, np.ndarray]]]:
     return model, samples
 
 
+@pytest.mark.medium
 def test_the_method_of_the_ranges_is_chosen_by_measured_loss() -> None:
     model, samples = _rarely_large()
     made = sardonyx.quantize(model, to="int8-static", data=samples)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from msgspec.structs import replace
 
 from reporting.sample_run import failed_verdict
@@ -26,6 +27,7 @@ def _at(day: int, nodes: int = 187, *, path: str = "model.onnx", sha256: str | N
     return replace(bundle, run=run, name=str(day))
 
 
+@pytest.mark.medium
 def test_runs_of_one_model_have_the_same_hash_or_the_same_path() -> None:
     retrained = _at(3, sha256="cd" * 32)
     moved = _at(1, path="elsewhere/renamed.onnx")
@@ -42,10 +44,12 @@ def test_results_for_two_targets_are_two_models() -> None:
     assert [[run.name for run in history.runs] for history in histories([plain, other])] == [["2"], ["3"]]
 
 
+@pytest.mark.medium
 def test_runs_without_a_date_are_models_of_their_own() -> None:
     assert [len(history.runs) for history in histories([sample_run_bundle("a"), sample_run_bundle("b")])] == [1, 1]
 
 
+@pytest.mark.medium
 def test_a_page_has_a_line_a_run_and_the_sections_of_the_newest() -> None:
     bundles = [_at(day, 200 - day) for day in range(1, 12)]
     page = overview(bundles)

@@ -299,6 +299,7 @@ def test_a_hostile_name_reads_back_as_text_from_every_place(name: str) -> None:
     check(everywhere(name))
 
 
+@pytest.mark.medium
 @given(NAMES)
 def test_any_name_reads_back_as_text_from_every_place(name: str) -> None:
     check(everywhere(name))
@@ -321,6 +322,7 @@ def test_github_shows_no_emoji_for_a_shortcode(name: str) -> None:
     assert not re.search(r"@[^\W_]|#\d", texts)
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("verbose", [False, True])
 def test_every_document_of_hostile_records_keeps_their_text(verbose: bool) -> None:
     for _kind, document in documents(hostile.bad, View(verbose=verbose)):

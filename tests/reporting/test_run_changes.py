@@ -68,6 +68,7 @@ def test_operators_that_differ_are_counted_after_optimizing() -> None:
     assert line[3] == "+1"
 
 
+@pytest.mark.medium
 def test_a_pass_in_only_one_run_is_listed_if_it_applied() -> None:
     run = sample_run_bundle().run
     part = titled(differences(passes=run.passes[1:]), "Passes")
@@ -75,6 +76,7 @@ def test_a_pass_in_only_one_run_is_listed_if_it_applied() -> None:
     assert titled(differences(passes=run.passes[:-1]), "Passes") is None  # it did nothing
 
 
+@pytest.mark.medium
 def test_missed_fusions_appear_disappear_and_change() -> None:
     run = sample_run_bundle().run
     groups = (RefusalGroup("another reason", 4, ()),)
@@ -98,6 +100,7 @@ def test_rollbacks_are_new_or_gone() -> None:
     assert sorted(line[3] for line in lines_of(part)) == ["gone", "gone", "new"]
 
 
+@pytest.mark.medium
 def test_verdicts_are_compared() -> None:
     assert differences().sentence.endswith("both verified against their source")
     assert differences(verdict=None).sentence.endswith("only the first is verified")

@@ -301,6 +301,7 @@ def test_values_captured_by_bodies_and_defaults_that_are_inputs() -> None:
     assert not verify(model, frozen).passed, "the default was taken for a constant"
 
 
+@pytest.mark.medium
 def test_small_types_strings_and_sequences() -> None:
     for kind in ("float16", "bfloat16", "double", "int8", "uint8", "bool", "string", "float8e5m2", "int4", "complex64"):
         model = text_model(f"g ({kind}[n] x) => ({kind}[n] y) {{ y = Identity (x) }}", 21, 10)

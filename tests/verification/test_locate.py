@@ -103,6 +103,7 @@ def test_equal_models_have_no_differing_module() -> None:
     assert (location.same, location.module, location.shares, location.error) == (True, None, (), 0.0)
 
 
+@pytest.mark.medium
 def test_an_error_of_all_modules_accumulates() -> None:
     changed = {f"blocks.{block}.linear.weight": lambda w: w.astype(np.float16).astype(np.float32) for block in range(6)}
     location = sardonyx.locate(network(), network(changed), threads=1)
@@ -112,6 +113,7 @@ def test_an_error_of_all_modules_accumulates() -> None:
     assert location.module.module == "blocks.0.linear"
 
 
+@pytest.mark.medium
 def test_a_module_of_the_first_model_is_put_into_the_second_alone() -> None:
     """Two faults: without either one, the error of the other is left."""
     faults = ["blocks.1.linear.weight", "blocks.4.linear.weight"]

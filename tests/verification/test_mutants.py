@@ -19,6 +19,7 @@ def models() -> dict[str, onnx.ModelProto]:
     return subjects.handmade()
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("name", "at_least"), [("branches", 10), ("pair", 16), ("picture", 14), ("half", 8), ("masked", 6), ("narrow", 2)]
 )

@@ -79,6 +79,7 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     return shapes
 
 
+@pytest.mark.medium
 def test_inputs_with_several_long_sides_are_not_tried(tried: list[tuple[int, ...]]) -> None:
     """Only empty inputs are accepted, since 8 elements do not fill rows of 9; the last tried would need gigabytes."""
     body = """g (float[2, n, m] x) => (float[] y)

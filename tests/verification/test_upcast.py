@@ -157,6 +157,7 @@ def test_new_constants_are_those_with_other_values() -> None:
     assert new_constants(io.from_proto(deep()), io.from_proto(deep())) == frozenset()
 
 
+@pytest.mark.medium
 def test_a_bfloat16_output_half_a_percent_off_is_found() -> None:
     def model(factor: float) -> onnx.ModelProto:
         text = '<ir_version: 9, opset_import: ["" : 18]> out (float[n, 8] x) => (bfloat16[n, 8] y)'

@@ -115,6 +115,7 @@ def test_the_source_is_returned_if_every_result_is_slower(monkeypatch: pytest.Mo
         assert p.MODULE_PATH in {prop.key for prop in node.metadata_props}
 
 
+@pytest.mark.medium
 def test_the_source_is_returned_if_the_search_did_not_help(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, lambda operators: 0.001 if operators == DECOMPOSED else 0.002)
     run = optimize(LAYERS, **tuned(seconds=1e-9))

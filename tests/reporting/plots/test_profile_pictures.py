@@ -8,6 +8,7 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -164,6 +165,7 @@ def test_labels_are_drawn_only_where_they_fit() -> None:
         assert len(label) * 6.9 <= float(width)
 
 
+@pytest.mark.medium
 def test_a_path_may_have_any_depth() -> None:
     model = PROFILE.models[0]
     deep = ".".join(["a"] * 2000)

@@ -42,6 +42,7 @@ def unescaped(text: str) -> str:
     return re.sub(r"#(\d+);", lambda match: chr(int(match[1])), text)
 
 
+@pytest.mark.medium
 @given(HOSTILE)
 def test_a_name_is_shown_literally(name: str) -> None:
     written = quoted(name)

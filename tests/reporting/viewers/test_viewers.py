@@ -60,6 +60,7 @@ def _read(text: str) -> Read:
     return Read(graph, {data["name"]: node for node, data in graph.nodes(data=True)})
 
 
+@pytest.mark.medium
 @settings(max_examples=20)
 @given(graphs.models())
 def test_networkx_reads_the_same_graph(model: onnx.ModelProto) -> None:
@@ -94,6 +95,7 @@ def test_any_text_can_be_a_name(text: str) -> None:
     assert _read(render_graphml(_document("/m" + text))).graph.number_of_nodes() == 5
 
 
+@pytest.mark.medium
 def test_modules_may_have_any_depth() -> None:
     tags = ["/" + "/".join("a" * depth) for depth in range(1, 3000)]
     modules = {
@@ -103,6 +105,7 @@ def test_modules_may_have_any_depth() -> None:
     assert render_graphml(hierarchy).count("</graph></node>") == len(tags)
 
 
+@pytest.mark.medium
 @settings(max_examples=20)
 @given(graphs.models())
 def test_model_explorer_gets_the_same_graph(model: onnx.ModelProto) -> None:
