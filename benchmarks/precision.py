@@ -105,10 +105,18 @@ def bytes_of(path: Path) -> int:
 
 def constants_of(path: Path) -> int:
     """Return the bytes of the constants of a model."""
-    graph = onnx.load(path, load_external_data=False).graph
-    held = [attribute.t for node in graph.node if node.op_type == "Constant" for attribute in node.attribute]
-    tensors = [*graph.initializer, *held]
+    tensors = _constants(onnx.load(path, load_external_data=False).graph)
     return sum(math.prod(each.dims) * BITS.get(each.data_type, _bits(each.data_type)) // 8 for each in tensors)
+
+
+def _constants(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    """Return the constants of a graph, and of those inside its nodes."""
+    held = list(graph.initializer)
+    for node in graph.node:
+        held += [attribute.t for attribute in node.attribute if node.op_type == "Constant"]
+        for attribute in node.attribute:
+            held += _constants(attribute.g) if attribute.HasField("g") else []
+    return held
 
 
 def _bits(kind: int) -> int:
