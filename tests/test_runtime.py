@@ -328,6 +328,10 @@ def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     worker.stop()
 
 
+WITH_LARGE_RESULTS = """g (float[1] x, int64[1] n) => (float[1] y)
+    { s = Sqrt(x) a = Expand(s, n) b = Exp(a) y = ReduceMax(b) }"""
+
+
 @pytest.mark.medium
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.usefixtures("new_worker")
@@ -337,8 +341,7 @@ def test_the_memory_of_intermediate_results_is_returned_after_each_run() -> None
     feeds = {"x": np.ones(1, np.float32)}
     small.run(feeds)
     before = small.usage.peak_bytes
-    code = "g (float[1] x, int64[1] n) => (float[1] y) { s = Sqrt(x) a = Expand(s, n) b = Exp(a) y = ReduceMax(b) }"
-    with RemoteSession(text_model(code).SerializeToString()) as large:
+    with RemoteSession(text_model(WITH_LARGE_RESULTS).SerializeToString()) as large:
         peaks: list[int] = []
         for _ in range(3):  # what the runtime keeps stays in every round; the system may count pages late in one
             large.run({**feeds, "n": np.array([1 << 24])})
@@ -346,4 +349,21 @@ def test_the_memory_of_intermediate_results_is_returned_after_each_run() -> None
             small.run(feeds)
             peaks.append(small.usage.peak_bytes)
     assert min(peaks) < before + 20_000_000
+    small.close()
+
+
+@pytest.mark.medium
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
+@pytest.mark.usefixtures("new_worker")
+def test_memory_that_a_model_keeps_is_returned_when_it_is_closed() -> None:
+    small = RemoteSession(text_model("g (float[N] x) => (float[N] y) { y = Sqrt(x) }").SerializeToString())
+    feeds = {"x": np.ones(1, np.float32)}
+    small.run(feeds)
+    before = small.usage.peak_bytes
+    with RemoteSession(text_model(WITH_LARGE_RESULTS).SerializeToString(), keeps_memory=True) as large:
+        large.run({**feeds, "n": np.array([1 << 24])})
+        small.run(feeds)
+        assert small.usage.peak_bytes > before + 60_000_000
+    small.run(feeds)
+    assert small.usage.peak_bytes < before + 20_000_000
     small.close()

@@ -198,6 +198,7 @@ class RemoteSession:
         seconds: The time limit of one run; None for no limit.
         profile: Record which nodes run, for `executed`.
         optimize: Let ONNX Runtime optimize the graph, as it does by default.
+        keeps_memory: Let ONNX Runtime keep the memory of a run for the next one, which then takes less time.
         outputs: How many outputs `run` returns, if not all; the others are collected in `further`.
         keep: An object to keep alive as long as the session, such as the owner of the file.
 
@@ -214,6 +215,7 @@ class RemoteSession:
         seconds: float | None = None,
         profile: bool = False,
         optimize: bool = False,
+        keeps_memory: bool = False,
         outputs: int | None = None,
         keep: object = None,
     ) -> None:
@@ -221,7 +223,8 @@ class RemoteSession:
         self._outputs = outputs
         self.further: list[list[Value]] = []  # of every run
         settings: dict[str, Any] = {"threads": threads, "profile": profile, "optimize": optimize}
-        self._request = (runtime, source, settings | {"using": in_browser(runtime)})
+        settings |= {"keeps_memory": keeps_memory, "using": in_browser(runtime)}
+        self._request = (runtime, source, settings)
         self.runtime = runtime
         self.seconds = seconds
         self._number = next(_numbers)

@@ -31,10 +31,19 @@ _RAN = re.compile(rb'"name" *: *"((?:[^"\\]|\\.)*)_kernel_time"')
 
 
 class Session:
-    """A model in ONNX Runtime on the CPU, with its graph optimizations off unless `optimize` is set."""
+    """A model in ONNX Runtime on the CPU, with its graph optimizations off unless `optimize` is set.
+
+    After each run it returns the memory of intermediate results to the system, unless it `keeps_memory` for the next.
+    """
 
     def __init__(
-        self, source: Source, *, optimize: bool = False, threads: int | None = None, profile: bool = False
+        self,
+        source: Source,
+        *,
+        optimize: bool = False,
+        threads: int | None = None,
+        profile: bool = False,
+        keeps_memory: bool = False,
     ) -> None:
         options = library.session_options()
         self._folder = temporary_folder() if profile else None
@@ -57,7 +66,7 @@ class Session:
         self._input_types: dict[str, str] = {i.name: i.type for i in self._session.get_inputs()}
         self._output_types: list[str] = [o.type for o in self._session.get_outputs()]
         self._has_raw_types = not _RAW_TYPES.keys().isdisjoint((*self._input_types.values(), *self._output_types))
-        self._optimize = optimize
+        self._optimize, self._frees_memory = optimize, not keeps_memory
 
     @property
     def name(self) -> str:
@@ -70,7 +79,7 @@ class Session:
         try:
             if self._has_raw_types:
                 return self._run_raw(feeds)
-            return list(self._session.run(None, dict(feeds), library.run_options(frees_memory=True)))
+            return list(self._session.run(None, dict(feeds), library.run_options(frees_memory=self._frees_memory)))
         except library.errors() as error:
             raise RuntimeFailure(f"ONNX Runtime cannot run the model: {library.one_line(error)}") from error
 
@@ -87,7 +96,7 @@ class Session:
     def _run_raw(self, feeds: Feeds) -> list[Value]:
         """Run a model with types that have no numpy name in the runtime, through raw memory."""
         inputs = {name: _to_ort_value(value, self._input_types.get(name, "")) for name, value in feeds.items()}
-        results = self._session.run_with_ort_values(None, inputs, library.run_options(frees_memory=True))
+        results = self._session.run_with_ort_values(None, inputs, library.run_options(frees_memory=self._frees_memory))
         return [_from_ort_value(result) for result in results]
 
 
@@ -246,6 +255,7 @@ def load(
     threads: int | None = None,
     profile: bool = False,
     optimize: bool = False,
+    keeps_memory: bool = False,
     using: Installed | None = None,
 ) -> Engine:
     """Load a model in one of the runtimes.
@@ -256,13 +266,16 @@ def load(
         threads: Threads of the runtime; its own choice if None.
         profile: Record which nodes run, if the runtime can.
         optimize: Let ONNX Runtime optimize the graph.
+        keeps_memory: Let ONNX Runtime keep the memory of intermediate results until the model is closed.
         using: What runs models in a browser.
 
     Raises:
         RuntimeFailure: if the runtime does not accept the model.
     """
     loaders: dict[Runtime, Callable[[], Engine]] = {
-        Runtime.ORT: lambda: Session(source, optimize=optimize, threads=threads, profile=profile),
+        Runtime.ORT: lambda: Session(
+            source, optimize=optimize, threads=threads, profile=profile, keeps_memory=keeps_memory
+        ),
         Runtime.REFERENCE: lambda: ReferenceSession(source),
         Runtime.OPENVINO: lambda: OpenVinoSession(source, threads=threads),
     }

@@ -321,7 +321,8 @@ class Reference:
 
     def open(self, subject: Subject) -> RemoteSession:
         """Open a model in the runtime that runs the reference."""
-        return subject.session(self.runtime, threads=self.threads, seconds=self.budget.longest_run)
+        longest = self.budget.longest_run
+        return subject.session(self.runtime, threads=self.threads, seconds=longest, keeps_memory=True)
 
     @functools.cached_property
     def hides_weights(self) -> bool:
@@ -359,7 +360,12 @@ class Reference:
             return
         subject, outputs = self.as_run(subject or self.subject), len(self.subject.model.graph.outputs)
         with subject.session(
-            self.runtime, threads=self.threads, seconds=self.budget.longest_run, profile=profile, outputs=outputs
+            self.runtime,
+            threads=self.threads,
+            seconds=self.budget.longest_run,
+            profile=profile,
+            keeps_memory=True,
+            outputs=outputs,
         ) as engine:
             yield engine
 

@@ -62,6 +62,7 @@ class Subject:
         seconds: float | None = None,
         profile: bool = False,
         optimize: bool = False,
+        keeps_memory: bool = False,
         outputs: int | None = None,
     ) -> RemoteSession:
         """Open the model in a worker process.
@@ -76,6 +77,7 @@ class Subject:
             seconds=seconds,
             profile=profile,
             optimize=optimize,
+            keeps_memory=keeps_memory,
             outputs=outputs,
             keep=self,
         )
