@@ -1,8 +1,9 @@
 """Single nodes with types and opsets varied, from which the profile of a device is measured.
 
 Each operator's node cases in the `onnx` package give attributes and inputs that are valid. One of them is repeated with
-other element types and as each earlier version of the operator. Nodes of files given on the command line (optimized for
-ONNX Runtime, say) add operators that the `onnx` package does not have; their values need types (`typed`).
+other element types and as each earlier version of the operator. So are the operators of ONNX Runtime in the examples of
+passes. Nodes of files given on the command line add combinations that real models have; their values need types
+(`typed`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import copy
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -98,9 +98,19 @@ def node_cases() -> Iterator[Case]:
             yield Case(made)
 
 
-def nodes_of(path: Path) -> Iterator[Case]:
-    """Each different node of a file whose types are known, as a case."""
-    model = onnx.load(path, load_external_data=False)
+def written_by_passes() -> Iterator[Case]:
+    """Every node of another domain in the results of the passes' examples."""
+    from sardonyx.passes import ALL
+
+    for rule in ALL:
+        model = typed(onnx.parser.parse_model(rule.example.after), large=0)  # inputs, whose types are varied
+        for case in nodes_of(model):
+            if case.domain:
+                yield case
+
+
+def nodes_of(model: onnx.ModelProto) -> Iterator[Case]:
+    """Each different node of a model whose types are known, as a case."""
     ports = {each.name: each for each in (*model.graph.input, *model.graph.output, *model.graph.value_info)}
     constants = {each.name: each for each in model.graph.initializer}
     seen: set[str] = set()
@@ -132,16 +142,15 @@ def nodes_of(path: Path) -> Iterator[Case]:
             yield case
 
 
-def typed(path: Path) -> onnx.ModelProto:
-    """A model with the types of all values, as far as Sardonyx knows them, and large weights as inputs."""
+def typed(model: onnx.ModelProto, large: int = LARGE) -> onnx.ModelProto:
+    """The model with the types of all values, as far as Sardonyx knows them, and `large` weights as inputs."""
     import onnx_ir as ir
 
     from sardonyx.ir.facts import Facts
 
-    model = onnx.load(path, load_external_data=False)
     kept: list[onnx.TensorProto] = []
     for each in model.graph.initializer:
-        if each.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16) and math.prod(each.dims) > LARGE:
+        if each.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16) and math.prod(each.dims) > large:
             model.graph.input.append(helper.make_tensor_value_info(each.name, each.data_type, list(each.dims)))
         else:
             kept.append(each)

@@ -1,6 +1,6 @@
 """Measure which operators, versions and element types a device runs, and write its profile.
 
-    python benchmarks/device_profiles.py cuda|openvino|webgpu|wasm OUTPUT.json [FILE.onnx …] [--add]
+    python benchmarks/device_profiles.py cuda|openvino|ort-cpu|wasm|webgpu OUTPUT.json [FILE.onnx …] [--add]
 
 Every case of `device_cases.py` is loaded by the runtime with its graph optimizations off, and the runtime says where it
 put the node: on the device, elsewhere (on the CPU), or that it cannot run it. Files whose values have types add their
@@ -28,7 +28,7 @@ import onnx
 import onnx.helper
 import onnx.parser
 
-from device_cases import Case, node_cases, nodes_of, varied
+from device_cases import Case, node_cases, nodes_of, varied, written_by_passes
 from sardonyx.errors import RuntimeFailure
 from sardonyx.runtime.web import WebSession
 
@@ -278,19 +278,19 @@ def device_named(name: str) -> Native | OpenVino | Browser:
         return Browser(name)
     if name == "openvino":
         return OpenVino()
-    return Native({"cuda": "CUDAExecutionProvider", "cpu": "CPUExecutionProvider"}[name])
+    return Native({"cuda": "CUDAExecutionProvider", "ort-cpu": "CPUExecutionProvider"}[name])
 
 
 def main(words: Sequence[str]) -> int:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("device", choices=("cpu", "cuda", "openvino", "webgpu", "wasm"))
+    parser.add_argument("device", choices=("cuda", "openvino", "ort-cpu", "wasm", "webgpu"))
     parser.add_argument("output", type=Path)
     parser.add_argument("files", type=Path, nargs="*")
     parser.add_argument("--add", action="store_true")
     asked = parser.parse_intermixed_args(words)
-    own = [case for file in asked.files for case in nodes_of(file)]
-    cases = [*varied(node_cases()), *own]
+    own = [case for file in asked.files for case in nodes_of(onnx.load(file, load_external_data=False))]
+    cases = [*varied([*node_cases(), *written_by_passes()]), *own]
     before: dict[str, Any] = json.loads(asked.output.read_text()) if asked.add else {}
     if before:
         cases = [case for case in cases if not _has(before, case)]

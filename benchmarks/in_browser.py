@@ -32,16 +32,7 @@ from sardonyx.runtime.web import WebSession
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))  # some of the small models are the tests' own
 SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
-OURS: dict[str, dict[str, Any]] = {
-    "portable": {"target": "portable"},
-    "ort": {"target": "ort"},
-    # For WebGPU: without operators that it has no kernel for, and with the norms that are slower on a CPU only.
-    "webgpu": {
-        "target": "ort",
-        "fewest_nodes": True,
-        "skip": ("fuse-gemm-activation", "fuse-matmul-transpose", "fuse-conv-hard-swish"),
-    },
-}
+OURS = ("portable", "ort", "webgpu")  # targets
 KINDS = ("raw", "onnxslim", "onnxsim", *OURS)
 CLOSE = 1e-4  # of an output's largest number
 SIZES = {"batch": 1, "seq": 32}
@@ -88,9 +79,7 @@ def written(name: str, folder: Path) -> dict[str, Path]:
         if path.exists():
             continue
         if kind in OURS:
-            settings = dict(OURS[kind])
-            options = sardonyx.OptimizeOptions(fewest_nodes=settings.pop("fewest_nodes", False))
-            sardonyx.optimize(files["raw"], path, options=options, **settings)
+            sardonyx.optimize(files["raw"], path, target=kind)
         else:
             try:
                 getattr(peers, kind)(str(files["raw"]), str(path))

@@ -1,6 +1,6 @@
 """Compare where `placement` predicts that nodes run with where the runtime puts them.
 
-    python benchmarks/placement.py cuda|webgpu|openvino FILE.onnx … [--table OUT.md]
+    python benchmarks/placement.py DEVICE FILE.onnx … [--table OUT.md]
 
 The runtime loads each file with its graph optimizations off and says where each node is. Large weights become inputs of
 the graph, so that files stay small; this changes no type.
@@ -20,14 +20,14 @@ import onnx_ir as ir
 
 from device_cases import typed
 from device_profiles import Browser, Native, OpenVino, device_named
+from sardonyx.ir.device import Where, read_profile
 from sardonyx.ir.facts import Facts
-from sardonyx.verbs.placement import placement
-from sardonyx.verbs.placement.placement import Where, placed_nodes
+from sardonyx.verbs.placement.placement import placed_nodes
 
 
 def light(path: Path) -> onnx.ModelProto:
     """The model with large weights as inputs, and its nodes named by number."""
-    model = typed(path)
+    model = typed(onnx.load(path, load_external_data=False))
     for number, node in enumerate(model.graph.node):
         node.name = str(number)
     return model
@@ -39,11 +39,7 @@ def predicted(model: onnx.ModelProto, device: str) -> dict[str, Where]:
     facts = Facts(read)
     facts.infer()
     top = set(read.graph)
-    return {
-        str(each.node.name): each.where
-        for each in placed_nodes(facts, placement.read_profile(device))
-        if each.node in top
-    }
+    return {str(each.node.name): each.where for each in placed_nodes(facts, read_profile(device)) if each.node in top}
 
 
 def compared(device: Native | OpenVino | Browser, name: str, files: Sequence[Path]) -> Iterator[dict[str, object]]:
@@ -75,7 +71,7 @@ def compared(device: Native | OpenVino | Browser, name: str, files: Sequence[Pat
 def main(words: Sequence[str]) -> int:
     """Compare, print a row for each file, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("device", choices=("cuda", "webgpu", "openvino"))
+    parser.add_argument("device", choices=("cuda", "openvino", "ort-cpu", "wasm", "webgpu"))
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--table", type=Path)
     asked = parser.parse_intermixed_args(words)

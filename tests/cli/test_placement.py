@@ -13,8 +13,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import sardonyx
+from sardonyx.ir import device as devices
 from sardonyx.runtime import sessions
-from sardonyx.verbs.placement import placement
 
 FLOAT = {"device": ["float", "float,float"]}
 PROFILE: dict[str, Any] = {
@@ -95,7 +95,7 @@ def test_computations_of_shapes_are_no_fallback(toy: str) -> None:
 
 
 def test_the_version_of_the_operator_and_the_types_decide() -> None:
-    profile = msgspec.convert(PROFILE, placement.Profile)
+    profile = msgspec.convert(PROFILE, devices.Profile)
     assert profile.answer("Relu", 13, ("float",), {}) == "device"
     assert profile.answer("Relu", 13, ("int64",), {}) == "unknown"  # version 6 has no int64
     assert profile.answer("Relu", 17, ("int64",), {}) == "fails"
@@ -111,9 +111,9 @@ def test_the_version_of_the_operator_and_the_types_decide() -> None:
     assert profile.answer("Nothing", 17, (), {}) == "unknown"
 
 
-@pytest.mark.parametrize("device", placement.names())
+@pytest.mark.parametrize("device", devices.names())
 def test_profiles_that_come_with_the_package_can_be_read(device: str) -> None:
-    profile = placement.read_profile(device)
+    profile = devices.read_profile(device)
     assert profile.device == device
     assert profile.answer("MatMul", 17, ("float", "float"), {}) == "device"
     assert len(profile.operators) > 150

@@ -22,7 +22,6 @@ OUTPUT = "Output"
 MORE = "More"
 MANY = "Many models"
 GATES = "Gates"
-TARGETS = Literal["portable", "ort"]
 DTYPES = Literal["float32", "float16", "bfloat16", "keep"]
 LEVELS = Literal["off", "basic", "extended", "layout", "all"]  # of `runtime.timed.Level`, which is slow to import
 TABLES = Literal["text", "markdown", "csv"]
@@ -190,6 +189,19 @@ def check_readable(paths: _Paths) -> _Paths:
             close = suggest(path.name, near) or "check the path"
             raise MissingFile(f"{path} cannot be read: there is no such file", hint=close)
     return paths
+
+
+def check_target(name: str | None) -> str | None:
+    """Return the name of a target after looking for the profile of its device.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name not in (None, "portable", "ort"):
+        from sardonyx.ir.device import target_named  # imported here because few commands name a device
+
+        target_named(name)
+    return name
 
 
 def check_sources(sources: list[str]) -> list[str]:

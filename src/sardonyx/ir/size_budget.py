@@ -50,7 +50,7 @@ class Growth(Struct, eq=False):
         self, old: Sequence[ir.Node], pairs: Pairs, new: Sequence[ir.Node], constants: Iterable[ir.Value]
     ) -> Planned:
         """Return the effect of replacing old nodes by new nodes and constants."""
-        dead = _dead_nodes(old, pairs)
+        dead = dead_nodes(old, pairs)
         added = sum(map(node_bytes, new)) + sum(map(_constant_bytes, constants))
         operands = dict.fromkeys([value for node in new for value in node.inputs] + [value for _, value in pairs])
         used = tuple(value for value in operands if value is not None and value in self.unused)
@@ -145,7 +145,7 @@ def _constant_bytes(value: ir.Value) -> int:
     return 0 if tensor is None else tensor_bytes(tensor) + OVERHEAD + len(value.name or "")
 
 
-def _dead_nodes(nodes: Sequence[ir.Node], pairs: Pairs) -> set[ir.Node]:
+def dead_nodes(nodes: Sequence[ir.Node], pairs: Pairs) -> set[ir.Node]:
     """Return the nodes that nothing uses once the pairs are replaced."""
     replaced, dead = {old for old, _ in pairs}, set[ir.Node]()
     candidates = list(dict.fromkeys(reversed(nodes)))

@@ -64,6 +64,7 @@ class Substitution(Struct, frozen=True, eq=False):
 
     match: Match
     pairs: tuple[tuple[ir.Value, ir.Value], ...]  # each replaced value with its replacement
+    nodes: tuple[ir.Node, ...]  # the new ones
     opsets: tuple[int, int]  # of the default domain, for the matched nodes and for the new ones
 
 
@@ -87,7 +88,7 @@ class Transactions:
         assert graph is not None
         op, pairs, planned = self._build(match, rewrite, opset)
         if self.observe is not None:
-            self.observe(Substitution(match, tuple(pairs), (opset or op.scope.opset, op.scope.opset)))
+            self.observe(Substitution(match, tuple(pairs), tuple(op.nodes), (opset or op.scope.opset, op.scope.opset)))
         before = tuple(map(_ref, match.nodes))
         bytes_added = sum(tensor.nbytes for value in op.constants if (tensor := value.const_value) is not None)
         merged = self._insert(match, op, graph)

@@ -96,8 +96,8 @@ VERB = Verb(
     options=(
         options.MODELS, options.MODULE, options.DEPTH,
         switch("opportunities", "Show what could be fused or eliminated, and why the rest could not."),
-        Option("target", help="With --opportunities: operators that passes may use.", type=options.TARGETS,
-            default=None, none="portable"),
+        Option("target", "TARGET", "With --opportunities: see `optimize`.", type=str, default=None, none="portable",
+            read=options.check_target),
         options.OUT_DIR, options.FORCE, *options.MANY_MODELS, *options.PRINTING,
     ),
     record="inspection",

@@ -18,23 +18,13 @@ from msgspec import Struct, field
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import find_module
 from sardonyx.ir.origins import Source, Tagged, origins, owner, tagged
+from sardonyx.ir.plain_data import dtype_name
 from sardonyx.ir.scopes import bodies, is_constant, label, scopes
 from sardonyx.ir.shapes import expr
 from sardonyx.ir.tensors import FileTensor
 from sardonyx.records.inspection import Body, DynamicDim, FunctionUse, Inspection, ModuleInspection, Port
 from sardonyx.records.provenance import is_within, lineage, module_of
-from sardonyx.verbs.analyze.census import (
-    Census,
-    coverage,
-    dtype_name,
-    evidence,
-    modules,
-    ops,
-    port,
-    root_nodes,
-    tied,
-    weights,
-)
+from sardonyx.verbs.analyze.census import Census, coverage, evidence, modules, ops, port, root_nodes, tied, weights
 from sardonyx.verbs.analyze.fingerprint import fingerprint
 
 Chain = Callable[[str], tuple[str, ...]]  # a path -> the keys of the modules from the model down to it

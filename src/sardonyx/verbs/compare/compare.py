@@ -11,12 +11,12 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from msgspec import Struct, structs
 
 from sardonyx.ir.origins import Source, Tagged, owner, tagged
+from sardonyx.ir.plain_data import attribute_value, attributes_of, default_attributes
 from sardonyx.ir.scopes import is_constant, label, operator, scopes
 from sardonyx.records.comparison import Comparison, ModuleDifference, OpRef, Pair, Side
 from sardonyx.records.inspection import AttributeValue, TensorValue
 from sardonyx.records.provenance import Hierarchy, is_within, lineage, lowest_common, module_of
 from sardonyx.records.run import OpCount
-from sardonyx.verbs.analyze.census import attribute_value, attributes_of, default_attributes
 
 # Nodes are paired by name if the two models share names, otherwise by the order of equal operators within a module. The
 # remaining nodes are paired with equal operators in the parent or a child module; the rest was added or removed.

@@ -12,10 +12,10 @@ from sardonyx.errors import UsageError
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import find_modules
 from sardonyx.ir.origins import Source, how, origins, owner, tagged
+from sardonyx.ir.plain_data import attributes_of, dtype_name, value_type
 from sardonyx.ir.scopes import is_constant, label, scopes
 from sardonyx.records.inspection import HierarchyDag, Initializer, ModuleGraph, Operation
 from sardonyx.records.provenance import ROOT, Hierarchy, module_of
-from sardonyx.verbs.analyze.census import attributes_of, dtype_name, value_type
 from sardonyx.verbs.analyze.inspector import ModuleContents, module_contents
 
 _Thing = TypeVar("_Thing", bound=Hashable)

@@ -245,7 +245,7 @@ class _Settings(Struct, frozen=True):
     threads: int | None
     verify: bool
     optimize: bool
-    target: Literal["portable", "ort"]
+    target: str
     folder: str  # for temporary files
     clock: Clock
 

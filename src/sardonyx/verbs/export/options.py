@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from msgspec import Struct
 
 
@@ -13,7 +11,7 @@ class ExportOptions(Struct, frozen=True, kw_only=True):
     Attributes:
         with_past: Export a decoder that continues a past: its cache becomes inputs and outputs.
         verify_tokens: How many tokens to generate from each prompt to verify a decoder exported for generation.
-        target: With `optimize`, "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
+        target: With `optimize`, its parameter of this name.
         include_torch_nn: Let tags include torch's own modules.
         tag_attributes: Write tags as node attributes as well.
         keep_stack_traces: Keep all of torch's metadata, which includes file names of this machine.
@@ -23,7 +21,7 @@ class ExportOptions(Struct, frozen=True, kw_only=True):
 
     with_past: bool = False
     verify_tokens: int = 32
-    target: Literal["portable", "ort"] = "portable"
+    target: str = "portable"
     include_torch_nn: bool = False
     tag_attributes: bool = False
     keep_stack_traces: bool = False

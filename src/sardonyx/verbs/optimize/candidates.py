@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from sardonyx.common import gc_pause
 from sardonyx.ir import io, origins
+from sardonyx.ir.device import Kernels, Profile, cost, opset_without_loss, target_named
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.module_borders import Borders
 from sardonyx.ir.opset_raising import HIGHEST, RAISE
@@ -27,7 +28,7 @@ from sardonyx.passes import Pass
 from sardonyx.passes.installed import outside_failure
 from sardonyx.records.progress import Progress
 from sardonyx.records.provenance import Hierarchy
-from sardonyx.records.run import Artifact, RolledBack, Verdict
+from sardonyx.records.run import Artifact, Refusal, RolledBack, Verdict
 from sardonyx.runtime import remote
 from sardonyx.verbs.optimize import run_tables
 from sardonyx.verbs.optimize.certificate import Recorder
@@ -82,7 +83,9 @@ class RewriteJob:
             self.path = Path(source)
         self.passes = passes
         self.progress = progress
-        self._target = target
+        self._target = target_named(target)
+        self._is_opset_chosen = False
+        self._unfit: dict[tuple[str, str], Refusal] = {}  # rewrites whose nodes the device does not run
         self._max_opset = max_opset
         self._allow_growth = allow_growth
         self._keep_modules = keep_modules
@@ -111,23 +114,54 @@ class RewriteJob:
         with gc_pause.paused():
             model = self._fresh()
             origins.attach(model)
-            return Facts(model, target=self._target)
+            return Facts(model, target=self._target.operators)
 
     def candidate(
         self, limit: int | None = None, forbidden: Forbidden = frozenset(), observe: Observer | None = None
     ) -> Candidate:
         """Return the source after its first `limit` rewrites; `observe` is called with each, and none is forbidden."""
         with gc_pause.paused():
+            if self._target.device is not None and not self._is_opset_chosen:
+                self._choose_opset(self._target.device)
             return self._candidate(limit, forbidden, observe)
 
+    def _choose_opset(self, device: Profile) -> None:
+        """Keep the opset low if nodes that leave the device in a newer one cost more than fusions into it save."""
+        self._is_opset_chosen, highest = True, self._max_opset
+        facts = self.source_facts()
+        facts.infer()
+        lowest = opset_without_loss(device, facts, min(highest, HIGHEST))
+        if lowest < highest:
+            costs: dict[int, float] = {}
+            for self._max_opset in (highest, lowest):
+                self._unfit.clear()
+                costs[self._max_opset] = cost(device, self._candidate(None, frozenset(), None).facts)
+            self._max_opset = min(costs, key=costs.__getitem__)
+            self._unfit.clear()
+
     def _candidate(self, limit: int | None, forbidden: Forbidden, observe: Observer | None) -> Candidate:
+        """Return a candidate without rewrites that move nodes away from the device, which only a whole run shows."""
+        device = self._target.device
+        while True:
+            kernels = None if device is None else Kernels(device)
+            observers = [each for each in (observe, kernels and kernels.observe) if each is not None]
+            made = self._attempt(limit, forbidden | self._unfit.keys(), observers)
+            found = {} if kernels is None or limit is not None else kernels.unfit()
+            if not found:
+                made.log.refusals.extend(self._unfit.values())
+                return made
+            self._unfit |= found
+
+    def _attempt(self, limit: int | None, forbidden: Forbidden, observers: list[Observer]) -> Candidate:
         model = self._fresh()
         self.opsets, self._ir_version = dict(model.opset_imports), model.ir_version
         self.notes = (_UNSORTED,) if io.forget_unsorted(model) else ()
         hierarchy = origins.attach(model)
         recorder = Recorder(model) if self._certifies else None
+        if recorder is not None:
+            observers.append(recorder.observe)
         growth = Growth(None if self._allow_growth else allowance(model))
-        facts = Facts(model, target=self._target, evaluate=remote.evaluate, growth=growth)
+        facts = Facts(model, target=self._target.operators, evaluate=remote.evaluate, growth=growth)
         self._before = before = self._before or run_tables.snapshot(facts)
         if io.has_training_info(model):
             passes, self.notes = [], (*self.notes, _NOT_REWRITTEN)
@@ -140,7 +174,7 @@ class RewriteJob:
             forbidden=forbidden,
             max_opset=0 if (RAISE.name, WHOLE_PASS) in forbidden else self._max_opset,
             progress=lambda name: self.progress(f"pass {name}", None),
-            observe=_both(observe, recorder),
+            observe=_all(observers) if observers else None,
             borders=Borders.of(model, hierarchy, self._keep_modules),
         )
         try:
@@ -165,13 +199,11 @@ class RewriteJob:
         return Artifact(str(self.path) if self.path else None, digest, size, self._ir_version, self.opsets)
 
 
-def _both(observe: Observer | None, recorder: Recorder | None) -> Observer | None:
-    """Return an observer that also records."""
-    if observe is None or recorder is None:
-        return observe if recorder is None else recorder.observe
+def _all(observers: Sequence[Observer]) -> Observer:
+    """Return an observer that calls all of some."""
 
-    def observe_both(facts: Facts, rule: Rule, root: str, rewrite: Substitution) -> None:
-        recorder.observe(facts, rule, root, rewrite)
-        observe(facts, rule, root, rewrite)
+    def observe(facts: Facts, rule: Rule, root: str, rewrite: Substitution) -> None:
+        for each in observers:
+            each(facts, rule, root, rewrite)
 
-    return observe_both
+    return observe

@@ -22,6 +22,7 @@ from sardonyx.common.atomic_write import check_free, check_free_folder
 from sardonyx.common.temporary import temporary_folder
 from sardonyx.errors import UsageError, VerificationFailed, check_choice
 from sardonyx.ir import io, metadata, origins
+from sardonyx.ir.device import target_named
 from sardonyx.ir.opset_raising import HIGHEST
 from sardonyx.ir.origins import HasModel, is_program
 from sardonyx.passes import Pass
@@ -80,7 +81,7 @@ def optimize(
     source: Source | ExportedProgram | ONNXProgram,
     output: str | Path | None = None,
     *,
-    target: Literal["portable", "ort"] = "portable",
+    target: str = "portable",
     verify: Literal["each", "end", "off"] = "end",
     passes: Sequence[Pass] = (),
     only: Sequence[str] | None = None,
@@ -101,7 +102,8 @@ def optimize(
         source: A path, a ModelProto, an onnx-ir Model, or a `torch.onnx.ONNXProgram` or `torch.export.ExportedProgram`,
             which the result is also verified against; it is not changed.
         output: Where to write the result; None writes nothing.
-        target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
+        target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well, or a device ("webgpu", …)
+            or the file of its profile: then every new node has a kernel there, if those that it replaces have.
         verify: Verify after each pass, at the end, or not at all.
         passes: Your own passes, which run after the built-in ones and those of installed packages.
         only: Names of the passes to run; None runs all passes of the target.
@@ -131,8 +133,10 @@ def optimize(
     options = options or OptimizeOptions()
     program = _program(source)
     source = cast("Source", source if program is None else program.model)
-    usual = select(target, only, skip, passes=passes, fewest_nodes=options.fewest_nodes)
-    every = select(target, only, skip, passes=passes, fewest_nodes=True) if tune else usual
+    aim = target_named(target)
+    fewest = options.fewest_nodes or aim.wants_fewest_nodes
+    usual = select(aim.operators, only, skip, passes=passes, fewest_nodes=fewest)
+    every = select(aim.operators, only, skip, passes=passes, fewest_nodes=True) if tune else usual
     left_out = frozenset((rule.name, WHOLE_PASS) for rule in every if rule not in usual)
     if options.freeze_inputs and certificate is not None:
         raise UsageError("a certificate is for a result with the inputs of the source", hint="drop `freeze_inputs`")
@@ -180,6 +184,7 @@ def optimize(
     if job.path is None:  # a model in memory may be changed later, so its details are computed now
         run.read_details()
     seconds = {**verifier.seconds, **run.seconds, "total": time.perf_counter() - began}
+    checked += () if aim.device is None else aim.device.notes()
     return replace(run, notes=(*checked, *kept, *defaults, *unfrozen_notes(model), *run.notes), seconds=seconds)
 
 
@@ -412,17 +417,17 @@ def _counted(names: list[str]) -> str:
     return f"{len(names)} initializer{'s' if len(names) > 1 else ''} ({listed})"
 
 
-def opportunities(
-    source: Source, *, target: Literal["portable", "ort"] = "portable", progress: Progress | None = None
-) -> Opportunities:
+def opportunities(source: Source, *, target: str = "portable", progress: Progress | None = None) -> Opportunities:
     """Find what the passes would rewrite in a model, and why they would skip the rest; nothing is written.
 
     Args:
         source: A model file, a `ModelProto` or an `onnx_ir.Model`; it is not changed.
-        target: "portable" for standard operators only, "ort" for ONNX Runtime's own as well.
+        target: See `optimize`.
         progress: Called with the phase, and the fraction done if known.
     """
-    job = RewriteJob(source, select(target), target, progress or (lambda _phase, _fraction: None))
+    aim = target_named(target)
+    passes = select(aim.operators, fewest_nodes=aim.wants_fewest_nodes)
+    job = RewriteJob(source, passes, target, progress or (lambda _phase, _fraction: None))
     candidate = job.candidate()
     return Opportunities(
         path=None if job.path is None else str(job.path),

@@ -17,6 +17,7 @@ from sardonyx.common.atomic_write import explained, write_whole
 from sardonyx.errors import OutputError, SardonyxError, UsageError
 from sardonyx.inputs.generator import dynamic_dims
 from sardonyx.ir import io
+from sardonyx.ir.device import shown_names
 from sardonyx.records import reading
 from sardonyx.records.analysis import Analysis
 from sardonyx.records.base import Record
@@ -26,7 +27,7 @@ from sardonyx.records.quantization import Quantization
 from sardonyx.records.run import Run
 from sardonyx.reporting.report import report
 from sardonyx.reporting.run_bundle import SIDES
-from sardonyx.verbs.placement.placement import names, placements
+from sardonyx.verbs.placement.placement import placements
 
 RUN, QUANTIZATION, PAGE = "run.json", "quantization.json", "report.html"
 SECONDS = 6.0  # default time limit for timing both files
@@ -61,7 +62,7 @@ def _folder(folder: str | Path) -> Path:
 
 def _names() -> list[str]:
     """Return the names of all files of a run, without the certificate."""
-    placed = (_placement(device, side) for device in names() for side in SIDES)
+    placed = (_placement(device, side) for device in shown_names() for side in SIDES)
     return [RUN, BENCH, PROFILE, ANALYSIS, *placed, PAGE]
 
 
@@ -164,7 +165,7 @@ def _measure(folder: Path, files: Sequence[str], how: Mapping[str, Any], progres
     def run_placements() -> dict[str, Record]:
         if progress is not None:
             progress("looking up devices", None)
-        sides = {side: placements(Path(file), names()) for side, file in zip(SIDES, files, strict=True)}
+        sides = {side: placements(Path(file), shown_names()) for side, file in zip(SIDES, files, strict=True)}
         return {_placement(each.device, side): each for side, placed in sides.items() for each in placed}
 
     measurements: dict[str, Callable[[], Mapping[str, Record]]] = {

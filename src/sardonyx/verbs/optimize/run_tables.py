@@ -15,6 +15,7 @@ from sardonyx.common import gc_pause
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.opset_raising import RAISE
 from sardonyx.ir.origins import owner
+from sardonyx.ir.plain_data import attributes_of, dtype_name, value_type
 from sardonyx.ir.rewriter import Log
 from sardonyx.ir.scopes import bodies, is_constant, label, operator, top_graphs
 from sardonyx.ir.shapes import Shape
@@ -33,7 +34,7 @@ from sardonyx.records.run import (
     WeightSummary,
     Wiring,
 )
-from sardonyx.verbs.analyze.census import Census, Owned, attributes_of, dtype_name, owned, value_type
+from sardonyx.verbs.analyze.census import Census, Owned, owned
 
 UNNOTED_GROWTH = 4096  # bytes by which a file may grow without a note
 EXAMPLES = 3  # nodes named for each reason of a near miss

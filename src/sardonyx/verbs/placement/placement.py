@@ -1,141 +1,30 @@
 """`sardonyx.placement`: which nodes of a model a device runs, which fall back to the CPU, and in which modules.
 
-Nothing is run: the profile of the device, which `benchmarks/device_profiles.py` writes from the runtime's own
-answers, lists combinations of element types for each operator and each of its versions. A combination that was not
-measured is answered by those with the same first type if they all agree; otherwise the answer is "unknown". Runtimes
-leave shape computations on the CPU on purpose: a node all of whose inputs are sizes, or small integers, is on the
-host.
+Nothing is run: the answers are those of the device's profile (`ir/device.py`). Runtimes leave shape computations on the
+CPU on purpose: a node all of whose inputs are sizes, or small integers, is on the host.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import StrEnum
-from importlib import metadata, resources
-from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import cast
 
-import msgspec
 import onnx_ir as ir
 from msgspec import Struct
 
-from sardonyx.errors import UsageError, reason
+from sardonyx.ir.device import AWAY, Asked, Profile, Where, place, read_profile
 from sardonyx.ir.facts import Facts
 from sardonyx.ir.origins import Source, Tagged, owner, tagged
 from sardonyx.ir.scopes import is_constant, label
 from sardonyx.ir.shapes.expr import value_of
 from sardonyx.records.bench import Away, AwayNodes, PlacedModule, Placement
 from sardonyx.records.provenance import module_of
-from sardonyx.verbs.analyze.census import attributes_of
 from sardonyx.verbs.analyze.costs.onnx_program import program_of
 from sardonyx.verbs.analyze.costs.peak_memory import chosen_sizes
 
-_FOLDER = "profiles"
-
-
-class Where(StrEnum):
-    """What becomes of a node."""
-
-    DEVICE = "device"  # it runs on the device
-    HOST = "host"  # it computes a shape, which the runtime leaves on the CPU on purpose
-    ELSEWHERE = "elsewhere"  # it falls back to the CPU
-    FAILS = "fails"  # the runtime does not load a model with it
-    DEPENDS = "depends"  # it runs on the device with some attributes only
-    UNKNOWN = "unknown"  # it was not measured
-
-
-Attributes: TypeAlias = Mapping[str, Any]
-
-
-class Profile(msgspec.Struct, frozen=True):
-    """The operators of a device."""
-
-    device: str
-    runtime: str  # with its version
-    provider: str
-    machine: str  # where it was measured
-    measured: str  # the day
-    how: str  # the command
-    operators: Mapping[str, Mapping[str, Mapping[Where, Sequence[str]]]]  # by name, version and answer: types
-    depends: Mapping[str, Sequence[tuple[Where, Attributes]]]  # for such types, the answer for attributes
-
-    @property
-    def falls_back(self) -> bool:
-        """Whether nodes that the device does not have run on the CPU."""
-        return self.runtime.startswith("onnxruntime") and self.provider != "CPUExecutionProvider"
-
-    def answer(
-        self, operator: str, opset: int, types: Sequence[str], attributes: Attributes, result: str = ""
-    ) -> Where:
-        """Return what becomes of a node.
-
-        Args:
-            operator: Its name, with the domain and a colon if that is not the standard one.
-            opset: The version of its operator set.
-            types: The element types of its inputs, "" for one that is left out.
-            attributes: Its attributes.
-            result: The element type of the first output, which matters for casts.
-        """
-        versions = self.operators.get(operator, {})
-        version = max((int(each) for each in versions if int(each) <= opset), default=None)
-        if version is None:
-            return Where.UNKNOWN
-        answers = versions[str(version)]
-        by_types = {each: where for where, listed in answers.items() for each in listed}
-        given = tuple(types)
-        while given and not given[-1]:
-            given = given[:-1]
-        for wanted in (f"{','.join(given)}>{result}", ",".join(given)):
-            if by_types.get(wanted) is Where.DEPENDS:
-                return self._nearest(self.depends[f"{operator} {version} {wanted}"], attributes)
-            if wanted in by_types:
-                return by_types[wanted]
-        first = given[0] if given else ""
-        agreeing = {where for each, where in by_types.items() if each.partition(">")[0].split(",")[0] == first}
-        return agreeing.pop() if len(agreeing) == 1 else Where.UNKNOWN
-
-    def _nearest(self, cases: Sequence[tuple[Where, Attributes]], attributes: Attributes) -> Where:
-        """Return the answer of the measured nodes with the fewest other attributes, if they agree."""
-        names = {name for _, measured in cases for name in measured}
-        others = [sum(measured.get(name) != attributes.get(name) for name in names) for _, measured in cases]
-        nearest = {where for (where, _), number in zip(cases, others, strict=True) if number == min(others)}
-        return nearest.pop() if len(nearest) == 1 else Where.DEPENDS
-
-
-def names() -> list[str]:
-    """Return the devices with a profile."""
-    folder = resources.files("sardonyx.verbs.placement").joinpath(_FOLDER)
-    return sorted(each.name.removesuffix(".json") for each in folder.iterdir() if each.name.endswith(".json"))
-
-
-def read_profile(device: str) -> Profile:
-    """Return the profile of a device, by its name or from a file.
-
-    Raises:
-        UsageError: there is none, or the file is not a profile.
-    """
-    if device in names():
-        data = resources.files("sardonyx.verbs.placement").joinpath(_FOLDER, f"{device}.json").read_bytes()
-    elif device.endswith(".json"):
-        try:
-            data = Path(device).read_bytes()
-        except OSError as error:
-            raise UsageError(f"{device} cannot be read: {reason(error)}") from error
-    else:
-        raise UsageError(
-            f"there is no device {device!r}", hint=f"known: {', '.join(names())}, or the file of a profile"
-        )
-    try:
-        return msgspec.json.decode(data, type=Profile)
-    except msgspec.DecodeError as error:
-        how = "benchmarks/device_profiles.py writes them"
-        raise UsageError(f"{device} is not the profile of a device: {reason(error)}", hint=how) from error
-
-
 _SIZES = frozenset({"Shape", "Size"})  # their results are in the memory of the CPU on every device
 _TAKES_SIZES = frozenset({"ConstantOfShape", "Range"})  # kernels of devices read these inputs on the CPU
-_AWAY = (Where.ELSEWHERE, Where.FAILS, Where.DEPENDS, Where.UNKNOWN)
 _SMALL = 64  # elements of a constant that goes with a shape computation
 _INTEGERS = frozenset({ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL})
 
@@ -144,8 +33,7 @@ class Placed(Struct, frozen=True):
     """A node with its place."""
 
     node: ir.Node
-    operator: str
-    types: tuple[str, ...]
+    asked: Asked
     where: Where
 
 
@@ -201,7 +89,7 @@ def _on_device(source: Tagged, facts: Facts, flops: Mapping[str, int], profile: 
         away=_groups(placed),
         host=tuple(label(each.node) for each in placed if each.where is Where.HOST),
         modules=modules,
-        notes=tuple(_notes(profile)),
+        notes=profile.notes(),
     )
 
 
@@ -212,22 +100,13 @@ def placed_nodes(facts: Facts, profile: Profile) -> Iterator[Placed]:
         for node in scope.graph:
             if is_constant(node):
                 continue
-            domain = "" if node.domain in ("", "ai.onnx") else node.domain
-            operator = f"{domain}:{node.op_type}" if domain else node.op_type
-            types = tuple("" if value is None else _type(facts, value) for value in node.inputs)
-            result = _type(facts, node.outputs[0]) if node.outputs else ""
-            where = profile.answer(operator, facts.opset(node), types, attributes_of(node), result)
+            asked, where = place(node, facts, profile)
             if profile.falls_back and _computes_sizes(node, facts, sizes):
                 where = Where.HOST
                 sizes |= set(node.outputs)
             elif node.op_type in _SIZES:
                 sizes |= set(node.outputs)
-            yield Placed(node, operator, types, where)
-
-
-def _type(facts: Facts, value: ir.Value) -> str:
-    dtype = facts.dtype(value)
-    return "?" if dtype is None else dtype.name.lower()
+            yield Placed(node, asked, where)
 
 
 def _computes_sizes(node: ir.Node, facts: Facts, sizes: set[ir.Value]) -> bool:
@@ -257,7 +136,7 @@ def _modules(placed: Sequence[Placed], flops: Mapping[str, int], tag: Callable[[
         by_module[module_of(owner(each.node))].append(each)
     made: list[PlacedModule] = []
     for path, members in sorted(by_module.items()):
-        away = [each for each in members if each.where in _AWAY]
+        away = [each for each in members if each.where in AWAY]
         sums = [sum(flops.get(label(each.node), 0) for each in some) for some in (members, away)]
         made.append(PlacedModule(path, tag(path), len(members), len(away), *sums))
     return tuple(made)
@@ -266,8 +145,8 @@ def _modules(placed: Sequence[Placed], flops: Mapping[str, int], tag: Callable[[
 def _groups(placed: Sequence[Placed]) -> tuple[AwayNodes, ...]:
     groups: dict[tuple[str, tuple[str, ...], Where], list[ir.Node]] = defaultdict(list)
     for each in placed:
-        if each.where in _AWAY:
-            groups[each.operator, each.types, each.where].append(each.node)
+        if each.where in AWAY:
+            groups[each.asked.operator, each.asked.types, each.where].append(each.node)
     made = (
         AwayNodes(
             operator,
@@ -291,14 +170,3 @@ def _copies(placed: Sequence[Placed]) -> int:
         if value is not None and (maker := value.producer()) is not None and sides.get(maker, side) is not side
     }
     return len(crossing)
-
-
-def _notes(profile: Profile) -> Iterator[str]:
-    """Say if another version of the runtime is installed than was measured."""
-    package, _, version = profile.runtime.partition(" ")
-    try:
-        installed = metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return
-    if installed != version:
-        yield f"the profile was measured with {profile.runtime}, and {installed} is installed: {profile.how} renews it"

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sardonyx.common.atomic_write import check_free
-from sardonyx.errors import GateNotMet, RuntimeFailure, UsageError, VerificationFailed
+from sardonyx.errors import GateNotMet, RuntimeFailure, UsageError, VerificationFailed, check_choice
 from sardonyx.inputs.generator import at_size, dynamic_dims
 from sardonyx.inputs.values import Style
 from sardonyx.ir import io, metadata
@@ -175,6 +175,7 @@ def quantize(
     """
     folder = DecoderFolder.of(source)
     target = target or ("portable" if folder is None else "ort")
+    check_choice("target", target, ("portable", "ort"))
     limits = (budget,) if isinstance(budget, str) else tuple(budget)
     options = _Options(
         to,

@@ -44,7 +44,8 @@ def write_page(
 def describe(model: Path, progress: Progress | None = None) -> RunBundle:
     """Return the records of a model: an inspection, what optimizing would do, costs and devices of both graphs."""
     from sardonyx import analyze, inspect, optimize
-    from sardonyx.verbs.placement.placement import names, placements
+    from sardonyx.ir.device import shown_names
+    from sardonyx.verbs.placement.placement import placements
 
     inspection = inspect(model)
     run = optimize(model, dry_run=True, progress=progress)
@@ -52,7 +53,7 @@ def describe(model: Path, progress: Progress | None = None) -> RunBundle:
     placed = [
         replace(each, model=side)
         for side, graph in zip(SIDES, (model, run.model), strict=True)
-        for each in placements(graph, names())
+        for each in placements(graph, shown_names())
     ]
     label = model.name.removesuffix(".onnx")
     bundle = RunBundle(label, run, inspection=inspection, placements=tuple(placed))

@@ -34,12 +34,13 @@ from sardonyx.inputs.generator import BATCH, LENGTH, at_size
 from sardonyx.ir import io
 from sardonyx.ir.ops import COMMUTATIVE, VARIADIC
 from sardonyx.ir.origins import tagged
+from sardonyx.ir.plain_data import default_attributes
 from sardonyx.ir.shapes.expr import symbol, total, value_of
 from sardonyx.ir.tensors import FileTensor
 from sardonyx.passes import Pass
 from sardonyx.records.study import Entry, Finding, Table
 from sardonyx.runtime.timed import Settings, TimedModel
-from sardonyx.verbs.analyze.census import Census, default_attributes
+from sardonyx.verbs.analyze.census import Census
 from sardonyx.verbs.analyze.costs.dataflow import moved
 from sardonyx.verbs.analyze.costs.onnx_program import program_of
 from sardonyx.verbs.analyze.costs.program import OpKind

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from sardonyx.errors import OutputError, RuntimeFailure, UsageError
+from sardonyx.errors import OutputError, RuntimeFailure, UsageError, check_choice
 from sardonyx.fleet import cells
 from sardonyx.fleet.cells import Cell, CellStore
 from sardonyx.fleet.engines import STATUS, Engine, ExecutorEngine, LocalEngine, Status, Tracker, connect, run_all
@@ -276,6 +276,7 @@ def study(
     """
     if not models and zoo is None:
         raise UsageError("there is nothing to study", hint='give ONNX files or folders of them, or `zoo="small"`')
+    check_choice("target", target, ("portable", "ort"))
     study_options = StudyOptions(target, seed, threads, seconds, thorough)
     chosen = select_experiments(ALL, only, skip)
     store = open_store(output)
